@@ -1,0 +1,681 @@
+//! The contract between `tracer` (the *host*) and the shared libraries it loads (*modules*).
+//!
+//! A module exports tasks, tracing hooks, or both. This crate holds the types that cross the
+//! boundary and nothing else: it has no dependencies and allocates nothing. Authors in Rust
+//! use `tracer-sdk`, which wraps it; authors in C use `tracer_abi.h`, which is generated from it.
+//!
+//! # Compatibility
+//!
+//! The first five fields of [`Module`] never change. They let a host of any age read which version
+//! of the rest a module speaks. A module works with a host of the same [`ABI_MAJOR`]; the host reads
+//! modules of an older or newer [`ABI_MINOR`].
+//!
+//! # Rules that hold for every item here
+//!
+//! 1. Every struct that may grow begins with `size`, the size its writer compiled. A reader uses
+//!    the smaller of that and its own, and treats what is missing as zero. Fields are appended,
+//!    never moved or renumbered. Arrays of such structs are arrays of pointers, so that an
+//!    element may grow too.
+//! 2. Function pointers are nullable. A null entry means that the operation is not offered.
+//! 3. [`Str`] and [`Bytes`] are borrowed for the duration of the call and copied by the callee if it
+//!    keeps them. `Str` is UTF-8 without a terminating NUL; invalid UTF-8 is decoded lossily.
+//!    Strings in [`Module`] and what it points to live as long as the process.
+//! 4. Whoever allocates frees: each handle has its own release function in the table that made it.
+//! 5. No panic, exception or `longjmp` crosses the boundary, in either direction.
+//! 6. Times are nanoseconds since the Unix epoch; 0 means now. Timeouts are milliseconds.
+//! 7. Enumerations are `uint32_t`. A reader maps a value it does not know to the documented default.
+//! 8. A module is never unloaded.
+//! 9. Modules are trusted: they run in the process and may do whatever it may do.
+//!
+//! # Who calls whom
+//!
+//! Functions that the host calls in a module begin with `on_`; functions that a module calls in the host begin
+//! with `host_`. The functions of [`Tracing`] have no prefix, because the same table serves in both
+//! directions: a hook hands one to the host, and the host lends a table of its own to the modules.
+
+#![no_std]
+
+use core::ffi::c_void;
+
+/// The major version of this contract. A host refuses a module whose major version differs.
+pub const ABI_MAJOR: u32 = 1;
+/// The minor version of this contract. It grows with every appended field.
+pub const ABI_MINOR: u32 = 0;
+/// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
+pub const MODULE_MAGIC: u64 = u64::from_le_bytes(*b"TRACERMO");
+/// The one symbol a module exports, of type [`ModuleEntry`].
+pub const ENTRY_SYMBOL: &str = "tracer_module";
+
+/// Done.
+pub const STATUS_OK: u32 = 0;
+/// It failed; where the function takes a [`TextBuffer`], the reason is there.
+pub const STATUS_FAILED: u32 = 1;
+/// The code behind the function panicked; the panic was caught on the side where it happened.
+pub const STATUS_PANICKED: u32 = 2;
+/// It was not done within the time given.
+pub const STATUS_TIMED_OUT: u32 = 3;
+/// There was nothing left to do: it was shut down before.
+pub const STATUS_ALREADY: u32 = 4;
+/// [`Tracing::commit`] only: the spans are not on this machine's disk, they go to an exporter at its own pace.
+pub const STATUS_NOT_DURABLE: u32 = 5;
+
+/// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Str {
+    /// Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    pub ptr: *const u8,
+    /// In bytes.
+    pub len: usize,
+}
+
+/// Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes {
+    /// Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    pub ptr: *const u8,
+    /// In bytes.
+    pub len: usize,
+}
+
+/// A buffer lent by the caller, for a text that the callee writes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TextBuffer {
+    /// Owner: the caller. The callee writes at most `capacity` bytes.
+    pub ptr: *mut u8,
+    /// In bytes.
+    pub capacity: usize,
+    /// Set by the callee: the length of the whole text, which may exceed `capacity`; the text is then cut.
+    pub len: usize,
+}
+
+/// What a module exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as
+/// the process, or null when it cannot be made.
+///
+/// Called from: the host's loading thread, any number of times; every call returns the same record.
+pub type ModuleEntry = unsafe extern "C" fn() -> *const Module;
+
+/// What a module says about itself and exports.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Module {
+    /// [`MODULE_MAGIC`].
+    pub magic: u64,
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// [`ABI_MAJOR`], as the module compiled it.
+    pub abi_major: u32,
+    /// [`ABI_MINOR`], as the module compiled it.
+    pub abi_minor: u32,
+    /// Who built it: SDK, compiler and OpenTelemetry with their versions, for people to read.
+    pub producer: Str,
+    // The fields above never change.
+    /// The version of the module itself.
+    pub version: Str,
+    /// `hook_count` pointers.
+    pub hooks: *const *const Hook,
+    /// How many hooks the module exports.
+    pub hook_count: usize,
+    /// `task_count` pointers.
+    pub tasks: *const *const Task,
+    /// How many tasks the module exports.
+    pub task_count: usize,
+    /// Makes the module ready to run tasks: its OpenTelemetry provider becomes a proxy for the table that
+    /// the host lends. Null when there is nothing to do.
+    ///
+    /// Called from: the host's loading thread, once, before the first task runs, and after the
+    /// process's hook has run. `host` lives as long as the process.
+    /// On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; no task of the module is run.
+    pub on_load: Option<unsafe extern "C" fn(host: *const Host, error: *mut TextBuffer) -> u32>,
+}
+
+/// What the host lends to a module for as long as the process lives.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Host {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// [`ABI_MAJOR`] of the host.
+    pub abi_major: u32,
+    /// [`ABI_MINOR`] of the host.
+    pub abi_minor: u32,
+    /// Where the module's spans go, or null when this process is not traced.
+    /// Owner: the host. Lives as long as the process.
+    pub tracing: *const Tracing,
+    /// Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as [`LOG_INFO`].
+    ///
+    /// Called from: any thread.
+    pub host_log: Option<unsafe extern "C" fn(level: u32, text: Str)>,
+}
+
+/// Something is lost or will not work.
+pub const LOG_ERROR: u32 = 1;
+/// Something works less well than asked for.
+pub const LOG_WARN: u32 = 2;
+/// Worth knowing once.
+pub const LOG_INFO: u32 = 3;
+
+/// A tracing hook: the function that sets up tracing in a process.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Hook {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The attribute in `module:attribute`.
+    pub name: Str,
+    /// What it does, for people to read; its first line is a summary.
+    pub doc: Str,
+    /// Sets up tracing and returns the table to use.
+    ///
+    /// Called from: a thread of the host's choosing, once per process. It may take its time up to the host's
+    /// limit (10 s by default) and may start threads.
+    /// On failure: returns a status other than [`STATUS_OK`] with the reason in `error`, and leaves `tracing` alone.
+    /// Owner of the table: the module. It lives as long as the process.
+    pub on_setup: Option<
+        unsafe extern "C" fn(hook: *const Hook, tracing: *mut *const Tracing, error: *mut TextBuffer) -> u32,
+    >,
+}
+
+/// The OpenTelemetry tracing API as a table: provider, tracer and span.
+///
+/// Threads: every function may be called from any thread. Calls for one span handle never overlap: the host
+/// sees to that for hooks, and a module that uses the host's table from several threads must do so itself
+/// for its own spans, save for the task's span, which the host guards.
+///
+/// A handle stays valid after [`shutdown`](Self::shutdown); what happens to spans from then on is up to the table.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Tracing {
+    /// The size of this struct, as its maker compiled it.
+    pub size: usize,
+    /// Handed back in every call that takes `data`. Owner: the table's maker.
+    pub data: *mut c_void,
+
+    /// Returns a tracer for an instrumentation scope, or null when nothing it makes would be recorded.
+    /// Owner of the handle: the caller, until `tracer_release`.
+    pub tracer: Option<unsafe extern "C" fn(data: *mut c_void, scope: *const Scope) -> *mut c_void>,
+    /// Gives a tracer back. Spans it made stay valid.
+    pub tracer_release: Option<unsafe extern "C" fn(tracer: *mut c_void)>,
+
+    /// Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
+    /// needs no handle (`started` is valid all the same, and says what to propagate).
+    /// Owner of the handle: the caller, until `span_release`.
+    pub span_start: Option<
+        unsafe extern "C" fn(tracer: *mut c_void, span: *const SpanStart, started: *mut SpanStarted) -> *mut c_void,
+    >,
+    /// Copies the span's tracestate into `text`. Null when tracers never change it: it is then the parent's.
+    pub span_trace_state: Option<unsafe extern "C" fn(span: *mut c_void, text: *mut TextBuffer)>,
+    /// Sets attributes. A key that was set before is replaced.
+    pub span_set_attributes: Option<unsafe extern "C" fn(span: *mut c_void, attributes: *const KeyValue, count: usize)>,
+    /// Adds a span event.
+    pub span_add_event: Option<unsafe extern "C" fn(span: *mut c_void, event: *const Event)>,
+    /// Adds a link.
+    pub span_add_link: Option<unsafe extern "C" fn(span: *mut c_void, link: *const Link)>,
+    /// Sets the status: one of the `SPAN_STATUS_` constants; an unknown one is ignored.
+    pub span_set_status: Option<unsafe extern "C" fn(span: *mut c_void, code: u32, description: Str)>,
+    /// Replaces the name.
+    pub span_update_name: Option<unsafe extern "C" fn(span: *mut c_void, name: Str)>,
+    /// Ends the span. A second call does nothing.
+    pub span_end: Option<unsafe extern "C" fn(span: *mut c_void, end_time_unix_nano: u64)>,
+    /// Gives the handle back; ends the span if it has not ended.
+    pub span_release: Option<unsafe extern "C" fn(span: *mut c_void)>,
+
+    /// Puts every span that has ended before this call where a SIGKILL of the process cannot reach it. Returns
+    /// [`STATUS_OK`] when that is done, [`STATUS_NOT_DURABLE`] when this table sends spans over a network and
+    /// keeps no file, [`STATUS_FAILED`] when it should have worked. Null means [`STATUS_NOT_DURABLE`].
+    ///
+    /// Called from: the thread that sends results, before every batch of them. It must not wait for a network.
+    pub commit: Option<unsafe extern "C" fn(data: *mut c_void, error: *mut TextBuffer) -> u32>,
+    /// Delivers what is still queued.
+    pub flush: Option<unsafe extern "C" fn(data: *mut c_void, timeout_ms: u64, error: *mut TextBuffer) -> u32>,
+    /// Delivers what is still queued and ends. A second call returns [`STATUS_ALREADY`].
+    pub shutdown: Option<unsafe extern "C" fn(data: *mut c_void, timeout_ms: u64, error: *mut TextBuffer) -> u32>,
+
+    /// The OpenTelemetry resource of the spans. Owner: the table's maker; lives as long as the process.
+    pub resource: *const KeyValue,
+    /// How many attributes the resource has. 0 when the maker does not say.
+    pub resource_count: usize,
+    /// What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
+    pub description: Str,
+}
+
+/// An instrumentation scope.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Scope {
+    /// The size of this struct, as the caller compiled it.
+    pub size: usize,
+    /// The name of the instrumented library.
+    pub name: Str,
+    /// Its version; empty for none.
+    pub version: Str,
+    /// The schema URL; empty for none.
+    pub schema_url: Str,
+    /// `attribute_count` attributes.
+    pub attributes: *const KeyValue,
+    /// How many attributes follow.
+    pub attribute_count: usize,
+}
+
+/// The identity of a span, as it travels. All-zero ids mean that there is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SpanContext {
+    /// The size of this struct, as the writer compiled it.
+    pub size: usize,
+    /// Most significant byte first.
+    pub trace_id: [u8; 16],
+    /// Most significant byte first.
+    pub span_id: [u8; 8],
+    /// W3C trace flags: bit 0 sampled, bit 1 random trace id.
+    pub trace_flags: u8,
+    /// 1 when the context came from another process.
+    pub is_remote: u8,
+    /// The W3C tracestate header; empty for none.
+    pub trace_state: Str,
+}
+
+/// Everything a span begins with.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SpanStart {
+    /// The size of this struct, as the caller compiled it.
+    pub size: usize,
+    /// The span's name.
+    pub name: Str,
+    /// One of the `SPAN_KIND_` constants; an unknown one is taken as [`SPAN_KIND_INTERNAL`].
+    pub kind: u32,
+    /// When it started; 0 for now.
+    pub start_time_unix_nano: u64,
+    /// The parent, or null for a new trace.
+    pub parent: *const SpanContext,
+    /// `attribute_count` attributes.
+    pub attributes: *const KeyValue,
+    /// How many attributes follow.
+    pub attribute_count: usize,
+    /// `link_count` pointers.
+    pub links: *const *const Link,
+    /// How many links follow.
+    pub link_count: usize,
+    /// `event_count` pointers.
+    pub events: *const *const Event,
+    /// How many events follow.
+    pub event_count: usize,
+    /// The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
+    pub baggage: Str,
+}
+
+/// What the maker of a span says about it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SpanStarted {
+    /// The size of this struct, as the caller compiled it.
+    pub size: usize,
+    /// Most significant byte first.
+    pub trace_id: [u8; 16],
+    /// Most significant byte first.
+    pub span_id: [u8; 8],
+    /// W3C trace flags.
+    pub trace_flags: u8,
+    /// 1 when attributes, events and so on are kept. When 0, the caller need not send them.
+    pub is_recording: u8,
+    /// 1 when the span's tracestate is not its parent's; `span_trace_state` returns it.
+    pub has_trace_state: u8,
+}
+
+/// A key and a value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KeyValue {
+    /// The key.
+    pub key: Str,
+    /// The value.
+    pub value: Value,
+}
+
+/// An attribute's value. Values of an unknown `tag` are dropped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Value {
+    /// One of the `VALUE_` constants: says which member of `as_` holds the value.
+    pub tag: u32,
+    /// The value.
+    pub as_: ValueUnion,
+}
+
+/// The members of a [`Value`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ValueUnion {
+    /// [`VALUE_BOOL`]: 0 or 1.
+    pub bool_: u8,
+    /// [`VALUE_I64`].
+    pub i64_: i64,
+    /// [`VALUE_F64`].
+    pub f64_: f64,
+    /// [`VALUE_STR`].
+    pub str_: Str,
+    /// [`VALUE_BOOL_ARRAY`] (bytes, 0 or 1), [`VALUE_I64_ARRAY`], [`VALUE_F64_ARRAY`] and [`VALUE_STR_ARRAY`] ([`Str`]s).
+    pub array: Array,
+}
+
+impl core::fmt::Debug for ValueUnion {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ValueUnion")
+    }
+}
+
+/// A borrowed array; the element type follows from the tag.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Array {
+    /// Owner: whoever filled the struct in. Valid until the call returns.
+    pub ptr: *const c_void,
+    /// How many elements.
+    pub count: usize,
+}
+
+/// See [`ValueUnion::bool_`].
+pub const VALUE_BOOL: u32 = 1;
+/// See [`ValueUnion::i64_`].
+pub const VALUE_I64: u32 = 2;
+/// See [`ValueUnion::f64_`].
+pub const VALUE_F64: u32 = 3;
+/// See [`ValueUnion::str_`].
+pub const VALUE_STR: u32 = 4;
+/// An array of `uint8_t`, 0 or 1.
+pub const VALUE_BOOL_ARRAY: u32 = 5;
+/// An array of `int64_t`.
+pub const VALUE_I64_ARRAY: u32 = 6;
+/// An array of `double`.
+pub const VALUE_F64_ARRAY: u32 = 7;
+/// An array of [`Str`].
+pub const VALUE_STR_ARRAY: u32 = 8;
+
+/// A span event.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Event {
+    /// The size of this struct, as the caller compiled it.
+    pub size: usize,
+    /// The event's name.
+    pub name: Str,
+    /// When it happened; 0 for now.
+    pub time_unix_nano: u64,
+    /// `attribute_count` attributes.
+    pub attributes: *const KeyValue,
+    /// How many attributes follow.
+    pub attribute_count: usize,
+}
+
+/// A link to another span.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Link {
+    /// The size of this struct, as the caller compiled it.
+    pub size: usize,
+    /// The span linked to.
+    pub context: SpanContext,
+    /// `attribute_count` attributes.
+    pub attributes: *const KeyValue,
+    /// How many attributes follow.
+    pub attribute_count: usize,
+}
+
+/// The default: a step inside a process.
+pub const SPAN_KIND_INTERNAL: u32 = 0;
+/// Answers a remote call.
+pub const SPAN_KIND_SERVER: u32 = 1;
+/// Makes a remote call.
+pub const SPAN_KIND_CLIENT: u32 = 2;
+/// Sends work that is done later.
+pub const SPAN_KIND_PRODUCER: u32 = 3;
+/// Does work that was sent.
+pub const SPAN_KIND_CONSUMER: u32 = 4;
+
+/// Nothing was said.
+pub const SPAN_STATUS_UNSET: u32 = 0;
+/// Explicitly fine.
+pub const SPAN_STATUS_OK: u32 = 1;
+/// It failed.
+pub const SPAN_STATUS_ERROR: u32 = 2;
+
+/// A task: a function that can be submitted.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Task {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The function's name, as in `module:function`.
+    pub name: Str,
+    /// What it does, for people to read; its first line is a summary.
+    pub doc: Str,
+    /// The fully qualified name of the function in its language (`code.function.name`).
+    pub code_function_name: Str,
+    /// The source file (`code.file.path`); empty when unknown.
+    pub code_file_path: Str,
+    /// The line in it, from 1 (`code.line.number`); 0 when unknown.
+    pub code_line_number: u32,
+    /// 1 when the function is asynchronous in its language. For people to read; the call is the same.
+    pub is_async: u32,
+    /// `parameter_count` pointers, in the order of the call.
+    pub parameters: *const *const Parameter,
+    /// How many parameters the task takes.
+    pub parameter_count: usize,
+    /// The type of the result, in the words of its language.
+    pub result_type: Str,
+    /// Runs the task: decodes the arguments, calls the function, and hands the result or the error to the
+    /// callbacks in `call`, exactly one of which is called, at most once, before it returns.
+    ///
+    /// Called from: the worker's main thread, one call at a time.
+    /// On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
+    pub on_run: Option<unsafe extern "C" fn(task: *const Task, call: *const TaskCall) -> u32>,
+}
+
+/// A parameter of a task.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Parameter {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// Its name.
+    pub name: Str,
+    /// Its type, in the words of its language.
+    pub type_name: Str,
+    /// 1 when it may be left out.
+    pub is_optional: u32,
+}
+
+/// One call of a task.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TaskCall {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// A MessagePack array of the arguments, in order.
+    pub arguments: Bytes,
+    /// The span of this attempt, a handle of the host's table, or null when it is not recorded. Borrowed: the
+    /// module uses it while the call lasts, and neither ends nor releases it.
+    pub span: *mut c_void,
+    /// The context of that span, or of the submission when this process is not traced, or null when there is none.
+    pub span_context: *const SpanContext,
+    /// The W3C baggage header that came with the submission; empty for none.
+    pub baggage: Str,
+    /// The task's id.
+    pub task_id: u64,
+    /// Which attempt at the task this is, from 1.
+    pub attempt: u32,
+    /// The id of the job that the task belongs to.
+    pub job_id: u64,
+    /// The id of this worker.
+    pub worker_id: u64,
+    /// Handed back in the callbacks. Owner: the host.
+    pub data: *mut c_void,
+    /// Takes the result, a MessagePack value, and copies it.
+    pub host_result: Option<unsafe extern "C" fn(data: *mut c_void, value: Bytes)>,
+    /// Takes the error and copies it.
+    pub host_error: Option<unsafe extern "C" fn(data: *mut c_void, error: *const TaskError)>,
+}
+
+/// Why a task failed.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TaskError {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// One of the `TASK_ERROR_` constants; an unknown one is taken as [`TASK_ERROR_RETURNED`].
+    pub kind: u32,
+    /// The type of the error in its language (`exception.type`); low cardinality.
+    pub type_name: Str,
+    /// What went wrong, for people to read (`exception.message`).
+    pub message: Str,
+    /// Where a panic happened, as `file:line:column`; empty when unknown.
+    pub location: Str,
+    /// The stack at that time (`exception.stacktrace`); empty when it was not captured.
+    pub stacktrace: Str,
+}
+
+/// The function returned an error.
+pub const TASK_ERROR_RETURNED: u32 = 1;
+/// The function panicked.
+pub const TASK_ERROR_PANICKED: u32 = 2;
+/// The arguments do not fit the parameters; the function was not called.
+pub const TASK_ERROR_ARGUMENTS: u32 = 3;
+/// The result could not be encoded.
+pub const TASK_ERROR_RESULT: u32 = 4;
+
+impl Str {
+    /// The empty string.
+    pub const EMPTY: Str = Str { ptr: core::ptr::null(), len: 0 };
+
+    /// Borrows `text`. The caller sees to it that `text` outlives every use of the result.
+    pub const fn new(text: &str) -> Str {
+        Str { ptr: text.as_ptr(), len: text.len() }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` and `len` describe memory that stays readable and unchanged for `'a`, or `len` is 0.
+    pub const unsafe fn as_bytes<'a>(self) -> &'a [u8] {
+        if self.len == 0 || self.ptr.is_null() {
+            return &[];
+        }
+        // SAFETY: promised by the caller.
+        unsafe { core::slice::from_raw_parts(self.ptr, self.len) }
+    }
+}
+
+impl Bytes {
+    /// No bytes.
+    pub const EMPTY: Bytes = Bytes { ptr: core::ptr::null(), len: 0 };
+
+    /// Borrows `bytes`. The caller sees to it that they outlive every use of the result.
+    pub const fn new(bytes: &[u8]) -> Bytes {
+        Bytes { ptr: bytes.as_ptr(), len: bytes.len() }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` and `len` describe memory that stays readable and unchanged for `'a`, or `len` is 0.
+    pub const unsafe fn as_bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: promised by the caller.
+        unsafe { Str { ptr: self.ptr, len: self.len }.as_bytes() }
+    }
+}
+
+impl TextBuffer {
+    /// Lends `buffer` to a callee.
+    pub fn new(buffer: &mut [u8]) -> TextBuffer {
+        TextBuffer { ptr: buffer.as_mut_ptr(), capacity: buffer.len(), len: 0 }
+    }
+
+    /// Writes `text` as the callee: as much of it as fits, and its whole length.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` and `capacity` describe memory that may be written to.
+    pub unsafe fn write(&mut self, text: &str) {
+        self.len = text.len();
+        let fits = text.len().min(self.capacity);
+        if fits > 0 && !self.ptr.is_null() {
+            // SAFETY: promised by the caller, and `fits` is within both.
+            unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), self.ptr, fits) };
+        }
+    }
+
+    /// How many bytes of the buffer hold text.
+    pub fn filled(&self) -> usize {
+        self.len.min(self.capacity)
+    }
+}
+
+impl SpanContext {
+    /// No span.
+    pub const INVALID: SpanContext = SpanContext {
+        size: size_of::<SpanContext>(),
+        trace_id: [0; 16],
+        span_id: [0; 8],
+        trace_flags: 0,
+        is_remote: 0,
+        trace_state: Str::EMPTY,
+    };
+}
+
+// SAFETY: the pointers in these records are to memory that lives as long as the process and does not change.
+unsafe impl Sync for Module {}
+// SAFETY: as for `Module`.
+unsafe impl Send for Module {}
+// SAFETY: as for `Module`.
+unsafe impl Sync for Hook {}
+// SAFETY: as for `Module`.
+unsafe impl Send for Hook {}
+// SAFETY: as for `Module`.
+unsafe impl Sync for Task {}
+// SAFETY: as for `Module`.
+unsafe impl Send for Task {}
+// SAFETY: as for `Module`.
+unsafe impl Sync for Parameter {}
+// SAFETY: as for `Module`.
+unsafe impl Send for Parameter {}
+// SAFETY: the table may be used from any thread by contract; what it points to lives as long as the process.
+unsafe impl Sync for Tracing {}
+// SAFETY: as above.
+unsafe impl Send for Tracing {}
+// SAFETY: as for `Tracing`.
+unsafe impl Sync for Host {}
+// SAFETY: as for `Tracing`.
+unsafe impl Send for Host {}
+
+/// The part of the layout that must never change, checked when this crate is compiled.
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Module, magic) == 0);
+    assert!(offset_of!(Module, size) == 8);
+    assert!(offset_of!(Module, abi_major) == 16);
+    assert!(offset_of!(Module, abi_minor) == 20);
+    assert!(offset_of!(Module, producer) == 24);
+    assert!(offset_of!(Module, version) == 40);
+    assert!(size_of::<Module>() == 96);
+    assert!(size_of::<Host>() == 32);
+    assert!(size_of::<Hook>() == 48);
+    assert!(size_of::<Tracing>() == 160);
+    assert!(size_of::<Scope>() == 72);
+    assert!(size_of::<SpanContext>() == 56);
+    assert!(size_of::<SpanStart>() == 112);
+    assert!(size_of::<SpanStarted>() == 40);
+    assert!(size_of::<Value>() == 24);
+    assert!(size_of::<KeyValue>() == 40);
+    assert!(size_of::<Event>() == 48);
+    assert!(size_of::<Link>() == 80);
+    assert!(size_of::<Task>() == 120);
+    assert!(size_of::<Parameter>() == 48);
+    assert!(size_of::<TaskCall>() == 112);
+    assert!(size_of::<TaskError>() == 80);
+};

@@ -1,0 +1,1 @@
+//! The module built into tracer, so that there is something to submit.

@@ -1,0 +1,1 @@
+//! The default tracing hook as a loadable module.

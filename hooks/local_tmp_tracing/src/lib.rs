@@ -1,0 +1,1 @@
+//! The default tracing hook: spans to /tmp/spans/<pid>.json.

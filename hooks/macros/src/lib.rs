@@ -1,0 +1,1 @@
+//! The attributes that tracer-sdk re-exports and documents.

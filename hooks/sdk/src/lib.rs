@@ -1,0 +1,1 @@
+//! Safe Rust for the authors of task modules and tracing hooks.

@@ -1,0 +1,2 @@
+//! The tracer command.
+fn main() {}
