@@ -1,1 +1,15 @@
-//! The span file: one JSON object a line, as the OpenTelemetry Python console exporter writes them.
+//! The span file: one JSON object a line, with the keys of the OpenTelemetry Python console exporter.
+//!
+//! [`write_line`] turns one [`Span`] into one line; [`SpanFile`] appends whole lines to `<folder>/<pid>.json`, rotates the
+//! file and counts what it could not write. Two parties use it: the default tracing hook, for the spans of its own
+//! process, and the host, for the spans of a process that died or whose hook failed.
+//!
+//! It knows neither the OpenTelemetry crates nor the contract with modules: whoever calls it brings plain borrowed data.
+//! It starts no thread, keeps no buffer of lines, and never prints.
+
+mod file;
+mod json;
+mod line;
+
+pub use file::{AppendError, Counts, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env, prepare_dir};
+pub use line::{Attributes, Event, Link, ResourceJson, Span, SpanKind, Status, Value, write_line};

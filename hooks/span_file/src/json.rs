@@ -1,0 +1,263 @@
+//! The pieces of a line: strings, numbers, ids and times, appended to a byte buffer.
+//!
+//! Everything here is on the path of every span, so each function looks first for the case that is nearly always
+//! true (nothing to escape, the second seen last) and leaves the rest to a cold twin.
+
+use std::cell::Cell;
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Appends `text` as a JSON string, quotes included.
+///
+/// UTF-8 is written as it is, where Python would write `\uXXXX`: both read back as the same string. Three characters
+/// are escaped although JSON does not ask for it, U+0085, U+2028 and U+2029, because many readers split lines there.
+pub(crate) fn write_string(buffer: &mut Vec<u8>, text: &str) {
+    buffer.push(b'"');
+    if is_plain(text.as_bytes()) {
+        buffer.extend_from_slice(text.as_bytes());
+    } else {
+        write_escaped(buffer, text);
+    }
+    buffer.push(b'"');
+}
+
+/// True when every byte is ASCII and none of them needs an escape. Looks at eight bytes at a time.
+fn is_plain(bytes: &[u8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    // The high bit of a byte of `suspects` is set when that byte of `word` is not plain. A borrow may set further
+    // bits, but only above a byte that is itself not plain, so the answer for the whole word is exact.
+    let suspects = |word: u64| {
+        let control = word.wrapping_sub(ONES * 0x20);
+        let quote = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
+        let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+        (word | ((control | quote | backslash) & !word)) & HIGHS
+    };
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let word = u64::from_le_bytes(chunk.try_into().expect("`chunks_exact(8)` yields eight bytes"));
+        if suspects(word) != 0 {
+            return false;
+        }
+    }
+    chunks.remainder().iter().all(|&byte| (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\')
+}
+
+#[cold]
+fn write_escaped(buffer: &mut Vec<u8>, text: &str) {
+    for character in text.chars() {
+        match character {
+            '"' => buffer.extend_from_slice(b"\\\""),
+            '\\' => buffer.extend_from_slice(b"\\\\"),
+            '\n' => buffer.extend_from_slice(b"\\n"),
+            '\r' => buffer.extend_from_slice(b"\\r"),
+            '\t' => buffer.extend_from_slice(b"\\t"),
+            '\u{8}' => buffer.extend_from_slice(b"\\b"),
+            '\u{c}' => buffer.extend_from_slice(b"\\f"),
+            '\0'..='\u{1f}' | '\u{85}' | '\u{2028}' | '\u{2029}' => {
+                let code = character as u16;
+                buffer.extend_from_slice(b"\\u");
+                for shift in [12, 8, 4, 0] {
+                    buffer.push(HEX[usize::from((code >> shift) & 0xf)]);
+                }
+            }
+            _ => {
+                let mut utf8 = [0; 4];
+                buffer.extend_from_slice(character.encode_utf8(&mut utf8).as_bytes());
+            }
+        }
+    }
+}
+
+pub(crate) fn write_bool(buffer: &mut Vec<u8>, value: bool) {
+    buffer.extend_from_slice(if value { b"true" } else { b"false" });
+}
+
+pub(crate) fn write_i64(buffer: &mut Vec<u8>, value: i64) {
+    buffer.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Appends a number, or a string where JSON has no number: `"NaN"`, `"Infinity"` and `"-Infinity"`, the names that the
+/// JSON form of protobuf uses. Python writes them without quotes, which no other reader accepts.
+pub(crate) fn write_f64(buffer: &mut Vec<u8>, value: f64) {
+    if value.is_finite() {
+        buffer.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
+    } else if value.is_nan() {
+        buffer.extend_from_slice(b"\"NaN\"");
+    } else if value > 0.0 {
+        buffer.extend_from_slice(b"\"Infinity\"");
+    } else {
+        buffer.extend_from_slice(b"\"-Infinity\"");
+    }
+}
+
+/// Appends an id as `"0x…"`, in lower-case hexadecimal digits.
+pub(crate) fn write_id<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
+    buffer.extend_from_slice(b"\"0x");
+    let start = buffer.len();
+    buffer.resize(start + 2 * N, 0);
+    for (digits, byte) in buffer[start..].chunks_exact_mut(2).zip(id) {
+        digits[0] = HEX[usize::from(byte >> 4)];
+        digits[1] = HEX[usize::from(byte & 0xf)];
+    }
+    buffer.push(b'"');
+}
+
+const SECOND_LEN: usize = "2026-11-20T19:34:35".len();
+
+thread_local! {
+    /// The second rendered last, because the two times of a span are mostly in one second.
+    static LAST_SECOND: Cell<(u64, [u8; SECOND_LEN])> = const { Cell::new((0, *b"1970-01-01T00:00:00")) };
+}
+
+/// Appends a time as `"YYYY-MM-DDTHH:MM:SS.ffffffZ"`: UTC, cut to the microsecond.
+///
+/// Cut, where Python rounds: so a time is never later than the one it stands for.
+pub(crate) fn write_time(buffer: &mut Vec<u8>, unix_nano: u64) {
+    let second = unix_nano / 1_000_000_000;
+    let micros = (unix_nano % 1_000_000_000 / 1_000) as u32;
+    let (cached, mut text) = LAST_SECOND.get();
+    if cached != second {
+        text = render_second(second);
+        LAST_SECOND.set((second, text));
+    }
+    let mut whole = *b"\"0000-00-00T00:00:00.000000Z\"";
+    whole[1..=SECOND_LEN].copy_from_slice(&text);
+    write_digits(&mut whole[SECOND_LEN + 2..][..6], micros);
+    buffer.extend_from_slice(&whole);
+}
+
+/// Fills `place` with the last digits of `number`, padded with zeros.
+fn write_digits(place: &mut [u8], mut number: u32) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+#[cold]
+fn render_second(second: u64) -> [u8; SECOND_LEN] {
+    let (days, of_day) = (second / 86_400, (second % 86_400) as u32);
+    let (year, month, day) = civil_from_days(days);
+    let mut text = *b"0000-00-00T00:00:00";
+    write_digits(&mut text[0..4], year);
+    write_digits(&mut text[5..7], month);
+    write_digits(&mut text[8..10], day);
+    write_digits(&mut text[11..13], of_day / 3_600);
+    write_digits(&mut text[14..16], of_day / 60 % 60);
+    write_digits(&mut text[17..19], of_day % 60);
+    text
+}
+
+/// The proleptic Gregorian date of a day counted from 1970-01-01. A `u64` of nanoseconds ends in the year 2554, so four
+/// digits suffice for the year.
+///
+/// The method counts years from March, so that the leap day is the last of a year, and eras of 400 years; it is
+/// described by Howard Hinnant in "chrono-Compatible Low-Level Date Algorithms".
+fn civil_from_days(days: u64) -> (u32, u32, u32) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    (year as u32, month as u32, day as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut buffer = Vec::new();
+        write(&mut buffer);
+        String::from_utf8(buffer).expect("the writers append UTF-8")
+    }
+
+    #[test]
+    fn strings_are_escaped_as_the_table_says() {
+        let table = [
+            ("", r#""""#),
+            ("plain", r#""plain""#),
+            ("exactly8", r#""exactly8""#),
+            ("a\"b", r#""a\"b""#),
+            ("a\\b", r#""a\\b""#),
+            ("line\nfeed", r#""line\nfeed""#),
+            ("\r\t\u{8}\u{c}", r#""\r\t\b\f""#),
+            ("\0\u{1}\u{1f}", r#""\u0000\u0001\u001f""#),
+            ("\u{7f}", "\"\u{7f}\""),
+            ("/", r#""/""#),
+            ("é 日本 🦀", "\"é 日本 🦀\""),
+            ("next\u{85}line\u{2028}and\u{2029}", r#""next\u0085line\u2028and\u2029""#),
+            ("seven77\"", r#""seven77\"""#),
+            ("eight888\\", r#""eight888\\""#),
+            ("\u{80}", "\"\u{80}\""),
+        ];
+        for (text, expected) in table {
+            assert_eq!(rendered(|buffer| write_string(buffer, text)), expected, "for {text:?}");
+        }
+    }
+
+    #[test]
+    fn every_byte_at_every_place_is_judged_plain_or_not() {
+        for place in 0..17 {
+            for byte in 0..=255_u8 {
+                let mut bytes = [b'a'; 17];
+                bytes[place] = byte;
+                let expected = (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\';
+                assert_eq!(is_plain(&bytes), expected, "byte {byte:#04x} at {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn floats_that_json_has_no_number_for_become_strings() {
+        let table = [
+            (f64::NAN, r#""NaN""#),
+            (f64::INFINITY, r#""Infinity""#),
+            (f64::NEG_INFINITY, r#""-Infinity""#),
+            (1.0, "1.0"),
+            (-0.0, "-0.0"),
+            (0.1, "0.1"),
+        ];
+        for (value, expected) in table {
+            assert_eq!(rendered(|buffer| write_f64(buffer, value)), expected);
+        }
+    }
+
+    #[test]
+    fn times_are_cut_to_the_microsecond() {
+        let table = [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (999, "1970-01-01T00:00:00.000000Z"),
+            (1_000, "1970-01-01T00:00:00.000001Z"),
+            (951_782_399_999_999_999, "2000-02-28T23:59:59.999999Z"),
+            (951_782_400_000_000_000, "2000-02-29T00:00:00.000000Z"),
+            (1_709_164_800_000_000_000, "2024-02-29T00:00:00.000000Z"),
+            (1_767_225_599_123_456_789, "2025-12-31T23:59:59.123456Z"),
+            (4_107_542_400_000_000_000, "2100-03-01T00:00:00.000000Z"),
+            (u64::MAX, "2554-07-21T23:34:33.709551Z"),
+        ];
+        for (unix_nano, expected) in table {
+            assert_eq!(rendered(|buffer| write_time(buffer, unix_nano)), format!("\"{expected}\""));
+        }
+    }
+
+    #[test]
+    fn consecutive_days_have_consecutive_dates() {
+        let mut previous = civil_from_days(0);
+        assert_eq!(previous, (1970, 1, 1));
+        for days in 1..213_504 {
+            let (year, month, day) = civil_from_days(days);
+            let (last_year, last_month, last_day) = previous;
+            let next_day = (year, month, day) == (last_year, last_month, last_day + 1);
+            let next_month = (year, month, day) == (last_year, last_month + 1, 1) && last_day >= 28;
+            let next_year = (year, month, day) == (last_year + 1, 1, 1) && (last_month, last_day) == (12, 31);
+            assert!(next_day || next_month || next_year, "{previous:?} is followed by {:?}", (year, month, day));
+            previous = (year, month, day);
+        }
+    }
+}
