@@ -1,0 +1,506 @@
+/*
+ * The contract between tracer and the shared libraries it loads, for authors in C.
+ *
+ * Generated from hooks/abi by cbindgen: change that, not this. The rules that hold for every item here (sizes, nullable
+ * entries, borrowed strings, who frees, threads) are the introduction of that crate. Comments use the names of the crate:
+ * `Tracing` is `TracerTracing` here, and `STATUS_OK` is `TRACER_STATUS_OK`.
+ */
+
+#ifndef TRACER_ABI_H
+#define TRACER_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The major version of this contract. A host refuses a module whose major version differs.
+#define TRACER_ABI_MAJOR 1
+
+// The minor version of this contract. It grows with every appended field.
+#define TRACER_ABI_MINOR 0
+
+// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
+#define TRACER_MODULE_MAGIC 5714313959637602900
+
+// Done.
+#define TRACER_STATUS_OK 0
+
+// It failed; where the function takes a [`TextBuffer`], the reason is there.
+#define TRACER_STATUS_FAILED 1
+
+// The code behind the function panicked; the panic was caught on the side where it happened.
+#define TRACER_STATUS_PANICKED 2
+
+// It was not done within the time given.
+#define TRACER_STATUS_TIMED_OUT 3
+
+// There was nothing left to do: it was shut down before.
+#define TRACER_STATUS_ALREADY 4
+
+// [`Tracing::commit`] only: the spans are not on this machine's disk, they go to an exporter at its own pace.
+#define TRACER_STATUS_NOT_DURABLE 5
+
+// Something is lost or will not work.
+#define TRACER_LOG_ERROR 1
+
+// Something works less well than asked for.
+#define TRACER_LOG_WARN 2
+
+// Worth knowing once.
+#define TRACER_LOG_INFO 3
+
+// See [`ValueUnion::bool_`].
+#define TRACER_VALUE_BOOL 1
+
+// See [`ValueUnion::i64_`].
+#define TRACER_VALUE_I64 2
+
+// See [`ValueUnion::f64_`].
+#define TRACER_VALUE_F64 3
+
+// See [`ValueUnion::str_`].
+#define TRACER_VALUE_STR 4
+
+// An array of `uint8_t`, 0 or 1.
+#define TRACER_VALUE_BOOL_ARRAY 5
+
+// An array of `int64_t`.
+#define TRACER_VALUE_I64_ARRAY 6
+
+// An array of `double`.
+#define TRACER_VALUE_F64_ARRAY 7
+
+// An array of [`Str`].
+#define TRACER_VALUE_STR_ARRAY 8
+
+// The default: a step inside a process.
+#define TRACER_SPAN_KIND_INTERNAL 0
+
+// Answers a remote call.
+#define TRACER_SPAN_KIND_SERVER 1
+
+// Makes a remote call.
+#define TRACER_SPAN_KIND_CLIENT 2
+
+// Sends work that is done later.
+#define TRACER_SPAN_KIND_PRODUCER 3
+
+// Does work that was sent.
+#define TRACER_SPAN_KIND_CONSUMER 4
+
+// Nothing was said.
+#define TRACER_SPAN_STATUS_UNSET 0
+
+// Explicitly fine.
+#define TRACER_SPAN_STATUS_OK 1
+
+// It failed.
+#define TRACER_SPAN_STATUS_ERROR 2
+
+// The function returned an error.
+#define TRACER_TASK_ERROR_RETURNED 1
+
+// The function panicked.
+#define TRACER_TASK_ERROR_PANICKED 2
+
+// The arguments do not fit the parameters; the function was not called.
+#define TRACER_TASK_ERROR_ARGUMENTS 3
+
+// The result could not be encoded.
+#define TRACER_TASK_ERROR_RESULT 4
+
+// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
+typedef struct TracerStr {
+    // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    const uint8_t *ptr;
+    // In bytes.
+    size_t len;
+} TracerStr;
+
+// A borrowed array; the element type follows from the tag.
+typedef struct TracerArray {
+    // Owner: whoever filled the struct in. Valid until the call returns.
+    const void *ptr;
+    // How many elements.
+    size_t count;
+} TracerArray;
+
+// The members of a [`Value`].
+typedef union TracerValueUnion {
+    // [`VALUE_BOOL`]: 0 or 1.
+    uint8_t bool_;
+    // [`VALUE_I64`].
+    int64_t i64_;
+    // [`VALUE_F64`].
+    double f64_;
+    // [`VALUE_STR`].
+    struct TracerStr str_;
+    // [`VALUE_BOOL_ARRAY`] (bytes, 0 or 1), [`VALUE_I64_ARRAY`], [`VALUE_F64_ARRAY`] and [`VALUE_STR_ARRAY`] ([`Str`]s).
+    struct TracerArray array;
+} TracerValueUnion;
+
+// An attribute's value. Values of an unknown `tag` are dropped.
+typedef struct TracerValue {
+    // One of the `VALUE_` constants: says which member of `as_` holds the value.
+    uint32_t tag;
+    // The value.
+    union TracerValueUnion as_;
+} TracerValue;
+
+// A key and a value.
+typedef struct TracerKeyValue {
+    // The key.
+    struct TracerStr key;
+    // The value.
+    struct TracerValue value;
+} TracerKeyValue;
+
+// An instrumentation scope.
+typedef struct TracerScope {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The name of the instrumented library.
+    struct TracerStr name;
+    // Its version; empty for none.
+    struct TracerStr version;
+    // The schema URL; empty for none.
+    struct TracerStr schema_url;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+} TracerScope;
+
+// The identity of a span, as it travels. All-zero ids mean that there is none.
+typedef struct TracerSpanContext {
+    // The size of this struct, as the writer compiled it.
+    size_t size;
+    // Most significant byte first.
+    uint8_t trace_id[16];
+    // Most significant byte first.
+    uint8_t span_id[8];
+    // W3C trace flags: bit 0 sampled, bit 1 random trace id.
+    uint8_t trace_flags;
+    // 1 when the context came from another process.
+    uint8_t is_remote;
+    // The W3C tracestate header; empty for none.
+    struct TracerStr trace_state;
+} TracerSpanContext;
+
+// A link to another span.
+typedef struct TracerLink {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The span linked to.
+    struct TracerSpanContext context;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+} TracerLink;
+
+// A span event.
+typedef struct TracerEvent {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The event's name.
+    struct TracerStr name;
+    // When it happened; 0 for now.
+    uint64_t time_unix_nano;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+} TracerEvent;
+
+// Everything a span begins with.
+typedef struct TracerSpanStart {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The span's name.
+    struct TracerStr name;
+    // One of the `SPAN_KIND_` constants; an unknown one is taken as [`SPAN_KIND_INTERNAL`].
+    uint32_t kind;
+    // When it started; 0 for now.
+    uint64_t start_time_unix_nano;
+    // The parent, or null for a new trace.
+    const struct TracerSpanContext *parent;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+    // `link_count` pointers.
+    const struct TracerLink *const *links;
+    // How many links follow.
+    size_t link_count;
+    // `event_count` pointers.
+    const struct TracerEvent *const *events;
+    // How many events follow.
+    size_t event_count;
+    // The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
+    struct TracerStr baggage;
+} TracerSpanStart;
+
+// What the maker of a span says about it.
+typedef struct TracerSpanStarted {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // Most significant byte first.
+    uint8_t trace_id[16];
+    // Most significant byte first.
+    uint8_t span_id[8];
+    // W3C trace flags.
+    uint8_t trace_flags;
+    // 1 when attributes, events and so on are kept. When 0, the caller need not send them.
+    uint8_t is_recording;
+    // 1 when the span's tracestate is not its parent's; `span_trace_state` returns it.
+    uint8_t has_trace_state;
+} TracerSpanStarted;
+
+// A buffer lent by the caller, for a text that the callee writes.
+typedef struct TracerTextBuffer {
+    // Owner: the caller. The callee writes at most `capacity` bytes.
+    uint8_t *ptr;
+    // In bytes.
+    size_t capacity;
+    // Set by the callee: the length of the whole text, which may exceed `capacity`; the text is then cut.
+    size_t len;
+} TracerTextBuffer;
+
+// The OpenTelemetry tracing API as a table: provider, tracer and span.
+//
+// Threads: every function may be called from any thread. Calls for one span handle never overlap: the host
+// sees to that for hooks, and a module that uses the host's table from several threads must do so itself
+// for its own spans, save for the task's span, which the host guards.
+//
+// A handle stays valid after [`shutdown`](Self::shutdown); what happens to spans from then on is up to the table.
+typedef struct TracerTracing {
+    // The size of this struct, as its maker compiled it.
+    size_t size;
+    // Handed back in every call that takes `data`. Owner: the table's maker.
+    void *data;
+    // Returns a tracer for an instrumentation scope, or null when nothing it makes would be recorded.
+    // Owner of the handle: the caller, until `tracer_release`.
+    void *(*tracer)(void *data, const struct TracerScope *scope);
+    // Gives a tracer back. Spans it made stay valid.
+    void (*tracer_release)(void *tracer);
+    // Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
+    // needs no handle (`started` is valid all the same, and says what to propagate).
+    // Owner of the handle: the caller, until `span_release`.
+    void *(*span_start)(void *tracer, const struct TracerSpanStart *span, struct TracerSpanStarted *started);
+    // Copies the span's tracestate into `text`. Null when tracers never change it: it is then the parent's.
+    void (*span_trace_state)(void *span, struct TracerTextBuffer *text);
+    // Sets attributes. A key that was set before is replaced.
+    void (*span_set_attributes)(void *span, const struct TracerKeyValue *attributes, size_t count);
+    // Adds a span event.
+    void (*span_add_event)(void *span, const struct TracerEvent *event);
+    // Adds a link.
+    void (*span_add_link)(void *span, const struct TracerLink *link);
+    // Sets the status: one of the `SPAN_STATUS_` constants; an unknown one is ignored.
+    void (*span_set_status)(void *span, uint32_t code, struct TracerStr description);
+    // Replaces the name.
+    void (*span_update_name)(void *span, struct TracerStr name);
+    // Ends the span. A second call does nothing.
+    void (*span_end)(void *span, uint64_t end_time_unix_nano);
+    // Gives the handle back; ends the span if it has not ended.
+    void (*span_release)(void *span);
+    // Puts every span that has ended before this call where a SIGKILL of the process cannot reach it. Returns
+    // [`STATUS_OK`] when that is done, [`STATUS_NOT_DURABLE`] when this table sends spans over a network and
+    // keeps no file, [`STATUS_FAILED`] when it should have worked. Null means [`STATUS_NOT_DURABLE`].
+    //
+    // Called from: the thread that sends results, before every batch of them. It must not wait for a network.
+    uint32_t (*commit)(void *data, struct TracerTextBuffer *error);
+    // Delivers what is still queued.
+    uint32_t (*flush)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
+    // Delivers what is still queued and ends. A second call returns [`STATUS_ALREADY`].
+    uint32_t (*shutdown)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
+    // The OpenTelemetry resource of the spans. Owner: the table's maker; lives as long as the process.
+    const struct TracerKeyValue *resource;
+    // How many attributes the resource has. 0 when the maker does not say.
+    size_t resource_count;
+    // What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
+    struct TracerStr description;
+} TracerTracing;
+
+// A tracing hook: the function that sets up tracing in a process.
+typedef struct TracerHook {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The attribute in `module:attribute`.
+    struct TracerStr name;
+    // What it does, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // Sets up tracing and returns the table to use.
+    //
+    // Called from: a thread of the host's choosing, once per process. It may take its time up to the host's
+    // limit (10 s by default) and may start threads.
+    // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`, and leaves `tracing` alone.
+    // Owner of the table: the module. It lives as long as the process.
+    uint32_t (*on_setup)(const struct TracerHook *hook,
+                         const struct TracerTracing **tracing,
+                         struct TracerTextBuffer *error);
+} TracerHook;
+
+// A parameter of a task.
+typedef struct TracerParameter {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // Its name.
+    struct TracerStr name;
+    // Its type, in the words of its language.
+    struct TracerStr type_name;
+    // 1 when it may be left out.
+    uint32_t is_optional;
+} TracerParameter;
+
+// Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.
+typedef struct TracerBytes {
+    // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    const uint8_t *ptr;
+    // In bytes.
+    size_t len;
+} TracerBytes;
+
+// Why a task failed.
+typedef struct TracerTaskError {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // One of the `TASK_ERROR_` constants; an unknown one is taken as [`TASK_ERROR_RETURNED`].
+    uint32_t kind;
+    // The type of the error in its language (`exception.type`); low cardinality.
+    struct TracerStr type_name;
+    // What went wrong, for people to read (`exception.message`).
+    struct TracerStr message;
+    // Where a panic happened, as `file:line:column`; empty when unknown.
+    struct TracerStr location;
+    // The stack at that time (`exception.stacktrace`); empty when it was not captured.
+    struct TracerStr stacktrace;
+} TracerTaskError;
+
+// One call of a task.
+typedef struct TracerTaskCall {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // A MessagePack array of the arguments, in order.
+    struct TracerBytes arguments;
+    // The span of this attempt, a handle of the host's table, or null when it is not recorded. Borrowed: the
+    // module uses it while the call lasts, and neither ends nor releases it.
+    void *span;
+    // The context of that span, or of the submission when this process is not traced, or null when there is none.
+    const struct TracerSpanContext *span_context;
+    // The W3C baggage header that came with the submission; empty for none.
+    struct TracerStr baggage;
+    // The task's id.
+    uint64_t task_id;
+    // Which attempt at the task this is, from 1.
+    uint32_t attempt;
+    // The id of the job that the task belongs to.
+    uint64_t job_id;
+    // The id of this worker.
+    uint64_t worker_id;
+    // Handed back in the callbacks. Owner: the host.
+    void *data;
+    // Takes the result, a MessagePack value, and copies it.
+    void (*host_result)(void *data, struct TracerBytes value);
+    // Takes the error and copies it.
+    void (*host_error)(void *data, const struct TracerTaskError *error);
+} TracerTaskCall;
+
+// A task: a function that can be submitted.
+typedef struct TracerTask {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The function's name, as in `module:function`.
+    struct TracerStr name;
+    // What it does, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // The fully qualified name of the function in its language (`code.function.name`).
+    struct TracerStr code_function_name;
+    // The source file (`code.file.path`); empty when unknown.
+    struct TracerStr code_file_path;
+    // The line in it, from 1 (`code.line.number`); 0 when unknown.
+    uint32_t code_line_number;
+    // 1 when the function is asynchronous in its language. For people to read; the call is the same.
+    uint32_t is_async;
+    // `parameter_count` pointers, in the order of the call.
+    const struct TracerParameter *const *parameters;
+    // How many parameters the task takes.
+    size_t parameter_count;
+    // The type of the result, in the words of its language.
+    struct TracerStr result_type;
+    // Runs the task: decodes the arguments, calls the function, and hands the result or the error to the
+    // callbacks in `call`, exactly one of which is called, at most once, before it returns.
+    //
+    // Called from: the worker's main thread, one call at a time.
+    // On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
+    uint32_t (*on_run)(const struct TracerTask *task, const struct TracerTaskCall *call);
+} TracerTask;
+
+// What the host lends to a module for as long as the process lives.
+typedef struct TracerHost {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // [`ABI_MAJOR`] of the host.
+    uint32_t abi_major;
+    // [`ABI_MINOR`] of the host.
+    uint32_t abi_minor;
+    // Where the module's spans go, or null when this process is not traced.
+    // Owner: the host. Lives as long as the process.
+    const struct TracerTracing *tracing;
+    // Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as [`LOG_INFO`].
+    //
+    // Called from: any thread.
+    void (*host_log)(uint32_t level, struct TracerStr text);
+} TracerHost;
+
+// What a module says about itself and exports.
+typedef struct TracerModule {
+    // [`MODULE_MAGIC`].
+    uint64_t magic;
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // [`ABI_MAJOR`], as the module compiled it.
+    uint32_t abi_major;
+    // [`ABI_MINOR`], as the module compiled it.
+    uint32_t abi_minor;
+    // Who built it: SDK, compiler and OpenTelemetry with their versions, for people to read.
+    struct TracerStr producer;
+    // The version of the module itself.
+    struct TracerStr version;
+    // `hook_count` pointers.
+    const struct TracerHook *const *hooks;
+    // How many hooks the module exports.
+    size_t hook_count;
+    // `task_count` pointers.
+    const struct TracerTask *const *tasks;
+    // How many tasks the module exports.
+    size_t task_count;
+    // Makes the module ready to run tasks: its OpenTelemetry provider becomes a proxy for the table that
+    // the host lends. Null when there is nothing to do.
+    //
+    // Called from: the host's loading thread, once, before the first task runs, and after the
+    // process's hook has run. `host` lives as long as the process.
+    // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; no task of the module is run.
+    uint32_t (*on_load)(const struct TracerHost *host, struct TracerTextBuffer *error);
+} TracerModule;
+
+// What a module exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as
+// the process, or null when it cannot be made.
+//
+// Called from: the host's loading thread, any number of times; every call returns the same record.
+typedef const struct TracerModule *(*TracerModuleEntry)(void);
+
+#endif  /* TRACER_ABI_H */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The one symbol that a module exports. See TracerModuleEntry.
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const TracerModule *tracer_module(void);
+
+#ifdef __cplusplus
+}
+#endif
