@@ -1,1 +1,5 @@
 //! tracer.
+
+pub mod count;
+pub mod exit;
+pub mod suggestion;
