@@ -1,5 +1,6 @@
 //! tracer.
 
+pub mod config;
 pub mod count;
 pub mod exit;
 pub mod suggestion;

@@ -1,0 +1,418 @@
+//! The settings of `tracer start`: flags, environment and `tracer.toml` become one value, once.
+//!
+//! Precedence, from the strongest: flag, environment variable, file, default. The command line fills in [`Overrides`] (its
+//! parser already puts flags before the environment); this module reads the file, puts it below them, and checks the result.
+//! Whether a hook's name has the form `module:attribute` is checked where the hook is loaded.
+
+mod duration;
+mod file;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use duration::{DurationError, parse_duration};
+pub use file::FileError;
+
+/// The environment variable that names the configuration file.
+pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
+/// The environment variable for [`Settings::num_workers`].
+pub const NUM_WORKERS_VARIABLE: &str = "TRACER_NUM_WORKERS";
+/// The environment variable for [`Settings::temp_dir`].
+pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
+/// The environment variable for [`Settings::spans_dir`].
+pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
+/// The environment variable for [`Settings::tracing_startup_hook`].
+pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
+/// The environment variable for [`Settings::module_path`]: folders separated by colons.
+pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
+
+/// Where span files are written and read unless something else was said.
+pub const DEFAULT_SPANS_DIR: &str = "/tmp/spans";
+/// How long a hook may take to set up tracing unless something else was said.
+pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most workers that a head may be asked to start.
+pub const NUM_WORKERS_LIMIT: u32 = 1024;
+
+/// What the command line and the environment say; `None` where they say nothing.
+///
+/// Empty texts and paths count as nothing, because an environment variable that is set to nothing means that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The configuration file (`--config`, `TRACER_CONFIG`). Without one, no file is read.
+    pub config: Option<PathBuf>,
+    /// See [`Settings::num_workers`].
+    pub num_workers: Option<u32>,
+    /// See [`Settings::temp_dir`].
+    pub temp_dir: Option<PathBuf>,
+    /// See [`Settings::spans_dir`].
+    pub spans_dir: Option<PathBuf>,
+    /// See [`Settings::tracing_startup_hook`].
+    pub tracing_startup_hook: Option<String>,
+    /// See [`Settings::tracing_required`].
+    pub tracing_required: Option<bool>,
+    /// See [`Settings::hook_timeout`].
+    pub hook_timeout: Option<Duration>,
+    /// See [`Settings::module_path`].
+    pub module_path: Option<Vec<PathBuf>>,
+}
+
+/// The settings of a head, final and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How many workers run: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
+    pub num_workers: u32,
+    /// The folder of the session: sockets, journal, spools, logs. By default [`default_temp_dir`].
+    pub temp_dir: PathBuf,
+    /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
+    pub spans_dir: PathBuf,
+    /// The hook that sets up tracing, as `module:attribute`; `None` for no tracing.
+    pub tracing_startup_hook: Option<String>,
+    /// Whether a worker whose hook fails must not run tasks.
+    pub tracing_required: bool,
+    /// How long a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
+    pub hook_timeout: Duration,
+    /// Folders in which modules are looked for before all others, in order.
+    pub module_path: Vec<PathBuf>,
+}
+
+/// Why there are no settings.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration file could not be read.
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The configuration file says something wrong.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What, and in which line.
+        source: FileError,
+    },
+    /// A value from the command line or the environment is out of range.
+    Invalid {
+        /// The setting, as a flag.
+        flag: &'static str,
+        /// What was expected and found.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Read { path, source } => {
+                write!(f, "cannot read the configuration file `{}`: {source}", path.display())
+            }
+            Error::File { path, source } => write!(f, "{}:{source}", path.display()),
+            Error::Invalid { flag, reason } => write!(f, "`{flag}`: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Read { source, .. } => Some(source),
+            Error::File { source, .. } => Some(source),
+            Error::Invalid { .. } => None,
+        }
+    }
+}
+
+/// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
+pub fn load(overrides: Overrides) -> Result<Settings, Error> {
+    let config = overrides.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let file = match config {
+        None => Overrides::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+            parse_file(path, &text)?
+        }
+    };
+    merge(overrides, file)
+}
+
+/// The session folder when nothing else was said: `/tmp/tracer-<uid>`, so that two users of a machine do not meet.
+pub fn default_temp_dir() -> PathBuf {
+    format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into()
+}
+
+/// Reads the text of a configuration file. Relative paths in it are relative to the folder that the file is in.
+fn parse_file(path: &Path, text: &str) -> Result<Overrides, Error> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    file::parse(text, folder).map_err(|source| Error::File { path: path.into(), source })
+}
+
+fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
+    let path = |stronger: Option<PathBuf>, weaker: Option<PathBuf>, default: &dyn Fn() -> PathBuf| {
+        let is_said = |path: &PathBuf| !path.as_os_str().is_empty();
+        stronger.filter(is_said).or(weaker.filter(is_said)).unwrap_or_else(default)
+    };
+    let hook_is_said = |hook: &String| !hook.is_empty();
+    let folders = |folders: Option<Vec<PathBuf>>| {
+        let folders = folders?.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect::<Vec<_>>();
+        (!folders.is_empty()).then_some(folders)
+    };
+    let settings = Settings {
+        num_workers: match stronger.num_workers.or(weaker.num_workers) {
+            Some(num_workers) => num_workers,
+            None => default_num_workers(),
+        },
+        temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
+        spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
+        tracing_startup_hook: stronger
+            .tracing_startup_hook
+            .filter(hook_is_said)
+            .or(weaker.tracing_startup_hook.filter(hook_is_said)),
+        tracing_required: stronger.tracing_required.or(weaker.tracing_required).unwrap_or(false),
+        hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
+        module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
+    };
+    // What the file says was checked where its line number was at hand.
+    check_num_workers(settings.num_workers.into())
+        .map_err(|reason| Error::Invalid { flag: "--num-workers", reason })?;
+    check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
+    Ok(settings)
+}
+
+fn default_num_workers() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    u32::try_from(cpus).unwrap_or(u32::MAX).min(NUM_WORKERS_LIMIT)
+}
+
+fn check_num_workers(num_workers: i64) -> Result<u32, String> {
+    u32::try_from(num_workers)
+        .ok()
+        .filter(|num_workers| (1..=NUM_WORKERS_LIMIT).contains(num_workers))
+        .ok_or_else(|| format!("expected a number from 1 to {NUM_WORKERS_LIMIT}, found {num_workers}"))
+}
+
+fn check_hook_timeout(hook_timeout: Duration) -> Result<Duration, String> {
+    if hook_timeout.is_zero() {
+        return Err("expected a duration above zero, found 0".into());
+    }
+    Ok(hook_timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Overrides, String> {
+        parse_file(Path::new("/etc/tracer/tracer.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_anything_the_defaults_hold() {
+        let settings = load(Overrides::default()).expect("the defaults are valid");
+        assert_eq!(
+            settings,
+            Settings {
+                num_workers: default_num_workers(),
+                temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
+                spans_dir: "/tmp/spans".into(),
+                tracing_startup_hook: None,
+                tracing_required: false,
+                hook_timeout: Duration::from_secs(10),
+                module_path: Vec::new(),
+            }
+        );
+        assert!((1..=NUM_WORKERS_LIMIT).contains(&settings.num_workers));
+    }
+
+    const WHOLE_FILE: &str = r#"
+num_workers = 3
+temp_dir = "/var/tmp/tracer"
+module_path = ["/opt/modules", "modules"]
+
+[tracing]
+startup_hook = "local_tmp_tracing:setup_tracing"
+required = true
+spans_dir = "spans"
+hook_timeout = "500ms"
+"#;
+
+    #[test]
+    fn a_file_sets_everything_and_its_paths_start_at_its_folder() {
+        let file = parse(WHOLE_FILE).expect("the file is valid");
+        assert_eq!(
+            merge(Overrides::default(), file).expect("the settings are valid"),
+            Settings {
+                num_workers: 3,
+                temp_dir: "/var/tmp/tracer".into(),
+                spans_dir: "/etc/tracer/spans".into(),
+                tracing_startup_hook: Some("local_tmp_tracing:setup_tracing".into()),
+                tracing_required: true,
+                hook_timeout: Duration::from_millis(500),
+                module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
+            }
+        );
+    }
+
+    #[test]
+    fn flags_and_environment_win_over_the_file() {
+        let overrides = Overrides {
+            config: None,
+            num_workers: Some(8),
+            temp_dir: Some("run".into()),
+            spans_dir: Some("/spans".into()),
+            tracing_startup_hook: Some("otlp:setup".into()),
+            tracing_required: Some(false),
+            hook_timeout: Some(Duration::from_secs(2)),
+            module_path: Some(vec!["here".into()]),
+        };
+        assert_eq!(
+            merge(overrides, parse(WHOLE_FILE).expect("the file is valid")).expect("the settings are valid"),
+            Settings {
+                num_workers: 8,
+                temp_dir: "run".into(),
+                spans_dir: "/spans".into(),
+                tracing_startup_hook: Some("otlp:setup".into()),
+                tracing_required: false,
+                hook_timeout: Duration::from_secs(2),
+                module_path: vec!["here".into()],
+            }
+        );
+    }
+
+    #[test]
+    fn a_variable_set_to_nothing_says_nothing() {
+        let overrides = Overrides {
+            config: Some("".into()),
+            temp_dir: Some("".into()),
+            spans_dir: Some("".into()),
+            tracing_startup_hook: Some("".into()),
+            module_path: Some(vec!["".into()]),
+            ..Overrides::default()
+        };
+        assert_eq!(load(overrides).unwrap(), load(Overrides::default()).unwrap());
+    }
+
+    #[test]
+    fn a_wrong_file_is_refused_with_key_and_line() {
+        for (text, expected) in [
+            (
+                "num_worker = 3",
+                "/etc/tracer/tracer.toml:1: unknown key `num_worker`\n(hint: did you mean `num_workers`?)",
+            ),
+            (
+                "\n[tracing]\nstartup-hook = 'a:b'",
+                "/etc/tracer/tracer.toml:3: unknown key `tracing.startup-hook`\n(hint: did you mean `startup_hook`?)",
+            ),
+            (
+                "[tracing]\nexporter = 'otlp'",
+                "/etc/tracer/tracer.toml:2: unknown key `tracing.exporter`; \
+                 known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`",
+            ),
+            (
+                "port = 1",
+                "/etc/tracer/tracer.toml:1: unknown key `port`; \
+                 known are `num_workers`, `temp_dir`, `module_path`, `tracing`",
+            ),
+            (
+                "startup_hook = 'a:b'",
+                "/etc/tracer/tracer.toml:1: unknown key `startup_hook`\n(hint: it belongs in the table `[tracing]`)",
+            ),
+            (
+                "[tracing]\nnum_workers = 1",
+                "/etc/tracer/tracer.toml:2: unknown key `tracing.num_workers`\n\
+                 (hint: it belongs at the top of the file, above every table)",
+            ),
+            ("num_workers = '3'", "/etc/tracer/tracer.toml:1: `num_workers`: expected an integer, found a string"),
+            ("num_workers = 1.5", "/etc/tracer/tracer.toml:1: `num_workers`: expected an integer, found a float"),
+            ("num_workers = 0", "/etc/tracer/tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),
+            (
+                "num_workers = 1025",
+                "/etc/tracer/tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 1025",
+            ),
+            (
+                "num_workers = -1",
+                "/etc/tracer/tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found -1",
+            ),
+            ("temp_dir = ['/tmp']", "/etc/tracer/tracer.toml:1: `temp_dir`: expected a string, found an array"),
+            (
+                "module_path = '/opt'",
+                "/etc/tracer/tracer.toml:1: `module_path`: expected an array of strings, found a string",
+            ),
+            (
+                "module_path = [\n'/opt',\n2]",
+                "/etc/tracer/tracer.toml:3: `module_path`: expected a string, found an integer",
+            ),
+            ("tracing = true", "/etc/tracer/tracer.toml:1: `tracing`: expected a table, found a boolean"),
+            (
+                "[tracing]\nrequired = 'yes'",
+                "/etc/tracer/tracer.toml:2: `tracing.required`: expected a boolean, found a string",
+            ),
+            (
+                "[tracing]\nhook_timeout = 'soon'",
+                "/etc/tracer/tracer.toml:2: `tracing.hook_timeout`: \
+                 expected a duration such as `500ms`, `10s` or `2m`, found `soon`",
+            ),
+            (
+                "[tracing]\nhook_timeout = 0",
+                "/etc/tracer/tracer.toml:2: `tracing.hook_timeout`: expected a duration above zero, found 0",
+            ),
+            (
+                "[tracing]\nhook_timeout = true",
+                "/etc/tracer/tracer.toml:2: `tracing.hook_timeout`: \
+                 expected a duration such as `500ms`, `10s` or `2m`, found a boolean",
+            ),
+        ] {
+            assert_eq!(parse(text).expect_err(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn broken_toml_names_its_line() {
+        let error = parse("num_workers = 3\ntemp_dir = \n").expect_err("a value is missing");
+        assert!(error.starts_with("/etc/tracer/tracer.toml:2: "), "{error}");
+        let error = parse("num_workers = 3\nnum_workers = 4\n").expect_err("a key is there twice");
+        assert!(error.starts_with("/etc/tracer/tracer.toml:2: "), "{error}");
+    }
+
+    #[test]
+    fn durations_in_a_file_are_texts_or_seconds() {
+        for (value, expected) in
+            [("'2m'", Duration::from_secs(120)), ("3", Duration::from_secs(3)), ("0.25", Duration::from_millis(250))]
+        {
+            let file = parse(&format!("[tracing]\nhook_timeout = {value}")).expect(value);
+            assert_eq!(file.hook_timeout, Some(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tracer.toml");
+        let error =
+            load(Overrides { config: Some(path.clone()), ..Overrides::default() }).expect_err("there is no file");
+        assert_eq!(
+            error.to_string(),
+            format!("cannot read the configuration file `{}`: No such file or directory (os error 2)", path.display())
+        );
+    }
+
+    #[test]
+    fn a_file_is_read_from_disk() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tracer.toml");
+        std::fs::write(&path, "num_workers = 7\n[tracing]\nspans_dir = 's'\n").expect("the file is written");
+        let settings = load(Overrides { config: Some(path), ..Overrides::default() }).expect("the file is valid");
+        assert_eq!((settings.num_workers, settings.spans_dir), (7, folder.path().join("s")));
+    }
+
+    #[test]
+    fn values_from_the_command_line_are_checked_too() {
+        let error = load(Overrides { num_workers: Some(0), ..Overrides::default() }).expect_err("no workers");
+        assert_eq!(error.to_string(), "`--num-workers`: expected a number from 1 to 1024, found 0");
+        let error =
+            load(Overrides { hook_timeout: Some(Duration::ZERO), ..Overrides::default() }).expect_err("no time");
+        assert_eq!(error.to_string(), "`--hook-timeout`: expected a duration above zero, found 0");
+    }
+}

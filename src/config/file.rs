@@ -1,0 +1,154 @@
+//! `tracer.toml`: keys, types and line numbers.
+//!
+//! The keys are walked by hand and not with serde, so that every complaint names key, expectation, finding and line.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Overrides, check_hook_timeout, check_num_workers, parse_duration};
+use crate::suggestion;
+
+const TOP_KEYS: [&str; 4] = ["num_workers", "temp_dir", "module_path", "tracing"];
+const TRACING_KEYS: [&str; 4] = ["startup_hook", "required", "spans_dir", "hook_timeout"];
+
+/// What is wrong in a configuration file, and in which line. The message begins with the line's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError {
+    line: usize,
+    message: String,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// Reads the text of a configuration file that is in `folder`.
+pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
+    let document = DeTable::parse(text).map_err(|error| FileError {
+        line: line_at(text, error.span().map_or(0, |span| span.start)),
+        message: error.message().trim_end().replace('\n', ", "),
+    })?;
+    let reader = Reader { text, folder };
+    let mut file = Overrides::default();
+    for (key, value) in document.get_ref() {
+        match key.get_ref().as_ref() {
+            "num_workers" => file.num_workers = Some(reader.num_workers(value)?),
+            "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
+            "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
+            "tracing" => reader.tracing(value, &mut file)?,
+            unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
+        }
+    }
+    Ok(file)
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    folder: &'a Path,
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+impl Reader<'_> {
+    fn tracing(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("tracing", "a table", value))?;
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "startup_hook" => {
+                    file.tracing_startup_hook = Some(self.string("tracing.startup_hook", value)?.to_string());
+                }
+                "required" => {
+                    let required = value.get_ref().as_bool();
+                    file.tracing_required =
+                        Some(required.ok_or_else(|| self.wrong_type("tracing.required", "a boolean", value))?);
+                }
+                "spans_dir" => file.spans_dir = Some(self.path("tracing.spans_dir", value)?),
+                "hook_timeout" => {
+                    let key = "tracing.hook_timeout";
+                    let timeout = match value.get_ref() {
+                        DeValue::String(text) => parse_duration(text),
+                        DeValue::Integer(seconds) if seconds.radix() == 10 => parse_duration(seconds.as_str()),
+                        DeValue::Float(seconds) => parse_duration(seconds.as_str()),
+                        _ => return Err(self.wrong_type(key, "a duration such as `500ms`, `10s` or `2m`", value)),
+                    };
+                    let timeout = timeout.map_err(|error| self.invalid(key, &error.to_string(), value))?;
+                    file.hook_timeout =
+                        Some(check_hook_timeout(timeout).map_err(|reason| self.invalid(key, &reason, value))?);
+                }
+                unknown => return Err(self.unknown_key("tracing.", unknown, key.span().start)),
+            }
+        }
+        Ok(())
+    }
+
+    fn num_workers(&self, value: &Value<'_>) -> Result<u32, FileError> {
+        let key = "num_workers";
+        let integer = value.get_ref().as_integer().ok_or_else(|| self.wrong_type(key, "an integer", value))?;
+        // A number that does not fit is far out of range on the side of its sign.
+        let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
+        let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(far_out);
+        check_num_workers(number).map_err(|reason| self.invalid(key, &reason, value))
+    }
+
+    fn string<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, FileError> {
+        value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a string", value))
+    }
+
+    fn path(&self, key: &str, value: &Value<'_>) -> Result<PathBuf, FileError> {
+        let path = self.string(key, value)?;
+        // An empty path says nothing; it must not become the file's folder.
+        Ok(if path.is_empty() { PathBuf::new() } else { self.folder.join(path) })
+    }
+
+    fn paths(&self, key: &str, value: &Value<'_>) -> Result<Vec<PathBuf>, FileError> {
+        let paths = value.get_ref().as_array().ok_or_else(|| self.wrong_type(key, "an array of strings", value))?;
+        paths.iter().map(|path| self.path(key, path)).collect()
+    }
+
+    fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
+        let (known, elsewhere, place) = if table.is_empty() {
+            (TOP_KEYS, TRACING_KEYS, "in the table `[tracing]`")
+        } else {
+            (TRACING_KEYS, TOP_KEYS, "at the top of the file, above every table")
+        };
+        let mut message = format!("unknown key `{table}{key}`");
+        if elsewhere.contains(&key) {
+            message += &format!("\n(hint: it belongs {place})");
+        } else {
+            match suggestion::hint(key, known) {
+                none if none.is_empty() => message += &format!("; known are `{}`", known.join("`, `")),
+                hint => message += &hint,
+            }
+        }
+        FileError { line: line_at(self.text, offset), message }
+    }
+
+    fn wrong_type(&self, key: &str, expected: &str, value: &Value<'_>) -> FileError {
+        let found = match value.get_ref() {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a float",
+            DeValue::Boolean(_) => "a boolean",
+            DeValue::Datetime(_) => "a date or time",
+            DeValue::Array(_) => "an array",
+            DeValue::Table(_) => "a table",
+        };
+        self.invalid(key, &format!("expected {expected}, found {found}"), value)
+    }
+
+    fn invalid(&self, key: &str, reason: &str, value: &Value<'_>) -> FileError {
+        FileError { line: line_at(self.text, value.span().start), message: format!("`{key}`: {reason}") }
+    }
+}
+
+/// The number of the line, from 1, that has the byte at `offset`.
+fn line_at(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
+}
