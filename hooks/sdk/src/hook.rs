@@ -1,0 +1,50 @@
+//! Tracing hooks: a description of a process's tracing becomes the table that the host drives.
+//!
+//! A hook is a function without arguments. It returns anything that is [`IntoTracing`]: most often a [`Tracing`], made with
+//! [`Tracing::builder`], whose methods have the names they have in `opentelemetry_sdk`'s `TracerProviderBuilder`. [`export`]
+//! runs it and hands out a [`tracer_abi::Tracing`] behind which the SDK of this very library records, samples and
+//! exports. The host reaches the SDK by no other way.
+//!
+//! ```
+//! use tracer_sdk::hook::{Error, Tracing};
+//!
+//! fn setup_tracing() -> Result<Tracing, Error> {
+//!     let endpoint = std::fs::read_to_string("/dev/null")?; // Any error can be returned with `?`.
+//!     Ok(Tracing::builder().with_description(format!("spans to `{endpoint}`")).build())
+//! }
+//! # assert!(tracer_sdk::hook::export(setup_tracing).is_ok());
+//! ```
+//!
+//! What the hook does not say gets a default, and what it says is never replaced: see [`TracingBuilder::build`].
+//!
+//! # What a sampler and a span processor see
+//!
+//! The parent of a span arrives as a bare span context, with tracestate and baggage. It is not recording, and other
+//! values that a task kept in its `Context` are not there: they live in another library's copy of OpenTelemetry.
+//!
+//! # What this module does not do
+//!
+//! It does not set OpenTelemetry's global provider: nobody outside this library would see it. It does not load or call
+//! hooks; the host does.
+
+mod builder;
+mod convert;
+mod guard;
+mod intern;
+mod into_tracing;
+mod table;
+
+pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
+pub use guard::{DurableProcessor, GuardedExporter};
+pub use into_tracing::{Error, IntoTracing};
+
+/// Runs a hook and returns the table for it, which lives as long as the process.
+///
+/// `#[startup_hook]` calls it; a hook's author need not. A panic of the hook goes on to the caller, who must not let it
+/// cross the boundary. On failure: the text of the hook's error.
+pub fn export<R: IntoTracing>(setup: fn() -> R) -> Result<*const tracer_abi::Tracing, String> {
+    match setup().into_tracing() {
+        Ok(tracing) => Ok(table::leak(tracing)),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,369 @@
+//! The description of a process's tracing, and the defaults for what a hook does not say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use opentelemetry::{KeyValue, Value};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{
+    BatchSpanProcessor, IdGenerator, RandomIdGenerator, Sampler, SdkTracerProvider, ShouldSample, SimpleSpanProcessor,
+    SpanExporter, SpanLimits, SpanProcessor, TracerProviderBuilder,
+};
+
+use super::guard::{DurableProcessor, GuardedExporter, GuardedProcessor, Kind, SharedProcessor};
+
+/// The environment variable with which `tracer` hands its configured sampling ratio to the processes it starts: a number from
+/// 0 to 1. Neither a hook's own sampler nor `OTEL_TRACES_SAMPLER` is overruled by it.
+pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
+
+/// How a process is traced: what a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
+///
+/// It is a value; nothing happens with it before the host uses it. Dropping it ends the provider in it.
+#[derive(Debug)]
+pub struct Tracing {
+    pub(super) provider: SdkTracerProvider,
+    /// The provider's processors; empty for a provider that the hook finished.
+    pub(super) processors: Vec<Arc<GuardedProcessor>>,
+    /// `None` for a provider that the hook finished: it does not tell.
+    pub(super) resource: Option<Resource>,
+    pub(super) description: String,
+    /// A span whose parent is not sampled is certain to be dropped, without asking the sampler.
+    pub(super) follows_parent: bool,
+}
+
+impl Tracing {
+    /// Begins a description.
+    pub fn builder() -> TracingBuilder {
+        TracingBuilder {
+            provider: SdkTracerProvider::builder(),
+            sampler: None,
+            has_id_generator: false,
+            resources: Vec::new(),
+            processors: Vec::new(),
+            descriptions: Vec::new(),
+            description: None,
+        }
+    }
+}
+
+impl From<SdkTracerProvider> for Tracing {
+    /// Takes the provider as it is; no default is added.
+    fn from(provider: SdkTracerProvider) -> Tracing {
+        Tracing {
+            provider,
+            processors: Vec::new(),
+            resource: None,
+            description: "a tracer provider of the hook's own".to_owned(),
+            follows_parent: false,
+        }
+    }
+}
+
+/// Builds a [`Tracing`]. The methods have the names and meanings of those of `opentelemetry_sdk`'s `TracerProviderBuilder`;
+/// [`with_durable_processor`](Self::with_durable_processor) and [`with_description`](Self::with_description) are ours.
+#[derive(Debug)]
+#[must_use]
+pub struct TracingBuilder {
+    /// Holds the id generator and the limits. The rest is added by `build`.
+    provider: TracerProviderBuilder,
+    sampler: Option<Box<dyn ShouldSample>>,
+    has_id_generator: bool,
+    resources: Vec<Resource>,
+    processors: Vec<Kind>,
+    /// Of the processors, for people.
+    descriptions: Vec<String>,
+    description: Option<String>,
+}
+
+impl TracingBuilder {
+    /// Exports spans in batches, from a thread of the SDK's. `OTEL_BSP_*` applies.
+    pub fn with_batch_exporter<E: SpanExporter + 'static>(self, exporter: E) -> TracingBuilder {
+        let processor = BatchSpanProcessor::builder(GuardedExporter::new(exporter)).build();
+        self.with_processor(Kind::Plain(Box::new(processor)), format!("{} in batches", short_name::<E>()))
+    }
+
+    /// Exports each span as it ends, on the thread that ends it: the task waits for it.
+    pub fn with_simple_exporter<E: SpanExporter + 'static>(self, exporter: E) -> TracingBuilder {
+        let processor = SimpleSpanProcessor::new(GuardedExporter::new(exporter));
+        self.with_processor(Kind::Plain(Box::new(processor)), short_name::<E>().to_owned())
+    }
+
+    /// Adds a span processor. Processors are called in the order in which they were added.
+    pub fn with_span_processor<P: SpanProcessor + 'static>(self, processor: P) -> TracingBuilder {
+        self.with_processor(Kind::Plain(Box::new(processor)), short_name::<P>().to_owned())
+    }
+
+    /// Adds a span processor that keeps spans on this machine's disk and can say when they are there. With one of these,
+    /// the host need not keep the spans of ended tasks anywhere else.
+    pub fn with_durable_processor<P: DurableProcessor + 'static>(self, processor: P) -> TracingBuilder {
+        self.with_processor(Kind::Durable(Box::new(processor)), short_name::<P>().to_owned())
+    }
+
+    pub(super) fn with_boxed_processor(self, processor: Box<dyn SpanProcessor>) -> TracingBuilder {
+        self.with_processor(Kind::Plain(processor), "a span processor".to_owned())
+    }
+
+    fn with_processor(mut self, processor: Kind, description: String) -> TracingBuilder {
+        self.processors.push(processor);
+        self.descriptions.push(description);
+        self
+    }
+
+    /// Decides which spans are sampled, whatever else is configured.
+    pub fn with_sampler(mut self, sampler: impl Into<Box<dyn ShouldSample>>) -> TracingBuilder {
+        self.sampler = Some(sampler.into());
+        self
+    }
+
+    /// Makes trace and span ids.
+    pub fn with_id_generator<G: IdGenerator + 'static>(mut self, id_generator: G) -> TracingBuilder {
+        self.provider = self.provider.with_id_generator(id_generator);
+        self.has_id_generator = true;
+        self
+    }
+
+    /// Describes the process. Of what is said twice, here or in a second call, the last counts.
+    pub fn with_resource(mut self, resource: Resource) -> TracingBuilder {
+        self.resources.push(resource);
+        self
+    }
+
+    /// Sets all limits of a span at once.
+    pub fn with_span_limits(mut self, limits: SpanLimits) -> TracingBuilder {
+        self.provider = self.provider.with_span_limits(limits);
+        self
+    }
+
+    /// How many attributes a span keeps.
+    pub fn with_max_attributes_per_span(mut self, limit: u32) -> TracingBuilder {
+        self.provider = self.provider.with_max_attributes_per_span(limit);
+        self
+    }
+
+    /// How many span events a span keeps.
+    pub fn with_max_events_per_span(mut self, limit: u32) -> TracingBuilder {
+        self.provider = self.provider.with_max_events_per_span(limit);
+        self
+    }
+
+    /// How many links a span keeps.
+    pub fn with_max_links_per_span(mut self, limit: u32) -> TracingBuilder {
+        self.provider = self.provider.with_max_links_per_span(limit);
+        self
+    }
+
+    /// How many attributes a span event keeps.
+    pub fn with_max_attributes_per_event(mut self, limit: u32) -> TracingBuilder {
+        self.provider = self.provider.with_max_attributes_per_event(limit);
+        self
+    }
+
+    /// How many attributes a link keeps.
+    pub fn with_max_attributes_per_link(mut self, limit: u32) -> TracingBuilder {
+        self.provider = self.provider.with_max_attributes_per_link(limit);
+        self
+    }
+
+    /// Says in a few words, for people, what becomes of the spans. The default names the exporters and processors.
+    pub fn with_description(mut self, description: impl Into<String>) -> TracingBuilder {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// Ends the description, with a default for each thing that was not said:
+    ///
+    /// - The sampler: what `OTEL_TRACES_SAMPLER` says, else parent-based with the ratio in
+    ///   [`SAMPLING_RATIO_VARIABLE`] for new traces, else parent-based with all new traces.
+    /// - The resource: what the SDK detects (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `telemetry.sdk.*`), `service.name`
+    ///   `tracer` when nobody named the service, a random `service.instance.id`, and `process.pid`. They are merged under
+    ///   the hook's: a key that the hook gives is the hook's.
+    /// - Ids: random. Limits: what `OTEL_SPAN_*_LIMIT` says, else 128 each.
+    pub fn build(self) -> Tracing {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let otel_sampler = variable("OTEL_TRACES_SAMPLER");
+        let ratio = variable(SAMPLING_RATIO_VARIABLE);
+        self.build_with(otel_sampler.as_deref(), ratio.as_deref())
+    }
+
+    fn build_with(self, otel_sampler: Option<&str>, ratio: Option<&str>) -> Tracing {
+        let mut provider = self.provider;
+        let default_follows_parent = match (self.sampler, otel_sampler) {
+            (Some(sampler), _) => {
+                provider = provider.with_sampler(sampler);
+                false
+            }
+            // The SDK reads that variable itself. All it knows but these three are parent-based, and so is its fallback.
+            (None, Some(name)) => !matches!(name, "always_on" | "always_off" | "traceidratio"),
+            (None, None) => {
+                provider = provider.with_sampler(default_sampler(ratio));
+                true
+            }
+        };
+        let resource = merged_resource(&self.resources);
+        let mut processors = Vec::with_capacity(self.processors.len());
+        for processor in self.processors {
+            let processor = Arc::new(GuardedProcessor::new(processor, &resource));
+            provider = provider.with_span_processor(SharedProcessor(Arc::clone(&processor)));
+            processors.push(processor);
+        }
+        Tracing {
+            provider: provider.with_resource(resource.clone()).build(),
+            processors,
+            resource: Some(resource),
+            description: self.description.unwrap_or_else(|| match self.descriptions.as_slice() {
+                [] => "spans go nowhere: the hook added no exporter and no processor".to_owned(),
+                some => some.join(", "),
+            }),
+            // The ids of a dropped span would be the generator's.
+            follows_parent: default_follows_parent && !self.has_id_generator,
+        }
+    }
+}
+
+fn default_sampler(ratio: Option<&str>) -> Sampler {
+    // What is not a number from 0 to 1 is refused where it is configured. Here, all spans are better than none.
+    let ratio = ratio.and_then(|text| text.trim().parse::<f64>().ok()).filter(|ratio| (0.0..=1.0).contains(ratio));
+    match ratio {
+        Some(ratio) => Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))),
+        None => Sampler::ParentBased(Box::new(Sampler::AlwaysOn)),
+    }
+}
+
+/// The hook's resources over the defaults. Sorted, so that every line of a file has the same order.
+fn merged_resource(given: &[Resource]) -> Resource {
+    let detected = Resource::builder().build();
+    let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
+    attributes.insert("service.instance.id".into(), random_uuid().into());
+    attributes.insert("process.pid".into(), i64::from(std::process::id()).into());
+    for (key, value) in std::iter::once(&detected).chain(given).flatten() {
+        attributes.insert(key.as_str().to_owned(), value.clone());
+    }
+    // The SDK says this of a service that nobody named, in a resource of the hook's too.
+    let is_named = attributes.get("service.name").is_some_and(|name| !name.as_str().starts_with("unknown_service"));
+    if !is_named {
+        attributes.insert("service.name".into(), "tracer".into());
+    }
+    let mut schema_url = None;
+    for (at, url) in given.iter().filter_map(Resource::schema_url).enumerate() {
+        // As the SDK merges: two that differ make none.
+        schema_url = (at == 0 || schema_url == Some(url)).then_some(url);
+    }
+    let attributes = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value));
+    let builder = Resource::builder_empty().with_attributes(attributes);
+    match schema_url {
+        Some(url) => builder.with_schema_url([], url.to_owned()).build(),
+        None => builder.build(),
+    }
+}
+
+/// A random UUID (version 4), from the generator of the SDK, which is seeded by the operating system.
+fn random_uuid() -> String {
+    let mut bytes = RandomIdGenerator::default().new_trace_id().to_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let digits = format!("{:032x}", u128::from_be_bytes(bytes));
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+/// The last part of a type's path, without what it is generic over.
+fn short_name<T>() -> &'static str {
+    let name = std::any::type_name::<T>();
+    let name = name.split('<').next().unwrap_or(name);
+    name.rsplit("::").next().unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry::Key;
+
+    fn value(resource: &Resource, key: &'static str) -> Option<String> {
+        resource.get(&Key::from_static_str(key)).map(|value| value.as_str().into_owned())
+    }
+
+    #[test]
+    fn a_hook_that_says_nothing_gets_a_whole_resource() {
+        let resource = merged_resource(&[]);
+        assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
+        assert_eq!(value(&resource, "process.pid"), Some(std::process::id().to_string()));
+        assert_eq!(value(&resource, "telemetry.sdk.language").as_deref(), Some("rust"));
+        let id = value(&resource, "service.instance.id").unwrap();
+        assert_eq!(id.len(), 36);
+        assert_eq!(id.as_bytes()[14], b'4');
+        assert_ne!(Some(id), value(&merged_resource(&[]), "service.instance.id"));
+    }
+
+    #[test]
+    fn what_a_hook_says_of_its_resource_is_kept() {
+        let given = [
+            Resource::builder_empty()
+                .with_schema_url([KeyValue::new("service.name", "first"), KeyValue::new("process.pid", 1)], "https://a")
+                .build(),
+            Resource::builder_empty().with_attributes([KeyValue::new("service.name", "second")]).build(),
+        ];
+        let resource = merged_resource(&given);
+        assert_eq!(value(&resource, "service.name").as_deref(), Some("second"));
+        assert_eq!(value(&resource, "process.pid").as_deref(), Some("1"));
+        assert_eq!(value(&resource, "telemetry.sdk.name").as_deref(), Some("opentelemetry"));
+        assert_eq!(resource.schema_url(), Some("https://a"));
+    }
+
+    #[test]
+    fn a_service_that_nobody_named_is_tracer() {
+        // The SDK's own default, which a hook gets into its resource without asking for it.
+        let resource = merged_resource(&[Resource::builder().build()]);
+        assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
+    }
+
+    #[test]
+    fn the_configured_ratio_is_for_new_traces_and_only_a_default() {
+        for (ratio, expected) in [
+            (None, "ParentBased(AlwaysOn)"),
+            (Some("0.25"), "ParentBased(TraceIdRatioBased(0.25))"),
+            (Some(" 0 "), "ParentBased(TraceIdRatioBased(0.0))"),
+            (Some("1.5"), "ParentBased(AlwaysOn)"),
+            (Some("NaN"), "ParentBased(AlwaysOn)"),
+            (Some("half"), "ParentBased(AlwaysOn)"),
+        ] {
+            assert_eq!(format!("{:?}", default_sampler(ratio)), expected, "for {ratio:?}");
+        }
+        let config = |tracing: &Tracing| format!("{:?}", tracing.provider);
+        let own = Tracing::builder().with_sampler(Sampler::AlwaysOff).build_with(Some("always_on"), Some("0.5"));
+        assert!(config(&own).contains("sampler: AlwaysOff"));
+        assert!(!own.follows_parent);
+        let named = Tracing::builder().build_with(Some("parentbased_always_on"), Some("0.5"));
+        assert!(!config(&named).contains("TraceIdRatioBased"));
+        assert!(named.follows_parent);
+        assert!(!Tracing::builder().build_with(Some("always_on"), None).follows_parent);
+        let configured = Tracing::builder().build_with(None, Some("0.5"));
+        assert!(config(&configured).contains("TraceIdRatioBased(0.5)"));
+        assert!(configured.follows_parent);
+    }
+
+    #[test]
+    fn limits_reach_the_provider() {
+        let tracing = Tracing::builder()
+            .with_span_limits(SpanLimits { max_events_per_span: 3, ..SpanLimits::default() })
+            .with_max_attributes_per_span(4)
+            .with_max_links_per_span(5)
+            .with_max_attributes_per_event(6)
+            .with_max_attributes_per_link(7)
+            .build();
+        let provider = format!("{:?}", tracing.provider);
+        for limit in [
+            "max_events_per_span: 3",
+            "max_attributes_per_span: 4",
+            "max_links_per_span: 5",
+            "max_attributes_per_event: 6",
+            "max_attributes_per_link: 7",
+        ] {
+            assert!(provider.contains(limit), "{limit} in {provider}");
+        }
+    }
+
+    #[test]
+    fn types_are_named_shortly() {
+        assert_eq!(short_name::<Vec<std::collections::BTreeMap<u8, String>>>(), "Vec");
+        assert_eq!(short_name::<SdkTracerProvider>(), "SdkTracerProvider");
+    }
+}

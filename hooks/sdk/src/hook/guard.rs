@@ -1,0 +1,257 @@
+//! What happens when an exporter or a span processor of a hook panics.
+//!
+//! 1. The panic is caught where it happened, so that neither the SDK's locks nor its threads are harmed: an exporter that
+//!    panics under the SDK's own processors would silence them for good.
+//! 2. An exporter's panic is that export's failure. A processor's panic costs that processor that one span; the
+//!    processors beside it get theirs.
+//! 3. It is counted, and the next flush, commit or shutdown reports it.
+//!
+//! A provider that the hook finished itself is beyond reach: there only the table's own guard remains.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
+
+/// A span processor that keeps spans on this machine's disk.
+///
+/// The host calls [`commit`](Self::commit) before it tells anybody that a task has ended, so that whoever sees a result
+/// can rely on its spans.
+pub trait DurableProcessor: SpanProcessor {
+    /// Puts every span that ended before this call where a SIGKILL of the process cannot reach it. Handing the bytes to
+    /// the kernel suffices; they need not survive a loss of power.
+    ///
+    /// Called from any thread, often, and it is on the path of every result: no network, and cheap when nothing is new.
+    /// On failure: what went wrong and what becomes of the spans, for people to read.
+    fn commit(&self) -> Result<(), String>;
+}
+
+/// An exporter whose panics are failures. The exporters given to a [`TracingBuilder`](super::TracingBuilder) are wrapped
+/// in it already.
+///
+/// It also withholds spans that are recorded but not sampled, which the SDK's batch processor would pass on.
+pub struct GuardedExporter<E> {
+    exporter: E,
+}
+
+impl<E> GuardedExporter<E> {
+    /// Wraps `exporter`.
+    pub fn new(exporter: E) -> GuardedExporter<E> {
+        GuardedExporter { exporter }
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for GuardedExporter<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.exporter.fmt(f)
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for GuardedExporter<E> {
+    async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
+        batch.retain(|span| span.span_context.is_sampled());
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let made = catch_unwind(AssertUnwindSafe(|| self.exporter.export(batch)));
+        let mut export = pin!(made.map_err(panic_error)?);
+        poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| export.as_mut().poll(context)));
+            polled.unwrap_or_else(|payload| Poll::Ready(Err(panic_error(payload))))
+        })
+        .await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        guarded(|| self.exporter.shutdown_with_timeout(timeout))
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        guarded(|| self.exporter.shutdown())
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        guarded(|| self.exporter.force_flush())
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        let set = || {
+            self.exporter.set_resource(resource);
+            Ok(())
+        };
+        // An exporter that cannot take its resource exports without it.
+        let _ = guarded(set);
+    }
+}
+
+fn guarded(work: impl FnOnce() -> OTelSdkResult) -> OTelSdkResult {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(panic_error(payload)))
+}
+
+fn panic_error(payload: Box<dyn Any + Send>) -> OTelSdkError {
+    OTelSdkError::InternalFailure(format!("it panicked: {}", panic_text(payload)))
+}
+
+/// The message of a panic. The payload is leaked, because dropping one may panic in turn.
+pub(super) fn panic_text(payload: Box<dyn Any + Send>) -> String {
+    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "no message".to_owned(),
+    };
+    std::mem::forget(payload);
+    text
+}
+
+/// One processor of a hook, as the provider and the table share it.
+#[derive(Debug)]
+pub(super) struct GuardedProcessor {
+    processor: Kind,
+    /// Panics that nobody has been told of yet.
+    panics: AtomicU64,
+    /// How the shutdown went: the provider, which runs it, puts all of its processors' errors into one text.
+    shutdown_timed_out: AtomicU8,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Plain(Box<dyn SpanProcessor>),
+    Durable(Box<dyn DurableProcessor>),
+}
+
+impl GuardedProcessor {
+    pub(super) fn new(mut processor: Kind, resource: &Resource) -> GuardedProcessor {
+        let set = || {
+            match &mut processor {
+                Kind::Plain(processor) => processor.set_resource(resource),
+                Kind::Durable(processor) => processor.set_resource(resource),
+            }
+            Ok(())
+        };
+        // A processor that cannot take its resource works without it, as an exporter does.
+        let _ = guarded(set);
+        GuardedProcessor { processor, panics: AtomicU64::new(0), shutdown_timed_out: AtomicU8::new(0) }
+    }
+
+    fn processor(&self) -> &dyn SpanProcessor {
+        match &self.processor {
+            Kind::Plain(processor) => &**processor,
+            Kind::Durable(processor) => &**processor,
+        }
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.processor, Kind::Durable(_))
+    }
+
+    /// Commits, when the processor is durable. For another there is nothing to do.
+    pub(super) fn commit(&self) -> Result<(), String> {
+        let Kind::Durable(processor) = &self.processor else {
+            return Ok(());
+        };
+        catch_unwind(AssertUnwindSafe(|| processor.commit()))
+            .unwrap_or_else(|payload| Err(format!("the span processor panicked: {}", panic_text(payload))))?;
+        self.take_panics()
+    }
+
+    /// How many spans this processor lost by panicking since the last call, as an error.
+    fn take_panics(&self) -> Result<(), String> {
+        match self.panics.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            1 => Err("a span processor panicked at 1 span".to_owned()),
+            count => Err(format!("a span processor panicked at {count} spans")),
+        }
+    }
+
+    pub(super) fn shutdown_timed_out(&self) -> bool {
+        self.shutdown_timed_out.load(Ordering::Relaxed) != 0
+    }
+
+    fn count_panic(&self, work: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+            std::mem::forget(payload);
+        }
+    }
+}
+
+/// What the provider is given: it wants to own its processors, and the table needs them too.
+#[derive(Debug)]
+pub(super) struct SharedProcessor(pub(super) std::sync::Arc<GuardedProcessor>);
+
+impl SpanProcessor for SharedProcessor {
+    fn on_start(&self, span: &mut Span, cx: &Context) {
+        self.0.count_panic(|| self.0.processor().on_start(span, cx));
+    }
+
+    fn on_end(&self, mut span: SpanData) {
+        keep_last_values(&mut span.attributes);
+        self.0.count_panic(|| self.0.processor().on_end(span));
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        guarded(|| self.0.processor().force_flush())?;
+        self.0.take_panics().map_err(OTelSdkError::InternalFailure)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        let result = guarded(|| self.0.processor().shutdown_with_timeout(timeout));
+        self.0.shutdown_timed_out.store(u8::from(matches!(result, Err(OTelSdkError::Timeout(_)))), Ordering::Relaxed);
+        result?;
+        self.0.take_panics().map_err(OTelSdkError::InternalFailure)
+    }
+
+    fn set_resource(&mut self, _resource: &Resource) {
+        // It has it already: `GuardedProcessor::new`.
+    }
+}
+
+/// Leaves each key once, with its last value in the place of its first. The SDK appends where the specification replaces.
+fn keep_last_values(attributes: &mut Vec<KeyValue>) {
+    let mut index = 1;
+    while index < attributes.len() {
+        let (earlier, rest) = attributes.split_at_mut(index);
+        match earlier.iter_mut().find(|earlier| earlier.key == rest[0].key) {
+            Some(earlier) => {
+                std::mem::swap(&mut earlier.value, &mut rest[0].value);
+                attributes.remove(index);
+            }
+            None => index += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_key_keeps_its_place_and_its_last_value() {
+        let mut attributes = vec![
+            KeyValue::new("a", 1),
+            KeyValue::new("b", 2),
+            KeyValue::new("a", 3),
+            KeyValue::new("c", 4),
+            KeyValue::new("a", 5),
+        ];
+        keep_last_values(&mut attributes);
+        assert_eq!(attributes, [KeyValue::new("a", 5), KeyValue::new("b", 2), KeyValue::new("c", 4)]);
+    }
+
+    #[test]
+    fn the_message_of_a_panic_is_kept() {
+        let said = catch_unwind(|| panic!("number {}", 7)).unwrap_err();
+        assert_eq!(panic_text(said), "number 7");
+        let unsaid = catch_unwind(|| std::panic::panic_any(7)).unwrap_err();
+        assert_eq!(panic_text(unsaid), "no message");
+    }
+}

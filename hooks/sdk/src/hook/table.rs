@@ -1,0 +1,496 @@
+//! The table that the host drives: [`tracer_abi::Tracing`] over an OpenTelemetry provider.
+//!
+//! Every function here is called by another library, from any thread. So each one catches panics, and none holds a lock
+//! of its own. The rules on what is borrowed and who frees are those of `tracer-abi`.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use opentelemetry::baggage::BaggageExt;
+use opentelemetry::trace::{Span as _, SpanBuilder, TraceContextExt, TraceState, Tracer as _, TracerProvider as _};
+use opentelemetry::{Context, TraceFlags, TraceId};
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{
+    IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider, Span, SpanProcessor as _,
+};
+use tracer_abi as abi;
+
+use super::Tracing;
+use super::convert;
+use super::guard::{GuardedProcessor, SharedProcessor, panic_text};
+
+/// W3C: the trace id is random. The SDK loses it for spans that it drops.
+const FLAG_RANDOM: u8 = 0x02;
+/// The flags that exist. Others may not be passed on.
+const FLAGS_KNOWN: u8 = 0x03;
+/// No caller waits longer, and the standard library's clocks can add it.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What `data` points to.
+struct Live {
+    provider: SdkTracerProvider,
+    processors: Vec<Arc<GuardedProcessor>>,
+    follows_parent: bool,
+    is_shut_down: AtomicBool,
+}
+
+/// What a tracer handle points to.
+struct LiveTracer {
+    tracer: SdkTracer,
+    live: &'static Live,
+}
+
+/// The outcome of a call that has a status and a text.
+type Outcome = Result<(), (u32, String)>;
+
+/// Makes a table that lives as long as the process.
+pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
+    let Tracing { provider, processors, resource, description, follows_parent } = tracing;
+    let mut attributes: Vec<abi::KeyValue> = match &resource {
+        Some(resource) => {
+            let mut pairs: Vec<_> = resource.iter().collect();
+            pairs.sort_unstable_by_key(|&(key, _)| key);
+            pairs.into_iter().filter_map(|(key, value)| convert::leaked_attribute(key.as_str(), value)).collect()
+        }
+        None => Vec::new(),
+    };
+    attributes.shrink_to_fit();
+    let attributes: &'static [abi::KeyValue] = Vec::leak(attributes);
+    let live: &'static Live =
+        Box::leak(Box::new(Live { provider, processors, follows_parent, is_shut_down: AtomicBool::new(false) }));
+    Box::leak(Box::new(abi::Tracing {
+        size: size_of::<abi::Tracing>(),
+        data: ptr::from_ref(live).cast_mut().cast(),
+        tracer: Some(tracer),
+        tracer_release: Some(tracer_release),
+        span_start: Some(span_start),
+        span_trace_state: Some(span_trace_state),
+        span_set_attributes: Some(span_set_attributes),
+        span_add_event: Some(span_add_event),
+        span_add_link: Some(span_add_link),
+        span_set_status: Some(span_set_status),
+        span_update_name: Some(span_update_name),
+        span_end: Some(span_end),
+        span_release: Some(span_release),
+        commit: Some(commit),
+        flush: Some(flush),
+        shutdown: Some(shutdown),
+        resource: attributes.as_ptr(),
+        resource_count: attributes.len(),
+        description: convert::leaked_text(&description),
+    }))
+}
+
+/// Runs `work`; a panic in it becomes `fallback`. The payload is leaked, because dropping one may panic in turn.
+fn caught<T>(fallback: T, work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(value) => value,
+        Err(payload) => {
+            std::mem::forget(payload);
+            fallback
+        }
+    }
+}
+
+/// # Safety
+///
+/// `data` is the table's.
+unsafe fn live(data: *mut c_void) -> &'static Live {
+    // SAFETY: `leak` put a leaked `Live` there.
+    unsafe { &*data.cast::<Live>() }
+}
+
+/// # Safety
+///
+/// `span` is null or a handle from `span_start` that is not released, and no other call for it runs.
+unsafe fn with_span(span: *mut c_void, work: impl FnOnce(&mut Span)) {
+    if span.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise: it is a `Span` that `span_start` boxed, and nobody else has it now.
+    let span = unsafe { &mut *span.cast::<Span>() };
+    caught((), || work(span));
+}
+
+unsafe extern "C" fn tracer(data: *mut c_void, scope: *const abi::Scope) -> *mut c_void {
+    caught(ptr::null_mut(), || {
+        // SAFETY: the host passes the table's own `data` and a valid scope.
+        let (live, scope) = unsafe { (live(data), convert::scope(scope)) };
+        let tracer = LiveTracer { tracer: live.provider.tracer_with_scope(scope), live };
+        Box::into_raw(Box::new(tracer)).cast()
+    })
+}
+
+unsafe extern "C" fn tracer_release(tracer: *mut c_void) {
+    if tracer.is_null() {
+        return;
+    }
+    // SAFETY: a tracer handle is a box that `tracer` made, and it is given back once.
+    caught((), || drop(unsafe { Box::from_raw(tracer.cast::<LiveTracer>()) }));
+}
+
+unsafe extern "C" fn span_start(
+    tracer: *mut c_void,
+    start: *const abi::SpanStart,
+    started: *mut abi::SpanStarted,
+) -> *mut c_void {
+    if tracer.is_null() || start.is_null() {
+        // SAFETY: the host lends `started`.
+        unsafe { Started::NOTHING.write(started) };
+        return ptr::null_mut();
+    }
+    // SAFETY: a tracer handle is a box that `tracer` made, and it is not released yet.
+    let tracer = unsafe { &*tracer.cast::<LiveTracer>() };
+    let (span, said) = caught((ptr::null_mut(), Started::NOTHING), || {
+        let mut space = MaybeUninit::uninit();
+        // SAFETY: the host lends a valid `start`, with all it points to, for this call.
+        let (span, said) = unsafe { build_span(tracer, convert::sized(start, &mut space)) };
+        let span = span.map_or(ptr::null_mut(), |span| Box::into_raw(Box::new(span)).cast());
+        (span, said)
+    });
+    // SAFETY: the host lends `started`.
+    unsafe { said.write(started) };
+    span
+}
+
+/// What is said of a span that was just started.
+struct Started {
+    trace_id: [u8; 16],
+    span_id: [u8; 8],
+    flags: u8,
+    is_recording: bool,
+    has_trace_state: bool,
+}
+
+impl Started {
+    /// There is no span, and nothing to propagate.
+    const NOTHING: Started =
+        Started { trace_id: [0; 16], span_id: [0; 8], flags: 0, is_recording: false, has_trace_state: false };
+
+    /// # Safety
+    ///
+    /// `started` is null or may be written to, and begins with the size that its owner gave it.
+    unsafe fn write(&self, started: *mut abi::SpanStarted) {
+        if started.is_null() {
+            return;
+        }
+        // SAFETY: promised by the caller.
+        let size = unsafe { (*started).size };
+        let whole = abi::SpanStarted {
+            size,
+            trace_id: self.trace_id,
+            span_id: self.span_id,
+            trace_flags: self.flags,
+            is_recording: u8::from(self.is_recording),
+            has_trace_state: u8::from(self.has_trace_state),
+        };
+        if size >= size_of::<abi::SpanStarted>() {
+            // SAFETY: promised by the caller, and there is room for it.
+            unsafe { started.write(whole) };
+        } else {
+            // SAFETY: promised by the caller; only the `size` bytes that it has are written.
+            unsafe { ptr::copy_nonoverlapping((&raw const whole).cast::<u8>(), started.cast::<u8>(), size) };
+        }
+    }
+}
+
+/// Starts a span. Returns it when the host needs a handle: it records, or it has a tracestate of its own.
+///
+/// # Safety
+///
+/// All that `start` points to is valid during the call.
+unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Span>, Started) {
+    let mut space = MaybeUninit::uninit();
+    let parent = if start.parent.is_null() {
+        None
+    } else {
+        // SAFETY: promised by the caller.
+        let parent = unsafe { convert::sized(start.parent, &mut space) };
+        (parent.trace_id != [0; 16] && parent.span_id != [0; 8]).then_some(parent)
+    };
+    // When no span is made, what travelled so far travels on.
+    let passed_on = |parent: &abi::SpanContext| Started {
+        trace_id: parent.trace_id,
+        span_id: parent.span_id,
+        flags: parent.trace_flags & FLAGS_KNOWN,
+        is_recording: false,
+        has_trace_state: false,
+    };
+    if let Some(parent) = parent
+        && parent.trace_flags & TraceFlags::SAMPLED.to_u8() == 0
+        && tracer.live.follows_parent
+    {
+        // The sampler would say no. Nothing has been converted yet, so that this costs next to nothing.
+        let span_id = RandomIdGenerator::default().new_span_id().to_bytes();
+        return (None, Started { span_id, ..passed_on(parent) });
+    }
+    // The call may come from an exporter of this library, through the host: that must not make spans without end.
+    if Context::is_current_telemetry_suppressed() {
+        return (None, parent.map_or(Started::NOTHING, passed_on));
+    }
+
+    let mut context = Context::new();
+    let mut parent_state = TraceState::NONE;
+    if let Some(parent) = parent {
+        // SAFETY: promised by the caller.
+        let span_context = unsafe { convert::span_context(parent) };
+        parent_state = span_context.trace_state().clone();
+        context = context.with_remote_span_context(span_context);
+    }
+    if start.baggage.len > 0 {
+        // SAFETY: promised by the caller.
+        let header = unsafe { convert::text(start.baggage) };
+        context = context.with_baggage(convert::baggage(&header));
+    }
+    // SAFETY: promised by the caller.
+    let mut builder = SpanBuilder::from_name(unsafe { convert::name(start.name) });
+    builder.span_kind = Some(convert::kind(start.kind));
+    if start.start_time_unix_nano != 0 {
+        builder.start_time = Some(convert::time(start.start_time_unix_nano));
+    }
+    if start.attribute_count > 0 {
+        // SAFETY: promised by the caller.
+        builder.attributes = Some(unsafe { convert::attributes(start.attributes, start.attribute_count) });
+    }
+    if start.link_count > 0 {
+        // SAFETY: promised by the caller.
+        let links = unsafe { convert::array(start.links, start.link_count) };
+        // SAFETY: promised by the caller.
+        let links = links.iter().filter(|link| !link.is_null()).map(|&link| unsafe { convert::link(link) });
+        builder = builder.with_links(links.collect());
+    }
+    if start.event_count > 0 {
+        // SAFETY: promised by the caller.
+        let events = unsafe { convert::array(start.events, start.event_count) };
+        // SAFETY: promised by the caller.
+        let events = events.iter().filter(|event| !event.is_null()).map(|&event| unsafe { convert::event(event) });
+        builder = builder.with_events(events.collect());
+    }
+
+    let span = tracer.tracer.build_with_context(builder, &context);
+    let made = span.span_context();
+    if !made.is_valid()
+        && let Some(parent) = parent
+    {
+        // The provider has been shut down.
+        return (None, passed_on(parent));
+    }
+    let kept_flags = match parent {
+        Some(parent) if made.trace_id() == TraceId::from_bytes(parent.trace_id) => parent.trace_flags & FLAG_RANDOM,
+        _ => 0,
+    };
+    let has_trace_state = *made.trace_state() != parent_state;
+    let started = Started {
+        trace_id: made.trace_id().to_bytes(),
+        span_id: made.span_id().to_bytes(),
+        flags: made.trace_flags().to_u8() & FLAGS_KNOWN | kept_flags,
+        is_recording: span.is_recording(),
+        has_trace_state,
+    };
+    let is_needed = started.is_recording || has_trace_state;
+    (is_needed.then_some(span), started)
+}
+
+unsafe extern "C" fn span_trace_state(span: *mut c_void, text: *mut abi::TextBuffer) {
+    if text.is_null() {
+        return;
+    }
+    let mut header = String::new();
+    // SAFETY: the host passes a span handle.
+    unsafe { with_span(span, |span| header = span.span_context().trace_state().header()) };
+    // SAFETY: the host lends the buffer.
+    unsafe { (*text).write(&header) };
+}
+
+unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const abi::KeyValue, count: usize) {
+    // SAFETY: the host passes a span handle, and valid attributes for this call.
+    unsafe {
+        with_span(span, |span| {
+            if span.is_recording() {
+                let attributes = convert::array(attributes, count).iter();
+                attributes.filter_map(|pair| convert::attribute(pair)).for_each(|pair| span.set_attribute(pair));
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn span_add_event(span: *mut c_void, event: *const abi::Event) {
+    if event.is_null() {
+        return;
+    }
+    // SAFETY: the host passes a span handle, and a valid event for this call.
+    unsafe {
+        with_span(span, |span| {
+            if span.is_recording() {
+                let event = convert::event(event);
+                span.add_event_with_timestamp(event.name, event.timestamp, event.attributes);
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn span_add_link(span: *mut c_void, link: *const abi::Link) {
+    if link.is_null() {
+        return;
+    }
+    // SAFETY: the host passes a span handle, and a valid link for this call.
+    unsafe {
+        with_span(span, |span| {
+            if span.is_recording() {
+                let link = convert::link(link);
+                // As for the links that a span begins with: one to nowhere is dropped.
+                if link.span_context.is_valid() {
+                    span.add_link(link.span_context, link.attributes);
+                }
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn span_set_status(span: *mut c_void, code: u32, description: abi::Str) {
+    // SAFETY: the host passes a span handle, and a valid text for this call.
+    unsafe {
+        with_span(span, |span| {
+            if let Some(status) = convert::status(code, description) {
+                span.set_status(status);
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn span_update_name(span: *mut c_void, name: abi::Str) {
+    // SAFETY: the host passes a span handle, and a valid name for this call.
+    unsafe { with_span(span, |span| span.update_name(convert::name(name))) };
+}
+
+unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
+    // SAFETY: the host passes a span handle.
+    unsafe { with_span(span, |span| span.end_with_timestamp(convert::time(end_time_unix_nano))) };
+}
+
+unsafe extern "C" fn span_release(span: *mut c_void) {
+    if span.is_null() {
+        return;
+    }
+    // SAFETY: a span handle is a box that `span_start` made, and it is given back once. Dropping the span ends it.
+    caught((), || drop(unsafe { Box::from_raw(span.cast::<Span>()) }));
+}
+
+unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: the host passes the table's own `data`.
+    let live = unsafe { live(data) };
+    // SAFETY: the host lends the buffer.
+    unsafe { report(caught_outcome(|| live.commit()), error) }
+}
+
+unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: the host passes the table's own `data`.
+    let live = unsafe { live(data) };
+    let outcome = run_within(live, Duration::from_millis(timeout_ms), |live, _| live.flush());
+    // SAFETY: the host lends the buffer.
+    unsafe { report(outcome, error) }
+}
+
+unsafe extern "C" fn shutdown(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: the host passes the table's own `data`.
+    let live = unsafe { live(data) };
+    let outcome = run_within(live, Duration::from_millis(timeout_ms), Live::shutdown);
+    // SAFETY: the host lends the buffer.
+    unsafe { report(outcome, error) }
+}
+
+impl Live {
+    fn commit(&self) -> Outcome {
+        if !self.processors.iter().any(|processor| processor.is_durable()) {
+            return Err((abi::STATUS_NOT_DURABLE, String::new()));
+        }
+        let errors: Vec<String> = self.processors.iter().filter_map(|processor| processor.commit().err()).collect();
+        if errors.is_empty() { Ok(()) } else { Err((abi::STATUS_FAILED, errors.join("; "))) }
+    }
+
+    fn flush(&self) -> Outcome {
+        if self.is_shut_down.load(Ordering::Acquire) {
+            return Err((abi::STATUS_ALREADY, String::new()));
+        }
+        if self.processors.is_empty() {
+            return outcome_of(self.provider.force_flush());
+        }
+        // Not through the provider, which would put all errors into one text.
+        let flushed = self.processors.iter().map(|processor| SharedProcessor(Arc::clone(processor)).force_flush());
+        flushed.map(outcome_of).fold(Ok(()), worse)
+    }
+
+    fn shutdown(&self, timeout: Duration) -> Outcome {
+        let was_shut_down = self.is_shut_down.swap(true, Ordering::AcqRel);
+        let outcome = outcome_of(self.provider.shutdown_with_timeout(timeout));
+        match outcome {
+            _ if was_shut_down => Err((abi::STATUS_ALREADY, String::new())),
+            Err((abi::STATUS_FAILED, text)) if self.processors.iter().any(|it| it.shutdown_timed_out()) => {
+                Err((abi::STATUS_TIMED_OUT, text))
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+fn outcome_of(result: OTelSdkResult) -> Outcome {
+    result.map_err(|error| match error {
+        OTelSdkError::AlreadyShutdown => (abi::STATUS_ALREADY, String::new()),
+        OTelSdkError::Timeout(after) => (abi::STATUS_TIMED_OUT, format!("it was not done after {after:?}")),
+        OTelSdkError::InternalFailure(text) => (abi::STATUS_FAILED, text),
+    })
+}
+
+/// Of two outcomes the one to report: a failure before a timeout before anything else.
+fn worse(first: Outcome, second: Outcome) -> Outcome {
+    let rank = |outcome: &Outcome| match outcome {
+        Ok(()) => 0,
+        Err((abi::STATUS_ALREADY, _)) => 1,
+        Err((abi::STATUS_TIMED_OUT, _)) => 2,
+        Err(_) => 3,
+    };
+    if rank(&second) > rank(&first) { second } else { first }
+}
+
+fn caught_outcome(work: impl FnOnce() -> Outcome) -> Outcome {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|payload| Err((abi::STATUS_PANICKED, format!("it panicked: {}", panic_text(payload)))))
+}
+
+/// Runs `work` on a thread of its own and waits no longer than `timeout`, because processors keep to times of their own (a
+/// batch processor's flush takes up to 5 s, whatever was asked). Work that is late goes on without being waited for.
+fn run_within(live: &'static Live, timeout: Duration, work: fn(&'static Live, Duration) -> Outcome) -> Outcome {
+    let timeout = timeout.min(TIMEOUT_MAX);
+    let (done_tx, done_rx) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("tracer-flush".to_owned()).spawn(move || {
+        // Nobody listens any more when it is late.
+        let _ = done_tx.send(caught_outcome(|| work(live, timeout)));
+    });
+    if thread.is_err() {
+        // A process that can have no thread: late is better than not at all.
+        return caught_outcome(|| work(live, timeout));
+    }
+    match done_rx.recv_timeout(timeout) {
+        Ok(outcome) => outcome,
+        Err(RecvTimeoutError::Timeout) => Err((abi::STATUS_TIMED_OUT, format!("it was not done after {timeout:?}"))),
+        Err(RecvTimeoutError::Disconnected) => Err((abi::STATUS_PANICKED, "its thread ended early".to_owned())),
+    }
+}
+
+/// # Safety
+///
+/// `error` is null or a buffer that may be written to.
+unsafe fn report(outcome: Outcome, error: *mut abi::TextBuffer) -> u32 {
+    let (status, text) = outcome.err().unwrap_or((abi::STATUS_OK, String::new()));
+    if !error.is_null() {
+        // SAFETY: promised by the caller.
+        unsafe { (*error).write(&text) };
+    }
+    status
+}
