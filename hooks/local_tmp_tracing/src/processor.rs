@@ -1,0 +1,210 @@
+//! From a span's end to the file.
+//!
+//! A span is rendered as it ends, into a buffer that all threads share, and stays there until somebody asks for it to be
+//! on disk: the host with a commit, before it sends the result of a task; a flush; or the buffer itself, when it holds
+//! [`WRITE_AT`] bytes. So a burst of spans costs one `write`, and a lonely one is not delayed beyond its task.
+//!
+//! Two locks, always taken in this order: `file`, for the length of a write, and `buffer`, for the length of a copy. A
+//! thread that ends a span waits for the second only.
+//!
+//! What cannot be written is kept for the next attempt, up to [`KEEP`] bytes. Beyond that spans are dropped, counted, and
+//! reported by the next commit.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use opentelemetry::Context;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
+use tracer_sdk::hook::DurableProcessor;
+use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile};
+
+use crate::span_data::{resource_json, write_span};
+
+/// The buffer is written when it holds this much, whether or not somebody asks.
+const WRITE_AT: usize = 64 << 10;
+/// How much is kept in memory while the file cannot be written.
+const KEEP: usize = 8 << 20;
+/// While spans are dropped, every so many of them another attempt is made: perhaps nobody commits.
+const RETRY_EVERY: u64 = 1_024;
+
+/// Writes each sampled span to the span file of this process.
+///
+/// Clones share one file and one buffer; keep one to read the [`counts`](Self::counts). A process forked from this one writes nothing: its span ids would repeat its parent's, and
+/// the file is its parent's too. Dropping it writes nothing; a commit, flush or shutdown does.
+#[derive(Clone, Debug)]
+pub struct FileProcessor {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    pid: u32,
+    buffer: Mutex<Buffer>,
+    file: Mutex<Output>,
+    /// How many bytes wait in [`Output::unwritten`], so that [`KEEP`] can be tested without its lock.
+    unwritten_len: AtomicUsize,
+    /// Spans dropped since the last commit, which reports them.
+    dropped: AtomicU64,
+}
+
+/// Lines that nobody has tried to write yet.
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+    /// The end of every line.
+    resource: ResourceJson,
+}
+
+#[derive(Debug)]
+struct Output {
+    file: SpanFile,
+    /// Lines that come before those in the buffer: an earlier attempt to write them failed, or they are being written.
+    unwritten: Vec<u8>,
+}
+
+impl FileProcessor {
+    /// Checks the folder, creating it if it is missing. Creates no file.
+    pub fn try_new(dir: &Path, rotation: Rotation) -> Result<FileProcessor, SpanDirError> {
+        let pid = std::process::id();
+        let file = SpanFile::try_new(dir, pid, rotation)?;
+        let shared = Shared {
+            path: file.path(),
+            pid,
+            buffer: Mutex::new(Buffer { bytes: Vec::new(), resource: ResourceJson::new(&[][..], "") }),
+            file: Mutex::new(Output { file, unwritten: Vec::new() }),
+            unwritten_len: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+        };
+        Ok(FileProcessor { shared: Arc::new(shared) })
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// What became of the lines so far. Spans dropped lately are counted at the next commit.
+    pub fn counts(&self) -> Counts {
+        self.shared.lock_file().file.counts()
+    }
+}
+
+impl Shared {
+    // Neither lock guards anything that a panic could leave half-done: lines are appended whole, or cut off again.
+
+    fn lock_file(&self) -> MutexGuard<'_, Output> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_buffer(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts everything that is buffered into the file, in order. On failure the lines that are not in the file wait for the
+    /// next attempt.
+    fn write(&self, output: &mut Output) -> Result<(), String> {
+        {
+            let mut buffer = self.lock_buffer();
+            if output.unwritten.is_empty() {
+                // The two exchange their memory back and forth, so that none is allocated.
+                std::mem::swap(&mut output.unwritten, &mut buffer.bytes);
+            } else {
+                output.unwritten.append(&mut buffer.bytes);
+            }
+            self.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
+        }
+        if output.unwritten.is_empty() {
+            return Ok(());
+        }
+        let own = std::process::id();
+        let result = if own == self.pid {
+            output.file.append(&output.unwritten).map_err(|error| (error.consumed(), error.to_string()))
+        } else {
+            self.dropped.fetch_add(count_lines(&output.unwritten), Ordering::Relaxed);
+            let text = format!(
+                "process {own} was forked from process {} after that had set up tracing, so its spans are dropped\n\
+                 (hint: start programs with exec, which gives them tracing of their own)",
+                self.pid
+            );
+            Err((output.unwritten.len(), text))
+        };
+        let consumed = result.as_ref().err().map_or(output.unwritten.len(), |(consumed, _)| *consumed);
+        output.unwritten.drain(..consumed);
+        self.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
+        result.map_err(|(_, text)| text)
+    }
+
+    /// Writes when nobody else is writing just now.
+    fn try_write(&self) {
+        if let Ok(mut output) = self.file.try_lock() {
+            // The next commit reports it: the lines wait for it, or are counted.
+            let _ = self.write(&mut output);
+        }
+    }
+}
+
+fn count_lines(lines: &[u8]) -> u64 {
+    lines.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+impl SpanProcessor for FileProcessor {
+    fn on_start(&self, _span: &mut Span, _cx: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if !span.span_context.is_sampled() {
+            return;
+        }
+        let shared = &*self.shared;
+        let is_due = {
+            let mut buffer = shared.lock_buffer();
+            let Buffer { bytes, resource } = &mut *buffer;
+            if bytes.len() + shared.unwritten_len.load(Ordering::Relaxed) < KEEP {
+                let before = bytes.len();
+                write_span(bytes, &span, resource);
+                // Once per so many bytes, not once per span, in case nothing can be written now.
+                before / WRITE_AT != bytes.len() / WRITE_AT
+            } else {
+                shared.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETRY_EVERY)
+            }
+        };
+        if is_due {
+            shared.try_write();
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.commit().map_err(OTelSdkError::InternalFailure)
+    }
+
+    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+        self.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.shared.lock_buffer().resource = resource_json(resource);
+    }
+}
+
+impl DurableProcessor for FileProcessor {
+    fn commit(&self) -> Result<(), String> {
+        let shared = &*self.shared;
+        let mut output = shared.lock_file();
+        let result = shared.write(&mut output);
+        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
+        output.file.count_dropped(dropped);
+        let waiting = count_lines(&output.unwritten);
+        match result {
+            Ok(()) if dropped == 0 => Ok(()),
+            Ok(()) => Err(format!(
+                "{dropped} spans were dropped while span file `{}` could not be written; it can be written again",
+                shared.path.display()
+            )),
+            Err(text) => Err(format!("{text} ({waiting} spans wait in memory, {dropped} were dropped)")),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The SDK's spans in the terms of the span file.
+
+use std::borrow::Cow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceState};
+use opentelemetry::{Array, KeyValue, Value};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SpanData;
+use tracer_span_file as file;
+use tracer_span_file::ResourceJson;
+
+/// Appends the line of one span to `buffer`.
+pub fn write_span(buffer: &mut Vec<u8>, span: &SpanData, resource: &ResourceJson) {
+    let events: Vec<file::Event<'_, Pairs<'_>>> = span
+        .events
+        .iter()
+        .map(|event| file::Event {
+            name: &event.name,
+            time_unix_nano: unix_nano(event.timestamp),
+            attributes: Pairs(&event.attributes),
+        })
+        .collect();
+    let link_states: Vec<Cow<'_, str>> = span.links.iter().map(|link| trace_state(&link.span_context)).collect();
+    let links: Vec<file::Link<'_, Pairs<'_>>> = span
+        .links
+        .iter()
+        .zip(&link_states)
+        .map(|(link, trace_state)| file::Link {
+            trace_id: link.span_context.trace_id().to_bytes(),
+            span_id: link.span_context.span_id().to_bytes(),
+            trace_state,
+            attributes: Pairs(&link.attributes),
+        })
+        .collect();
+    let line = file::Span {
+        name: &span.name,
+        trace_id: span.span_context.trace_id().to_bytes(),
+        span_id: span.span_context.span_id().to_bytes(),
+        trace_state: &trace_state(&span.span_context),
+        kind: match span.span_kind {
+            SpanKind::Internal => file::SpanKind::Internal,
+            SpanKind::Server => file::SpanKind::Server,
+            SpanKind::Client => file::SpanKind::Client,
+            SpanKind::Producer => file::SpanKind::Producer,
+            SpanKind::Consumer => file::SpanKind::Consumer,
+        },
+        parent_span_id: (span.parent_span_id != SpanId::INVALID).then(|| span.parent_span_id.to_bytes()),
+        start_time_unix_nano: unix_nano(span.start_time),
+        end_time_unix_nano: unix_nano(span.end_time),
+        status: match &span.status {
+            Status::Unset => file::Status::Unset,
+            Status::Ok => file::Status::Ok,
+            Status::Error { description } => file::Status::Error { description },
+        },
+        attributes: Pairs(&span.attributes),
+        events: &events,
+        links: &links,
+    };
+    file::write_line(buffer, &line, resource);
+}
+
+/// Renders a resource, sorted by key: the SDK keeps it in no order.
+pub fn resource_json(resource: &Resource) -> ResourceJson {
+    let mut pairs: Vec<KeyValue> =
+        resource.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
+    pairs.sort_by(|a, b| a.key.cmp(&b.key));
+    ResourceJson::new(Pairs(&pairs), resource.schema_url().unwrap_or(""))
+}
+
+/// The SDK's attributes, read where they are.
+#[derive(Clone, Copy)]
+struct Pairs<'a>(&'a [KeyValue]);
+
+impl file::Attributes for Pairs<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn key(&self, index: usize) -> &str {
+        self.0[index].key.as_str()
+    }
+
+    fn with_value(&self, index: usize, read: impl FnOnce(file::Value<'_>)) {
+        match &self.0[index].value {
+            Value::Bool(value) => read(file::Value::Bool(*value)),
+            Value::I64(value) => read(file::Value::I64(*value)),
+            Value::F64(value) => read(file::Value::F64(*value)),
+            Value::String(value) => read(file::Value::Str(value.as_str())),
+            Value::Array(Array::Bool(values)) => read(file::Value::BoolArray(values)),
+            Value::Array(Array::I64(values)) => read(file::Value::I64Array(values)),
+            Value::Array(Array::F64(values)) => read(file::Value::F64Array(values)),
+            Value::Array(Array::String(values)) => {
+                let texts: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
+                read(file::Value::StrArray(&texts));
+            }
+            // A kind of value that OpenTelemetry has added since: better its text than nothing.
+            other => read(file::Value::Str(&other.as_str())),
+        }
+    }
+}
+
+fn trace_state(context: &SpanContext) -> Cow<'static, str> {
+    if *context.trace_state() == TraceState::NONE {
+        Cow::Borrowed("")
+    } else {
+        Cow::Owned(context.trace_state().header())
+    }
+}
+
+/// A time before 1970 is taken as 1970, and one after 2554 as that.
+fn unix_nano(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
