@@ -1,1 +1,41 @@
-//! The attributes that tracer-sdk re-exports and documents.
+//! The attributes that `tracer-sdk` re-exports and documents.
+//!
+//! Each leaves its function as it is and adds a hidden constant beside it, which describes the function and is registered
+//! for the module's record. The constant has a name made from the function's, so that the list macros can find it from
+//! a path. Mistakes are reported all at once, each at its place.
+
+mod items;
+mod lists;
+mod signature;
+
+use proc_macro::TokenStream;
+
+/// See `tracer_sdk::task`.
+#[proc_macro_attribute]
+pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    items::task(arguments.into(), item.into()).into()
+}
+
+/// See `tracer_sdk::startup_hook`.
+#[proc_macro_attribute]
+pub fn startup_hook(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    items::startup_hook(arguments.into(), item.into()).into()
+}
+
+/// See `tracer_sdk::on_load`.
+#[proc_macro_attribute]
+pub fn on_load(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    items::on_load(arguments.into(), item.into()).into()
+}
+
+/// See `tracer_sdk::export`.
+#[proc_macro]
+pub fn export(input: TokenStream) -> TokenStream {
+    lists::export(input.into()).into()
+}
+
+/// See `tracer_sdk::builtin_module`.
+#[proc_macro]
+pub fn builtin_module(input: TokenStream) -> TokenStream {
+    lists::builtin_module(input.into()).into()
+}

@@ -1,6 +1,221 @@
-//! Safe Rust for the authors of task modules and tracing hooks.
+//! Safe Rust for the authors of task modules and tracing hooks: the only crate that either needs.
+//!
+//! # A task module
+//!
+//! A library of crate type `cdylib`, with functions that carry [`task`]. This is all of it:
+//!
+//! ```
+//! use tracer_sdk::task;
+//!
+//! /// Counts the words of a text.
+//! #[task]
+//! fn count(text: String) -> usize {
+//!     text.split_whitespace().count()
+//! }
+//! # assert_eq!(count("one two".to_owned()), 2);
+//! ```
+//!
+//! ```toml
+//! [lib]
+//! crate-type = ["cdylib"]
+//! ```
+//!
+//! `cargo build` makes `libwordcount.so`, and `tracer submit task wordcount:count '"the quick brown fox"'` prints `4`.
+//! Task code traces with the ordinary `opentelemetry` or `tracing` API; see [`proxy`] for what makes that work.
+//!
+//! # A tracing hook
+//!
+//! With feature `hooks`, in a library of the same kind:
+//!
+//! ```text
+//! use tracer_sdk::hook::Tracing;
+//!
+//! /// Sends spans to the collector next door.
+//! #[tracer_sdk::startup_hook]
+//! fn setup_tracing() -> Result<Tracing, Box<dyn std::error::Error>> {
+//!     let exporter = opentelemetry_otlp::SpanExporter::builder().with_http().build()?;
+//!     Ok(Tracing::builder().with_batch_exporter(exporter).build())
+//! }
+//! ```
+//!
+//! `tracer start --head --tracing-startup-hook=collector:setup_tracing` runs it in every process.
+//!
+//! # The life of a task
+//!
+//! ```text
+//!   host                                   module
+//!    │  opens the library
+//!    ├─ tracer_module() ──────────────────▶ the record: tasks, hooks
+//!    ├─ on_load(host) ────────────────────▶ proxy becomes the global tracer provider
+//!    │                                      #[on_load] functions run
+//!    │                                      default `tracing` subscriber, if there is none
+//!    │  a task is claimed, its span opened
+//!    ├─ on_run(task, call) ───────────────▶ span and baggage become current
+//!    │                                      arguments are decoded ──✗ error, function not called
+//!    │ ◀─ spans of the user's ────────────  the function runs ──────✗ error or panic, caught
+//!    │                                      span and baggage are detached, the loan ends
+//!    │                                      standard output is flushed
+//!    │ ◀─ host_result / host_error ───────  result is encoded ──────✗ error
+//!    │  the task's span ends
+//!    ▼  next task; the library is never closed
+//! ```
+//!
+//! # Features
+//!
+//! | feature | default | what it brings |
+//! |---|---|---|
+//! | `otel-0-33` | yes | the proxy for `opentelemetry` 0.33 |
+//! | `otel-0-31` | | the proxy for `opentelemetry` 0.31; both may be on |
+//! | `tracing` | yes | `layer` and a default subscriber for the `tracing` crate, on OpenTelemetry 0.33 |
+//! | `tracing-0-31` | | the same on OpenTelemetry 0.31 |
+//! | `async` | yes | tasks that are `async fn`, on a Tokio runtime of the module's |
+//! | `hooks` | | what hook authors need |
 
+// The attributes write `::tracer_sdk`, also in this crate's own tests.
+extern crate self as tracer_sdk;
+
+mod baggage;
+mod blocking;
+pub mod export;
 #[cfg(feature = "hooks")]
 pub mod hook;
+mod host;
+mod messagepack;
+mod panics;
+pub mod proxy;
+mod runtime;
+#[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
+mod subscriber;
+mod task;
+
 #[cfg(feature = "hooks")]
 pub use hook::{DurableProcessor, IntoTracing, Tracing};
+pub use runtime::{RuntimeContext, current};
+#[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
+pub use subscriber::layer;
+
+/// Makes a function a task, under the function's name.
+///
+/// Parameters are of types that implement `serde::Deserialize`, or references to them; a parameter that is an
+/// `Option` may be left out. The result is of a type that implements `serde::Serialize`, or a `Result` of one with an
+/// error that can be displayed: then `Err` fails the task, with the error's message and causes. The documentation of
+/// the function is the task's. The function itself stays what it was and can be called and tested as ever.
+///
+/// Arguments that do not fit are an error that names the parameter and both types, and the function is not called.
+/// A panic fails the task, with its message and place, and with a stack when `RUST_BACKTRACE` asks for one.
+///
+/// An `async fn` runs on a Tokio runtime of the module's, on the task's thread (feature `async`).
+///
+/// ```
+/// use std::{collections::BTreeMap, fs, io, time::Duration};
+///
+/// /// The most frequent words of a file.
+/// #[tracer_sdk::task]
+/// fn frequencies(path: &str, limit: Option<usize>) -> io::Result<BTreeMap<String, u64>> {
+///     let mut counts = BTreeMap::new();
+///     for word in fs::read_to_string(path)?.split_whitespace().take(limit.unwrap_or(usize::MAX)) {
+///         *counts.entry(word.to_owned()).or_default() += 1;
+///     }
+///     Ok(counts)
+/// }
+///
+/// #[tracer_sdk::task]
+/// async fn nap(seconds: f64) {
+///     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+/// }
+/// ```
+pub use tracer_macros::task;
+
+/// Makes a function run once when the module is loaded: after the proxy is in place, before a `tracing` subscriber
+/// is set and before the first task.
+///
+/// It takes nothing and returns nothing, or a `Result` of nothing: then `Err`, like a panic, makes the host refuse to run
+/// the module's tasks. It runs on the host's loading thread.
+///
+/// ```
+/// #[tracer_sdk::on_load]
+/// fn check_table() -> Result<(), String> {
+///     let table = "data/table.csv";
+///     # let table = "/";
+///     std::fs::metadata(table).map(|_| ()).map_err(|error| format!("cannot read `{table}`: {error}"))
+/// }
+/// ```
+pub use tracer_macros::on_load;
+
+/// Makes a function a tracing hook, under the function's name.
+///
+/// It takes nothing and returns a description of the tracing it wants, or a `Result` of one. It runs once in every
+/// process of a cluster that was started with `--tracing-startup-hook=module:function`.
+#[cfg(feature = "hooks")]
+pub use tracer_macros::startup_hook;
+
+/// Exports items of other crates from this library.
+///
+/// For a thin library around a crate that others link too: the linker leaves out what a crate registers if nothing
+/// else of it is used, so the shim names what it exports.
+///
+/// ```
+/// # mod inner {
+/// #     #[tracer_sdk::task]
+/// #     pub fn my_function() -> u32 { 1 }
+/// # }
+/// # use inner as tracer_demo;
+/// tracer_sdk::export!(tasks = [tracer_demo::my_function]);
+/// ```
+///
+/// The lists are `tasks`, `hooks` and `loads`, with paths to functions that carry the attribute.
+pub use tracer_macros::export;
+
+/// Makes a function that returns the record of a module which is linked into the host.
+///
+/// It has what is listed and nothing else, whatever is registered in the program. The record is built at the first
+/// call and lives as long as the process. Its version is that of the crate where this is written.
+///
+/// ```
+/// /// Returns 1.
+/// #[tracer_sdk::task]
+/// pub fn my_function() -> u32 {
+///     1
+/// }
+///
+/// tracer_sdk::builtin_module! {
+///     /// The module `demo`.
+///     pub fn module, tasks = [my_function]
+/// }
+/// # let record = module();
+/// # assert_eq!(unsafe { (*record).task_count }, 1);
+/// ```
+///
+/// The lists are `tasks`, `hooks` and `loads`, with paths to functions that carry the attribute.
+pub use tracer_macros::builtin_module;
+
+/// For the code that the macros write.
+#[doc(hidden)]
+pub mod __private {
+    pub use inventory;
+    pub use tracer_abi::Module;
+
+    pub use crate::blocking::block_on;
+
+    /// What a function with `on_load` may return.
+    #[diagnostic::on_unimplemented(
+        message = "a function with `on_load` returns nothing or a `Result` of nothing, not `{Self}`",
+        note = "the error of the `Result` implements `std::fmt::Display`"
+    )]
+    pub trait LoadResult {
+        /// The same with the error put into words.
+        fn into_result(self) -> Result<(), String>;
+    }
+
+    impl LoadResult for () {
+        fn into_result(self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    impl<E: std::fmt::Display> LoadResult for Result<(), E> {
+        fn into_result(self) -> Result<(), String> {
+            self.map_err(|error| format!("{error:#}"))
+        }
+    }
+}

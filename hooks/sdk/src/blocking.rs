@@ -1,0 +1,61 @@
+//! Runs futures to their end, on a runtime that the module owns.
+//!
+//! Tokio, like OpenTelemetry, is in every library once more, so a runtime of the host's would be of no use here. This
+//! one has no threads of its own: the futures that a task spawns run while a task waits in it, on the task's
+//! thread. One that outlives its task stands still until the module's next `async` task.
+
+use crate::task::Failure;
+
+#[cfg(feature = "async")]
+mod tokio_runtime {
+    use std::future::Future;
+    use std::sync::OnceLock;
+
+    use tokio::runtime::{Builder, Handle, Runtime};
+
+    use super::Failure;
+
+    /// Runs `future` to its end on this thread.
+    pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
+        static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+        let runtime = match RUNTIME.get() {
+            Some(runtime) => runtime,
+            None => {
+                let built = Builder::new_current_thread().enable_all().build();
+                let built =
+                    built.map_err(|error| Failure::runtime(format!("cannot start the async runtime: {error}")))?;
+                RUNTIME.get_or_init(|| built)
+            }
+        };
+        Ok(runtime.block_on(future))
+    }
+
+    /// Whether this thread is inside of [`block_on`], where it cannot enter again.
+    pub(crate) fn is_entered() -> bool {
+        Handle::try_current().is_ok()
+    }
+}
+
+#[cfg(feature = "async")]
+pub use tokio_runtime::block_on;
+#[cfg(feature = "async")]
+pub(crate) use tokio_runtime::is_entered;
+
+/// Implemented for nothing: says what is missing.
+#[cfg(not(feature = "async"))]
+#[diagnostic::on_unimplemented(
+    message = "a task that is an `async fn` needs feature `async` of tracer-sdk",
+    label = "this task is an `async fn`"
+)]
+pub trait AsyncFeature {}
+
+/// Cannot be called without feature `async`.
+#[cfg(not(feature = "async"))]
+pub fn block_on<F: Future + AsyncFeature>(_future: F) -> Result<F::Output, Failure> {
+    Err(Failure::runtime("tracer-sdk was built without feature `async`"))
+}
+
+#[cfg(not(feature = "async"))]
+pub(crate) fn is_entered() -> bool {
+    false
+}

@@ -1,0 +1,442 @@
+//! What a module exports: the record that the host finds under [`ENTRY_SYMBOL`](tracer_abi::ENTRY_SYMBOL).
+//!
+//! The attributes [`task`](crate::task), [`on_load`](crate::on_load) and `startup_hook` make an item each and
+//! register it; the first call of the entry function builds the record from all items in the library. Authors have no
+//! business here; the names are public because the attributes use them.
+//!
+//! This file is the boundary: every function that the host calls is here, and none lets a panic out.
+
+use std::ffi::c_void;
+use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{io, ptr};
+
+use tracer_abi::{
+    ABI_MAJOR, ABI_MINOR, Bytes, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED, STATUS_OK,
+    STATUS_PANICKED, Str, TASK_ERROR_PANICKED, Task, TaskCall, TaskError, TextBuffer, Tracing,
+};
+
+pub use crate::task::{
+    Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, ViaBoxedError, ViaDisplay, ViaError, ViaResult,
+    ViaValue, encode,
+};
+use crate::{host, panics, proxy, runtime};
+
+/// A task, as [`task`](crate::task) describes it.
+#[derive(Debug)]
+pub struct TaskItem {
+    /// The function's name.
+    pub name: &'static str,
+    /// Its documentation.
+    pub doc: &'static str,
+    /// The crate it is in.
+    pub crate_name: &'static str,
+    /// The version of that crate.
+    pub crate_version: &'static str,
+    /// Its name with the path to it.
+    pub function_name: &'static str,
+    /// The file it is in.
+    pub file: &'static str,
+    /// The line in it, from 1.
+    pub line: u32,
+    /// Whether it is an `async fn`.
+    pub is_async: bool,
+    /// What it takes.
+    pub parameters: &'static [ParameterItem],
+    /// What it returns, as written.
+    pub result_type: &'static str,
+    /// Decodes the arguments, calls it and encodes the result.
+    pub run: fn(&mut Arguments<'_>) -> Outcome,
+}
+
+/// A parameter of a task.
+#[derive(Debug)]
+pub struct ParameterItem {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type, as written.
+    pub type_name: &'static str,
+    /// Whether it may be left out.
+    pub is_optional: bool,
+}
+
+/// A tracing hook, as `startup_hook` describes it.
+#[derive(Debug)]
+pub struct HookItem {
+    /// The function's name.
+    pub name: &'static str,
+    /// Its documentation.
+    pub doc: &'static str,
+    /// The crate it is in.
+    pub crate_name: &'static str,
+    /// The version of that crate.
+    pub crate_version: &'static str,
+    /// Its name with the path to it.
+    pub function_name: &'static str,
+    /// The file it is in.
+    pub file: &'static str,
+    /// The line in it, from 1.
+    pub line: u32,
+    /// Calls it and turns what it returns into a table that lives as long as the process.
+    pub setup: fn() -> Result<*const Tracing, String>,
+}
+
+/// A function that runs when the module is loaded, as [`on_load`](crate::on_load) describes it.
+#[derive(Debug)]
+pub struct LoadItem {
+    /// Its name with the path to it.
+    pub function_name: &'static str,
+    /// The crate it is in.
+    pub crate_name: &'static str,
+    /// The version of that crate.
+    pub crate_version: &'static str,
+    /// The file it is in.
+    pub file: &'static str,
+    /// The line in it, from 1.
+    pub line: u32,
+    /// Calls it.
+    pub run: fn() -> Result<(), String>,
+}
+
+inventory::collect!(TaskItem);
+inventory::collect!(HookItem);
+inventory::collect!(LoadItem);
+
+/// What all three kinds of items have: where they are.
+trait Item: 'static {
+    fn place(&self) -> (&'static str, u32);
+    fn function_name(&self) -> &'static str;
+    fn package(&self) -> (&'static str, &'static str);
+}
+
+macro_rules! item {
+    ($($item:ty)*) => {$(
+        impl Item for $item {
+            fn place(&self) -> (&'static str, u32) {
+                (self.file, self.line)
+            }
+
+            fn function_name(&self) -> &'static str {
+                self.function_name
+            }
+
+            fn package(&self) -> (&'static str, &'static str) {
+                (self.crate_name, self.crate_version)
+            }
+        }
+    )*};
+}
+item!(TaskItem HookItem LoadItem);
+
+/// What is registered in this library, in the order of the source, each once: an item that was registered by its
+/// attribute and exported again by [`export!`](crate::export!) is there twice.
+fn registered<T: Item + inventory::Collect>() -> Vec<&'static T> {
+    let mut items: Vec<&'static T> = inventory::iter::<T>.into_iter().collect();
+    items.sort_by_key(|item| item.place());
+    items.dedup_by_key(|item| (item.place(), item.function_name()));
+    items
+}
+
+/// The name and version of the crate that registered something here: tasks first.
+pub(crate) fn package() -> Option<(&'static str, &'static str)> {
+    let task = registered::<TaskItem>().first().map(|item| item.package());
+    let load = || registered::<LoadItem>().first().map(|item| item.package());
+    let hook = || registered::<HookItem>().first().map(|item| item.package());
+    task.or_else(load).or_else(hook)
+}
+
+/// The record of this library: everything that is registered in it. It lives as long as the process.
+pub fn module() -> *const Module {
+    static RECORD: OnceLock<&'static Module> = OnceLock::new();
+    *RECORD.get_or_init(|| {
+        let version = package().map_or("", |(_, version)| version);
+        record(version, &registered::<TaskItem>(), &registered::<HookItem>(), on_load)
+    })
+}
+
+/// The one symbol that the host looks for. A library that links the SDK exports it without further ado.
+///
+/// # Safety
+///
+/// None is needed of the caller; the signature is the contract's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tracer_module() -> *const Module {
+    panics::catch(module).unwrap_or(ptr::null())
+}
+
+/// The functions to run when a built-in module is loaded, as a type, so that they can be part of a function pointer.
+pub trait Loads {
+    /// The functions, in order.
+    const ITEMS: &'static [&'static LoadItem];
+}
+
+/// The record of a module that is linked into the host, from items that are listed one by one. For
+/// [`builtin_module!`](crate::builtin_module!), which keeps the result.
+pub fn builtin<L: Loads>(
+    version: &'static str,
+    tasks: &[&'static TaskItem],
+    hooks: &[&'static HookItem],
+) -> &'static Module {
+    record(version, tasks, hooks, on_load_builtin::<L>)
+}
+
+/// A task of the contract with what this side needs to run it. The host sees the first field.
+#[repr(C)]
+struct TaskRecord {
+    raw: Task,
+    item: &'static TaskItem,
+}
+
+/// A hook of the contract with what this side needs to run it. The host sees the first field.
+#[repr(C)]
+struct HookRecord {
+    raw: Hook,
+    item: &'static HookItem,
+}
+
+type OnLoad = unsafe extern "C" fn(*const Host, *mut TextBuffer) -> u32;
+
+/// Builds a record, for ever.
+fn record(
+    version: &'static str,
+    tasks: &[&'static TaskItem],
+    hooks: &[&'static HookItem],
+    on_load: OnLoad,
+) -> &'static Module {
+    let tasks = leak(tasks.iter().map(|item| ptr::from_ref(&leak_one(task_record(item)).raw)).collect());
+    let hooks = leak(hooks.iter().map(|item| ptr::from_ref(&leak_one(hook_record(item)).raw)).collect());
+    leak_one(Module {
+        magic: MODULE_MAGIC,
+        size: size_of::<Module>(),
+        abi_major: ABI_MAJOR,
+        abi_minor: ABI_MINOR,
+        producer: Str::new(producer()),
+        version: Str::new(version),
+        hooks: hooks.as_ptr(),
+        hook_count: hooks.len(),
+        tasks: tasks.as_ptr(),
+        task_count: tasks.len(),
+        on_load: Some(on_load),
+    })
+}
+
+fn task_record(item: &'static TaskItem) -> TaskRecord {
+    let parameters = item.parameters.iter().map(|parameter| {
+        ptr::from_ref(leak_one(Parameter {
+            size: size_of::<Parameter>(),
+            name: Str::new(parameter.name),
+            type_name: Str::new(parameter.type_name),
+            is_optional: parameter.is_optional.into(),
+        }))
+    });
+    let parameters = leak(parameters.collect());
+    let raw = Task {
+        size: size_of::<Task>(),
+        name: Str::new(item.name),
+        doc: Str::new(item.doc),
+        code_function_name: Str::new(item.function_name),
+        code_file_path: Str::new(item.file),
+        code_line_number: item.line,
+        is_async: item.is_async.into(),
+        parameters: parameters.as_ptr(),
+        parameter_count: parameters.len(),
+        result_type: Str::new(item.result_type),
+        on_run: Some(on_run),
+    };
+    TaskRecord { raw, item }
+}
+
+fn hook_record(item: &'static HookItem) -> HookRecord {
+    let raw =
+        Hook { size: size_of::<Hook>(), name: Str::new(item.name), doc: Str::new(item.doc), on_setup: Some(on_setup) };
+    HookRecord { raw, item }
+}
+
+fn leak<T>(items: Vec<T>) -> &'static [T] {
+    items.leak()
+}
+
+fn leak_one<T>(item: T) -> &'static T {
+    Box::leak(Box::new(item))
+}
+
+/// Who built this module: the SDK, its OpenTelemetry and the compiler.
+fn producer() -> &'static str {
+    static PRODUCER: OnceLock<String> = OnceLock::new();
+    PRODUCER.get_or_init(|| {
+        let mut parts = vec![concat!("tracer-sdk ", env!("CARGO_PKG_VERSION"))];
+        if cfg!(feature = "otel-0-33") {
+            parts.push("opentelemetry 0.33");
+        }
+        if cfg!(feature = "otel-0-31") {
+            parts.push("opentelemetry 0.31");
+        }
+        parts.push(env!("TRACER_SDK_RUSTC"));
+        parts.join(", ")
+    })
+}
+
+/// Called from: the host, once, before the first task.
+unsafe extern "C" fn on_load(host: *const Host, error: *mut TextBuffer) -> u32 {
+    // SAFETY: the host keeps to the contract of `Module::on_load`.
+    unsafe { load(host, error, registered::<LoadItem>) }
+}
+
+/// Called from: the host, once, before the first task.
+unsafe extern "C" fn on_load_builtin<L: Loads>(host: *const Host, error: *mut TextBuffer) -> u32 {
+    // SAFETY: the host keeps to the contract of `Module::on_load`.
+    unsafe { load(host, error, || L::ITEMS.to_vec()) }
+}
+
+/// Makes the module ready: the host's table, the panic hook, the proxy, the author's functions, and a subscriber
+/// if the author has set none.
+///
+/// # Safety
+///
+/// As [`Module::on_load`] promises.
+unsafe fn load(host: *const Host, error: *mut TextBuffer, items: impl FnOnce() -> Vec<&'static LoadItem>) -> u32 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        guard(error, || {
+            host::bind(host);
+            panics::install();
+            proxy::install();
+            for item in items() {
+                (item.run)().map_err(|text| format!("`{}`: {text}", item.function_name))?;
+            }
+            #[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
+            crate::subscriber::install();
+            Ok(())
+        })
+    }
+}
+
+/// Called from: the host, once per process.
+unsafe extern "C" fn on_setup(hook: *const Hook, tracing: *mut *const Tracing, error: *mut TextBuffer) -> u32 {
+    // SAFETY: the host passes a hook of this module's record, and places to write to.
+    unsafe {
+        guard(error, || {
+            panics::install();
+            let item = (*hook.cast::<HookRecord>()).item;
+            *tracing = (item.setup)()?;
+            Ok(())
+        })
+    }
+}
+
+/// Runs `f` and turns its error or panic into a status and a text.
+///
+/// # Safety
+///
+/// `error` is null or points to a buffer that may be written to.
+unsafe fn guard(error: *mut TextBuffer, f: impl FnOnce() -> Result<(), String>) -> u32 {
+    let (status, text) = match panics::catch(f) {
+        Ok(Ok(())) => return STATUS_OK,
+        Ok(Err(text)) => (STATUS_FAILED, text),
+        Err(panic) => (STATUS_PANICKED, panic.text()),
+    };
+    // SAFETY: promised by the caller.
+    if let Some(error) = unsafe { error.as_mut() } {
+        // SAFETY: as above.
+        unsafe { error.write(&text) };
+    }
+    status
+}
+
+/// Called from: the worker's main thread, one call at a time.
+unsafe extern "C" fn on_run(task: *const Task, call: *const TaskCall) -> u32 {
+    // SAFETY: the host passes a task of this module's record and a call that outlives this function.
+    let (item, call) = unsafe { ((*task.cast::<TaskRecord>()).item, host::read_sized(call)) };
+    let run = || {
+        let outcome = run(item, &call);
+        // What the task printed belongs before its result.
+        let _ = io::stdout().flush();
+        let _ = io::stderr().flush();
+        outcome
+    };
+    let outcome = panics::catch(run).unwrap_or_else(|panic| Err(panicked(panic)));
+    report(&call, outcome)
+}
+
+fn panicked(panic: panics::Panic) -> Failure {
+    Failure {
+        kind: TASK_ERROR_PANICKED,
+        type_name: "panic".into(),
+        message: panic.message,
+        location: panic.location,
+        stacktrace: panic.stacktrace,
+    }
+}
+
+/// A call, on its way to a thread of its own.
+struct OtherThread<'a>(&'a TaskCall);
+// SAFETY: the call outlives the thread, which is the only one to use it meanwhile.
+unsafe impl Send for OtherThread<'_> {}
+
+/// Runs the task where it can run: an `async fn` cannot on a thread whose runtime is busy, as it is when a future of
+/// one task waits for another task and the host runs that meanwhile.
+fn run(item: &'static TaskItem, call: &TaskCall) -> Outcome {
+    if !(item.is_async && crate::blocking::is_entered()) {
+        return perform(item, call);
+    }
+    let call = OtherThread(call);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let OtherThread(call) = { call };
+            perform(item, call)
+        });
+        thread.join().unwrap_or_else(|_| Err(Failure::runtime("the thread of the task ended without a result")))
+    })
+}
+
+/// Runs the task on this thread, with everything around it.
+fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
+    let _entered = runtime::enter(runtime::RuntimeContext {
+        task_id: call.task_id,
+        job_id: call.job_id,
+        attempt: call.attempt,
+        worker_id: call.worker_id,
+    });
+    // SAFETY: what the call points to stays valid until `on_run` returns.
+    let attached = unsafe { proxy::attach(call) };
+    let outcome = panics::catch(|| {
+        // SAFETY: as above.
+        let bytes = unsafe { call.arguments.as_bytes() };
+        let mut arguments = Arguments::parse(item, bytes)?;
+        (item.run)(&mut arguments)
+    });
+    drop(attached);
+    static HAS_RUN: AtomicBool = AtomicBool::new(false);
+    if !HAS_RUN.swap(true, Ordering::Relaxed) {
+        proxy::report_displaced(item.crate_name);
+    }
+    outcome.unwrap_or_else(|panic| Err(panicked(panic)))
+}
+
+/// Hands the outcome to the host.
+fn report(call: &TaskCall, outcome: Outcome) -> u32 {
+    let data: *mut c_void = call.data;
+    match outcome {
+        Ok(value) => match call.host_result {
+            // SAFETY: the host's function with its own data; the value outlives the call.
+            Some(host_result) => unsafe { host_result(data, Bytes::new(&value)) },
+            None => return STATUS_PANICKED,
+        },
+        Err(failure) => {
+            let error = TaskError {
+                size: size_of::<TaskError>(),
+                kind: failure.kind,
+                type_name: Str::new(&failure.type_name),
+                message: Str::new(&failure.message),
+                location: Str::new(&failure.location),
+                stacktrace: Str::new(&failure.stacktrace),
+            };
+            let Some(host_error) = call.host_error else { return STATUS_PANICKED };
+            // SAFETY: the host's function with its own data; the error outlives the call.
+            unsafe { host_error(data, &error) };
+            return STATUS_FAILED;
+        }
+    }
+    STATUS_OK
+}

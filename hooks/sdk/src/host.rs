@@ -1,0 +1,91 @@
+//! The host, as this module knows it: the table for spans and the log.
+//!
+//! Until the host has loaded the module, and in a process that is not traced, there is no table. Whoever needs
+//! it asks each time; nothing is decided at the first question.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use tracer_abi::{Host, Str, Tracing};
+
+/// What the host has lent. Never freed, because tracers and spans point into it.
+struct Lent {
+    host: *const Host,
+    tracing: Option<Tracing>,
+    log: Option<unsafe extern "C" fn(u32, Str)>,
+}
+
+static LENT: AtomicPtr<Lent> = AtomicPtr::new(ptr::null_mut());
+
+/// A struct of the contract that begins with its writer's size, and for which all bits zero mean "not given".
+///
+/// # Safety
+///
+/// The first field is `size: usize`, and zero bits are a value of every field.
+pub(crate) unsafe trait Growing {}
+// SAFETY: pointers, integers, nullable functions.
+unsafe impl Growing for Host {}
+// SAFETY: as above.
+unsafe impl Growing for Tracing {}
+// SAFETY: as above.
+unsafe impl Growing for tracer_abi::TaskCall {}
+// SAFETY: as above.
+unsafe impl Growing for tracer_abi::SpanContext {}
+
+/// Copies as much of `*record` as both sides know; the rest is zero.
+///
+/// # Safety
+///
+/// `record` points to a struct whose first field says how many bytes of it are there.
+pub(crate) unsafe fn read_sized<T: Growing>(record: *const T) -> T {
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: the first field is the size, and `copied` bytes are within both the record and the copy.
+    unsafe {
+        let copied = record.cast::<usize>().read().min(size_of::<T>());
+        ptr::copy_nonoverlapping(record.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), copied);
+        copy.assume_init()
+    }
+}
+
+/// Remembers the host. A second call with the same host changes nothing; one with another host replaces it for
+/// every tracer that has not found a table yet.
+///
+/// # Safety
+///
+/// `host` is null or points to a host that lives as long as the process.
+pub(crate) unsafe fn bind(host: *const Host) {
+    if host.is_null() {
+        return;
+    }
+    let known = LENT.load(Ordering::Acquire);
+    // SAFETY: what `LENT` points to is never freed.
+    if unsafe { known.as_ref() }.is_some_and(|lent| ptr::eq(lent.host, host)) {
+        return;
+    }
+    // SAFETY: promised by the caller; the table lives as long as the host.
+    let lent = unsafe {
+        let record = read_sized(host);
+        Lent { host, tracing: record.tracing.as_ref().map(|table| read_sized(table)), log: record.host_log }
+    };
+    LENT.store(Box::into_raw(Box::new(lent)), Ordering::Release);
+}
+
+fn lent() -> Option<&'static Lent> {
+    // SAFETY: null, or a box that is never freed.
+    unsafe { LENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The host's table, or none: the module is not loaded yet, or the process is not traced.
+pub(crate) fn tracing() -> Option<&'static Tracing> {
+    lent()?.tracing.as_ref()
+}
+
+/// Writes a line to the host's log; to standard error before there is one.
+pub(crate) fn log(level: u32, text: &str) {
+    match lent().and_then(|lent| lent.log) {
+        // SAFETY: the host's function, with a text that outlives the call.
+        Some(log) => unsafe { log(level, Str::new(text)) },
+        None => eprintln!("{text}"),
+    }
+}

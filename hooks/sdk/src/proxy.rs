@@ -1,0 +1,103 @@
+//! The proxy: OpenTelemetry providers whose spans are the host's.
+//!
+//! Every shared library in Rust has its own copy of OpenTelemetry, with its own globals and its own current
+//! context, so nothing that the hook sets up reaches it. For each version that is switched on (`otel-0-33`,
+//! `otel-0-31`) this installs a provider as the global one of that copy, which hands everything on to the table that
+//! the host has lent. Task code calls the ordinary API and notices nothing.
+//!
+//! Around a task it makes the span of the attempt current, so that `get_active_span` sets attributes on it and new
+//! spans become its children. That span is lent: ending or dropping it in a task does nothing, and once the task
+//! has returned, whoever still holds it writes into the void.
+//!
+//! # What holds
+//!
+//! - Tracers may be made before the module is loaded; they go live when it is.
+//! - Without a table, and under a suppressed context, spans record nothing. Without a table they still carry their
+//!   parent's context, so that what they inject into a request belongs to the right trace.
+//! - The current context belongs to a thread. A future given to `tokio::spawn`, or a thread, begins without one; take it
+//!   along by hand, with `Context::current()` and `FutureExt::with_context` or `Context::attach`.
+//! - A sampler or span processor in the hook sees the parent as a bare span context, and no values of the caller's
+//!   context but its baggage.
+
+mod lend;
+mod words;
+
+#[cfg(feature = "otel-0-31")]
+pub mod otel_0_31;
+#[cfg(feature = "otel-0-33")]
+pub mod otel_0_33;
+
+use std::sync::Arc;
+
+use tracer_abi::{LOG_WARN, TaskCall};
+
+use crate::host;
+pub(crate) use lend::Loan;
+
+/// The scope that [`report_displaced`] asks for. No library is called that.
+const PROBE_SCOPE: &str = "tracer-sdk/is-the-proxy-in-place";
+
+/// Makes the proxy the global provider of every copy.
+pub(crate) fn install() {
+    #[cfg(feature = "otel-0-31")]
+    otel_0_31::install();
+    #[cfg(feature = "otel-0-33")]
+    otel_0_33::install();
+}
+
+/// What is current while a task runs. Ends the loan of the task's span when it is dropped.
+pub(crate) struct Attached {
+    #[cfg(feature = "otel-0-31")]
+    _otel_0_31: otel_0_31::Guard,
+    #[cfg(feature = "otel-0-33")]
+    _otel_0_33: otel_0_33::Guard,
+    loan: Option<Arc<Loan>>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(loan) = &self.loan {
+            loan.revoke();
+        }
+    }
+}
+
+/// Makes the span and the baggage of `call` current on this thread, in every copy.
+///
+/// # Safety
+///
+/// What `call` points to is valid until the result is dropped.
+pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
+    // SAFETY: promised by the caller.
+    let parent = unsafe { words::read_context(call.span_context) };
+    // SAFETY: as above.
+    let baggage = unsafe { words::read_text(call.baggage) };
+    let table = host::tracing().filter(|_| !call.span.is_null());
+    let loan = table.map(|table| Arc::new(Loan::new(table, call.span)));
+    let _ = (&parent, &baggage);
+    Attached {
+        #[cfg(feature = "otel-0-31")]
+        _otel_0_31: otel_0_31::attach(&parent, loan.clone(), &baggage),
+        #[cfg(feature = "otel-0-33")]
+        _otel_0_33: otel_0_33::attach(&parent, loan.clone(), &baggage),
+        loan,
+    }
+}
+
+/// Says so in the host's log, if the author's code has put another provider in the proxy's place. Such spans never
+/// reach the host.
+pub(crate) fn report_displaced(module: &str) {
+    let displaced: &[&str] = &[
+        #[cfg(feature = "otel-0-31")]
+        (if otel_0_31::is_in_place() { "" } else { "0.31" }),
+        #[cfg(feature = "otel-0-33")]
+        (if otel_0_33::is_in_place() { "" } else { "0.33" }),
+    ];
+    for version in displaced.iter().filter(|version| !version.is_empty()) {
+        let text = format!(
+            "module `{module}` has replaced its global tracer provider (OpenTelemetry {version}), so its spans do not \
+             belong to its tasks\n(hint: leave `set_tracer_provider` to the startup hook)"
+        );
+        host::log(LOG_WARN, &text);
+    }
+}

@@ -1,0 +1,98 @@
+//! `tracing` on top of the proxy: spans of that crate become spans of the host's.
+//!
+//! `tracing` too is in every library once more, with a dispatcher of its own, so each module needs a subscriber.
+
+use std::env;
+use std::str::FromStr;
+
+#[cfg(feature = "tracing")]
+use opentelemetry as api;
+#[cfg(not(feature = "tracing"))]
+use opentelemetry_0_31 as api;
+use tracer_abi::LOG_WARN;
+use tracing::{Subscriber, dispatcher, level_filters::LevelFilter, subscriber};
+#[cfg(feature = "tracing")]
+use tracing_opentelemetry as bridge;
+#[cfg(not(feature = "tracing"))]
+use tracing_opentelemetry_0_32 as bridge;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Layer, Registry};
+
+#[cfg(not(feature = "tracing"))]
+use crate::proxy::otel_0_31::Tracer;
+#[cfg(feature = "tracing")]
+use crate::proxy::otel_0_33::Tracer;
+use crate::{export, host};
+
+/// A layer that turns `tracing` spans into spans of the task, for a module with a subscriber of its own.
+///
+/// A module that sets no subscriber gets one with this layer, at the level that `RUST_LOG` asks for, else `info`. A
+/// module that wants its own sets it in a function with [`on_load`](crate::on_load):
+///
+/// ```
+/// use tracing_subscriber::layer::SubscriberExt;
+///
+/// #[tracer_sdk::on_load]
+/// fn subscribe() -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
+///     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(tracer_sdk::layer()))
+/// }
+/// ```
+///
+/// The instrumentation scope of the spans is the module's crate. The layer may be made before the module is loaded.
+pub fn layer<S>() -> impl Layer<S> + Send + Sync + 'static
+where
+    S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
+{
+    let (name, version) = export::package().unwrap_or(("tracing", ""));
+    let scope = api::InstrumentationScope::builder(name);
+    let scope = if version.is_empty() { scope } else { scope.with_version(version) };
+    bridge::layer().with_tracer(Tracer::new(scope.build()))
+}
+
+/// Sets the default subscriber, unless the author has set one.
+pub(crate) fn install() {
+    if dispatcher::has_been_set() {
+        return;
+    }
+    let filter = filter(env::var("RUST_LOG").ok().as_deref());
+    // It fails only if another thread has been faster, and then that is the author's.
+    let _ = subscriber::set_global_default(Registry::default().with(filter).with(layer()));
+}
+
+/// What `RUST_LOG` asks for, in the words of `tracing_subscriber::filter::Targets`; unset or empty means `info`.
+fn filter(asked: Option<&str>) -> Targets {
+    let default = Targets::new().with_default(LevelFilter::INFO);
+    let Some(asked) = asked.filter(|asked| !asked.trim().is_empty()) else { return default };
+    Targets::from_str(asked).unwrap_or_else(|error| {
+        let text = format!(
+            "`RUST_LOG` is `{asked}`, but takes `level` or `target=level`, separated by commas ({error}); `info` is used"
+        );
+        host::log(LOG_WARN, &text);
+        default
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn rust_log_sets_the_level_and_info_is_the_default() {
+        for (asked, target, debug, info) in [
+            (None, "any", false, true),
+            (Some(" "), "any", false, true),
+            (Some("debug"), "any", true, true),
+            (Some("warn,mine=debug"), "mine::inner", true, true),
+            (Some("warn,mine=debug"), "other", false, false),
+            (Some("mine=no-such-level"), "any", false, true),
+        ] {
+            let filter = filter(asked);
+            assert_eq!(filter.would_enable(target, &Level::DEBUG), debug, "{asked:?} {target}");
+            assert_eq!(filter.would_enable(target, &Level::INFO), info, "{asked:?} {target}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The two ends of a task: its arguments before the call, and its result or error after it.
+//!
+//! What a task returns is told apart by type, with method calls that find the most specific of several traits. The
+//! attribute writes those calls where the types are known.
+
+use std::any::type_name;
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::{Display, Write};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracer_abi::{TASK_ERROR_ARGUMENTS, TASK_ERROR_RESULT, TASK_ERROR_RETURNED};
+
+use crate::export::{ParameterItem, TaskItem};
+use crate::messagepack::{self, Reader, counted, describe};
+
+/// The encoded result of a task, or why there is none.
+pub type Outcome = Result<Vec<u8>, Failure>;
+
+/// Why a task has no result.
+#[derive(Debug)]
+pub struct Failure {
+    pub(crate) kind: u32,
+    pub(crate) type_name: Cow<'static, str>,
+    pub(crate) message: String,
+    pub(crate) location: String,
+    pub(crate) stacktrace: String,
+}
+
+impl Failure {
+    fn new(kind: u32, type_name: &'static str, message: String) -> Failure {
+        let (location, stacktrace) = (String::new(), String::new());
+        Failure { kind, type_name: type_name.into(), message, location, stacktrace }
+    }
+
+    fn arguments(message: String) -> Failure {
+        Failure::new(TASK_ERROR_ARGUMENTS, "arguments", message)
+    }
+
+    /// The surroundings of the task failed it.
+    pub(crate) fn runtime(message: impl Into<String>) -> Failure {
+        Failure::new(TASK_ERROR_RETURNED, "runtime", message.into())
+    }
+
+    /// The task returned `error`, which says `message`.
+    pub fn returned<E: TaskFailure + ?Sized>(_error: &E, message: String) -> Failure {
+        Failure::new(TASK_ERROR_RETURNED, type_name::<E>(), message)
+    }
+}
+
+/// The arguments of one call, still encoded.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    item: &'static TaskItem,
+    values: Vec<&'a [u8]>,
+}
+
+impl<'a> Arguments<'a> {
+    /// Splits `bytes`, a MessagePack array, into arguments for `item`. No bytes at all are no arguments.
+    pub(crate) fn parse(item: &'static TaskItem, bytes: &'a [u8]) -> Result<Arguments<'a>, Failure> {
+        let values = Reader::new(bytes)
+            .elements()
+            .map_err(|error| Failure::arguments(format!("the arguments of `{}` cannot be read: {error}", item.name)))?;
+        let most = item.parameters.len();
+        if values.len() > most {
+            return Err(Failure::arguments(format!("`{}` {}, but got {}", item.name, takes(item), values.len())));
+        }
+        Ok(Arguments { item, values })
+    }
+
+    /// Decodes argument `index`, counted from 0.
+    pub fn take<T: DeserializeOwned>(&mut self, index: usize) -> Result<T, Failure> {
+        let parameter = &self.item.parameters[index];
+        let value = match self.values.get(index) {
+            Some(value) => value,
+            // MessagePack's nil: what an optional parameter becomes when it is left out.
+            None if parameter.is_optional => [0xc0].as_slice(),
+            None => {
+                return Err(
+                    self.fail(index, |ParameterItem { type_name, .. }| format!("is missing; it takes {type_name}"))
+                );
+            }
+        };
+        messagepack::decode(value).map_err(|error| {
+            self.fail(index, |ParameterItem { type_name, .. }| {
+                let found = describe(value);
+                let cause = if error.is_plain_mismatch() { String::new() } else { format!(": {error}") };
+                format!("takes {type_name}, but got {found}{cause}")
+            })
+        })
+    }
+
+    fn fail(&self, index: usize, what: impl FnOnce(&ParameterItem) -> String) -> Failure {
+        let parameter = &self.item.parameters[index];
+        let (name, task) = (parameter.name, self.item.name);
+        Failure::arguments(format!("argument {} (`{name}`) of `{task}` {}", index + 1, what(parameter)))
+    }
+}
+
+/// `takes 1 to 2 arguments (text: String, limit: Option<usize>)`.
+fn takes(item: &TaskItem) -> String {
+    let parameters = item.parameters;
+    let most = parameters.len();
+    if most == 0 {
+        return "takes no arguments".to_owned();
+    }
+    let least = most - parameters.iter().rev().take_while(|parameter| parameter.is_optional).count();
+    let count =
+        if least == most { counted(most, "argument") } else { format!("{least} to {}", counted(most, "argument")) };
+    let list: Vec<_> =
+        parameters.iter().map(|parameter| format!("{}: {}", parameter.name, parameter.type_name)).collect();
+    format!("takes {count} ({})", list.join(", "))
+}
+
+/// Encodes what a task returned: MessagePack with the names of fields, so that it converts to JSON objects.
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Outcome {
+    let mut bytes = Vec::with_capacity(64);
+    // Human readable, because people will read it: an address is text and not four bytes.
+    let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map().with_human_readable();
+    match value.serialize(&mut serializer) {
+        Ok(()) => Ok(bytes),
+        Err(error) => {
+            let message = format!("the result, a {}, cannot be encoded: {error}", type_name::<T>());
+            Err(Failure::new(TASK_ERROR_RESULT, "result", message))
+        }
+    }
+}
+
+/// The error of a task: any type that can be displayed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the error of a task, because it does not implement `Display`",
+    label = "a task's error is shown to people",
+    note = "implement `std::fmt::Display` for it, or return `Box<dyn std::error::Error>`"
+)]
+pub trait TaskFailure {}
+impl<E: Display + ?Sized> TaskFailure for E {}
+
+/// Finds out how to put an error into words.
+#[derive(Debug)]
+pub struct ErrorProbe<'a, E: ?Sized>(pub &'a E);
+
+/// For boxed errors, which are not themselves errors.
+pub trait ViaBoxedError {
+    /// The message with all its causes.
+    fn text(&self) -> String;
+}
+
+impl ViaBoxedError for &&ErrorProbe<'_, Box<dyn Error>> {
+    fn text(&self) -> String {
+        chain(&**self.0)
+    }
+}
+
+impl ViaBoxedError for &&ErrorProbe<'_, Box<dyn Error + Send + Sync>> {
+    fn text(&self) -> String {
+        chain(&**self.0)
+    }
+}
+
+/// For errors, which know their causes.
+pub trait ViaError {
+    /// The message with all its causes.
+    fn text(&self) -> String;
+}
+
+impl<E: Error> ViaError for &ErrorProbe<'_, E> {
+    fn text(&self) -> String {
+        chain(&SizedError(self.0))
+    }
+}
+
+/// For everything else. The alternate form is where `anyhow` and its kin put the causes.
+pub trait ViaDisplay {
+    /// The message.
+    fn text(&self) -> String;
+}
+
+impl<E: Display + ?Sized> ViaDisplay for ErrorProbe<'_, E> {
+    fn text(&self) -> String {
+        format!("{:#}", self.0)
+    }
+}
+
+/// Lets a borrowed error of any lifetime be walked like one that owns itself.
+#[derive(Debug)]
+struct SizedError<'a, E>(&'a E);
+
+impl<E: Error> Display for SizedError<'_, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Display::fmt(self.0, f)
+    }
+}
+
+impl<E: Error> Error for SizedError<'_, E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// `message: cause: its cause`. A cause that the message repeats is not said twice.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ": {words}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// Finds out whether what a task returned is a `Result`, for types that are not called that.
+#[derive(Debug)]
+pub struct ReturnProbe<R>(pub R);
+
+/// For results.
+pub trait ViaResult {
+    /// The outcome.
+    fn outcome(self) -> Outcome;
+}
+
+impl<T: Serialize, E: Display> ViaResult for ReturnProbe<Result<T, E>> {
+    fn outcome(self) -> Outcome {
+        match self.0 {
+            Ok(value) => encode(&value),
+            Err(error) => Err(Failure::returned(&error, ErrorProbe(&error).text())),
+        }
+    }
+}
+
+/// For values.
+pub trait ViaValue {
+    /// The outcome.
+    fn outcome(self) -> Outcome;
+}
+
+impl<R: Serialize> ViaValue for &ReturnProbe<R> {
+    fn outcome(self) -> Outcome {
+        encode(&self.0)
+    }
+}
