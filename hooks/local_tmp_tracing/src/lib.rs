@@ -22,6 +22,7 @@ use tracer_span_file::{Rotation, dir_from_env};
 ///
 /// On failure: the folder cannot be created, is a symbolic link, belongs to another user or cannot be written to. No file
 /// is created before the process has a span to write.
+#[tracer_sdk::startup_hook]
 pub fn setup_tracing() -> Result<Tracing, SpanDirError> {
     setup_tracing_in(&dir_from_env())
 }
@@ -31,4 +32,9 @@ pub fn setup_tracing_in(dir: &Path) -> Result<Tracing, SpanDirError> {
     let processor = FileProcessor::try_new(dir, Rotation::default())?;
     let description = format!("spans to `{}`", processor.path().display());
     Ok(Tracing::builder().with_durable_processor(processor).with_description(description).build())
+}
+
+tracer_sdk::builtin_module! {
+    /// The record of the module `local_tmp_tracing`, as it is built into tracer.
+    pub fn module, hooks = [setup_tracing]
 }

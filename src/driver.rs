@@ -1,0 +1,544 @@
+//! A driver: whoever submits tasks. The command line stands on this, and so does a Rust program that submits work.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut driver = tracer::Driver::connect(&tracer::config::default_temp_dir())?;
+//! driver.start_tracing();
+//! let task = driver.remote("wordcount:count").arg("the quick brown fox")?.submit()?;
+//! let words: u64 = driver.get(task)?;
+//! # assert_eq!(words, 4); Ok(()) }
+//! ```
+//!
+//! Submissions are collected and sent in batches: when [`BATCH`] have come together, and whenever the driver waits for
+//! something. Everything blocks; there is no runtime between the socket and the caller. A driver is used from one thread; open
+//! one for each thread that submits.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+use tracer_abi as abi;
+
+use crate::fault;
+use crate::hook::{ActiveSpan, Attribute, HookError, Recorder, SpanRequest, now_unix_nano, run_hook};
+use crate::names;
+use crate::propagation::{Carrier, TraceContext};
+use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
+use crate::protocol::wire::{Put, Take, WireError};
+use crate::protocol::{
+    Accepted, Finished, Hello, Output, Query, Reply, Role, Stream, Submissions, Welcome, kind, put_query, take_value,
+};
+use crate::session::{self, SessionError};
+use crate::spool::Spool;
+use crate::task::{CommandSpec, Envelope, Failure, FunctionSpec, Outcome, TaskId, TaskSpec, TraceLink};
+use crate::value::{self, ValueError};
+
+/// Submissions that are sent together.
+pub const BATCH: usize = 128;
+/// Bytes of submissions that are sent together.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// A connection to the head of this machine.
+pub struct Driver {
+    stream: UnixStream,
+    inbox: FrameBuffer,
+    welcome: Welcome,
+    tracing: DriverTracing,
+    next_tag: u64,
+    next_query: u64,
+    /// Envelopes that were not sent yet, each with its length before it.
+    batch: Vec<u8>,
+    batch_first_tag: u64,
+    /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags.
+    producers: VecDeque<ActiveSpan>,
+    /// Ends of tasks that nobody has asked for yet.
+    finished: HashMap<u64, Finished>,
+    accepted: HashMap<u64, TaskId>,
+    replies: HashMap<u64, Reply>,
+    events: VecDeque<Event>,
+    /// Whether acknowledgements and output are kept for [`next_event`](Driver::next_event).
+    keeps_events: bool,
+}
+
+/// The tracing of this process, and the context that submissions belong to.
+#[derive(Default)]
+struct DriverTracing {
+    recorder: Option<&'static Recorder>,
+    carrier: Carrier,
+    is_carrier_remote: bool,
+    names: HashMap<String, String>,
+}
+
+/// A task that was submitted. It names the task for its driver only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskHandle {
+    tag: u64,
+}
+
+/// What a driver is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Accepted { task: TaskHandle, id: TaskId },
+    Output { id: TaskId, worker_pid: u32, stream: Stream, bytes: Vec<u8> },
+    Finished { task: TaskHandle, id: TaskId, attempt: u32, outcome: Outcome },
+}
+
+/// Why a driver cannot go on.
+#[derive(Debug)]
+pub enum DriverError {
+    /// There is no head, or it cannot be reached.
+    Session(SessionError),
+    /// The connection broke. The head has died or closed it; what it had accepted is in its hands.
+    Disconnected(io::Error),
+    /// The head does not take this driver or its tasks; it says why.
+    Refused(String),
+    /// The head said something that this version does not understand.
+    Protocol(WireError),
+    /// The task failed.
+    Failed { id: TaskId, failure: Failure },
+    /// An argument or a result cannot be carried over.
+    Value(ValueError),
+    /// The name is not `module:function`.
+    Target { given: String },
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DriverError::Session(error) => error.fmt(f),
+            DriverError::Disconnected(_) => {
+                f.write_str("the connection to the head broke\n(hint: see whether it still runs with `tracer status`)")
+            }
+            DriverError::Refused(reason) => write!(f, "the head refused: {reason}"),
+            DriverError::Protocol(_) => f.write_str("the head said something that this program does not understand"),
+            DriverError::Failed { id, failure } => write!(f, "task {id} failed: {failure}"),
+            DriverError::Value(error) => error.fmt(f),
+            DriverError::Target { given } => {
+                write!(f, "a task is named `module:function`, but got `{given}`")?;
+                f.write_str("\n(hint: for example `demo:my_function`)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DriverError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            DriverError::Session(error) => error.source(),
+            DriverError::Disconnected(error) => Some(error),
+            DriverError::Protocol(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<WireError> for DriverError {
+    fn from(error: WireError) -> DriverError {
+        DriverError::Protocol(error)
+    }
+}
+
+impl From<ValueError> for DriverError {
+    fn from(error: ValueError) -> DriverError {
+        DriverError::Value(error)
+    }
+}
+
+/// A submission that is being put together.
+pub struct Remote<'a> {
+    driver: &'a mut Driver,
+    target: String,
+    arguments: Vec<Vec<u8>>,
+    name: String,
+    run_limit: Option<Duration>,
+}
+
+impl Remote<'_> {
+    /// Adds the next argument.
+    pub fn arg(mut self, argument: impl Serialize) -> Result<Self, DriverError> {
+        self.arguments.push(value::to_bytes(&argument)?);
+        Ok(self)
+    }
+
+    /// Names the task, for people.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Bounds how long an attempt may run.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.run_limit = Some(limit);
+        self
+    }
+
+    /// Submits the task.
+    pub fn submit(self) -> Result<TaskHandle, DriverError> {
+        let (module, function) = split_target(&self.target)?;
+        let arguments = value::array(&self.arguments);
+        let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
+        self.driver.submit(&SubmitRequest {
+            spec,
+            name: &self.name,
+            run_limit: self.run_limit,
+            wants_output: false,
+        })
+    }
+}
+
+/// A task to submit.
+#[derive(Clone, Debug)]
+pub struct SubmitRequest<'a> {
+    pub spec: TaskSpec<'a>,
+    /// Empty for none.
+    pub name: &'a str,
+    pub run_limit: Option<Duration>,
+    /// Whether [`Event::Output`] is wanted.
+    pub wants_output: bool,
+}
+
+/// Splits `module:function`. A path may hold colons, so the last one counts.
+pub fn split_target(target: &str) -> Result<(&str, &str), DriverError> {
+    match target.rsplit_once(':') {
+        Some((module, function)) if !module.is_empty() && !function.is_empty() => Ok((module, function)),
+        _ => Err(DriverError::Target { given: target.into() }),
+    }
+}
+
+impl Driver {
+    /// Connects to the head whose place is `temp_dir`.
+    pub fn connect(temp_dir: &Path) -> Result<Driver, DriverError> {
+        let head = session::find_head(temp_dir).map_err(DriverError::Session)?;
+        let mut stream = session::connect(&head.session_dir).map_err(DriverError::Session)?;
+        let mut hello = Vec::new();
+        Hello::of_this_process(Role::Driver).encode(&mut hello);
+        stream.write_all(&hello).map_err(DriverError::Disconnected)?;
+        let mut inbox = FrameBuffer::new();
+        let welcome = loop {
+            match inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))? {
+                Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
+                Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
+                Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
+                None => read(&mut inbox, &mut stream)?,
+            }
+        };
+        Ok(Driver {
+            stream,
+            inbox,
+            welcome,
+            tracing: DriverTracing::default(),
+            next_tag: 0,
+            next_query: 0,
+            batch: Vec::new(),
+            batch_first_tag: 0,
+            producers: VecDeque::new(),
+            finished: HashMap::new(),
+            accepted: HashMap::new(),
+            replies: HashMap::new(),
+            events: VecDeque::new(),
+            keeps_events: false,
+        })
+    }
+
+    /// What the head says of itself and of this driver.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Runs the session's hook in this process, so that submissions are spans. Returns why it failed, if it did; tracer then
+    /// writes this process's spans itself. Without a hook in the session, nothing happens.
+    pub fn start_tracing(&mut self) -> Option<HookError> {
+        let hook = self.welcome.hook.clone()?;
+        let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
+        // Without a spool the spans are recorded all the same; they only do not survive this process.
+        let spool: Option<&'static Spool> =
+            Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
+        let limit = Duration::from_millis(hook.timeout_ms);
+        let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &self.welcome.spans_dir, spool);
+        self.tracing.recorder = run.recorder;
+        run.failure
+    }
+
+    /// This process's tracing.
+    pub fn recorder(&self) -> Option<&'static Recorder> {
+        self.tracing.recorder
+    }
+
+    /// Sets what submissions are children of: a context of this process, or, if `is_remote`, of another.
+    pub fn set_parent(&mut self, carrier: Carrier, is_remote: bool) {
+        self.tracing.carrier = carrier;
+        self.tracing.is_carrier_remote = is_remote;
+    }
+
+    /// Starts a span around what this driver submits from now on: its job. The caller ends it.
+    pub fn start_job(&mut self) -> Option<ActiveSpan> {
+        let recorder = self.tracing.recorder?;
+        let attributes = [
+            (names::JOB_ID, self.welcome.job_id.0.into()),
+            (names::PID, std::process::id().into()),
+            (names::NODE_ID, Attribute::Str(&self.welcome.node_id)),
+        ];
+        let span = recorder.start(&SpanRequest {
+            name: names::JOB_SPAN,
+            kind: abi::SPAN_KIND_INTERNAL,
+            parent: self.tracing.carrier.trace_context.as_ref(),
+            is_parent_remote: self.tracing.is_carrier_remote,
+            baggage: &self.tracing.carrier.baggage,
+            start_time_unix_nano: 0,
+            attributes: &attributes,
+            is_attempt: false,
+        });
+        self.tracing.carrier.trace_context = Some(span.context().clone());
+        self.tracing.is_carrier_remote = false;
+        Some(span)
+    }
+
+    /// Begins a submission of `module:function`.
+    pub fn remote(&mut self, target: &str) -> Remote<'_> {
+        Remote { driver: self, target: target.into(), arguments: Vec::new(), name: String::new(), run_limit: None }
+    }
+
+    /// Submits a task. It is sent with the next batch.
+    pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<TaskHandle, DriverError> {
+        let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome);
+        let context: Option<&TraceContext> =
+            producer.as_ref().map(ActiveSpan::context).or(self.tracing.carrier.trace_context.as_ref());
+        let envelope = Envelope {
+            spec: request.spec.clone(),
+            name: request.name,
+            run_limit: request.run_limit,
+            wants_output: request.wants_output,
+            trace: context.map(|context| TraceLink {
+                trace_id: context.parent.trace_id,
+                span_id: context.parent.span_id,
+                trace_flags: context.parent.flags,
+                trace_state: &context.trace_state,
+            }),
+            baggage: &self.tracing.carrier.baggage,
+        };
+        let start = self.batch.len();
+        self.batch.put_u32(0);
+        envelope.encode(&mut self.batch);
+        let length = u32::try_from(self.batch.len() - start - 4).unwrap_or(u32::MAX);
+        self.batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        self.producers.extend(producer);
+        let task = TaskHandle { tag: self.next_tag };
+        self.next_tag += 1;
+        let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
+        if is_full {
+            self.send()?;
+        }
+        Ok(task)
+    }
+
+    /// Sends what was submitted and not sent.
+    pub fn send(&mut self) -> Result<(), DriverError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let mut frame = Vec::with_capacity(self.batch.len() + 16);
+        Submissions::encode(&mut frame, self.batch_first_tag, &self.batch);
+        self.batch.clear();
+        self.batch_first_tag = self.next_tag;
+        fault::point("before_submit");
+        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+    }
+
+    /// Waits for a task and returns its result.
+    pub fn get<T: DeserializeOwned>(&mut self, task: TaskHandle) -> Result<T, DriverError> {
+        let finished = self.wait(task)?;
+        match finished.outcome {
+            Outcome::Returned(bytes) => Ok(value::from_bytes(&bytes)?),
+            // A command has no value; its result is the unit.
+            Outcome::Completed => Ok(value::from_bytes(&[0xc0])?),
+            Outcome::Failed(failure) => Err(DriverError::Failed { id: finished.task, failure }),
+        }
+    }
+
+    /// Waits for a task to end, however it ends.
+    pub fn wait(&mut self, task: TaskHandle) -> Result<Finished, DriverError> {
+        self.send()?;
+        loop {
+            if let Some(finished) = self.finished.remove(&task.tag) {
+                return Ok(finished);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Waits until a task is accepted, and returns its id.
+    pub fn accepted(&mut self, task: TaskHandle) -> Result<TaskId, DriverError> {
+        self.keeps_events = true;
+        self.send()?;
+        loop {
+            if let Some(&id) = self.accepted.get(&task.tag) {
+                return Ok(id);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Waits for the next thing that happens to a task of this driver.
+    pub fn next_event(&mut self) -> Result<Event, DriverError> {
+        self.keeps_events = true;
+        self.send()?;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Asks the head something.
+    pub fn query(&mut self, query: &Query) -> Result<Reply, DriverError> {
+        self.send()?;
+        let number = self.next_query;
+        self.next_query += 1;
+        let mut frame = Vec::new();
+        put_query(&mut frame, number, query);
+        self.stream.write_all(&frame).map_err(DriverError::Disconnected)?;
+        loop {
+            if let Some(reply) = self.replies.remove(&number) {
+                return Ok(reply);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// A second handle to the connection's socket, so that another thread may shut it down.
+    pub fn stream(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
+    /// Reads once from the head and takes in what has arrived.
+    fn receive(&mut self) -> Result<(), DriverError> {
+        read(&mut self.inbox, &mut self.stream)?;
+        loop {
+            let frame = self.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))?;
+            let Some((frame_kind, body)) = frame else { return Ok(()) };
+            match frame_kind {
+                kind::ACCEPTED => {
+                    let accepted = Accepted::decode(body)?;
+                    for offset in 0..u64::from(accepted.count) {
+                        let id = TaskId(accepted.first_task.0 + offset);
+                        if let Some(producer) = self.producers.pop_front() {
+                            finish_producer(producer, id);
+                        }
+                        if self.keeps_events {
+                            let task = TaskHandle { tag: accepted.first_tag + offset };
+                            self.accepted.insert(task.tag, id);
+                            self.events.push_back(Event::Accepted { task, id });
+                        }
+                    }
+                }
+                kind::FINISHED => {
+                    let mut take = Take::new(body);
+                    while !take.is_empty() {
+                        let finished = Finished::take(&mut take)?;
+                        if self.keeps_events {
+                            self.events.push_back(Event::Finished {
+                                task: TaskHandle { tag: finished.tag },
+                                id: finished.task,
+                                attempt: finished.attempt,
+                                outcome: finished.outcome.clone(),
+                            });
+                        }
+                        self.finished.insert(finished.tag, finished);
+                    }
+                }
+                kind::OUTPUT if self.keeps_events => {
+                    let output = Output::decode(body)?;
+                    self.events.push_back(Event::Output {
+                        id: output.task,
+                        worker_pid: output.worker_pid,
+                        stream: output.stream,
+                        bytes: output.bytes.to_vec(),
+                    });
+                }
+                kind::OUTPUT => {}
+                kind::REPLY => {
+                    let (number, reply) = take_value(body)?;
+                    self.replies.insert(number, reply);
+                }
+                kind::REFUSED => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
+                _ => return Err(DriverError::Protocol(WireError::UnknownValue("frame kind"))),
+            }
+        }
+    }
+}
+
+fn read(inbox: &mut FrameBuffer, stream: &mut UnixStream) -> Result<(), DriverError> {
+    loop {
+        match inbox.read_from(stream) {
+            Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(DriverError::Disconnected(error)),
+        }
+    }
+}
+
+impl DriverTracing {
+    fn start_producer(&mut self, spec: &TaskSpec<'_>, task_name: &str, welcome: &Welcome) -> Option<ActiveSpan> {
+        let recorder = self.recorder?;
+        let target = spec.target();
+        // Driver after driver submits the same few functions.
+        if !self.names.contains_key(&target) {
+            if self.names.len() > 1024 {
+                self.names.clear();
+            }
+            self.names.insert(target.clone(), format!("{target} {}", names::REMOTE_SUFFIX));
+        }
+        let remote = match spec {
+            TaskSpec::Function(_) => names::REMOTE_FUNCTION,
+            TaskSpec::Command(_) => names::REMOTE_COMMAND,
+        };
+        let attributes = [
+            (names::REMOTE, Attribute::Str(remote)),
+            (names::FUNCTION, Attribute::Str(&target)),
+            (names::PID, std::process::id().into()),
+            (names::JOB_ID, welcome.job_id.0.into()),
+            (names::NODE_ID, Attribute::Str(&welcome.node_id)),
+            (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
+            (names::MESSAGING_OPERATION_TYPE, "send".into()),
+            (names::MESSAGING_OPERATION_NAME, "send".into()),
+            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&target)),
+            (names::TASK_NAME, Attribute::Str(task_name)),
+        ];
+        let known = if task_name.is_empty() { &attributes[..attributes.len() - 1] } else { &attributes[..] };
+        Some(recorder.start(&SpanRequest {
+            name: &self.names[&target],
+            kind: abi::SPAN_KIND_PRODUCER,
+            parent: self.carrier.trace_context.as_ref(),
+            is_parent_remote: self.is_carrier_remote,
+            baggage: &self.carrier.baggage,
+            start_time_unix_nano: 0,
+            attributes: known,
+            is_attempt: false,
+        }))
+    }
+}
+
+/// The submission is accepted: its span gets the task's id, and ends.
+fn finish_producer(producer: ActiveSpan, id: TaskId) {
+    if producer.is_recording() {
+        let text = id.to_string();
+        producer.set_attributes(&[(names::TASK_ID, id.0.into()), (names::MESSAGING_MESSAGE_ID, Attribute::Str(&text))]);
+    }
+    producer.end();
+}
+
+/// A command as a submission takes it.
+pub fn command_spec<'a>(
+    program: &'a [u8],
+    arguments: Vec<&'a [u8]>,
+    environment: Vec<(&'a [u8], &'a [u8])>,
+    directory: &'a [u8],
+) -> TaskSpec<'a> {
+    TaskSpec::Command(CommandSpec { program, arguments, environment, directory })
+}

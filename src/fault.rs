@@ -1,0 +1,35 @@
+//! Points at which a test may have a process killed.
+//!
+//! In builds with debug assertions, a process that finds its point in `TRACER_TEST_KILL_AT` sends itself SIGKILL there, which is
+//! what the kernel, an operator or the out-of-memory killer may do at any instruction. In other builds nothing of this exists.
+
+/// The variable: `<point>` or `<point>:<how-manieth time>`, from 1.
+#[cfg(debug_assertions)]
+const VARIABLE: &str = "TRACER_TEST_KILL_AT";
+
+/// Dies here if a test has asked for it.
+#[cfg(debug_assertions)]
+pub(crate) fn point(name: &str) {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::OnceLock;
+    static WANTED: OnceLock<Option<(String, u32)>> = OnceLock::new();
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+    let wanted = WANTED.get_or_init(|| {
+        let value = std::env::var(VARIABLE).ok()?;
+        match value.split_once(':') {
+            Some((point, time)) => Some((point.into(), time.parse().ok()?)),
+            None => Some((value, 1)),
+        }
+    });
+    if let Some((point, time)) = wanted
+        && point == name
+        && PASSED.fetch_add(1, Relaxed) + 1 == *time
+    {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+/// Nothing.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub(crate) fn point(_name: &str) {}

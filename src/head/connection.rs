@@ -1,0 +1,128 @@
+//! A client's socket on the head's side: never blocks, reads frames, keeps what could not be written yet.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
+use crate::task::{JobId, WorkerId};
+
+/// Bytes kept for a client that does not read. Beyond it the connection is closed: a client that has died inside must not
+/// fill the head's memory.
+const BACKLOG_LIMIT: usize = 256 << 20;
+/// Reads per wake-up and connection, so that one client that sends without pause does not starve the others.
+const READS_PER_WAKE_UP: usize = 16;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Has not said hello.
+    Unknown,
+    Driver(JobId),
+    Worker(WorkerId),
+}
+
+impl Peer {
+    /// The longest frame taken from it.
+    pub(super) fn frame_limit(self) -> usize {
+        if self == Peer::Unknown { HELLO_LIMIT } else { FRAME_LIMIT }
+    }
+}
+
+/// A client's socket.
+pub(super) struct Connection {
+    stream: UnixStream,
+    pub(super) inbox: FrameBuffer,
+    /// What to write; the first `written` bytes are written.
+    pub(super) outbox: Vec<u8>,
+    written: usize,
+    pub(super) peer: Peer,
+    /// Whether epoll watches for room to write.
+    pub(super) is_watched_for_room: bool,
+    /// Whether it is closed once everything is written.
+    pub(super) is_closing: bool,
+}
+
+/// What a read found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadState {
+    Open,
+    /// The other end is closed, perhaps amid a frame.
+    Closed,
+}
+
+impl Connection {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Connection> {
+        stream.set_nonblocking(true)?;
+        Ok(Connection {
+            stream,
+            inbox: FrameBuffer::new(),
+            outbox: Vec::new(),
+            written: 0,
+            peer: Peer::Unknown,
+            is_watched_for_room: false,
+            is_closing: false,
+        })
+    }
+
+    /// Reads what there is.
+    pub(super) fn read(&mut self) -> io::Result<ReadState> {
+        for _ in 0..READS_PER_WAKE_UP {
+            match self.inbox.read_from(&mut self.stream) {
+                Ok(0) => return Ok(ReadState::Closed),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(ReadState::Open),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ReadState::Open)
+    }
+
+    /// Writes as much as there is room for. True when everything is written.
+    pub(super) fn write(&mut self) -> io::Result<bool> {
+        while self.written < self.outbox.len() {
+            match self.stream.write(&self.outbox[self.written..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.outbox.len() - self.written > BACKLOG_LIMIT {
+                        return Err(io::Error::other("the client does not read what it is sent"));
+                    }
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.outbox.clear();
+        self.written = 0;
+        if self.outbox.capacity() > 1 << 20 {
+            self.outbox.shrink_to(64 << 10);
+        }
+        Ok(true)
+    }
+
+    /// Whether there is something to write.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.written < self.outbox.len()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Reads what a pipe holds, in pieces. Returns false at its end.
+pub(super) fn drain(pipe: &mut impl Read, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
+    loop {
+        match pipe.read(buffer) {
+            Ok(0) => return false,
+            Ok(count) => take(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}

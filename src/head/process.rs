@@ -1,0 +1,125 @@
+//! Starts and ends worker processes; on the head's side the only place that spawns or signals.
+//!
+//! A worker leads its own process group, so that a signal reaches what it started, and a Ctrl-C in the terminal of
+//! a head in the foreground does not reach it behind the head's back. It asks the kernel for SIGKILL when the head
+//! dies, and checks that it was not too late for that. The process is identified by a pidfd, so a recycled pid is never
+//! signalled.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use super::reactor::WorkerExit;
+use crate::spool::{ClaimRing, Story};
+use crate::task::{SignalName, WorkerId};
+
+/// What a worker is started with.
+pub struct WorkerCommand<'a> {
+    pub session_dir: &'a Path,
+    pub worker: WorkerId,
+    pub spans_dir: &'a Path,
+}
+
+/// A worker process, from its start until it is reaped.
+pub(super) struct WorkerProcess {
+    child: Child,
+    pub(super) pidfd: OwnedFd,
+    pub(super) claims: ClaimRing,
+    pub(super) stdout: Option<ChildStdout>,
+    pub(super) stderr: Option<ChildStderr>,
+    pub(super) log: File,
+}
+
+impl WorkerProcess {
+    /// Starts a worker: makes its spool, its log and its process.
+    pub(super) fn spawn(command: &WorkerCommand<'_>) -> io::Result<WorkerProcess> {
+        let spool = crate::session::worker_spool(command.session_dir, command.worker);
+        let claims = ClaimRing::create(&spool).map_err(io::Error::other)?;
+        let spawned = WorkerProcess::spawn_with(command, claims);
+        if spawned.is_err() {
+            let _ = std::fs::remove_file(&spool);
+        }
+        spawned
+    }
+
+    fn spawn_with(command: &WorkerCommand<'_>, claims: ClaimRing) -> io::Result<WorkerProcess> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("worker")
+            .arg(command.session_dir)
+            .arg(command.worker.to_string())
+            .env(crate::config::SPANS_DIR_VARIABLE, command.spans_dir)
+            // What the head was started in is not the context of the tasks.
+            .env_remove(crate::propagation::TRACEPARENT)
+            .env_remove(crate::propagation::TRACESTATE)
+            .env_remove(crate::propagation::BAGGAGE)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let log_path = command.session_dir.join(format!("logs/worker-{}-{}.log", command.worker, child.id()));
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log_path);
+        let set_up = || -> io::Result<(OwnedFd, File)> {
+            for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+                rustix::io::ioctl_fionbio(pipe, true)?;
+            }
+            Ok((pidfd?, log?))
+        };
+        use std::os::fd::AsFd;
+        match set_up() {
+            Ok((pidfd, log)) => Ok(WorkerProcess { child, pidfd, claims, stdout, stderr, log }),
+            Err(error) => {
+                // It has not been told of any task; it must not be left behind.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the worker, its group, and the command it runs.
+    pub(super) fn kill(&self, spool: &Path) {
+        // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        kill_command(spool);
+    }
+
+    /// Reaps the process if it has ended.
+    pub(super) fn try_reap(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+}
+
+/// Kills the process group of the command that a dead worker was running. Its leader is the worker's child, so
+/// until the worker's death it could not be reaped by anyone else; the kernel's parent-death signal has usually ended it
+/// already, and this gets what it started.
+pub(super) fn kill_command(spool: &Path) {
+    let group = Story::open(spool).ok().and_then(|story| story.command_group());
+    if let Some(group) = group.and_then(|group| Pid::from_raw(i32::try_from(group).ok()?)) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// How a process ended, in words and for `error.type`.
+pub fn describe_exit(status: ExitStatus) -> WorkerExit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => WorkerExit { cause: format!("exited with code {code}"), error_type: format!("exit:{code}") },
+        (None, Some(signal)) => WorkerExit {
+            cause: format!("was killed by {}", SignalName(signal)),
+            error_type: format!("signal:{signal}"),
+        },
+        (None, None) => WorkerExit { cause: "ended in an unknown way".into(), error_type: "unknown".into() },
+    }
+}

@@ -1,0 +1,639 @@
+//! What the head does about what happens: plain functions over [`State`], with every effect going out through [`Effects`].
+//!
+//! Nothing here reads a clock, touches a socket or knows a process. Inputs come in through the `on_` functions; after a batch of
+//! them the server calls [`schedule`] once.
+
+use crate::protocol::{
+    AttemptResult, CancelReport, Lease, TaskList, TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
+};
+use crate::scheduler::{self, Candidate};
+use crate::spool::ClaimState;
+use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit, WorkerId};
+
+use super::state::{
+    DriverId, Ended, Ending, Grant, Now, Progress, State, Task, TargetIndex, Worker, WorkerPhase,
+};
+
+/// Everything the reactor may cause. The server does it; tests remember it.
+pub trait Effects {
+    /// Enters a lease in the worker's ring of claims and sends it.
+    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
+    /// Tells a driver how its task ended.
+    fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome);
+    /// What became of a lease, as the ring of claims has it.
+    fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
+    /// Takes an unclaimed lease back. False when the worker was faster.
+    fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool;
+    /// Starts a worker; it will be heard of.
+    fn start_worker(&mut self, worker: WorkerId);
+    /// Asks a worker to end when its task has ended.
+    fn ask_to_end(&mut self, worker: WorkerId);
+    /// Kills a worker and what it runs.
+    fn kill(&mut self, worker: WorkerId);
+    /// Writes a line to the head's log.
+    fn log(&mut self, line: String);
+}
+
+/// Ended tasks that are remembered.
+pub const HISTORY_LIMIT: usize = 10_000;
+/// Bytes of results that are remembered.
+pub const HISTORY_BYTES_LIMIT: usize = 64 << 20;
+/// Workers in a row that may die before they are ready.
+pub const FAILED_STARTS_LIMIT: u32 = 3;
+/// What a command gets beyond its limit, because its worker ends it with a grace period of its own.
+const COMMAND_GRACE_NS: u64 = 5_000_000_000;
+
+/// Starts the workers that are missing.
+pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects) {
+    if state.is_stopping || state.no_worker.is_some() {
+        return;
+    }
+    let wanted = state.workers_wanted.saturating_sub(state.workers.len());
+    for _ in 0..wanted {
+        let worker = WorkerId(state.next_worker);
+        state.next_worker += 1;
+        effects.start_worker(worker);
+    }
+}
+
+/// A worker process was started.
+pub fn on_worker_started(state: &mut State, worker: WorkerId, pid: u32, now: Now) {
+    state.workers.insert(worker, Worker::starting(pid, now));
+}
+
+/// A worker process could not be started at all.
+pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
+    state.failed_starts += 1;
+    effects.log(format!("a worker could not be started: {reason}"));
+    give_up_if_hopeless(state, effects, reason, now);
+}
+
+/// A worker's hook has run and it takes leases.
+pub fn on_worker_ready(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, ready: WorkerReady) {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    if let Some(reason) = &ready.hook_failure {
+        let pid = worker.pid;
+        effects.log(format!("the hook failed in worker {worker_id} (pid {pid}): {reason}"));
+    }
+    worker.tracing = ready.tracing;
+    worker.hook_failure = ready.hook_failure;
+    if state.is_hook_required && worker.hook_failure.is_some() {
+        worker.ending = Some(Ending::HookFailed);
+        effects.kill(worker_id);
+        return;
+    }
+    state.failed_starts = 0;
+    if worker.phase == WorkerPhase::Starting {
+        worker.phase = WorkerPhase::Ready;
+        // At the front: workers that are warm already come first.
+        state.available.insert(0, worker_id);
+    }
+}
+
+/// A submission.
+pub struct Submission<'a> {
+    pub driver: Option<DriverId>,
+    pub tag: u64,
+    pub job: JobId,
+    pub envelope: &'a [u8],
+}
+
+/// Takes a task in and queues it.
+pub fn on_submission(
+    state: &mut State,
+    submission: &Submission<'_>,
+    now: Now,
+) -> Result<TaskId, crate::protocol::wire::WireError> {
+    let envelope = Envelope::decode(submission.envelope)?;
+    let is_command = matches!(envelope.spec, TaskSpec::Command(_));
+    let run_limit_ns = envelope.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    let target = target(state, &envelope.spec);
+    let id = state.tasks.insert(Task {
+        envelope: submission.envelope.into(),
+        name: (!envelope.name.is_empty()).then(|| envelope.name.into()),
+        target,
+        driver: submission.driver,
+        tag: submission.tag,
+        job: submission.job,
+        trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),
+        submitted_unix_nano: now.unix_nano,
+        run_limit_ns: if is_command && run_limit_ns > 0 {
+            run_limit_ns.saturating_add(COMMAND_GRACE_NS)
+        } else {
+            run_limit_ns
+        },
+        attempt: 0,
+        must_be_alone: is_command || run_limit_ns > 0 || envelope.wants_output,
+        wants_output: envelope.wants_output,
+        progress: Progress::Waiting,
+    });
+    state.queue.push_back(id);
+    state.counts.waiting += 1;
+    Ok(id)
+}
+
+fn target(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
+    match spec {
+        // The common case without an allocation: a function of a module given by name.
+        TaskSpec::Function(function) if !crate::hook::is_path(function.module) => {
+            let mut name = [0; 256];
+            let (module, function) = (function.module.as_bytes(), function.function.as_bytes());
+            let length = module.len() + 1 + function.len();
+            if let Some(name) = name.get_mut(..length) {
+                name[..module.len()].copy_from_slice(module);
+                name[module.len()] = b'.';
+                name[module.len() + 1..].copy_from_slice(function);
+                let name = std::str::from_utf8(name).expect("made of two strings and a dot");
+                return state.targets.index(name);
+            }
+            state.targets.index(&spec.target())
+        }
+        _ => state.targets.index(&spec.target()),
+    }
+}
+
+/// An attempt has ended.
+pub fn on_result(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    result: AttemptResult,
+    now: Now,
+) {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(grant) = worker.take_lease(result.lease) else {
+        effects.log(format!("worker {worker_id} reported lease {}, which it does not have", result.lease));
+        return;
+    };
+    worker.tasks_ended += 1;
+    let pid = worker.pid;
+    state.counts.leased -= 1;
+    if let Some(task) = state.tasks.get(grant.task) {
+        state.targets.run_time(task.target).observe(result.run_ns);
+    }
+    let ended = Ended {
+        outcome: result.outcome,
+        worker: Some(worker_id),
+        worker_pid: Some(pid),
+        started_unix_nano: Some(result.started_unix_nano),
+        ended_unix_nano: now.unix_nano,
+    };
+    end_task(state, effects, grant.task, ended);
+}
+
+/// How a worker process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerExit {
+    /// Fits after "it": `was killed by SIGKILL (signal 9)`, `exited with code 3`.
+    pub cause: String,
+    /// The value of `error.type`: `signal:9`, `exit:3`.
+    pub error_type: String,
+}
+
+/// What a lost worker's spans are closed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    pub error_type: String,
+    pub description: String,
+    /// Attempts that had begun, with what is needed to make their span if they did not get that far.
+    pub attempts: Vec<LostAttempt>,
+}
+
+/// An attempt that a worker had claimed and not reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostAttempt {
+    pub task: TaskId,
+    pub attempt: u32,
+    pub job: JobId,
+    pub granted_unix_nano: u64,
+    pub envelope: Box<[u8]>,
+}
+
+/// A worker process has ended. Its claimed tasks fail; the others go back to the front of the queue, free of charge.
+pub fn on_worker_exited(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    exit: &WorkerExit,
+    now: Now,
+) -> Option<Loss> {
+    let worker = state.workers.remove(&worker_id)?;
+    state.available.retain(|&available| available != worker_id);
+    let was_asked = matches!(worker.ending, Some(Ending::Stopped));
+    if !was_asked {
+        state.workers_lost += 1;
+        effects.log(format!("worker {worker_id} (pid {}) {}", worker.pid, exit.cause));
+    }
+    let description = match &worker.ending {
+        Some(Ending::TimedOut { after_ns, .. }) => {
+            Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns }.to_string()
+        }
+        Some(Ending::Cancelled { .. }) => Failure::Cancelled.to_string(),
+        _ => format!("the worker {}", exit.cause),
+    };
+    let error_type = match &worker.ending {
+        Some(Ending::TimedOut { .. }) => "timeout".to_owned(),
+        Some(Ending::Cancelled { .. }) => "cancelled".to_owned(),
+        _ => exit.error_type.clone(),
+    };
+    let mut loss = Loss { error_type, description, attempts: Vec::new() };
+    state.counts.leased -= worker.leases.len();
+    let mut unclaimed = Vec::new();
+    for grant in &worker.leases {
+        if effects.claim_state(worker_id, grant.number) != ClaimState::Claimed {
+            unclaimed.push(grant.task);
+            continue;
+        }
+        let Some(task) = state.tasks.get(grant.task) else { continue };
+        loss.attempts.push(LostAttempt {
+            task: grant.task,
+            attempt: task.attempt,
+            job: task.job,
+            granted_unix_nano: grant.granted.unix_nano,
+            envelope: task.envelope.clone(),
+        });
+        let failure = match &worker.ending {
+            Some(Ending::TimedOut { task, after_ns }) if *task == grant.task => {
+                Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns }
+            }
+            Some(Ending::Cancelled { task }) if *task == grant.task => Failure::Cancelled,
+            Some(Ending::Stopped) => Failure::HeadStopped,
+            _ => Failure::WorkerLost {
+                worker_pid: worker.pid,
+                cause: exit.cause.clone(),
+                error_type: exit.error_type.clone(),
+            },
+        };
+        let ended = Ended {
+            outcome: Outcome::Failed(failure),
+            worker: Some(worker_id),
+            worker_pid: Some(worker.pid),
+            started_unix_nano: Some(grant.granted.unix_nano),
+            ended_unix_nano: now.unix_nano,
+        };
+        end_task(state, effects, grant.task, ended);
+    }
+    for task in unclaimed.into_iter().rev() {
+        put_back(state, task);
+    }
+    if worker.phase == WorkerPhase::Starting && !was_asked {
+        state.failed_starts += 1;
+        let reason = match worker.ending {
+            Some(Ending::StartTimedOut) => "did not get ready in time".to_owned(),
+            Some(Ending::HookFailed) => worker.hook_failure.unwrap_or_default(),
+            _ => exit.cause.clone(),
+        };
+        give_up_if_hopeless(state, effects, &reason, now);
+    }
+    Some(loss)
+}
+
+/// Ends the respawning when worker after worker dies before it is ready, and fails what waits for one.
+fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
+    if state.failed_starts < FAILED_STARTS_LIMIT || state.no_worker.is_some() {
+        return;
+    }
+    let message = format!("{} workers in a row did not get ready; the last one: {reason}", state.failed_starts);
+    effects.log(format!("no more workers are started: {message}"));
+    state.no_worker = Some(message);
+    fail_if_no_worker(state, effects, now);
+}
+
+/// Fails what waits when there is no worker and will be none.
+pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now) {
+    let Some(message) = state.no_worker.clone().filter(|_| state.workers.is_empty()) else { return };
+    for task in std::mem::take(&mut state.queue) {
+        state.counts.waiting -= 1;
+        let failure = Failure::NoWorker { message: format!("no worker can run it: {message}") };
+        end_task(state, effects, task, unstarted(failure, now));
+    }
+}
+
+fn unstarted(failure: Failure, now: Now) -> Ended {
+    Ended {
+        outcome: Outcome::Failed(failure),
+        worker: None,
+        worker_pid: None,
+        started_unix_nano: None,
+        ended_unix_nano: now.unix_nano,
+    }
+}
+
+/// Puts a task back at the front of the queue.
+fn put_back(state: &mut State, id: TaskId) {
+    if let Some(task) = state.tasks.get_mut(id) {
+        task.progress = Progress::Waiting;
+        task.attempt -= 1;
+        state.queue.push_front(id);
+        state.counts.waiting += 1;
+    }
+}
+
+/// Records the one outcome of a task and tells who waits for it.
+fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: Ended) {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    if let Some(driver) = task.driver {
+        effects.finished(driver, task.tag, id, task.attempt, &ended.outcome);
+    }
+    match ended.outcome {
+        Outcome::Failed(_) => state.counts.failed += 1,
+        Outcome::Returned(_) | Outcome::Completed => state.counts.succeeded += 1,
+    }
+    task.envelope = Box::default();
+    state.ended_bytes += ended.size();
+    task.progress = Progress::Ended(Box::new(ended));
+    state.ended.push_back(id);
+    while state.ended.len() > HISTORY_LIMIT || (state.ended_bytes > HISTORY_BYTES_LIMIT && state.ended.len() > 1) {
+        let Some(oldest) = state.ended.pop_front().and_then(|id| state.tasks.remove(id)) else { continue };
+        if let Progress::Ended(ended) = oldest.progress {
+            state.ended_bytes -= ended.size();
+        }
+        state.counts.forgotten += 1;
+    }
+}
+
+/// Grants leases to workers that have room, and takes unclaimed ones back for workers that have nothing.
+pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
+    if state.is_stopping {
+        return;
+    }
+    // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
+    let mut index = state.available.len();
+    while index > 0 && !state.queue.is_empty() {
+        index -= 1;
+        let worker_id = state.available[index];
+        let with_room = state.available[..=index]
+            .iter()
+            .filter(|id| state.workers.get(id).is_some_and(|worker| scheduler::wants_more(worker.load)))
+            .count();
+        if state.workers.get(&worker_id).is_some_and(|worker| scheduler::wants_more(worker.load)) {
+            grant(state, effects, worker_id, scheduler::share(state.queue.len(), with_room), now);
+        }
+    }
+    if state.queue.is_empty() {
+        rebalance(state, effects, now);
+    }
+}
+
+fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, share: usize, now: Now) {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let mut granted = 0;
+    while granted < share {
+        let Some(&id) = state.queue.front() else { break };
+        let task = state.tasks.get_mut(id).expect("a queued task is in the table");
+        let candidate = Candidate {
+            expected_ns: state.targets.run_time(task.target).expected_ns(),
+            must_be_alone: task.must_be_alone,
+        };
+        if !scheduler::fits(worker.load, candidate) {
+            break;
+        }
+        state.queue.pop_front();
+        task.attempt += 1;
+        task.progress = Progress::Leased { worker: worker_id };
+        let number = worker.next_lease;
+        worker.next_lease += 1;
+        worker.leases.push_back(Grant { number, task: id, expected_ns: candidate.expected_ns, granted: now });
+        worker.load.leases += 1;
+        worker.load.expected_ns += candidate.expected_ns;
+        worker.load.is_exclusive |= candidate.must_be_alone;
+        effects.lease(
+            worker_id,
+            Lease {
+                number,
+                task: id,
+                attempt: task.attempt,
+                job: task.job,
+                submitted_unix_nano: task.submitted_unix_nano,
+                envelope: &task.envelope,
+            },
+        );
+        granted += 1;
+    }
+    state.counts.waiting -= granted;
+    state.counts.leased += granted;
+    if granted > 0 {
+        // Moved to the end: it is the one used last.
+        state.available.retain(|&available| available != worker_id);
+        state.available.push(worker_id);
+    }
+}
+
+/// Takes unclaimed leases back from a worker that is behind, for one that has nothing to do.
+fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
+    let has_idle = |state: &State| {
+        state.available.iter().any(|id| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty()))
+    };
+    if !has_idle(state) {
+        return;
+    }
+    let Some(busiest) =
+        state.available.iter().copied().filter(|id| state.workers.contains_key(id)).max_by_key(|id| state.workers[id].load.expected_ns)
+    else {
+        return;
+    };
+    let worker = state.workers.get_mut(&busiest).expect("chosen among those that exist");
+    // The first is being run, or about to be.
+    let unclaimed: Vec<_> = worker.leases.iter().skip(1).copied().collect();
+    // Worth it only for work that would wait: a few short tasks are done before they could be moved.
+    if worker.load.expected_ns < scheduler::LEASE_TIME_NS / 8 {
+        return;
+    }
+    let mut taken = Vec::new();
+    for grant in unclaimed.iter().rev().take(scheduler::to_take_back(unclaimed.len())) {
+        if !effects.revoke(busiest, grant.number) {
+            break;
+        }
+        worker.take_lease(grant.number);
+        taken.push(grant.task);
+    }
+    if taken.is_empty() {
+        return;
+    }
+    state.counts.leased -= taken.len();
+    for task in taken {
+        put_back(state, task);
+    }
+    for index in (0..state.available.len()).rev() {
+        let id = state.available[index];
+        if state.workers.get(&id).is_some_and(|worker| worker.leases.is_empty()) {
+            grant(state, effects, id, state.queue.len(), now);
+            break;
+        }
+    }
+}
+
+/// Ends what has run too long, and workers that do not get ready. Returns when to call again, in nanoseconds of the
+/// monotonic clock.
+pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u64, now: Now) -> Option<u64> {
+    let mut next: Option<u64> = None;
+    for (&worker_id, worker) in &mut state.workers {
+        if worker.ending.is_some() {
+            continue;
+        }
+        let (since, limit, ending) = if worker.phase == WorkerPhase::Starting {
+            (worker.started, start_limit_ns, Ending::StartTimedOut)
+        } else {
+            let Some(grant) = worker.leases.front() else { continue };
+            let limit = state.tasks.get(grant.task).map_or(0, |task| task.run_limit_ns);
+            if limit == 0 {
+                continue;
+            }
+            (grant.granted, limit, Ending::TimedOut { task: grant.task, after_ns: limit })
+        };
+        let deadline = since.monotonic_ns.saturating_add(limit);
+        if deadline <= now.monotonic_ns {
+            worker.ending = Some(ending);
+            worker.phase = match worker.phase {
+                WorkerPhase::Starting => WorkerPhase::Starting,
+                _ => WorkerPhase::Stopping,
+            };
+            effects.kill(worker_id);
+        } else {
+            next = Some(next.map_or(deadline, |next| next.min(deadline)));
+        }
+    }
+    let workers = &state.workers;
+    state.available.retain(|id| workers.get(id).is_some_and(|worker| worker.phase == WorkerPhase::Ready));
+    next
+}
+
+/// Someone wants a task to end.
+pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) -> CancelReport {
+    let Some(task) = state.tasks.get(id) else { return CancelReport::Unknown };
+    let worker_id = match task.progress {
+        Progress::Ended(_) => return CancelReport::Ended,
+        Progress::Waiting => {
+            state.queue.retain(|&queued| queued != id);
+            state.counts.waiting -= 1;
+            end_task(state, effects, id, unstarted(Failure::Cancelled, now));
+            return CancelReport::Cancelled;
+        }
+        Progress::Leased { worker } => worker,
+    };
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return CancelReport::Unknown };
+    let Some(number) = worker.leases.iter().find(|grant| grant.task == id).map(|grant| grant.number) else {
+        return CancelReport::Unknown;
+    };
+    if effects.revoke(worker_id, number) {
+        worker.take_lease(number);
+        state.counts.leased -= 1;
+        end_task(state, effects, id, unstarted(Failure::Cancelled, now));
+        return CancelReport::Cancelled;
+    }
+    // It runs, or has just ended and its result is on the way; native code cannot be asked, so the worker goes.
+    worker.ending.get_or_insert(Ending::Cancelled { task: id });
+    worker.phase = WorkerPhase::Stopping;
+    state.available.retain(|&available| available != worker_id);
+    effects.kill(worker_id);
+    CancelReport::Cancelled
+}
+
+/// The head is to stop: what waits fails, workers are asked to end, or killed.
+pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: Now) {
+    state.is_stopping = true;
+    state.available.clear();
+    for task in std::mem::take(&mut state.queue) {
+        state.counts.waiting -= 1;
+        end_task(state, effects, task, unstarted(Failure::HeadStopped, now));
+    }
+    let workers: Vec<_> = state.workers.keys().copied().collect();
+    for worker_id in workers {
+        let worker = state.workers.get_mut(&worker_id).expect("its id was just read");
+        worker.ending.get_or_insert(Ending::Stopped);
+        worker.phase = WorkerPhase::Stopping;
+        // What it has not begun, it shall not begin.
+        let unclaimed: Vec<_> = worker.leases.iter().copied().filter(|grant| effects.revoke(worker_id, grant.number)).collect();
+        for grant in unclaimed {
+            let worker = state.workers.get_mut(&worker_id).expect("its id was just read");
+            worker.take_lease(grant.number);
+            state.counts.leased -= 1;
+            end_task(state, effects, grant.task, unstarted(Failure::HeadStopped, now));
+        }
+        if force {
+            effects.kill(worker_id);
+        } else {
+            effects.ask_to_end(worker_id);
+        }
+    }
+}
+
+/// The grace period is over.
+pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
+    state.workers.keys().copied().collect::<Vec<_>>().into_iter().for_each(|worker| effects.kill(worker));
+}
+
+/// The newest tasks.
+pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize) -> TaskList {
+    let tasks: Vec<_> = state
+        .tasks
+        .iter_newest_first()
+        .take(limit)
+        .map(|(id, task)| state.report(id, task, phase(state, effects, id, task)))
+        .collect();
+    TaskList { left_out: state.tasks.len() - tasks.len(), forgotten: state.counts.forgotten, tasks }
+}
+
+/// One task with its result.
+pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<TaskReport> {
+    let task = state.tasks.get(id)?;
+    let mut report = state.report(id, task, phase(state, effects, id, task));
+    if let Progress::Ended(ended) = &task.progress
+        && let Outcome::Returned(value) = &ended.outcome
+    {
+        report.result = crate::value::to_json(value).ok();
+    }
+    Some(report)
+}
+
+/// Every worker.
+pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<WorkerReport> {
+    state
+        .workers
+        .iter()
+        .map(|(&id, worker)| {
+            let running =
+                worker.leases.iter().find(|grant| effects.claim_state(id, grant.number) == ClaimState::Claimed);
+            WorkerReport {
+                id,
+                pid: worker.pid,
+                state: match worker.phase {
+                    WorkerPhase::Starting => WorkerState::Starting,
+                    WorkerPhase::Stopping => WorkerState::Stopping,
+                    WorkerPhase::Ready if worker.leases.is_empty() => WorkerState::Idle,
+                    WorkerPhase::Ready => WorkerState::Busy,
+                },
+                uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
+                task: running.map(|grant| grant.task),
+                leases: worker.leases.len(),
+                tasks_ended: worker.tasks_ended,
+                tracing: worker.tracing.clone(),
+                hook_failure: worker.hook_failure.clone(),
+            }
+        })
+        .collect()
+}
+
+fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskState {
+    match &task.progress {
+        Progress::Waiting => TaskState::Waiting,
+        Progress::Ended(ended) => match ended.outcome {
+            Outcome::Failed(_) => TaskState::Failed,
+            Outcome::Returned(_) | Outcome::Completed => TaskState::Succeeded,
+        },
+        Progress::Leased { worker: worker_id } => {
+            let lease = state
+                .workers
+                .get(worker_id)
+                .and_then(|worker| worker.leases.iter().find(|grant| grant.task == id));
+            match lease.map(|grant| effects.claim_state(*worker_id, grant.number)) {
+                Some(ClaimState::Claimed) => TaskState::Running,
+                _ => TaskState::Leased,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reactor_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+//! The table of tasks.
+//!
+//! Ids are given out in order, so an id names its place: no hashing, and cost stays flat however many there are. Memory is taken and
+//! given back in segments, so there is never a moment at which a doubling table holds everything twice.
+
+use std::collections::VecDeque;
+
+use super::state::Task;
+use crate::task::TaskId;
+
+const SEGMENT: usize = 1024;
+
+/// Tasks by id.
+#[derive(Debug)]
+pub struct TaskTable {
+    segments: VecDeque<Segment>,
+    /// The id of the first entry of the first segment.
+    first: u64,
+    /// The id that the next task gets.
+    next: u64,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Segment {
+    entries: Vec<Option<Task>>,
+    live: usize,
+}
+
+impl Default for TaskTable {
+    fn default() -> TaskTable {
+        TaskTable { segments: VecDeque::new(), first: 1, next: 1, len: 0 }
+    }
+}
+
+impl TaskTable {
+    /// How many tasks there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The id that the next task gets.
+    pub fn next_id(&self) -> TaskId {
+        TaskId(self.next)
+    }
+
+    /// Adds a task and gives it the next id.
+    pub fn insert(&mut self, task: Task) -> TaskId {
+        if self.segments.back().is_none_or(|segment| segment.entries.len() == SEGMENT) {
+            self.segments.push_back(Segment { entries: Vec::with_capacity(SEGMENT), live: 0 });
+        }
+        let segment = self.segments.back_mut().expect("a segment with room was pushed if there was none");
+        segment.entries.push(Some(task));
+        segment.live += 1;
+        self.len += 1;
+        let id = TaskId(self.next);
+        self.next += 1;
+        id
+    }
+
+    pub fn get(&self, id: TaskId) -> Option<&Task> {
+        let (segment, entry) = self.place(id)?;
+        self.segments.get(segment)?.entries.get(entry)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+        let (segment, entry) = self.place(id)?;
+        self.segments.get_mut(segment)?.entries.get_mut(entry)?.as_mut()
+    }
+
+    /// Forgets a task.
+    pub fn remove(&mut self, id: TaskId) -> Option<Task> {
+        let (segment, entry) = self.place(id)?;
+        let segment = self.segments.get_mut(segment)?;
+        let task = segment.entries.get_mut(entry)?.take()?;
+        segment.live -= 1;
+        self.len -= 1;
+        while self.segments.front().is_some_and(|front| front.live == 0 && front.entries.len() == SEGMENT) {
+            self.segments.pop_front();
+            self.first += SEGMENT as u64;
+        }
+        Some(task)
+    }
+
+    /// Every task, newest first.
+    pub fn iter_newest_first(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        self.segments.iter().enumerate().rev().flat_map(move |(index, segment)| {
+            let first = self.first + (index * SEGMENT) as u64;
+            segment
+                .entries
+                .iter()
+                .enumerate()
+                .rev()
+                .filter_map(move |(entry, task)| Some((TaskId(first + entry as u64), task.as_ref()?)))
+        })
+    }
+
+    fn place(&self, id: TaskId) -> Option<(usize, usize)> {
+        let offset = usize::try_from(id.0.checked_sub(self.first)?).ok()?;
+        Some((offset / SEGMENT, offset % SEGMENT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_names_its_task_until_it_is_forgotten() {
+        let mut table = TaskTable::default();
+        let ids: Vec<_> = (0..3000).map(|tag| table.insert(Task::sample(tag))).collect();
+        assert_eq!((ids[0], ids[2999]), (TaskId(1), TaskId(3000)));
+        assert!(ids.iter().enumerate().all(|(tag, &id)| table.get(id).unwrap().tag == tag as u64));
+        for &id in &ids[..2500] {
+            assert!(table.remove(id).is_some());
+            assert!(table.get(id).is_none() && table.remove(id).is_none());
+        }
+        assert_eq!((table.len(), table.segments.len()), (500, 1), "empty segments are given back");
+        assert_eq!(table.get(TaskId(2600)).unwrap().tag, 2599);
+        assert!(table.get(TaskId(0)).is_none() && table.get(TaskId(3001)).is_none());
+        let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id).take(2).collect();
+        assert_eq!(newest, [TaskId(3000), TaskId(2999)]);
+        assert_eq!(table.insert(Task::sample(7)), TaskId(3001));
+    }
+}

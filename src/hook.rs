@@ -1,0 +1,43 @@
+//! The host's side of the boundary to modules: finds and loads them, runs the hook, lends tracing to tasks, calls tasks.
+//!
+//! ```text
+//!  hook module                      this process                           task module
+//!  on_setup makes a table ───────▶ Recorder wraps it in its own table ───▶ the SDK's proxy provider uses it
+//!                                   └─ every start, attribute, event, status and end is in the spool
+//! ```
+//!
+//! Modules are lent the recorder's table, never the hook's, so what the host promises about spans holds for hooks in any
+//! language and for a hook that breaks half-way.
+//!
+//! # When a hook or a module misbehaves
+//!
+//! 1. A library that does not pass a step of the loading staircase ([`ModuleError`]) is refused with the step, the file, what was
+//!    found and what to do. Nothing of it runs.
+//! 2. A panic is caught on the side where it happens and becomes an error with its message and place.
+//! 3. A hook that fails in a process leaves the process without it: tracer writes the spans itself ([`OwnTracing`]),
+//!    unless tracing is required.
+//! 4. A hook that does not return within its limit counts as failed. Its thread is left behind; it cannot be ended.
+//! 5. A library is never unloaded: its code may be on some thread's stack.
+//!
+//! Only [`module`](self) opens shared libraries, and only this part of tracer and the crates under `hooks` touch the ABI.
+
+mod builtin;
+mod error;
+mod import;
+mod module;
+mod own;
+mod recorder;
+mod search;
+mod setup;
+mod task;
+
+pub use error::{HookError, ModuleError};
+pub use import::ImportString;
+pub use module::{Module, ModuleDescription, ParameterDescription, TaskDescription};
+pub use own::OwnTracing;
+pub(crate) use own::random;
+pub use recorder::{ActiveSpan, Attribute, Recorder, SpanRequest, now_unix_nano};
+pub(crate) use search::is_path;
+pub use search::{Located, SearchPath};
+pub use setup::{HookCheck, HookRun, check_hook, run_hook};
+pub use task::{LoadedTask, TaskContext};

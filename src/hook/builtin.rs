@@ -1,0 +1,17 @@
+//! The modules that are linked into tracer, so that one copied binary traces on a bare machine.
+
+use tracer_abi as abi;
+
+type Entry = fn() -> *const abi::Module;
+
+const MODULES: [(&str, Entry); 2] = [("demo", tracer_demo::module), ("local_tmp_tracing", tracer_local_tmp_tracing::module)];
+
+/// The record of a built-in module.
+pub(super) fn find(name: &str) -> Option<*const abi::Module> {
+    MODULES.iter().find(|(known, _)| *known == name).map(|(_, entry)| entry())
+}
+
+/// What is built in.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    MODULES.iter().map(|(name, _)| *name)
+}

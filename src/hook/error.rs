@@ -1,0 +1,153 @@
+//! Why a module or a hook is refused: one variant for each step of the loading staircase.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracer_abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL};
+
+use crate::count::Elapsed;
+use crate::suggestion::nearest;
+
+/// A module that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModuleError {
+    /// No file of that name is where modules are looked for. Build it, or extend `TRACER_MODULE_PATH`.
+    NotFound { module: String, searched: Vec<PathBuf>, known: Vec<String> },
+    /// The path does not name a file.
+    NoFile { path: PathBuf },
+    /// The system's loader refuses the file: it is not a shared library, or needs something that is missing.
+    Unloadable { path: PathBuf, reason: String },
+    /// The library does not export the one symbol of a tracer module.
+    NoEntry { path: PathBuf },
+    /// The entry symbol is there, but what it returns is not the record of a module.
+    NoRecord { path: PathBuf },
+    /// The module was built against another version of the contract.
+    OtherAbi { path: PathBuf, major: u32, minor: u32, producer: String },
+    /// The module has no hook of that name.
+    NoSuchHook { module: String, place: String, attribute: String, hooks: Vec<String> },
+    /// The module has no task of that name.
+    NoSuchTask { module: String, place: String, function: String, tasks: Vec<String> },
+    /// The module's own preparation failed.
+    LoadFailed { place: String, reason: String },
+}
+
+impl fmt::Display for ModuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModuleError::NotFound { module, searched, known } => {
+                write!(f, "module `{module}` was not found: there is no `lib{module}.so` in ")?;
+                list(f, searched.iter().map(|path| path.display().to_string()))?;
+                match nearest(module, known.iter().map(String::as_str)) {
+                    Some(nearest) => write!(f, "\nDid you mean `{nearest}`?"),
+                    None => f.write_str("\n(hint: name its folder in TRACER_MODULE_PATH, or give the library's path)"),
+                }
+            }
+            ModuleError::NoFile { path } => write!(f, "module `{}` was not found: there is no such file", path.display()),
+            ModuleError::Unloadable { path, reason } => {
+                write!(f, "`{}` cannot be loaded as a shared library: {reason}", path.display())?;
+                f.write_str("\n(hint: a module is a cdylib for this system; check it with `file` and `ldd`)")
+            }
+            ModuleError::NoEntry { path } => {
+                write!(f, "`{}` is a shared library but not a tracer module: ", path.display())?;
+                write!(f, "it does not export `{ENTRY_SYMBOL}`")?;
+                f.write_str("\n(hint: a module in Rust is a cdylib that uses tracer-sdk; in C it includes tracer_abi.h)")
+            }
+            ModuleError::NoRecord { path } => {
+                write!(f, "`{}` exports `{ENTRY_SYMBOL}`, but it does not return the record of a module", path.display())
+            }
+            ModuleError::OtherAbi { path, major, minor, producer } => {
+                write!(f, "module `{}` speaks ABI {major}.{minor}", path.display())?;
+                if !producer.is_empty() {
+                    write!(f, " (built by {producer})")?;
+                }
+                write!(f, ", but this tracer speaks ABI {ABI_MAJOR}.{ABI_MINOR}")?;
+                f.write_str("\n(hint: rebuild the module with the tracer-sdk of this tracer)")
+            }
+            ModuleError::NoSuchHook { module, place, attribute, hooks } => {
+                write!(f, "module `{module}` ({place}) has no hook `{attribute}`; ")?;
+                owned(f, "hook", hooks, attribute)
+            }
+            ModuleError::NoSuchTask { module, place, function, tasks } => {
+                write!(f, "module `{module}` ({place}) has no task `{function}`; ")?;
+                owned(f, "task", tasks, function)
+            }
+            ModuleError::LoadFailed { place, reason } => {
+                write!(f, "the module {place} could not get ready to run tasks: {reason}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ModuleError {}
+
+/// Says which names there are, and which one may have been meant.
+fn owned(f: &mut fmt::Formatter<'_>, noun: &str, names: &[String], wanted: &str) -> fmt::Result {
+    if names.is_empty() {
+        return write!(f, "it has no {noun}s at all");
+    }
+    f.write_str("it has ")?;
+    list(f, names.iter().cloned())?;
+    match nearest(wanted, names.iter().map(String::as_str)) {
+        Some(nearest) => write!(f, "\nDid you mean `{nearest}`?"),
+        None => Ok(()),
+    }
+}
+
+/// `a`, `b` and `c`, each in backticks.
+fn list(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = String>) -> fmt::Result {
+    let items: Vec<_> = items.collect();
+    for (index, item) in items.iter().enumerate() {
+        let separator = match index {
+            0 => "",
+            _ if index + 1 == items.len() => " and ",
+            _ => ", ",
+        };
+        write!(f, "{separator}`{item}`")?;
+    }
+    Ok(())
+}
+
+/// A hook that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookError {
+    /// The text is not `module:attribute`.
+    ImportString { given: String },
+    /// Its module cannot be used.
+    Module(ModuleError),
+    /// The hook returned an error.
+    Failed { hook: String, place: String, reason: String },
+    /// The hook panicked.
+    Panicked { hook: String, place: String, reason: String },
+    /// The hook did not return in time.
+    TimedOut { hook: String, place: String, limit: Duration },
+    /// The process that tried the hook out died.
+    Died { hook: String, cause: String },
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HookError::ImportString { given } => {
+                write!(f, "a tracing hook is named `module:attribute`, but got `{given}`")?;
+                f.write_str("\n(hint: for example `local_tmp_tracing:setup_tracing`)")
+            }
+            HookError::Module(error) => error.fmt(f),
+            HookError::Failed { hook, place, reason } => write!(f, "hook `{hook}` ({place}) returned an error: {reason}"),
+            HookError::Panicked { hook, place, reason } => write!(f, "hook `{hook}` ({place}) panicked: {reason}"),
+            HookError::TimedOut { hook, place, limit } => {
+                write!(f, "hook `{hook}` ({place}) did not return within {}", Elapsed(*limit))?;
+                f.write_str("\n(hint: give it more time with --hook-timeout, or do slow work on a thread of its own)")
+            }
+            HookError::Died { hook, cause } => write!(f, "hook `{hook}` ended the process that tried it out: it {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for HookError {}
+
+impl From<ModuleError> for HookError {
+    fn from(error: ModuleError) -> HookError {
+        HookError::Module(error)
+    }
+}

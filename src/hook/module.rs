@@ -1,0 +1,312 @@
+//! Opens a library and checks it, step by step; the only place that opens shared libraries.
+//!
+//! Each step is safe only because the one before it passed: the file opens; it exports the one entry symbol; that returns
+//! a record with our mark; the record speaks our ABI; only then is the rest of it read.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::mem::{MaybeUninit, offset_of};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use serde::{Deserialize, Serialize};
+use tracer_abi as abi;
+
+use super::recorder::Recorder;
+use super::{Located, ModuleError, SearchPath, builtin};
+use crate::spool::record::slice;
+
+/// A module that has passed every step. It stays loaded as long as the process lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Module {
+    name: &'static str,
+    /// The library's path; none for a built-in module.
+    path: Option<&'static std::path::Path>,
+    record: &'static abi::Module,
+}
+
+/// What a module says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleDescription {
+    pub name: String,
+    pub library: Option<PathBuf>,
+    pub version: String,
+    pub abi: String,
+    pub producer: String,
+    pub hooks: Vec<HookDescription>,
+    pub tasks: Vec<TaskDescription>,
+}
+
+/// What a module says of a hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookDescription {
+    pub name: String,
+    pub doc: String,
+}
+
+/// What a module says of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskDescription {
+    pub name: String,
+    pub doc: String,
+    pub is_async: bool,
+    pub parameters: Vec<ParameterDescription>,
+    pub result_type: String,
+    pub code_function_name: String,
+    pub code_file_path: String,
+    pub code_line_number: u32,
+}
+
+/// What a module says of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParameterDescription {
+    pub name: String,
+    pub type_name: String,
+    pub is_optional: bool,
+}
+
+impl Module {
+    /// Finds a module and loads it.
+    pub fn load(search: &SearchPath, module: &str) -> Result<Module, ModuleError> {
+        Module::load_at(module, search.locate(module)?)
+    }
+
+    /// Loads a module from where it was found.
+    pub fn load_at(name: &str, located: Located) -> Result<Module, ModuleError> {
+        let name = name.to_owned();
+        match located {
+            Located::BuiltIn(builtin_name) => {
+                let record = builtin::find(&builtin_name).expect("only modules that are built in are located there");
+                check_record(record, PathBuf::from(&builtin_name)).map(|record| Module {
+                    name: String::leak(name),
+                    path: None,
+                    record,
+                })
+            }
+            Located::Library(path) => {
+                let record = check_record(open(&path)?, path.clone())?;
+                Ok(Module { name: String::leak(name), path: Some(Box::leak(path.into_boxed_path())), record })
+            }
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The library's path; none for a built-in module.
+    pub fn path(&self) -> Option<&'static std::path::Path> {
+        self.path
+    }
+
+    /// Where it is, in words.
+    pub fn place(&self) -> String {
+        self.path.map_or_else(|| "built in".into(), |path| path.display().to_string())
+    }
+
+    /// The hook of that name.
+    pub(super) fn hook(&self, attribute: &str) -> Result<&'static abi::Hook, ModuleError> {
+        let hooks = self.hooks();
+        hooks.iter().find(|hook| text(hook.name) == attribute).copied().ok_or_else(|| ModuleError::NoSuchHook {
+            module: self.name.into(),
+            place: self.place(),
+            attribute: attribute.into(),
+            hooks: hooks.iter().map(|hook| text(hook.name)).collect(),
+        })
+    }
+
+    /// The task of that name.
+    pub(super) fn task(&self, function: &str) -> Result<&'static abi::Task, ModuleError> {
+        let tasks = self.tasks();
+        tasks.iter().find(|task| text(task.name) == function).copied().ok_or_else(|| ModuleError::NoSuchTask {
+            module: self.name.into(),
+            place: self.place(),
+            function: function.into(),
+            tasks: tasks.iter().map(|task| text(task.name)).collect(),
+        })
+    }
+
+    /// Lends the process's tracing to the module, once, so that its tasks can run.
+    pub(super) fn get_ready(&self, tracing: Option<&'static Recorder>) -> Result<(), ModuleError> {
+        static READY: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+        let Some(on_load) = self.record.on_load else { return Ok(()) };
+        let mut ready = READY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ready = ready.get_or_insert_default();
+        let key = std::ptr::from_ref(self.record) as usize;
+        if ready.contains(&key) {
+            return Ok(());
+        }
+        let host = Box::leak(Box::new(abi::Host {
+            size: size_of::<abi::Host>(),
+            abi_major: abi::ABI_MAJOR,
+            abi_minor: abi::ABI_MINOR,
+            tracing: tracing.map_or(std::ptr::null(), Recorder::table),
+            host_log: Some(host_log),
+        }));
+        let mut reason = [0; 4096];
+        let mut error = abi::TextBuffer::new(&mut reason);
+        // SAFETY: the entry passed the staircase; `host` lives as long as the process.
+        let status = unsafe { on_load(host, &mut error) };
+        if status != abi::STATUS_OK {
+            let filled = error.filled();
+            return Err(ModuleError::LoadFailed {
+                place: self.place(),
+                reason: String::from_utf8_lossy(&reason[..filled]).into_owned(),
+            });
+        }
+        ready.insert(key);
+        Ok(())
+    }
+
+    /// Everything the module says of itself.
+    pub fn describe(&self) -> ModuleDescription {
+        ModuleDescription {
+            name: self.name.into(),
+            library: self.path.map(Into::into),
+            version: text(self.record.version),
+            abi: format!("{}.{}", self.record.abi_major, self.record.abi_minor),
+            producer: text(self.record.producer),
+            hooks: self
+                .hooks()
+                .iter()
+                .map(|hook| HookDescription { name: text(hook.name), doc: text(hook.doc) })
+                .collect(),
+            tasks: self.tasks().iter().map(|task| describe_task(task)).collect(),
+        }
+    }
+
+    fn hooks(&self) -> Vec<&'static abi::Hook> {
+        // SAFETY: the record passed the staircase, so the pointers are what the ABI says, and live for ever.
+        unsafe { slice(self.record.hooks, self.record.hook_count) }.iter().map(|&hook| keep(hook)).collect()
+    }
+
+    fn tasks(&self) -> Vec<&'static abi::Task> {
+        // SAFETY: as in `hooks`.
+        unsafe { slice(self.record.tasks, self.record.task_count) }.iter().map(|&task| keep(task)).collect()
+    }
+}
+
+fn describe_task(task: &abi::Task) -> TaskDescription {
+    // SAFETY: the record passed the staircase.
+    let parameters = unsafe { slice(task.parameters, task.parameter_count) };
+    TaskDescription {
+        name: text(task.name),
+        doc: text(task.doc),
+        is_async: task.is_async != 0,
+        parameters: parameters
+            .iter()
+            .map(|&parameter| {
+                // SAFETY: as above.
+                let parameter = unsafe { read_sized(parameter) };
+                ParameterDescription {
+                    name: text(parameter.name),
+                    type_name: text(parameter.type_name),
+                    is_optional: parameter.is_optional != 0,
+                }
+            })
+            .collect(),
+        result_type: text(task.result_type),
+        code_function_name: text(task.code_function_name),
+        code_file_path: text(task.code_file_path),
+        code_line_number: task.code_line_number,
+    }
+}
+
+/// Opens the library and calls its entry symbol. The library is never closed.
+fn open(path: &std::path::Path) -> Result<*const abi::Module, ModuleError> {
+    // RTLD_NOW: a symbol that is missing is said now and not at the first call. RTLD_LOCAL: two modules may use
+    // different versions of one crate.
+    // SAFETY: runs the library's initialisers; modules are trusted code.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        ModuleError::Unloadable { path: path.into(), reason: loader_reason(&reason, path) }
+    })?;
+    let entry = {
+        // SAFETY: the ABI gives the symbol this type.
+        let symbol = unsafe { library.get::<abi::ModuleEntry>(abi::ENTRY_SYMBOL) };
+        *symbol.map_err(|_| ModuleError::NoEntry { path: path.into() })?
+    };
+    std::mem::forget(library);
+    // SAFETY: the symbol has this type by contract.
+    Ok(unsafe { entry() })
+}
+
+/// The loader's reason without the path it begins with, which the message names already.
+fn loader_reason(reason: &str, path: &std::path::Path) -> String {
+    reason.strip_prefix(&format!("{}: ", path.display())).unwrap_or(reason).into()
+}
+
+/// Checks mark and ABI, reading only what never changes, and then the rest of the record.
+fn check_record(record: *const abi::Module, path: PathBuf) -> Result<&'static abi::Module, ModuleError> {
+    if record.is_null() || !record.is_aligned() {
+        return Err(ModuleError::NoRecord { path });
+    }
+    // SAFETY: a module's record begins with the mark; of anything else that a function of this name may return, eight
+    // bytes are read.
+    if unsafe { (&raw const (*record).magic).read() } != abi::MODULE_MAGIC {
+        return Err(ModuleError::NoRecord { path });
+    }
+    // SAFETY: with the mark, the first five fields are there in every version.
+    let (size, major, minor, producer) =
+        unsafe { ((*record).size, (*record).abi_major, (*record).abi_minor, (*record).producer) };
+    if major != abi::ABI_MAJOR {
+        return Err(ModuleError::OtherAbi { path, major, minor, producer: text(producer) });
+    }
+    // SAFETY: `size` is what the module compiled, and it speaks our major version.
+    let copy = unsafe { read_prefix(record, size) };
+    Ok(Box::leak(Box::new(copy)))
+}
+
+/// A sized record for as long as the process lives: itself when it is as large as ours, else a copy filled up with zeroes.
+fn keep<T>(record: *const T) -> &'static T {
+    // SAFETY: every sized record begins with its size.
+    let size = unsafe { record.cast::<usize>().read() };
+    if size >= size_of::<T>() {
+        // SAFETY: records of a module live as long as the process.
+        return unsafe { &*record };
+    }
+    // SAFETY: as above.
+    Box::leak(Box::new(unsafe { read_prefix(record, size) }))
+}
+
+/// Reads a record that begins with its size, filling up with zeroes what its writer did not know.
+///
+/// # Safety
+///
+/// `record` points to a record whose first field is its size, and `T` is one of the ABI's records, for which all zeroes
+/// are a valid value.
+pub(super) unsafe fn read_sized<T>(record: *const T) -> T {
+    // SAFETY: promised by the caller.
+    unsafe { read_prefix(record, record.cast::<usize>().read()) }
+}
+
+/// # Safety
+///
+/// As for [`read_sized`]; `size` bytes are readable.
+unsafe fn read_prefix<T>(record: *const T, size: usize) -> T {
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: promised by the caller; no more than a `T` is written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(record.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
+        copy.assume_init()
+    }
+}
+
+/// Copies a text that came over the ABI.
+pub(super) fn text(text: abi::Str) -> String {
+    // SAFETY: a `Str` in a record that passed the staircase is readable (rule 3 of the ABI).
+    String::from_utf8_lossy(unsafe { text.as_bytes() }).into_owned()
+}
+
+unsafe extern "C" fn host_log(level: u32, line: abi::Str) {
+    let level = match level {
+        abi::LOG_ERROR => "error",
+        abi::LOG_WARN => "warning",
+        _ => "info",
+    };
+    // A worker's stderr goes to its log in the session folder, and to whoever watches the running task.
+    eprintln!("tracer: {level}: {}", text(line));
+}
+
+const _: () = assert!(offset_of!(abi::Module, version) == 40, "the first five fields never change");

@@ -1,0 +1,290 @@
+//! Tracer's own tracing: for processes whose hook failed, so that their spans are in the span file all the same.
+//!
+//! It is a table like a hook's, and the recorder wraps it like a hook's. Ids are random; the parent's sampling decision is
+//! followed and a root is sampled; limits and samplers from the environment are not applied.
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tracer_abi as abi;
+use tracer_span_file::{ResourceJson, Rotation, SpanDirError, SpanFile};
+
+use super::module::read_sized;
+use super::recorder::now_unix_nano;
+use crate::spool::record::{EventRecord, LinkRecord, SpanRecord, own_attribute, slice};
+
+/// The state behind the table.
+pub struct OwnTracing {
+    resource: ResourceJson,
+    output: Mutex<Output>,
+}
+
+struct Output {
+    file: SpanFile,
+    /// Whole lines that are not in the file yet.
+    lines: Vec<u8>,
+}
+
+/// Lines kept while the file cannot be written to, in bytes. Beyond it they are dropped and counted.
+const BACKLOG_LIMIT: usize = 4 << 20;
+
+const SAMPLED: u8 = 1;
+const RANDOM: u8 = 2;
+
+impl OwnTracing {
+    /// Makes a table that writes to `<spans_dir>/<pid>.json`. It lives as long as the process.
+    pub fn table(spans_dir: &Path) -> Result<*const abi::Tracing, SpanDirError> {
+        let file = SpanFile::try_new(spans_dir, std::process::id(), Rotation::default())?;
+        let description: &'static str = format!("{}, written by tracer itself", file.path().display()).leak();
+        let pid = i64::from(std::process::id());
+        let instance = random::<16>().map(|byte| format!("{byte:02x}")).concat();
+        let resource: &'static [abi::KeyValue] = Box::leak(Box::new([
+            text_attribute("service.name", "tracer".into()),
+            text_attribute("service.version", crate::VERSION.into()),
+            text_attribute("service.instance.id", instance),
+            abi::KeyValue {
+                key: abi::Str::new("process.pid"),
+                value: abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: pid } },
+            },
+        ]));
+        // SAFETY: the attributes were made just now and live as long as the process.
+        let owned: Vec<_> = resource.iter().filter_map(|attribute| unsafe { own_attribute(attribute) }).collect();
+        let own = Box::leak(Box::new(OwnTracing {
+            resource: crate::spool::record::resource_json(&owned),
+            output: Mutex::new(Output { file, lines: Vec::new() }),
+        }));
+        Ok(Box::leak(Box::new(abi::Tracing {
+            size: size_of::<abi::Tracing>(),
+            data: ptr::from_mut(own).cast(),
+            tracer: Some(tracer),
+            tracer_release: Some(tracer_release),
+            span_start: Some(span_start),
+            span_trace_state: None,
+            span_set_attributes: Some(span_set_attributes),
+            span_add_event: Some(span_add_event),
+            span_add_link: Some(span_add_link),
+            span_set_status: Some(span_set_status),
+            span_update_name: Some(span_update_name),
+            span_end: Some(span_end),
+            span_release: Some(span_release),
+            commit: Some(commit),
+            flush: Some(flush),
+            shutdown: Some(flush),
+            resource: resource.as_ptr(),
+            resource_count: resource.len(),
+            description: abi::Str::new(description),
+        })))
+    }
+
+    fn output(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn text_attribute(key: &'static str, value: String) -> abi::KeyValue {
+    let value = abi::ValueUnion { str_: abi::Str::new(value.leak()) };
+    abi::KeyValue { key: abi::Str::new(key), value: abi::Value { tag: abi::VALUE_STR, as_: value } }
+}
+
+/// Random bytes, as OpenTelemetry wants ids to be; never all zero, which would be no id.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    while bytes.iter().all(|&byte| byte == 0) {
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        assert!(filled.is_ok_and(|count| count == N), "the kernel has random bytes, up to 256 at once");
+    }
+    bytes
+}
+
+struct OwnTracer {
+    own: *const OwnTracing,
+    scope: String,
+}
+
+struct OwnSpan {
+    own: *const OwnTracing,
+    record: SpanRecord,
+    has_ended: bool,
+}
+
+fn lossy(text: abi::Str) -> String {
+    // SAFETY: borrowed for the call, by contract of the ABI.
+    String::from_utf8_lossy(unsafe { text.as_bytes() }).into_owned()
+}
+
+// The functions of the table. The recorder is their only caller: it guards every span, catches panics, and passes nothing but
+// what this table handed out.
+
+unsafe extern "C" fn tracer(data: *mut c_void, scope: *const abi::Scope) -> *mut c_void {
+    // SAFETY: the scope is borrowed for the call.
+    let scope = lossy(unsafe { read_sized(scope) }.name);
+    Box::into_raw(Box::new(OwnTracer { own: data.cast(), scope })).cast()
+}
+
+unsafe extern "C" fn tracer_release(tracer: *mut c_void) {
+    // SAFETY: made by `tracer`, given back once.
+    drop(unsafe { Box::from_raw(tracer.cast::<OwnTracer>()) });
+}
+
+unsafe extern "C" fn span_start(
+    tracer: *mut c_void,
+    start: *const abi::SpanStart,
+    started: *mut abi::SpanStarted,
+) -> *mut c_void {
+    // SAFETY: the tracer is ours, and the rest is lent for the call.
+    let (tracer, start, started) = unsafe { (&*tracer.cast::<OwnTracer>(), read_sized(start), &mut *started) };
+    // SAFETY: null or lent for the call.
+    let parent = unsafe { start.parent.as_ref() }.filter(|parent| parent.trace_id != [0; 16]);
+    started.trace_id = parent.map_or_else(random, |parent| parent.trace_id);
+    started.span_id = random();
+    started.trace_flags = parent.map_or(SAMPLED | RANDOM, |parent| parent.trace_flags & (SAMPLED | RANDOM));
+    started.has_trace_state = 0;
+    started.is_recording = started.trace_flags & SAMPLED;
+    if started.is_recording == 0 {
+        return ptr::null_mut();
+    }
+    let mut record = SpanRecord {
+        name: lossy(start.name),
+        scope: tracer.scope.clone(),
+        trace_id: started.trace_id,
+        span_id: started.span_id,
+        parent_span_id: parent.map(|parent| parent.span_id),
+        trace_state: parent.map(|parent| lossy(parent.trace_state)).unwrap_or_default(),
+        kind: start.kind,
+        start_time_unix_nano: start.start_time_unix_nano,
+        ..SpanRecord::default()
+    };
+    // SAFETY: what `start` points to is lent for the call.
+    unsafe {
+        set_attributes(&mut record, slice(start.attributes, start.attribute_count));
+        slice(start.links, start.link_count).iter().for_each(|&link| add_link(&mut record, &read_sized(link)));
+        slice(start.events, start.event_count).iter().for_each(|&event| add_event(&mut record, &read_sized(event)));
+    }
+    Box::into_raw(Box::new(OwnSpan { own: tracer.own, record, has_ended: false })).cast()
+}
+
+/// # Safety
+///
+/// What the attributes point to is readable.
+unsafe fn set_attributes(record: &mut SpanRecord, attributes: &[abi::KeyValue]) {
+    for attribute in attributes {
+        // SAFETY: promised by the caller.
+        if let Some((key, value)) = unsafe { own_attribute(attribute) } {
+            record.set_attribute(&key, value);
+        }
+    }
+}
+
+/// # Safety
+///
+/// What the event points to is readable.
+unsafe fn add_event(record: &mut SpanRecord, event: &abi::Event) {
+    // SAFETY: promised by the caller.
+    let attributes = unsafe { slice(event.attributes, event.attribute_count) };
+    record.events.push(EventRecord {
+        name: lossy(event.name),
+        time_unix_nano: if event.time_unix_nano == 0 { now_unix_nano() } else { event.time_unix_nano },
+        // SAFETY: promised by the caller.
+        attributes: attributes.iter().filter_map(|attribute| unsafe { own_attribute(attribute) }).collect(),
+    });
+}
+
+/// # Safety
+///
+/// What the link points to is readable.
+unsafe fn add_link(record: &mut SpanRecord, link: &abi::Link) {
+    // SAFETY: promised by the caller.
+    let attributes = unsafe { slice(link.attributes, link.attribute_count) };
+    record.links.push(LinkRecord {
+        trace_id: link.context.trace_id,
+        span_id: link.context.span_id,
+        trace_state: lossy(link.context.trace_state),
+        // SAFETY: promised by the caller.
+        attributes: attributes.iter().filter_map(|attribute| unsafe { own_attribute(attribute) }).collect(),
+    });
+}
+
+/// # Safety
+///
+/// `span` is a handle of this table that is not released, and nobody else uses it now.
+unsafe fn own_span<'a>(span: *mut c_void) -> &'a mut OwnSpan {
+    // SAFETY: promised by the caller.
+    unsafe { &mut *span.cast::<OwnSpan>() }
+}
+
+unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const abi::KeyValue, count: usize) {
+    // SAFETY: see above the functions of the table.
+    unsafe { set_attributes(&mut own_span(span).record, slice(attributes, count)) };
+}
+
+unsafe extern "C" fn span_add_event(span: *mut c_void, event: *const abi::Event) {
+    // SAFETY: see above the functions of the table.
+    unsafe { add_event(&mut own_span(span).record, &read_sized(event)) };
+}
+
+unsafe extern "C" fn span_add_link(span: *mut c_void, link: *const abi::Link) {
+    // SAFETY: see above the functions of the table.
+    unsafe { add_link(&mut own_span(span).record, &read_sized(link)) };
+}
+
+unsafe extern "C" fn span_set_status(span: *mut c_void, code: u32, description: abi::Str) {
+    // SAFETY: see above the functions of the table.
+    let record = &mut unsafe { own_span(span) }.record;
+    let is_known = matches!(code, abi::SPAN_STATUS_OK | abi::SPAN_STATUS_ERROR);
+    if is_known && record.status != abi::SPAN_STATUS_OK {
+        record.status = code;
+        record.status_description = lossy(description);
+    }
+}
+
+unsafe extern "C" fn span_update_name(span: *mut c_void, name: abi::Str) {
+    // SAFETY: see above the functions of the table.
+    unsafe { own_span(span) }.record.name = lossy(name);
+}
+
+unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
+    // SAFETY: see above the functions of the table.
+    let span = unsafe { own_span(span) };
+    if std::mem::replace(&mut span.has_ended, true) {
+        return;
+    }
+    span.record.end_time_unix_nano = end_time_unix_nano;
+    // SAFETY: the state lives as long as the process.
+    let own = unsafe { &*span.own };
+    let mut output = own.output();
+    if output.lines.len() > BACKLOG_LIMIT {
+        output.file.count_dropped(1);
+    } else {
+        span.record.write_line(&mut output.lines, &own.resource);
+    }
+}
+
+unsafe extern "C" fn span_release(span: *mut c_void) {
+    // SAFETY: made by `span_start`, given back once.
+    drop(unsafe { Box::from_raw(span.cast::<OwnSpan>()) });
+}
+
+unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: the state lives as long as the process.
+    let mut output = unsafe { &*data.cast::<OwnTracing>() }.output();
+    let lines = std::mem::take(&mut output.lines);
+    match output.file.append(&lines) {
+        Ok(()) => abi::STATUS_OK,
+        Err(problem) => {
+            output.lines = lines[problem.consumed()..].to_vec();
+            // SAFETY: null or lent for the call.
+            if let Some(error) = unsafe { error.as_mut() } {
+                // SAFETY: as above.
+                unsafe { error.write(&problem.to_string()) };
+            }
+            abi::STATUS_FAILED
+        }
+    }
+}
+
+unsafe extern "C" fn flush(data: *mut c_void, _timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: see above the functions of the table.
+    unsafe { commit(data, error) }
+}

@@ -1,0 +1,720 @@
+//! The table that tracer lends to modules, and uses itself: the hook's, with every span recorded in the spool on the way.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tracer_abi as abi;
+
+use super::module::{read_sized, text};
+use crate::propagation::{TraceContext, TraceParent};
+use crate::spool::record::slice;
+use crate::spool::{SlotIndex, SpanOpening, Spool};
+
+/// One process's tracing: the hook's table, wrapped.
+///
+/// Threads: any. Lives as long as the process, because modules keep pointers to its table.
+pub struct Recorder {
+    /// What is lent. Its `data` is this recorder.
+    lent: abi::Tracing,
+    hook: abi::Tracing,
+    /// None only in processes that have nowhere to put one; their spans do not survive them.
+    spool: Option<&'static Spool>,
+    /// The hook's tracer for the spans that tracer itself makes.
+    own_tracer: Mutex<*mut c_void>,
+    /// The task that runs now; 0 for none.
+    running_task: AtomicU64,
+}
+
+// SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
+unsafe impl Send for Recorder {}
+// SAFETY: as above.
+unsafe impl Sync for Recorder {}
+
+/// A tracer handle: the hook's, and the scope's name for the spool.
+struct RecordedTracer {
+    recorder: &'static Recorder,
+    tracer: *mut c_void,
+    scope: Vec<u8>,
+}
+
+/// A span handle: the hook's, and the slot. Calls of a module for one span may overlap, those to the hook may not: hence
+/// the lock, which also guards the slot.
+struct RecordedSpan {
+    recorder: &'static Recorder,
+    slot: Option<SlotIndex>,
+    state: Mutex<SpanState>,
+}
+
+struct SpanState {
+    span: *mut c_void,
+    has_ended: bool,
+}
+
+/// The name of the instrumentation scope of tracer's own spans.
+const SCOPE: &str = "tracer";
+
+/// What tracer says when it starts a span of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanRequest<'a> {
+    pub name: &'a str,
+    /// One of `tracer_abi::SPAN_KIND_*`.
+    pub kind: u32,
+    pub parent: Option<&'a TraceContext>,
+    /// Whether `parent` is in another process.
+    pub is_parent_remote: bool,
+    /// The W3C baggage of the parent context; empty for none.
+    pub baggage: &'a str,
+    /// 0 for now.
+    pub start_time_unix_nano: u64,
+    pub attributes: &'a [(&'a str, Attribute<'a>)],
+    /// Whether this is the span of an attempt.
+    pub is_attempt: bool,
+}
+
+/// An attribute's value, as tracer sets them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Attribute<'a> {
+    Str(&'a str),
+    I64(i64),
+    Bool(bool),
+}
+
+impl<'a> From<&'a str> for Attribute<'a> {
+    fn from(value: &'a str) -> Attribute<'a> {
+        Attribute::Str(value)
+    }
+}
+
+impl From<i64> for Attribute<'_> {
+    fn from(value: i64) -> Self {
+        Attribute::I64(value)
+    }
+}
+
+impl From<u64> for Attribute<'_> {
+    fn from(value: u64) -> Self {
+        Attribute::I64(i64::try_from(value).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<u32> for Attribute<'_> {
+    fn from(value: u32) -> Self {
+        Attribute::I64(value.into())
+    }
+}
+
+/// A span that tracer itself has started. Dropping it ends it.
+pub struct ActiveSpan {
+    /// A [`RecordedSpan`]; null when nothing is recorded.
+    handle: *mut c_void,
+    context: TraceContext,
+    is_recording: bool,
+}
+
+impl Recorder {
+    /// Wraps a hook's table. `hook` lives as long as the process.
+    pub fn install(hook: *const abi::Tracing, spool: Option<&'static Spool>) -> &'static Recorder {
+        // SAFETY: a table that a hook returned, or one of tracer's own; both begin with their size.
+        let hook: abi::Tracing = unsafe { read_sized(hook) };
+        if let Some(spool) = spool {
+            // SAFETY: the resource lives as long as the process.
+            unsafe { spool.set_resource(slice(hook.resource, hook.resource_count)) };
+        }
+        let lent = abi::Tracing {
+            size: size_of::<abi::Tracing>(),
+            data: ptr::null_mut(),
+            tracer: Some(tracer),
+            tracer_release: Some(tracer_release),
+            span_start: Some(span_start),
+            span_trace_state: hook.span_trace_state.is_some().then_some(span_trace_state as _),
+            span_set_attributes: Some(span_set_attributes),
+            span_add_event: Some(span_add_event),
+            span_add_link: Some(span_add_link),
+            span_set_status: Some(span_set_status),
+            span_update_name: Some(span_update_name),
+            span_end: Some(span_end),
+            span_release: Some(span_release),
+            commit: Some(commit),
+            flush: Some(flush),
+            shutdown: Some(shutdown),
+            resource: hook.resource,
+            resource_count: hook.resource_count,
+            description: hook.description,
+        };
+        let recorder = Box::leak(Box::new(Recorder {
+            lent,
+            hook,
+            spool,
+            own_tracer: Mutex::new(ptr::null_mut()),
+            running_task: AtomicU64::new(0),
+        }));
+        recorder.lent.data = ptr::from_mut(recorder).cast();
+        let recorder: &'static Recorder = recorder;
+        *lock(&recorder.own_tracer) = recorder.tracer(SCOPE, crate::VERSION);
+        recorder
+    }
+
+    /// The table for modules.
+    pub fn table(&self) -> *const abi::Tracing {
+        &raw const self.lent
+    }
+
+    /// What happens to spans, for people to read.
+    pub fn description(&self) -> String {
+        text(self.hook.description)
+    }
+
+    /// Says which task runs from now on; 0 for none. Spans remember it.
+    pub fn set_running_task(&self, task: u64) {
+        self.running_task.store(task, Relaxed);
+    }
+
+    /// Starts a span of tracer's own.
+    pub fn start(&'static self, request: &SpanRequest<'_>) -> ActiveSpan {
+        let attributes: Vec<_> = request.attributes.iter().map(key_value).collect();
+        let parent = request.parent.map(|parent| abi::SpanContext {
+            size: size_of::<abi::SpanContext>(),
+            trace_id: parent.parent.trace_id,
+            span_id: parent.parent.span_id,
+            trace_flags: parent.parent.flags,
+            is_remote: request.is_parent_remote.into(),
+            trace_state: abi::Str::new(&parent.trace_state),
+        });
+        let start = abi::SpanStart {
+            size: size_of::<abi::SpanStart>(),
+            name: abi::Str::new(request.name),
+            kind: request.kind,
+            start_time_unix_nano: request.start_time_unix_nano,
+            parent: parent.as_ref().map_or(ptr::null(), ptr::from_ref),
+            attributes: attributes.as_ptr(),
+            attribute_count: attributes.len(),
+            links: ptr::null(),
+            link_count: 0,
+            events: ptr::null(),
+            event_count: 0,
+            baggage: abi::Str::new(request.baggage),
+        };
+        let mut started = empty_started();
+        let tracer = *lock(&self.own_tracer);
+        // SAFETY: everything in `start` is borrowed from locals; the tracer is a RecordedTracer or null.
+        let handle = unsafe { self.start_recorded(tracer.cast(), &start, &mut started, request.is_attempt) };
+        let trace_state = match (&request.parent, started.has_trace_state != 0) {
+            (_, true) => trace_state_of(handle),
+            (Some(parent), false) => parent.trace_state.clone(),
+            (None, false) => String::new(),
+        };
+        ActiveSpan {
+            handle,
+            context: TraceContext {
+                parent: TraceParent {
+                    trace_id: started.trace_id,
+                    span_id: started.span_id,
+                    flags: started.trace_flags,
+                },
+                trace_state,
+            },
+            is_recording: started.is_recording != 0,
+        }
+    }
+
+    /// Puts every span that has ended where a SIGKILL of this process cannot reach it: the spool has it already, and
+    /// the span file gets it if the hook writes one.
+    pub fn commit(&self) -> Result<(), String> {
+        self.hand_over(|recorder, error| {
+            // SAFETY: the hook's own function with the hook's own data.
+            recorder.hook.commit.map_or(abi::STATUS_NOT_DURABLE, |commit| unsafe { commit(recorder.hook.data, error) })
+        })
+        .map(drop)
+    }
+
+    /// Delivers what is queued, and ends the hook's tracing. After it, nothing is left for others to finish when
+    /// it succeeds, and the spool's file is removed.
+    pub fn shutdown(&self, timeout: Duration) -> Result<(), String> {
+        let committed = self.commit();
+        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let status = self.hand_over(|recorder, error| {
+            // SAFETY: the hook's own function with the hook's own data.
+            recorder.hook.shutdown.map_or(abi::STATUS_OK, |shutdown| unsafe {
+                shutdown(recorder.hook.data, timeout, error)
+            })
+        });
+        let outcome = committed.and(status.map(drop));
+        if let (Some(spool), Ok(())) = (self.spool, &outcome) {
+            spool.remove();
+        }
+        outcome
+    }
+
+    /// Runs one of the hook's functions that deliver spans, and frees the slots of those delivered.
+    fn hand_over(&self, deliver: impl FnOnce(&Recorder, &mut abi::TextBuffer) -> u32) -> Result<u32, String> {
+        let batch = self.spool.map(Spool::take_handed_over);
+        let mut reason = [0; 1024];
+        let mut error = abi::TextBuffer::new(&mut reason);
+        let status = deliver(self, &mut error);
+        if let (Some(spool), Some(batch)) = (self.spool, batch) {
+            match status {
+                abi::STATUS_OK | abi::STATUS_ALREADY => spool.written(batch),
+                _ => spool.not_written(batch),
+            }
+        }
+        let filled = error.filled();
+        match status {
+            abi::STATUS_OK | abi::STATUS_ALREADY | abi::STATUS_NOT_DURABLE => Ok(status),
+            abi::STATUS_TIMED_OUT => Err("the hook did not deliver its spans in time".into()),
+            _ => Err(String::from_utf8_lossy(&reason[..filled]).into_owned()),
+        }
+    }
+
+    fn tracer(&'static self, name: &str, version: &str) -> *mut c_void {
+        let scope = abi::Scope {
+            size: size_of::<abi::Scope>(),
+            name: abi::Str::new(name),
+            version: abi::Str::new(version),
+            schema_url: abi::Str::EMPTY,
+            attributes: ptr::null(),
+            attribute_count: 0,
+        };
+        // SAFETY: `data` of the lent table is this recorder, and the scope is borrowed for the call.
+        unsafe { tracer(self.lent.data, &scope) }
+    }
+
+    /// Starts a span with the hook, and records it.
+    ///
+    /// # Safety
+    ///
+    /// `tracer` is null or a [`RecordedTracer`]; what `start` points to is readable.
+    unsafe fn start_recorded(
+        &'static self,
+        tracer: *const RecordedTracer,
+        start: &abi::SpanStart,
+        started: &mut abi::SpanStarted,
+        is_attempt: bool,
+    ) -> *mut c_void {
+        // SAFETY: promised by the caller.
+        let (Some(tracer), Some(span_start)) = (unsafe { tracer.as_ref() }, self.hook.span_start) else {
+            return ptr::null_mut();
+        };
+        // The hook and the spool get the same time, and the hook a struct of the size that this host knows.
+        let start_time_unix_nano =
+            if start.start_time_unix_nano == 0 { now_unix_nano() } else { start.start_time_unix_nano };
+        let start = abi::SpanStart { size: size_of::<abi::SpanStart>(), start_time_unix_nano, ..copy_start(start) };
+        // SAFETY: the hook's function with the hook's tracer; borrowed for the call.
+        let span = unsafe { span_start(tracer.tracer, &start, started) };
+        if started.is_recording == 0 && span.is_null() {
+            return ptr::null_mut();
+        }
+        let slot = self.spool.filter(|_| started.is_recording != 0).and_then(|spool| {
+            // SAFETY: promised by the caller.
+            let (parent, name) = unsafe { (start.parent.as_ref(), start.name.as_bytes()) };
+            let slot = spool.open(&SpanOpening {
+                trace_id: started.trace_id,
+                span_id: started.span_id,
+                parent_span_id: parent.map_or([0; 8], |parent| parent.span_id),
+                // SAFETY: promised by the caller.
+                trace_state: parent.map_or(&[], |parent| unsafe { parent.trace_state.as_bytes() }),
+                start_time_unix_nano,
+                kind: start.kind,
+                name,
+                scope: &tracer.scope,
+                task_id: self.running_task.load(Relaxed),
+                is_attempt,
+            })?;
+            // SAFETY: promised by the caller.
+            unsafe {
+                spool.set_attributes(slot, slice(start.attributes, start.attribute_count));
+                for &link in slice(start.links, start.link_count) {
+                    spool.add_link(slot, &read_sized(link));
+                }
+                for &event in slice(start.events, start.event_count) {
+                    spool.add_event(slot, &read_sized(event), start_time_unix_nano);
+                }
+            }
+            Some(slot)
+        });
+        let state = Mutex::new(SpanState { span, has_ended: false });
+        Box::into_raw(Box::new(RecordedSpan { recorder: self, slot, state })).cast()
+    }
+}
+
+impl RecordedSpan {
+    /// Does something to a span that has not ended, in the spool and with the hook.
+    fn change(&self, record: impl FnOnce(&Spool, SlotIndex), tell: impl FnOnce(&abi::Tracing, *mut c_void)) {
+        let state = lock(&self.state);
+        if state.has_ended {
+            return;
+        }
+        if let (Some(spool), Some(slot)) = (self.recorder.spool, self.slot) {
+            record(spool, slot);
+        }
+        if !state.span.is_null() {
+            tell(&self.recorder.hook, state.span);
+        }
+    }
+
+    fn end(&self, end_time_unix_nano: u64) {
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.has_ended, true) {
+            return;
+        }
+        let end_time_unix_nano = if end_time_unix_nano == 0 { now_unix_nano() } else { end_time_unix_nano };
+        let recorded = self.recorder.spool.zip(self.slot);
+        if let Some((spool, slot)) = recorded {
+            spool.end(slot, end_time_unix_nano);
+        }
+        if let (Some(span_end), false) = (self.recorder.hook.span_end, state.span.is_null()) {
+            // SAFETY: the hook's span, which is not released; calls do not overlap under the lock.
+            unsafe { span_end(state.span, end_time_unix_nano) };
+        }
+        if let Some((spool, slot)) = recorded {
+            spool.handed_over(slot);
+        }
+    }
+}
+
+impl ActiveSpan {
+    /// What to propagate.
+    pub fn context(&self) -> &TraceContext {
+        &self.context
+    }
+
+    /// Whether attributes are kept; when not, there is no need to work them out.
+    pub fn is_recording(&self) -> bool {
+        self.is_recording
+    }
+
+    /// The handle to lend to a module; null when nothing is recorded.
+    pub(super) fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    pub fn set_attributes(&self, attributes: &[(&str, Attribute<'_>)]) {
+        let attributes: Vec<_> = attributes.iter().map(key_value).collect();
+        // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
+        unsafe { span_set_attributes(self.handle, attributes.as_ptr(), attributes.len()) };
+    }
+
+    pub fn add_event(&self, name: &str, attributes: &[(&str, Attribute<'_>)]) {
+        let attributes: Vec<_> = attributes.iter().map(key_value).collect();
+        let event = abi::Event {
+            size: size_of::<abi::Event>(),
+            name: abi::Str::new(name),
+            time_unix_nano: 0,
+            attributes: attributes.as_ptr(),
+            attribute_count: attributes.len(),
+        };
+        // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
+        unsafe { span_add_event(self.handle, &event) };
+    }
+
+    /// Sets the status to ERROR.
+    pub fn set_error(&self, description: &str) {
+        // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
+        unsafe { span_set_status(self.handle, abi::SPAN_STATUS_ERROR, abi::Str::new(description)) };
+    }
+
+    /// Ends the span now.
+    pub fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for ActiveSpan {
+    fn drop(&mut self) {
+        // SAFETY: the handle is null or a RecordedSpan, and this is its only owner.
+        unsafe { span_release(self.handle) };
+    }
+}
+
+/// Nanoseconds since the Unix epoch.
+pub fn now_unix_nano() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn key_value<'a>((key, value): &(&'a str, Attribute<'a>)) -> abi::KeyValue {
+    let value = match value {
+        Attribute::Str(value) => {
+            abi::Value { tag: abi::VALUE_STR, as_: abi::ValueUnion { str_: abi::Str::new(value) } }
+        }
+        Attribute::I64(value) => abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: *value } },
+        Attribute::Bool(value) => {
+            abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: u8::from(*value) } }
+        }
+    };
+    abi::KeyValue { key: abi::Str::new(key), value }
+}
+
+fn empty_started() -> abi::SpanStarted {
+    abi::SpanStarted {
+        size: size_of::<abi::SpanStarted>(),
+        trace_id: [0; 16],
+        span_id: [0; 8],
+        trace_flags: 0,
+        is_recording: 0,
+        has_trace_state: 0,
+    }
+}
+
+fn copy_start(start: &abi::SpanStart) -> abi::SpanStart {
+    // SAFETY: a plain struct of borrowed pointers, which the copy borrows for as long as the call.
+    unsafe { read_sized(start) }
+}
+
+fn trace_state_of(handle: *mut c_void) -> String {
+    let mut buffer = vec![0; 8192];
+    let mut out = abi::TextBuffer::new(&mut buffer);
+    // SAFETY: the handle is null or a RecordedSpan; the buffer is lent for the call.
+    unsafe { span_trace_state(handle, &mut out) };
+    let filled = out.filled();
+    String::from_utf8_lossy(&buffer[..filled]).into_owned()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks guard is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `body`; a panic ends here, because unwinding out of an `extern "C"` function aborts the process.
+fn guard<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// # Safety
+///
+/// `span` is null or a handle that `span_start` of the lent table returned and that is not released.
+unsafe fn recorded<'a>(span: *mut c_void) -> Option<&'a RecordedSpan> {
+    // SAFETY: promised by the caller.
+    unsafe { span.cast::<RecordedSpan>().as_ref() }
+}
+
+// The lent table. `data`, `tracer` and `span` are what this table handed out, by contract of the ABI.
+
+unsafe extern "C" fn tracer(data: *mut c_void, scope: *const abi::Scope) -> *mut c_void {
+    guard(ptr::null_mut(), || {
+        // SAFETY: `data` is the recorder, which lives as long as the process.
+        let recorder: &'static Recorder = unsafe { &*data.cast::<Recorder>() };
+        let Some(tracer) = recorder.hook.tracer else { return ptr::null_mut() };
+        // SAFETY: the hook's function with the hook's data; the scope is borrowed for the call.
+        let (tracer, scope) = unsafe { (tracer(recorder.hook.data, scope), read_sized(scope)) };
+        if tracer.is_null() {
+            return ptr::null_mut();
+        }
+        // SAFETY: borrowed for the call.
+        let scope = unsafe { scope.name.as_bytes() }.to_vec();
+        Box::into_raw(Box::new(RecordedTracer { recorder, tracer, scope })).cast()
+    })
+}
+
+unsafe extern "C" fn tracer_release(tracer: *mut c_void) {
+    guard((), || {
+        if tracer.is_null() {
+            return;
+        }
+        // SAFETY: made by `tracer`, and given back once.
+        let tracer = unsafe { Box::from_raw(tracer.cast::<RecordedTracer>()) };
+        if let Some(release) = tracer.recorder.hook.tracer_release {
+            // SAFETY: the hook's tracer, given back once.
+            unsafe { release(tracer.tracer) };
+        }
+    });
+}
+
+unsafe extern "C" fn span_start(
+    tracer: *mut c_void,
+    span: *const abi::SpanStart,
+    started: *mut abi::SpanStarted,
+) -> *mut c_void {
+    guard(ptr::null_mut(), || {
+        let mut local = empty_started();
+        // SAFETY: made by `tracer`.
+        let Some(recorder) = (unsafe { tracer.cast::<RecordedTracer>().as_ref() }).map(|tracer| tracer.recorder) else {
+            return ptr::null_mut();
+        };
+        // SAFETY: `span` is borrowed for the call.
+        let handle = unsafe { recorder.start_recorded(tracer.cast(), &read_sized(span), &mut local, false) };
+        // SAFETY: the caller says how large its struct is; no more than that is written, and its size stays.
+        unsafe {
+            let size = (*started).size.min(size_of::<abi::SpanStarted>());
+            local.size = (*started).size;
+            ptr::copy_nonoverlapping(ptr::from_ref(&local).cast::<u8>(), started.cast::<u8>(), size);
+        }
+        handle
+    })
+}
+
+unsafe extern "C" fn span_trace_state(span: *mut c_void, out: *mut abi::TextBuffer) {
+    guard((), || {
+        // SAFETY: a handle of this table.
+        let Some(span) = (unsafe { recorded(span) }) else { return };
+        let state = lock(&span.state);
+        if let (Some(trace_state), false) = (span.recorder.hook.span_trace_state, state.span.is_null()) {
+            // SAFETY: the hook's span, which is not released.
+            unsafe { trace_state(state.span, out) };
+        }
+    });
+}
+
+unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const abi::KeyValue, count: usize) {
+    guard((), || {
+        // SAFETY: a handle of this table; the attributes are borrowed for the call.
+        let (Some(span), attributes) = (unsafe { (recorded(span), slice(attributes, count)) }) else { return };
+        span.change(
+            // SAFETY: as above.
+            |spool, slot| unsafe { spool.set_attributes(slot, attributes) },
+            |hook, span| {
+                if let Some(set) = hook.span_set_attributes {
+                    // SAFETY: the hook's span, which is not released.
+                    unsafe { set(span, attributes.as_ptr(), attributes.len()) };
+                }
+            },
+        );
+    });
+}
+
+unsafe extern "C" fn span_add_event(span: *mut c_void, event: *const abi::Event) {
+    guard((), || {
+        // SAFETY: a handle of this table; the event is borrowed for the call.
+        let (Some(span), mut event) = (unsafe { (recorded(span), read_sized(event)) }) else { return };
+        event.size = size_of::<abi::Event>();
+        if event.time_unix_nano == 0 {
+            event.time_unix_nano = now_unix_nano();
+        }
+        span.change(
+            // SAFETY: as above.
+            |spool, slot| unsafe { spool.add_event(slot, &event, event.time_unix_nano) },
+            |hook, span| {
+                if let Some(add) = hook.span_add_event {
+                    // SAFETY: the hook's span, which is not released.
+                    unsafe { add(span, &event) };
+                }
+            },
+        );
+    });
+}
+
+unsafe extern "C" fn span_add_link(span: *mut c_void, link: *const abi::Link) {
+    guard((), || {
+        // SAFETY: a handle of this table; the link is borrowed for the call.
+        let (Some(span), mut link) = (unsafe { (recorded(span), read_sized(link)) }) else { return };
+        link.size = size_of::<abi::Link>();
+        span.change(
+            // SAFETY: as above.
+            |spool, slot| unsafe { spool.add_link(slot, &link) },
+            |hook, span| {
+                if let Some(add) = hook.span_add_link {
+                    // SAFETY: the hook's span, which is not released.
+                    unsafe { add(span, &link) };
+                }
+            },
+        );
+    });
+}
+
+unsafe extern "C" fn span_set_status(span: *mut c_void, code: u32, description: abi::Str) {
+    guard((), || {
+        // SAFETY: a handle of this table; the description is borrowed for the call.
+        let (Some(span), bytes) = (unsafe { (recorded(span), description.as_bytes()) }) else { return };
+        span.change(
+            |spool, slot| spool.set_status(slot, code, bytes),
+            |hook, span| {
+                if let Some(set) = hook.span_set_status {
+                    // SAFETY: the hook's span, which is not released.
+                    unsafe { set(span, code, description) };
+                }
+            },
+        );
+    });
+}
+
+unsafe extern "C" fn span_update_name(span: *mut c_void, name: abi::Str) {
+    guard((), || {
+        // SAFETY: a handle of this table; the name is borrowed for the call.
+        let (Some(span), bytes) = (unsafe { (recorded(span), name.as_bytes()) }) else { return };
+        span.change(
+            |spool, slot| spool.update_name(slot, bytes),
+            |hook, span| {
+                if let Some(update) = hook.span_update_name {
+                    // SAFETY: the hook's span, which is not released.
+                    unsafe { update(span, name) };
+                }
+            },
+        );
+    });
+}
+
+unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
+    guard((), || {
+        // SAFETY: a handle of this table.
+        if let Some(span) = unsafe { recorded(span) } {
+            span.end(end_time_unix_nano);
+        }
+    });
+}
+
+unsafe extern "C" fn span_release(span: *mut c_void) {
+    guard((), || {
+        if span.is_null() {
+            return;
+        }
+        // SAFETY: made by `span_start`, and given back once.
+        let span = unsafe { Box::from_raw(span.cast::<RecordedSpan>()) };
+        span.end(0);
+        let handle = lock(&span.state).span;
+        if let (Some(release), false) = (span.recorder.hook.span_release, handle.is_null()) {
+            // SAFETY: the hook's span, given back once.
+            unsafe { release(handle) };
+        }
+    });
+}
+
+/// # Safety
+///
+/// `error` is null or lent for the call.
+unsafe fn delivered(error: *mut abi::TextBuffer, status: Result<u32, String>) -> u32 {
+    match status {
+        Ok(status) => status,
+        Err(reason) => {
+            // SAFETY: promised by the caller.
+            if let Some(error) = unsafe { error.as_mut() } {
+                // SAFETY: as above.
+                unsafe { error.write(&reason) };
+            }
+            abi::STATUS_FAILED
+        }
+    }
+}
+
+unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u32 {
+    guard(abi::STATUS_PANICKED, || {
+        // SAFETY: `data` is the recorder.
+        let recorder = unsafe { &*data.cast::<Recorder>() };
+        let status = recorder.hand_over(|recorder, error| {
+            // SAFETY: the hook's function with the hook's data.
+            recorder.hook.commit.map_or(abi::STATUS_NOT_DURABLE, |commit| unsafe { commit(recorder.hook.data, error) })
+        });
+        // SAFETY: `error` is lent for the call.
+        unsafe { delivered(error, status) }
+    })
+}
+
+unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
+    guard(abi::STATUS_PANICKED, || {
+        // SAFETY: `data` is the recorder.
+        let recorder = unsafe { &*data.cast::<Recorder>() };
+        let status = recorder.hand_over(|recorder, error| {
+            // SAFETY: the hook's function with the hook's data.
+            recorder.hook.flush.map_or(abi::STATUS_OK, |flush| unsafe { flush(recorder.hook.data, timeout_ms, error) })
+        });
+        // SAFETY: `error` is lent for the call.
+        unsafe { delivered(error, status) }
+    })
+}
+
+unsafe extern "C" fn shutdown(_data: *mut c_void, _timeout_ms: u64, _error: *mut abi::TextBuffer) -> u32 {
+    // The process's tracing is not a module's to end.
+    abi::STATUS_ALREADY
+}

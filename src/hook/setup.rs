@@ -1,0 +1,111 @@
+//! Runs the hook in a process, and tries it out before a head is started.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tracer_abi as abi;
+
+use super::module::text;
+use super::{HookError, ImportString, Located, Module, OwnTracing, Recorder, SearchPath};
+use crate::spool::Spool;
+
+/// What running a hook gave.
+pub struct HookRun {
+    /// The process's tracing; none when the hook failed and tracer cannot write spans itself either.
+    pub recorder: Option<&'static Recorder>,
+    /// Why the hook failed.
+    pub failure: Option<HookError>,
+}
+
+/// A table that a hook returned: a pointer that may change threads.
+struct Table(*const abi::Tracing);
+
+// SAFETY: the table may be used from any thread by contract and lives as long as the process.
+unsafe impl Send for Table {}
+
+/// Runs a hook in this process and wraps what it returns. When it fails, tracer writes the spans to `spans_dir` itself.
+pub fn run_hook(
+    import_string: &str,
+    library: Option<&Path>,
+    limit: Duration,
+    spans_dir: &Path,
+    spool: Option<&'static Spool>,
+) -> HookRun {
+    match set_up(import_string, library, limit) {
+        Ok(table) => HookRun { recorder: Some(Recorder::install(table.0, spool)), failure: None },
+        Err(failure) => {
+            let own = OwnTracing::table(spans_dir).ok();
+            HookRun { recorder: own.map(|table| Recorder::install(table, spool)), failure: Some(failure) }
+        }
+    }
+}
+
+/// What trying a hook out showed.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct HookCheck {
+    /// Where the module is; none for a built-in one.
+    pub library: Option<std::path::PathBuf>,
+    /// Who built it.
+    pub producer: String,
+    /// What it does with spans.
+    pub description: String,
+}
+
+/// Loads a hook and runs it in this process, to find out whether it works.
+pub fn check_hook(search: &SearchPath, import_string: &str, limit: Duration) -> Result<HookCheck, HookError> {
+    let import: ImportString = import_string.parse()?;
+    let module = Module::load(search, &import.module)?;
+    let table = call_hook(module, import, limit)?;
+    // SAFETY: a table that a hook returned begins with its size and lives as long as the process.
+    let table = unsafe { super::module::read_sized(table.0) };
+    Ok(HookCheck {
+        library: module.path().map(Into::into),
+        producer: module.describe().producer,
+        description: text(table.description),
+    })
+}
+
+fn set_up(import_string: &str, library: Option<&Path>, limit: Duration) -> Result<Table, HookError> {
+    let import: ImportString = import_string.parse()?;
+    let located =
+        library.map_or_else(|| Located::BuiltIn(import.module.clone()), |path| Located::Library(path.to_path_buf()));
+    let module = Module::load_at(&import.module, located)?;
+    call_hook(module, import, limit)
+}
+
+/// Calls the hook on a thread of its own, so that one that never returns can be told from a slow one.
+fn call_hook(module: Module, import: ImportString, limit: Duration) -> Result<Table, HookError> {
+    let hook = module.hook(&import.attribute)?;
+    let (place, name) = (module.place(), import.to_string());
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let called = std::thread::Builder::new().name("tracing-hook".into()).spawn({
+        let (place, name) = (place.clone(), name.clone());
+        move || {
+            // The receiver may be gone: then the limit was reached, and the caller went on.
+            let _ = sender.send(call(hook, &place, &name));
+        }
+    });
+    match called {
+        Ok(_) => receiver.recv_timeout(limit).unwrap_or(Err(HookError::TimedOut { hook: name, place, limit })),
+        Err(error) => Err(HookError::Failed { hook: name, place, reason: format!("no thread for it: {error}") }),
+    }
+}
+
+fn call(hook: &abi::Hook, place: &str, name: &str) -> Result<Table, HookError> {
+    let failed = |reason: String| HookError::Failed { hook: name.into(), place: place.into(), reason };
+    let Some(on_setup) = hook.on_setup else { return Err(failed("it has no function to call".into())) };
+    let mut table = std::ptr::null();
+    let mut reason = [0; 4096];
+    let mut error = abi::TextBuffer::new(&mut reason);
+    // SAFETY: the module passed the staircase; everything is lent for the call.
+    let status = unsafe { on_setup(hook, &mut table, &mut error) };
+    let filled = error.filled();
+    let reason = String::from_utf8_lossy(&reason[..filled]).into_owned();
+    match status {
+        abi::STATUS_OK if table.is_null() => Err(failed("it returned no tracing, and no error".into())),
+        abi::STATUS_OK => Ok(Table(table)),
+        abi::STATUS_PANICKED => Err(HookError::Panicked { hook: name.into(), place: place.into(), reason }),
+        _ => Err(failed(reason)),
+    }
+}

@@ -1,0 +1,106 @@
+//! Calls a task of a module.
+
+use std::ffi::c_void;
+
+use tracer_abi as abi;
+
+use super::module::text;
+use super::{ActiveSpan, Module, ModuleError, Recorder};
+use crate::propagation::TraceContext;
+use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
+
+/// A task that can be called.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadedTask {
+    task: &'static abi::Task,
+}
+
+/// What a task is told about itself.
+pub struct TaskContext<'a> {
+    pub task: TaskId,
+    pub attempt: u32,
+    pub job: JobId,
+    pub worker: WorkerId,
+    /// The attempt's span; none when the process is not traced.
+    pub span: Option<&'a ActiveSpan>,
+    /// What to propagate when there is no span.
+    pub trace_context: Option<&'a TraceContext>,
+    /// The W3C baggage of the submission; empty for none.
+    pub baggage: &'a str,
+}
+
+impl LoadedTask {
+    /// Finds a task in a module, and gets the module ready to run it.
+    pub fn find(module: Module, function: &str, tracing: Option<&'static Recorder>) -> Result<LoadedTask, ModuleError> {
+        let task = module.task(function)?;
+        module.get_ready(tracing)?;
+        Ok(LoadedTask { task })
+    }
+
+    /// The qualified name of the function, its file and its line.
+    pub fn code(&self) -> (String, String, u32) {
+        (text(self.task.code_function_name), text(self.task.code_file_path), self.task.code_line_number)
+    }
+
+    /// Calls the task on this thread. `arguments` is a MessagePack array.
+    pub fn run(&self, arguments: &[u8], context: &TaskContext<'_>) -> Outcome {
+        let Some(on_run) = self.task.on_run else {
+            return Outcome::Failed(Failure::Module { message: "the task has no function to call".into() });
+        };
+        let trace_context = context.span.map(ActiveSpan::context).or(context.trace_context);
+        let span_context = trace_context.map(|trace_context| abi::SpanContext {
+            size: size_of::<abi::SpanContext>(),
+            trace_id: trace_context.parent.trace_id,
+            span_id: trace_context.parent.span_id,
+            trace_flags: trace_context.parent.flags,
+            is_remote: u8::from(context.span.is_none()),
+            trace_state: abi::Str::new(&trace_context.trace_state),
+        });
+        let mut outcome: Option<Outcome> = None;
+        let call = abi::TaskCall {
+            size: size_of::<abi::TaskCall>(),
+            arguments: abi::Bytes::new(arguments),
+            span: context.span.map_or(std::ptr::null_mut(), ActiveSpan::handle),
+            span_context: span_context.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+            baggage: abi::Str::new(context.baggage),
+            task_id: context.task.0,
+            attempt: context.attempt,
+            job_id: context.job.0,
+            worker_id: context.worker.0,
+            data: std::ptr::from_mut(&mut outcome).cast(),
+            host_result: Some(host_result),
+            host_error: Some(host_error),
+        };
+        // SAFETY: the module passed the staircase and is ready; everything is lent for the call.
+        let status = unsafe { on_run(self.task, &call) };
+        match outcome {
+            Some(outcome) => outcome,
+            None if status == abi::STATUS_PANICKED => Outcome::Failed(Failure::Panic {
+                message: "the module could not say more".into(),
+                location: String::new(),
+                stacktrace: String::new(),
+            }),
+            None => Outcome::Failed(Failure::Result { message: "the module gave neither a result nor an error".into() }),
+        }
+    }
+}
+
+unsafe extern "C" fn host_result(data: *mut c_void, value: abi::Bytes) {
+    // SAFETY: `data` is the outcome of the call that is going on; the value is borrowed for this one.
+    let (outcome, value) = unsafe { (&mut *data.cast::<Option<Outcome>>(), value.as_bytes()) };
+    outcome.get_or_insert_with(|| Outcome::Returned(value.to_vec()));
+}
+
+unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError) {
+    // SAFETY: as in `host_result`.
+    let (outcome, error) = unsafe { (&mut *data.cast::<Option<Outcome>>(), super::module::read_sized(error)) };
+    let message = text(error.message);
+    let stacktrace = text(error.stacktrace);
+    let failure = match error.kind {
+        abi::TASK_ERROR_PANICKED => Failure::Panic { message, location: text(error.location), stacktrace },
+        abi::TASK_ERROR_ARGUMENTS => Failure::Arguments { message },
+        abi::TASK_ERROR_RESULT => Failure::Result { message },
+        _ => Failure::Error { type_name: text(error.type_name), message, stacktrace },
+    };
+    outcome.get_or_insert(Outcome::Failed(failure));
+}

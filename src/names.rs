@@ -1,0 +1,78 @@
+//! Every name on the spans that tracer makes, with its type and meaning.
+//!
+//! The names mirror Ray's (`ray.remote`, `ray.function` and so on) with the prefix `tracer.`; where OpenTelemetry's semantic
+//! conventions 1.44 have a stable name, that one is used. The `messaging.*` names are still in development there; they are all
+//! in this file so that a change of the conventions is a change of this file.
+
+/// The suffix of the PRODUCER span of a submission: `<target> tracer.remote`.
+pub const REMOTE_SUFFIX: &str = "tracer.remote";
+/// The suffix of the CONSUMER span of an attempt: `<target> tracer.remote_worker`.
+pub const REMOTE_WORKER_SUFFIX: &str = "tracer.remote_worker";
+/// The INTERNAL span around what one driver submits, from the submission to the outcome.
+pub const JOB_SPAN: &str = "tracer job";
+
+/// String: what was submitted, [`REMOTE_FUNCTION`] or [`REMOTE_COMMAND`].
+pub const REMOTE: &str = "tracer.remote";
+/// A value of [`REMOTE`]: a function of a module.
+pub const REMOTE_FUNCTION: &str = "function";
+/// A value of [`REMOTE`]: a program.
+pub const REMOTE_COMMAND: &str = "command";
+/// String: `<module>.<function>`, or the program's name.
+pub const FUNCTION: &str = "tracer.function";
+/// String: the name given with `--name`.
+pub const TASK_NAME: &str = "tracer.task_name";
+/// Integer: the process that made the span.
+pub const PID: &str = "tracer.pid";
+/// Integer: what one driver submitted.
+pub const JOB_ID: &str = "tracer.job_id";
+/// Integer: the task.
+pub const TASK_ID: &str = "tracer.task_id";
+/// Integer: the process that ran the attempt, as the head counts them.
+pub const WORKER_ID: &str = "tracer.worker_id";
+/// String: the machine, as the head names it.
+pub const NODE_ID: &str = "tracer.node_id";
+/// Integer: which attempt at the task this is, from 1.
+pub const ATTEMPT: &str = "tracer.attempt";
+/// Integer, nanoseconds: from the submission's acceptance to the beginning of the attempt.
+pub const QUEUED_NS: &str = "tracer.queued_ns";
+/// Integer, nanoseconds: cpu time of the attempt, user and system, of the worker and of the command it waited for.
+pub const CPU_TIME_NS: &str = "tracer.cpu_time_ns";
+/// Integer, bytes: the largest resident size of the worker up to the end of the attempt, or of the command.
+pub const PEAK_MEMORY_BYTES: &str = "tracer.peak_memory_bytes";
+/// String: what a process was doing when it died, on spans that were completed for it.
+pub const COMPLETED_BY: &str = "tracer.completed_by";
+/// Integer: attributes, events and links that did not fit the spool, on spans that were completed from one.
+pub const CUT: &str = "tracer.cut";
+
+/// Integer: the exit code of a command (`process.exit.code`).
+pub const PROCESS_EXIT_CODE: &str = "process.exit.code";
+/// String: how it failed, with few different values (`error.type`).
+pub const ERROR_TYPE: &str = "error.type";
+/// String: the function's qualified name (`code.function.name`).
+pub const CODE_FUNCTION_NAME: &str = "code.function.name";
+/// String: its source file (`code.file.path`).
+pub const CODE_FILE_PATH: &str = "code.file.path";
+/// Integer: its line there (`code.line.number`).
+pub const CODE_LINE_NUMBER: &str = "code.line.number";
+
+/// The span event of a failure.
+pub const EXCEPTION_EVENT: &str = "exception";
+/// String: the type of the error.
+pub const EXCEPTION_TYPE: &str = "exception.type";
+/// String: its message.
+pub const EXCEPTION_MESSAGE: &str = "exception.message";
+/// String: the stack at the time.
+pub const EXCEPTION_STACKTRACE: &str = "exception.stacktrace";
+
+/// String: always [`MESSAGING_SYSTEM_TRACER`].
+pub const MESSAGING_SYSTEM: &str = "messaging.system";
+/// The value of [`MESSAGING_SYSTEM`].
+pub const MESSAGING_SYSTEM_TRACER: &str = "tracer";
+/// String: `send` on a PRODUCER span, `process` on a CONSUMER span.
+pub const MESSAGING_OPERATION_TYPE: &str = "messaging.operation.type";
+/// String: the same value; tracer has no names of its own for the operations.
+pub const MESSAGING_OPERATION_NAME: &str = "messaging.operation.name";
+/// String: the target, as in [`FUNCTION`].
+pub const MESSAGING_DESTINATION_NAME: &str = "messaging.destination.name";
+/// String: the task's id.
+pub const MESSAGING_MESSAGE_ID: &str = "messaging.message.id";

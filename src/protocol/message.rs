@@ -1,0 +1,644 @@
+//! The messages, and which frame kind each has.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::PROTOCOL_VERSION;
+use super::frame::put_frame;
+use super::wire::{Put, Take, WireError};
+use crate::task::{JobId, Outcome, TaskId, WorkerId};
+
+/// Frame kinds. From clients they are below 32, from the head above.
+pub mod kind {
+    pub const HELLO: u8 = 1;
+    pub const SUBMIT: u8 = 2;
+    pub const QUERY: u8 = 3;
+    pub const WORKER_READY: u8 = 4;
+    pub const RESULTS: u8 = 5;
+
+    pub const WELCOME: u8 = 32;
+    pub const REFUSED: u8 = 33;
+    pub const ACCEPTED: u8 = 34;
+    pub const OUTPUT: u8 = 35;
+    pub const FINISHED: u8 = 36;
+    pub const REPLY: u8 = 37;
+    pub const LEASES: u8 = 38;
+    pub const SHUTDOWN: u8 = 39;
+}
+
+const HELLO_MARK: [u8; 4] = *b"TRCR";
+
+/// The first frame of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello<'a> {
+    pub protocol_version: u32,
+    pub role: Role,
+    pub pid: u32,
+    /// The client's own version, for messages to people.
+    pub version: &'a str,
+}
+
+/// What a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Driver,
+    Worker(WorkerId),
+}
+
+impl<'a> Hello<'a> {
+    /// What this program says of itself.
+    pub fn of_this_process(role: Role) -> Hello<'static> {
+        Hello { protocol_version: PROTOCOL_VERSION, role, pid: std::process::id(), version: crate::VERSION }
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::HELLO, |out| {
+            out.put_exact(&HELLO_MARK);
+            out.put_u32(self.protocol_version);
+            out.put_u64(match self.role {
+                Role::Driver => 0,
+                Role::Worker(worker) => worker.0,
+            });
+            out.put_u32(self.pid);
+            out.put_str(self.version);
+        });
+    }
+
+    /// Takes a body apart. The mark and the version come first and stay there in every version; when the version is not
+    /// ours, nothing after it is read.
+    pub fn decode(body: &'a [u8]) -> Result<Hello<'a>, WireError> {
+        let mut take = Take::new(body);
+        if take.array()? != HELLO_MARK {
+            return Err(WireError::UnknownValue("mark of tracer"));
+        }
+        let protocol_version = take.u32()?;
+        if protocol_version != PROTOCOL_VERSION {
+            return Ok(Hello { protocol_version, role: Role::Driver, pid: 0, version: "" });
+        }
+        let role = match take.u64()? {
+            0 => Role::Driver,
+            worker => Role::Worker(WorkerId(worker)),
+        };
+        let hello = Hello { protocol_version, role, pid: take.u32()?, version: take.str()? };
+        take.finish()?;
+        Ok(hello)
+    }
+}
+
+/// The head's answer to a hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    pub version: String,
+    pub head_pid: u32,
+    pub node_id: String,
+    /// The id of what this driver will submit.
+    pub job_id: JobId,
+    pub session_dir: PathBuf,
+    pub spans_dir: PathBuf,
+    pub module_path: Vec<PathBuf>,
+    pub hook: Option<HookChoice>,
+}
+
+/// The hook that every process of the session runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookChoice {
+    /// As given: `module:attribute`.
+    pub import_string: String,
+    /// The library it was found in; none for a hook built into tracer.
+    pub library: Option<PathBuf>,
+    /// The longest it may take.
+    pub timeout_ms: u64,
+    /// Whether a process may go on when its hook fails.
+    pub is_required: bool,
+}
+
+/// A request that is answered by a [`Reply`] with the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Query {
+    Status,
+    Tasks { limit: usize },
+    Task { id: TaskId },
+    Workers,
+    Cancel { id: TaskId },
+    Stop { grace_ms: u64, force: bool },
+}
+
+/// The answer to a [`Query`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    Status(Box<StatusReport>),
+    Tasks(TaskList),
+    Task(Option<Box<TaskReport>>),
+    Workers(Vec<WorkerReport>),
+    Cancelled(CancelReport),
+    /// Sent when everything has stopped; the head exits after it.
+    Stopped(StopReport),
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelReport {
+    /// There is no such task, or it was forgotten.
+    Unknown,
+    /// It had ended before.
+    Ended,
+    /// It will not run, or is being ended.
+    Cancelled,
+}
+
+/// `tracer status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    pub version: String,
+    pub head_pid: u32,
+    pub node_id: String,
+    pub session_dir: PathBuf,
+    pub spans_dir: PathBuf,
+    pub uptime_ns: u64,
+    pub hook: Option<HookReport>,
+    pub workers: WorkerCounts,
+    pub tasks: TaskCounts,
+    pub spans: SpanCounts,
+    /// What a person should know, most important first.
+    pub warnings: Vec<String>,
+}
+
+/// The hook of the session and how it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookReport {
+    pub import_string: String,
+    pub library: Option<PathBuf>,
+    pub description: String,
+    /// Workers in which the hook failed; tracer writes their spans itself.
+    pub failed_workers: Vec<HookFailure>,
+}
+
+/// A hook that failed in one worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookFailure {
+    pub worker_id: WorkerId,
+    pub pid: u32,
+    pub reason: String,
+}
+
+/// How many workers there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerCounts {
+    pub wanted: usize,
+    pub starting: usize,
+    pub idle: usize,
+    pub busy: usize,
+    /// Died since the head was started.
+    pub lost: u64,
+}
+
+/// How many tasks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCounts {
+    pub waiting: usize,
+    pub leased: usize,
+    pub succeeded: u64,
+    pub failed: u64,
+    /// Ended so long ago that only these counts remember them.
+    pub forgotten: u64,
+}
+
+/// Spans that needed tracer's help, or were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanCounts {
+    /// Ended spans of dead processes, written from their spools.
+    pub recovered: u64,
+    /// Open spans of dead processes, closed with what happened.
+    pub closed: u64,
+    /// Attributes, events and links that did not fit the spool and were lost with their process.
+    pub cut: u64,
+    /// Spans that found no room in a spool.
+    pub unrecorded: u64,
+    /// Spans that could not be written to the span file.
+    pub unwritten: u64,
+}
+
+/// `tracer list tasks`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskList {
+    /// Newest first.
+    pub tasks: Vec<TaskReport>,
+    /// How many more there are.
+    pub left_out: usize,
+    /// How many more there once were.
+    pub forgotten: u64,
+}
+
+/// One task, as `tracer list tasks` and `tracer get` show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskReport {
+    pub id: TaskId,
+    /// `--name`, or none.
+    pub name: Option<String>,
+    /// `module.function`, or the program.
+    pub target: String,
+    pub state: TaskState,
+    pub job_id: JobId,
+    /// Hexadecimal; none for an untraced submission.
+    pub trace_id: Option<String>,
+    pub attempt: u32,
+    pub worker_id: Option<WorkerId>,
+    pub worker_pid: Option<u32>,
+    pub submitted_unix_nano: u64,
+    /// None until an attempt has begun.
+    pub started_unix_nano: Option<u64>,
+    /// None until the task has ended.
+    pub ended_unix_nano: Option<u64>,
+    /// The result, in `tracer get` of a function that returned.
+    pub result: Option<serde_json::Value>,
+    pub failure: Option<crate::task::Failure>,
+    /// The failure in words.
+    pub message: Option<String>,
+}
+
+/// Where a task is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// No worker has it.
+    Waiting,
+    /// A worker has it and has not begun it.
+    Leased,
+    /// A worker runs it.
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl std::fmt::Display for TaskState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            TaskState::Waiting => "waiting",
+            TaskState::Leased => "leased",
+            TaskState::Running => "running",
+            TaskState::Succeeded => "succeeded",
+            TaskState::Failed => "failed",
+        })
+    }
+}
+
+/// One worker, as `tracer list workers` shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    pub id: WorkerId,
+    pub pid: u32,
+    pub state: WorkerState,
+    pub uptime_ns: u64,
+    /// What it runs now.
+    pub task: Option<TaskId>,
+    /// Leases it has, the running one included.
+    pub leases: usize,
+    pub tasks_ended: u64,
+    /// Where its spans go.
+    pub tracing: String,
+    /// Why the hook failed in it, if it did.
+    pub hook_failure: Option<String>,
+}
+
+/// Where a worker is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    Starting,
+    Idle,
+    Busy,
+    Stopping,
+}
+
+impl std::fmt::Display for WorkerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            WorkerState::Starting => "starting",
+            WorkerState::Idle => "idle",
+            WorkerState::Busy => "busy",
+            WorkerState::Stopping => "stopping",
+        })
+    }
+}
+
+/// `tracer stop`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopReport {
+    pub head_pid: u32,
+    /// Workers that ended when asked.
+    pub stopped: Vec<u32>,
+    /// Workers that had to be killed.
+    pub killed: Vec<u32>,
+    /// Tasks that had not ended.
+    pub unfinished: usize,
+}
+
+/// A worker's state once its hook has run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerReady {
+    /// What happens to spans, for people to read.
+    pub tracing: String,
+    /// Why the hook failed; tracer then writes the spans itself.
+    pub hook_failure: Option<String>,
+}
+
+/// Appends a frame whose body is a MessagePack value.
+pub fn put_value(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
+    put_frame(out, kind, |out| {
+        rmp_serde::encode::write_named(out, value).expect("messages are plain data, and memory does not fail");
+    });
+}
+
+/// Takes a MessagePack value.
+pub fn take_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+    rmp_serde::from_slice(body).map_err(|_| WireError::UnknownValue("message"))
+}
+
+/// Appends a numbered query.
+pub fn put_query(out: &mut Vec<u8>, number: u64, query: &Query) {
+    put_value(out, kind::QUERY, &(number, query));
+}
+
+/// Appends the reply to a numbered query.
+pub fn put_reply(out: &mut Vec<u8>, number: u64, reply: &Reply) {
+    put_value(out, kind::REPLY, &(number, reply));
+}
+
+/// A batch of submissions: consecutive tags from `first_tag`, an envelope each.
+pub struct Submissions<'a> {
+    pub first_tag: u64,
+    take: Take<'a>,
+}
+
+impl<'a> Submissions<'a> {
+    /// Appends a frame; `envelopes` are encoded already, each with its length before it.
+    pub fn encode(out: &mut Vec<u8>, first_tag: u64, envelopes: &[u8]) {
+        put_frame(out, kind::SUBMIT, |out| {
+            out.put_u64(first_tag);
+            out.put_exact(envelopes);
+        });
+    }
+
+    pub fn decode(body: &'a [u8]) -> Result<Submissions<'a>, WireError> {
+        let mut take = Take::new(body);
+        Ok(Submissions { first_tag: take.u64()?, take })
+    }
+}
+
+impl<'a> Iterator for Submissions<'a> {
+    type Item = Result<&'a [u8], WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.take.is_empty() {
+            return None;
+        }
+        let envelope = self.take.bytes();
+        if envelope.is_err() {
+            self.take = Take::new(&[]);
+        }
+        Some(envelope)
+    }
+}
+
+/// `count` submissions from `first_tag` are accepted, as consecutive tasks from `first_task`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub first_tag: u64,
+    pub first_task: TaskId,
+    pub count: u32,
+}
+
+impl Accepted {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::ACCEPTED, |out| {
+            out.put_u64(self.first_tag);
+            out.put_u64(self.first_task.0);
+            out.put_u32(self.count);
+        });
+    }
+
+    pub fn decode(body: &[u8]) -> Result<Accepted, WireError> {
+        let mut take = Take::new(body);
+        let accepted = Accepted { first_tag: take.u64()?, first_task: TaskId(take.u64()?), count: take.u32()? };
+        take.finish()?;
+        Ok(accepted)
+    }
+}
+
+/// A piece of a task's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output<'a> {
+    pub task: TaskId,
+    pub worker_pid: u32,
+    pub stream: Stream,
+    pub bytes: &'a [u8],
+}
+
+/// Which of its two outputs a task wrote to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl<'a> Output<'a> {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::OUTPUT, |out| {
+            out.put_u64(self.task.0);
+            out.put_u32(self.worker_pid);
+            out.put_u8(match self.stream {
+                Stream::Stdout => 1,
+                Stream::Stderr => 2,
+            });
+            out.put_exact(self.bytes);
+        });
+    }
+
+    pub fn decode(body: &'a [u8]) -> Result<Output<'a>, WireError> {
+        let mut take = Take::new(body);
+        let task = TaskId(take.u64()?);
+        let worker_pid = take.u32()?;
+        let stream = match take.u8()? {
+            1 => Stream::Stdout,
+            2 => Stream::Stderr,
+            _ => return Err(WireError::UnknownValue("stream")),
+        };
+        Ok(Output { task, worker_pid, stream, bytes: &body[13..] })
+    }
+}
+
+/// A task has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    pub tag: u64,
+    pub task: TaskId,
+    pub attempt: u32,
+    pub outcome: Outcome,
+}
+
+impl Finished {
+    /// Appends to the body of a frame of kind [`kind::FINISHED`], which may hold many.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome);
+    }
+
+    /// As [`put`](Self::put), borrowing the outcome.
+    pub fn put_parts(out: &mut Vec<u8>, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {
+        out.put_u64(tag);
+        out.put_u64(task.0);
+        out.put_u32(attempt);
+        outcome.encode(out);
+    }
+
+    /// Takes the next of a body.
+    pub fn take(take: &mut Take<'_>) -> Result<Finished, WireError> {
+        Ok(Finished {
+            tag: take.u64()?,
+            task: TaskId(take.u64()?),
+            attempt: take.u32()?,
+            outcome: Outcome::take(take)?,
+        })
+    }
+}
+
+/// A task granted to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease<'a> {
+    /// The worker's how-manieth lease, and its place in the ring of claims.
+    pub number: u64,
+    pub task: TaskId,
+    pub attempt: u32,
+    pub job: JobId,
+    pub submitted_unix_nano: u64,
+    pub envelope: &'a [u8],
+}
+
+impl<'a> Lease<'a> {
+    /// Appends to the body of a frame of kind [`kind::LEASES`], which may hold many.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.number);
+        out.put_u64(self.task.0);
+        out.put_u32(self.attempt);
+        out.put_u64(self.job.0);
+        out.put_u64(self.submitted_unix_nano);
+        out.put_bytes(self.envelope);
+    }
+
+    pub fn take(take: &mut Take<'a>) -> Result<Lease<'a>, WireError> {
+        Ok(Lease {
+            number: take.u64()?,
+            task: TaskId(take.u64()?),
+            attempt: take.u32()?,
+            job: JobId(take.u64()?),
+            submitted_unix_nano: take.u64()?,
+            envelope: take.bytes()?,
+        })
+    }
+}
+
+/// What a worker says of an attempt that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttemptResult {
+    pub lease: u64,
+    pub started_unix_nano: u64,
+    pub run_ns: u64,
+    pub outcome: Outcome,
+}
+
+impl AttemptResult {
+    /// Appends to the body of a frame of kind [`kind::RESULTS`], which may hold many.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.lease);
+        out.put_u64(self.started_unix_nano);
+        out.put_u64(self.run_ns);
+        self.outcome.encode(out);
+    }
+
+    pub fn take(take: &mut Take<'_>) -> Result<AttemptResult, WireError> {
+        Ok(AttemptResult {
+            lease: take.u64()?,
+            started_unix_nano: take.u64()?,
+            run_ns: take.u64()?,
+            outcome: Outcome::take(take)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::frame::{FRAME_LIMIT, FrameBuffer};
+    use super::*;
+
+    fn one_frame(bytes: &[u8]) -> (u8, Vec<u8>) {
+        let mut buffer = FrameBuffer::new();
+        buffer.read_from(&mut &*bytes).unwrap();
+        let (kind, body) = buffer.next_frame(FRAME_LIMIT).unwrap().unwrap();
+        (kind, body.to_vec())
+    }
+
+    #[test]
+    fn a_hello_of_another_version_is_understood_as_far_as_its_version() {
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, kind::HELLO, |out| {
+            out.put_exact(b"TRCR");
+            out.put_u32(7);
+            out.put_exact(b"whatever version 7 says next");
+        });
+        let (_, body) = one_frame(&bytes);
+        assert_eq!(Hello::decode(&body).unwrap().protocol_version, 7);
+    }
+
+    #[test]
+    fn bytes_that_are_not_of_tracer_are_no_hello() {
+        assert_eq!(Hello::decode(b"GET / HTTP/1.1").unwrap_err(), WireError::UnknownValue("mark of tracer"));
+    }
+
+    proptest! {
+        #[test]
+        fn leases_results_and_outputs_survive_the_wire(
+            number: u64, task: u64, attempt: u32, job: u64, time: u64, envelope: Vec<u8>, value: Vec<u8>,
+        ) {
+            let lease = Lease {
+                number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope,
+            };
+            let result = AttemptResult {
+                lease: number, started_unix_nano: time, run_ns: task, outcome: Outcome::Returned(value.clone()),
+            };
+            let finished = Finished { tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value) };
+            let mut bytes = Vec::new();
+            lease.put(&mut bytes);
+            result.put(&mut bytes);
+            finished.put(&mut bytes);
+            let mut take = Take::new(&bytes);
+            prop_assert_eq!(Lease::take(&mut take).unwrap(), lease);
+            prop_assert_eq!(AttemptResult::take(&mut take).unwrap(), result);
+            prop_assert_eq!(Finished::take(&mut take).unwrap(), finished);
+            take.finish().unwrap();
+
+            let output = Output { task: TaskId(task), worker_pid: attempt, stream: Stream::Stderr, bytes: &envelope };
+            let mut bytes = Vec::new();
+            output.encode(&mut bytes);
+            let (_, body) = one_frame(&bytes);
+            prop_assert_eq!(Output::decode(&body).unwrap(), output);
+        }
+
+        #[test]
+        fn hostile_bodies_are_refused_without_a_panic(bytes: Vec<u8>) {
+            let _ = Hello::decode(&bytes);
+            let _ = Accepted::decode(&bytes);
+            let _ = Output::decode(&bytes);
+            let _ = Lease::take(&mut Take::new(&bytes));
+            let _ = AttemptResult::take(&mut Take::new(&bytes));
+            let _ = Finished::take(&mut Take::new(&bytes));
+            let _ = Submissions::decode(&bytes).map(|submissions| submissions.count());
+            let _ = take_value::<(u64, Query)>(&bytes);
+            let _ = take_value::<(u64, Reply)>(&bytes);
+            let _ = take_value::<Welcome>(&bytes);
+        }
+    }
+}

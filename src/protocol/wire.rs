@@ -1,0 +1,122 @@
+//! The fixed layout of hot messages: little-endian integers and length-prefixed bytes, without padding.
+
+use std::fmt;
+
+/// A body that is not what its kind says. The connection it came from is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// The body ends before the message does.
+    Truncated,
+    /// The body goes on after the message.
+    TrailingBytes,
+    /// Text that is not UTF-8.
+    NotUtf8,
+    /// A value outside of those known; names the field.
+    UnknownValue(&'static str),
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Truncated => f.write_str("a message ends too early"),
+            WireError::TrailingBytes => f.write_str("a message goes on after its end"),
+            WireError::NotUtf8 => f.write_str("a text in a message is not UTF-8"),
+            WireError::UnknownValue(field) => write!(f, "a message has an unknown value for `{field}`"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// Appends to a body.
+pub trait Put {
+    fn put_u8(&mut self, value: u8);
+    fn put_u32(&mut self, value: u32);
+    fn put_u64(&mut self, value: u64);
+    /// Bytes with their length before them.
+    fn put_bytes(&mut self, value: &[u8]);
+    /// Bytes whose length the reader knows.
+    fn put_exact(&mut self, value: &[u8]);
+
+    /// Text with its length before it.
+    fn put_str(&mut self, value: &str) {
+        self.put_bytes(value.as_bytes());
+    }
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, value: u8) {
+        self.push(value);
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_bytes(&mut self, value: &[u8]) {
+        let length = u32::try_from(value.len()).expect("frames are limited to less than 4 GiB");
+        self.put_u32(length);
+        self.extend_from_slice(value);
+    }
+
+    fn put_exact(&mut self, value: &[u8]) {
+        self.extend_from_slice(value);
+    }
+}
+
+/// Takes a body apart, borrowing from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Take<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Take<'a> {
+    pub fn new(body: &'a [u8]) -> Take<'a> {
+        Take { rest: body }
+    }
+
+    /// Whether everything was taken.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Fails unless everything was taken.
+    pub fn finish(self) -> Result<(), WireError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(WireError::TrailingBytes) }
+    }
+
+    pub fn exact(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(WireError::Truncated)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        Ok(self.exact(N)?.try_into().expect("exact returns what was asked for"))
+    }
+
+    pub fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let length = self.u32()? as usize;
+        self.exact(length)
+    }
+
+    pub fn str(&mut self) -> Result<&'a str, WireError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| WireError::NotUtf8)
+    }
+}

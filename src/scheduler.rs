@@ -1,0 +1,135 @@
+//! Decides how much work a worker gets. Pure: no clock, no file, no socket.
+//!
+//! Workers hold *leases*: tasks sent ahead of time, so that a short task does not cost a round trip. How many follows from how
+//! long tasks of that function have taken: enough for [`LEASE_TIME_NS`], at most [`LEASE_LIMIT`]. A function that has not been
+//! measured, and a task that must be alone, is leased singly. Tasks are placed in the order of their submission.
+
+/// How much work a worker holds, in expected nanoseconds.
+pub const LEASE_TIME_NS: u64 = 2_000_000;
+/// The most leases that a worker holds. Well below the entries of the ring of claims, which also holds those taken back.
+pub const LEASE_LIMIT: usize = 256;
+
+/// What the head knows of how long a function's tasks take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTime {
+    /// A moving mean in nanoseconds; none before the first result.
+    mean_ns: Option<u64>,
+}
+
+impl RunTime {
+    /// Takes in one more measurement. The mean follows a change within about eight tasks, and a longer one at once by half, so
+    /// that long tasks are not queued behind each other for long.
+    pub fn observe(&mut self, run_ns: u64) {
+        self.mean_ns = Some(match self.mean_ns {
+            None => run_ns,
+            Some(mean) if run_ns > mean => mean + (run_ns - mean) / 2,
+            Some(mean) => mean - (mean - run_ns) / 8,
+        });
+    }
+
+    /// The nanoseconds that one more task is expected to take.
+    pub fn expected_ns(&self) -> u64 {
+        self.mean_ns.unwrap_or(LEASE_TIME_NS)
+    }
+}
+
+/// What a worker holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub leases: usize,
+    pub expected_ns: u64,
+    /// Whether it runs a task that must be alone.
+    pub is_exclusive: bool,
+}
+
+/// The task whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub expected_ns: u64,
+    /// Whether no other task may be leased to the same worker beside it.
+    pub must_be_alone: bool,
+}
+
+/// Whether a worker that holds `load` should be given more at all. It is topped up at half, so that it never runs dry and
+/// leases travel in batches.
+pub fn wants_more(load: Load) -> bool {
+    load.leases == 0 || (!load.is_exclusive && load.leases < LEASE_LIMIT / 2 && load.expected_ns < LEASE_TIME_NS / 2)
+}
+
+/// Whether `candidate` may be leased to a worker that holds `load`.
+pub fn fits(load: Load, candidate: Candidate) -> bool {
+    load.leases == 0
+        || (!load.is_exclusive
+            && !candidate.must_be_alone
+            && load.leases < LEASE_LIMIT
+            && load.expected_ns + candidate.expected_ns <= LEASE_TIME_NS)
+}
+
+/// The most tasks to give to one worker in one turn, so that what is waiting is shared among those that have room.
+pub fn share(waiting: usize, workers_with_room: usize) -> usize {
+    waiting.div_ceil(workers_with_room.max(1))
+}
+
+/// How many unclaimed leases to take back from a worker for one that has none.
+pub fn to_take_back(unclaimed: usize) -> usize {
+    unclaimed.div_ceil(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(expected_ns: u64, must_be_alone: bool) -> usize {
+        let candidate = Candidate { expected_ns, must_be_alone };
+        let mut load = Load::default();
+        while fits(load, candidate) {
+            load.leases += 1;
+            load.expected_ns += expected_ns;
+            load.is_exclusive |= must_be_alone;
+        }
+        load.leases
+    }
+
+    #[test]
+    fn a_lease_follows_the_length_of_tasks() {
+        assert_eq!(filled(RunTime::default().expected_ns(), false), 1, "not measured");
+        assert_eq!(filled(5_000_000, false), 1, "long");
+        assert_eq!(filled(500_000, false), 4, "half a millisecond");
+        assert_eq!(filled(1_000, false), LEASE_LIMIT, "short");
+        assert_eq!(filled(0, false), LEASE_LIMIT, "too short to measure");
+        assert_eq!(filled(1_000, true), 1, "alone");
+    }
+
+    #[test]
+    fn a_worker_is_topped_up_at_half() {
+        let load = |leases, expected_ns| Load { leases, expected_ns, is_exclusive: false };
+        assert!(wants_more(load(0, 0)));
+        assert!(wants_more(load(127, 1_000)));
+        assert!(!wants_more(load(128, 1_000)));
+        assert!(!wants_more(load(1, LEASE_TIME_NS)));
+        assert!(!wants_more(Load { is_exclusive: true, ..load(1, 0) }));
+    }
+
+    #[test]
+    fn the_mean_rises_fast_and_falls_slowly() {
+        let mut time = RunTime::default();
+        time.observe(1_000);
+        assert_eq!(time.expected_ns(), 1_000);
+        time.observe(1_001_000);
+        assert_eq!(time.expected_ns(), 501_000);
+        time.observe(1_000);
+        assert_eq!(time.expected_ns(), 438_500);
+        (0..100).for_each(|_| time.observe(1_000));
+        assert!(time.expected_ns() < 2_000);
+    }
+
+    #[test]
+    fn what_waits_is_shared() {
+        assert_eq!(share(10, 2), 5);
+        assert_eq!(share(1, 2), 1);
+        assert_eq!(share(11, 2), 6);
+        assert_eq!(share(0, 2), 0);
+        assert_eq!(to_take_back(1), 1);
+        assert_eq!(to_take_back(255), 128);
+    }
+}

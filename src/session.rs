@@ -1,0 +1,357 @@
+//! The place of a head: its folder, its lock, and the files of a session.
+//!
+//! ```text
+//!   <temp dir>/               0700
+//!     head.lock               held by flock for as long as the head lives; says who it is
+//!     sessions/<time>-<pid>/
+//!       head.sock             0600
+//!       spool/                a file for each traced process
+//!       logs/                 head.log, and the output of each worker
+//! ```
+//!
+//! The lock decides whether a head is running, not a connection that fails: a head that is busy still holds it, and a dead
+//! one never does.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// Sessions whose folders are kept for their logs.
+const SESSIONS_KEPT: usize = 5;
+
+/// What the lock says of the head that holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadRecord {
+    pub pid: u32,
+    pub version: String,
+    pub session_dir: PathBuf,
+    pub started_unix_nano: u64,
+}
+
+/// Why a place cannot be used, or no head be reached.
+#[derive(Debug)]
+pub enum SessionError {
+    /// Another head holds the lock.
+    Occupied { temp_dir: PathBuf, holder: Option<HeadRecord> },
+    /// No head is running here.
+    NoHead { temp_dir: PathBuf },
+    /// The folder belongs to someone else, is a link, or is open to others.
+    Unsafe { path: PathBuf, reason: String },
+    /// Something else with a file.
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SessionError::Occupied { temp_dir, holder: Some(holder) } => {
+                write!(f, "a head is already running in `{}` (pid {}", temp_dir.display(), holder.pid)?;
+                write!(f, ", tracer {})", holder.version)?;
+                f.write_str("\n(hint: use it, end it with `tracer stop`, or start another with --temp-dir)")
+            }
+            SessionError::Occupied { temp_dir, holder: None } => {
+                write!(f, "a head is already being started in `{}`", temp_dir.display())
+            }
+            SessionError::NoHead { temp_dir } => {
+                write!(f, "no head is running in `{}`", temp_dir.display())?;
+                f.write_str("\n(hint: start one with `tracer start --head`, or name its place with --temp-dir)")
+            }
+            SessionError::Unsafe { path, reason } => {
+                write!(f, "`{}` cannot hold a session: {reason}", path.display())?;
+                f.write_str("\n(hint: name another folder with --temp-dir)")
+            }
+            SessionError::Io { doing, path, .. } => write!(f, "cannot {doing} `{}`", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SessionError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> SessionError + use<'a> {
+    move |source| SessionError::Io { doing, path: path.into(), source }
+}
+
+/// A session of a head, for as long as the head lives.
+pub struct Session {
+    temp_dir: PathBuf,
+    dir: PathBuf,
+    /// Dropping it releases the lock.
+    lock: File,
+}
+
+impl Session {
+    /// Takes the place, or says who has it, and makes the folder of a new session.
+    pub fn open(temp_dir: &Path, now_unix_nano: u64) -> Result<Session, SessionError> {
+        make_private(temp_dir)?;
+        let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
+        let lock_path = temp_dir.join("head.lock");
+        let mut lock = open_lock(&lock_path, true)?;
+        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            return Err(if error == rustix::io::Errno::WOULDBLOCK {
+                SessionError::Occupied { temp_dir: temp_dir.into(), holder: read_record(&mut lock) }
+            } else {
+                io_error("lock", &lock_path)(error.into())
+            });
+        }
+        let sessions = temp_dir.join("sessions");
+        make_private(&sessions)?;
+        let dir = sessions.join(format!("{:019}-{}", now_unix_nano, std::process::id()));
+        for folder in [&dir, &dir.join("spool"), &dir.join("logs")] {
+            make_private(folder)?;
+        }
+        let record = HeadRecord {
+            pid: std::process::id(),
+            version: crate::VERSION.into(),
+            session_dir: dir.clone(),
+            started_unix_nano: now_unix_nano,
+        };
+        write_record(&mut lock, Some(&record)).map_err(io_error("write", &lock_path))?;
+        Ok(Session { temp_dir: temp_dir.clone(), dir, lock })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn temp_dir(&self) -> &Path {
+        &self.temp_dir
+    }
+
+    /// Listens on the session's socket, which only this user can reach.
+    pub fn listen(&self) -> Result<UnixListener, SessionError> {
+        let path = socket_path(&self.dir);
+        // The folder is 0700 already; the mode of the socket says the same.
+        let listener = short_path(&self.dir, |dir| UnixListener::bind(dir.join("head.sock")))
+            .map_err(io_error("listen on", &path))?;
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .map_err(io_error("protect", &path))?;
+        Ok(listener)
+    }
+
+    /// The spools that dead sessions of this place left behind, with the folder of each session.
+    pub fn leavings(&self) -> Vec<PathBuf> {
+        self.other_sessions()
+            .iter()
+            .filter_map(|session| session.join("spool").read_dir().ok())
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "spool"))
+            .collect()
+    }
+
+    /// Removes the folders of old sessions, but for the newest few.
+    pub fn remove_old_sessions(&self) {
+        let mut sessions = self.other_sessions();
+        sessions.sort();
+        for session in sessions.iter().rev().skip(SESSIONS_KEPT) {
+            // What cannot be removed now is tried again by the next head.
+            let _ = fs::remove_dir_all(session);
+        }
+    }
+
+    /// Says that no head is here any more. The lock is released when the session is dropped.
+    pub fn close(&mut self) {
+        let _ = fs::remove_file(socket_path(&self.dir));
+        let _ = write_record(&mut self.lock, None);
+    }
+
+    fn other_sessions(&self) -> Vec<PathBuf> {
+        let entries = self.temp_dir.join("sessions").read_dir().into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| *path != self.dir).collect()
+    }
+}
+
+/// Finds the head of a place.
+pub fn find_head(temp_dir: &Path) -> Result<HeadRecord, SessionError> {
+    let no_head = || SessionError::NoHead { temp_dir: temp_dir.into() };
+    let path = temp_dir.join("head.lock");
+    let mut lock = match open_lock(&path, false) {
+        Err(SessionError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Err(no_head()),
+        other => other?,
+    };
+    if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
+        // Nobody holds it exclusively, whatever it says. Closing the file gives the shared lock back.
+        return Err(no_head());
+    }
+    read_record(&mut lock).ok_or_else(no_head)
+}
+
+/// Connects to a session's head.
+pub fn connect(session_dir: &Path) -> Result<UnixStream, SessionError> {
+    let path = socket_path(session_dir);
+    short_path(session_dir, |dir| UnixStream::connect(dir.join("head.sock"))).map_err(io_error("connect to", &path))
+}
+
+/// The socket of a session.
+pub fn socket_path(session_dir: &Path) -> PathBuf {
+    session_dir.join("head.sock")
+}
+
+/// The spool of a worker.
+pub fn worker_spool(session_dir: &Path, worker: crate::task::WorkerId) -> PathBuf {
+    session_dir.join(format!("spool/worker-{worker}.spool"))
+}
+
+/// The spool of a driver.
+pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> PathBuf {
+    session_dir.join(format!("spool/driver-{pid}-{started_unix_nano}.spool"))
+}
+
+/// Runs `body` with a name for `dir` that is short enough for a socket's address, which holds 108 bytes only: when the
+/// path is too long, by way of an open descriptor.
+fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    const ROOM: usize = 96;
+    if dir.as_os_str().len() <= ROOM {
+        return body(dir);
+    }
+    let folder = File::open(dir)?;
+    body(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())))
+}
+
+fn open_lock(path: &Path, create: bool) -> Result<File, SessionError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+        .open(path)
+        .map_err(io_error("open", path))
+}
+
+fn read_record(lock: &mut File) -> Option<HeadRecord> {
+    let mut text = String::new();
+    lock.rewind().ok()?;
+    lock.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+fn write_record(lock: &mut File, record: Option<&HeadRecord>) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    match record {
+        Some(record) => lock.write_all(&serde_json::to_vec(record).map_err(io::Error::other)?),
+        None => Ok(()),
+    }
+}
+
+/// Makes a folder that only this user can enter, or checks one that exists.
+fn make_private(path: &Path) -> Result<(), SessionError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.ok_or(error).map_err(io_error("create", path))?;
+            fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+            return make_private(path);
+        }
+        Err(error) => return Err(io_error("create", path)(error)),
+    }
+    let refuse = |reason: String| Err(SessionError::Unsafe { path: path.into(), reason });
+    let metadata = fs::symlink_metadata(path).map_err(io_error("look at", path))?;
+    let own = rustix::process::geteuid().as_raw();
+    if metadata.is_symlink() {
+        return refuse("it is a symbolic link".into());
+    }
+    if !metadata.is_dir() {
+        return refuse("it is not a folder".into());
+    }
+    if metadata.uid() != own {
+        return refuse(format!("it belongs to user {}, but this process runs as user {own}", metadata.uid()));
+    }
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return refuse(format!("others may enter it (its mode is {mode:04o}, expected 0700)"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn private() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_second_head_is_refused_and_told_of_the_first() {
+        let folder = private();
+        let first = Session::open(folder.path(), 1).unwrap();
+        let Err(error) = Session::open(folder.path(), 2) else { panic!("two heads in one place") };
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("a head is already running in `{}`", first.temp_dir().display())), "{text}");
+        assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
+        assert_eq!(find_head(folder.path()).unwrap().session_dir, first.dir());
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_head_is_gone_whatever_its_lock_says() {
+        let folder = private();
+        drop(Session::open(folder.path(), 1).unwrap());
+        assert!(matches!(find_head(folder.path()), Err(SessionError::NoHead { .. })));
+        assert!(Session::open(folder.path(), 2).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_or_that_is_a_link_is_refused() {
+        let folder = private();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = Session::open(&open, 1).err().unwrap().to_string();
+        assert!(error.contains("others may enter it (its mode is 0755, expected 0700)"), "{error}");
+
+        let link = folder.path().join("link");
+        symlink(private().path(), &link).unwrap();
+        let error = Session::open(&link, 1).err().unwrap().to_string();
+        assert!(error.contains("it is a symbolic link"), "{error}");
+
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(Session::open(&file, 1).err().unwrap().to_string().contains("it is not a folder"));
+    }
+
+    #[test]
+    fn a_socket_is_reached_through_a_path_of_any_length() {
+        let folder = private();
+        let deep = folder.path().join("x".repeat(100)).join("y".repeat(100));
+        let session = Session::open(&deep, 1).unwrap();
+        let listener = session.listen().unwrap();
+        assert_eq!(fs::metadata(socket_path(session.dir())).unwrap().permissions().mode() & 0o777, 0o600);
+        let client = connect(session.dir()).unwrap();
+        listener.accept().unwrap();
+        drop(client);
+    }
+
+    #[test]
+    fn only_the_newest_sessions_are_kept() {
+        let folder = private();
+        for time in 1..=10 {
+            Session::open(folder.path(), time).unwrap();
+        }
+        let session = Session::open(folder.path(), 11).unwrap();
+        session.remove_old_sessions();
+        assert_eq!(session.other_sessions().len(), SESSIONS_KEPT);
+    }
+}

@@ -1,0 +1,31 @@
+//! The spool: a process's fixed shared mapping of claims and spans, from which others finish its story.
+//!
+//! Every traced process owns one file in the session folder and maps it shared. What it stores there is in the
+//! kernel's page cache at once, out of reach of any SIGKILL of the process. Two things are kept:
+//!
+//! * **Claims.** The head writes each lease it grants into a ring, and the worker *claims* it there before it starts the
+//!   task. So whoever looks after a death knows which tasks had begun, and the head can take an unclaimed lease
+//!   back without asking.
+//! * **Spans.** A slot for each span that is open, or has ended and is not yet in the span file:
+//!
+//! ```text
+//!            start             end              its bytes are in the span file
+//!   free ───────────▶ open ───────────▶ ended ───────────────────────────────▶ free
+//! ```
+//!
+//! [`Spool`] is the owner's side: it records. [`Story`] is the side of whoever comes after: it reads. The head uses
+//! the claims of a living worker's spool through [`ClaimRing`]. Nothing here decides what a claim or a span means.
+//!
+//! A kill between two stores leaves a record that is valid up to its last complete entry, because the length is stored
+//! after the bytes. This is about processes that die, not machines that lose power: nothing is synced.
+
+mod claims;
+mod layout;
+mod owner;
+pub mod record;
+mod story;
+
+pub use claims::{ClaimRing, ClaimState};
+pub use layout::{CLAIM_COUNT, SLOT_COUNT, SLOT_SIZE, SpoolError};
+pub use owner::{SlotIndex, Spool, SpanOpening};
+pub use story::{SpoolCounts, SpanStory, Story};

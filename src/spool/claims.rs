@@ -1,0 +1,123 @@
+//! The ring of claims.
+//!
+//! Lease number `n` of a worker lives in entry `n % CLAIM_COUNT`. The head writes it before it sends the lease; from
+//! then on the entry changes once, by compare-and-swap: to claimed, by the worker, or to revoked, by the head.
+//! So both always agree on who has the task. The worker passes its leases in order, and holds fewer than
+//! `CLAIM_COUNT`, so an entry is not written again before it was passed.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use super::layout::{CLAIM_COUNT, Mapping, SpoolError};
+
+/// What became of a lease, as the spool has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimState {
+    /// Sent to the worker; not begun.
+    Granted,
+    /// The worker began it.
+    Claimed,
+    /// The head took it back.
+    Revoked,
+    /// Another lease has the entry by now.
+    Unknown,
+}
+
+const GRANTED: u64 = 1;
+const CLAIMED: u64 = 2;
+const REVOKED: u64 = 3;
+
+/// The head's view of a worker's claims.
+pub struct ClaimRing {
+    mapping: Mapping,
+}
+
+impl ClaimRing {
+    /// Makes the spool file of a worker that is about to be started.
+    pub fn create(path: &Path) -> Result<ClaimRing, SpoolError> {
+        Ok(ClaimRing { mapping: Mapping::create(path)? })
+    }
+
+    /// Enters a lease, before it is sent.
+    pub fn grant(&self, lease: u64) {
+        self.mapping.claims()[entry(lease)].store(lease << 2 | GRANTED, Release);
+    }
+
+    /// Takes an unclaimed lease back. False when the worker was faster.
+    pub fn revoke(&self, lease: u64) -> bool {
+        change(&self.mapping, lease, REVOKED)
+    }
+
+    /// What became of a lease.
+    pub fn state(&self, lease: u64) -> ClaimState {
+        let found = self.mapping.claims()[entry(lease)].load(Acquire);
+        if found >> 2 != lease {
+            return ClaimState::Unknown;
+        }
+        match found & 3 {
+            GRANTED => ClaimState::Granted,
+            CLAIMED => ClaimState::Claimed,
+            REVOKED => ClaimState::Revoked,
+            _ => ClaimState::Unknown,
+        }
+    }
+}
+
+/// Claims a lease for its worker. False when the head has taken it back.
+pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
+    change(mapping, lease, CLAIMED)
+}
+
+fn change(mapping: &Mapping, lease: u64, to: u64) -> bool {
+    mapping.claims()[entry(lease)].compare_exchange(lease << 2 | GRANTED, lease << 2 | to, AcqRel, Acquire).is_ok()
+}
+
+fn entry(lease: u64) -> usize {
+    (lease % CLAIM_COUNT as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Spool;
+    use super::*;
+
+    #[test]
+    fn a_lease_is_claimed_or_revoked_but_never_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.spool");
+        let ring = ClaimRing::create(&path).unwrap();
+        let spool = Spool::attach(&path).unwrap();
+
+        for lease in 0..4 {
+            ring.grant(lease);
+            assert_eq!(ring.state(lease), ClaimState::Granted);
+        }
+        assert!(spool.claim(0));
+        assert!(!ring.revoke(0), "a claimed lease stays claimed");
+        assert!(ring.revoke(1));
+        assert!(!spool.claim(1), "a revoked lease cannot be claimed");
+        assert!(!spool.claim(0), "a lease is claimed once");
+        assert_eq!(
+            [0, 1, 2].map(|lease| ring.state(lease)),
+            [ClaimState::Claimed, ClaimState::Revoked, ClaimState::Granted]
+        );
+        assert_eq!(ring.state(CLAIM_COUNT as u64), ClaimState::Unknown);
+    }
+
+    #[test]
+    fn worker_and_head_that_race_for_a_lease_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.spool");
+        let ring = ClaimRing::create(&path).unwrap();
+        let spool = Spool::attach(&path).unwrap();
+        let leases = 0..CLAIM_COUNT as u64;
+        leases.clone().for_each(|lease| ring.grant(lease));
+        let (claimed, revoked) = std::thread::scope(|scope| {
+            let claimed = scope.spawn(|| leases.clone().filter(|&lease| spool.claim(lease)).collect::<Vec<_>>());
+            let revoked: Vec<_> = leases.clone().rev().filter(|&lease| ring.revoke(lease)).collect();
+            (claimed.join().unwrap(), revoked)
+        });
+        assert_eq!(claimed.len() + revoked.len(), CLAIM_COUNT);
+        assert!(claimed.iter().all(|lease| !revoked.contains(lease)));
+    }
+}

@@ -1,0 +1,205 @@
+//! Where things are in a spool file, and the mapping itself.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Leases a worker may hold at once, counting those taken back that it has not passed yet.
+pub const CLAIM_COUNT: usize = 1024;
+/// Spans that may be open or unwritten at once.
+pub const SLOT_COUNT: usize = 4096;
+/// Bytes of a slot, header included. What does not fit is cut from the spool's copy, never from the span itself.
+pub const SLOT_SIZE: usize = 2048;
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
+pub(super) const VERSION: u32 = 1;
+const RESOURCE_SIZE: usize = 8192;
+const CLAIMS_OFFSET: usize = size_of::<Header>();
+const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
+const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
+
+/// Why a spool could not be made or read.
+#[derive(Debug)]
+pub enum SpoolError {
+    /// The file could not be opened, sized or mapped. Look at the space and the rights of the session folder.
+    Io { path: PathBuf, source: io::Error },
+    /// The file is not a spool of this version; it was left by another version of tracer, or is damaged.
+    Foreign { path: PathBuf, found: String },
+}
+
+impl std::fmt::Display for SpoolError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SpoolError::Io { path, .. } => write!(f, "the spool `{}` cannot be used", path.display()),
+            SpoolError::Foreign { path, found } => {
+                write!(f, "`{}` is not a spool of version {VERSION}: {found}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for SpoolError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SpoolError::Io { source, .. } => Some(source),
+            SpoolError::Foreign { .. } => None,
+        }
+    }
+}
+
+/// The first bytes of a spool file. Everything is an atomic because two processes may look at once.
+#[repr(C, align(4096))]
+pub(super) struct Header {
+    pub(super) magic: AtomicU64,
+    pub(super) version: AtomicU32,
+    pub(super) slot_count: AtomicU32,
+    pub(super) slot_size: AtomicU32,
+    pub(super) claim_count: AtomicU32,
+    /// The owner, once it has attached.
+    pub(super) pid: AtomicU32,
+    /// The process group of the command that the owner runs now; 0 for none.
+    pub(super) command_group: AtomicU32,
+    /// Entries of spans that did not fit their slot.
+    pub(super) cut: AtomicU64,
+    /// Spans that found no free slot.
+    pub(super) unrecorded: AtomicU64,
+    /// Ended spans whose slot was needed before anyone said that they were written.
+    pub(super) evicted: AtomicU64,
+    /// Bytes of `resource` that hold attributes.
+    pub(super) resource_len: AtomicU32,
+    /// The resource of the owner's spans, as entries of a [record](super::record).
+    pub(super) resource: [AtomicU32; RESOURCE_SIZE / 4],
+}
+
+/// The fixed part of a slot; the entries follow it.
+#[repr(C)]
+pub(super) struct SlotHeader {
+    pub(super) state: AtomicU32,
+    /// Bytes of entries that are complete.
+    pub(super) len: AtomicU32,
+    pub(super) start_time_unix_nano: AtomicU64,
+    pub(super) end_time_unix_nano: AtomicU64,
+    /// The task in whose attempt the span was started; 0 outside of tasks.
+    pub(super) task_id: AtomicU64,
+    pub(super) trace_id: [AtomicU64; 2],
+    pub(super) span_id: AtomicU64,
+    /// 0 for a root.
+    pub(super) parent_span_id: AtomicU64,
+    pub(super) kind: AtomicU32,
+    /// 1 when this is the span of the attempt itself.
+    pub(super) is_attempt: AtomicU32,
+    pub(super) status: AtomicU32,
+    /// Entries of this span that did not fit.
+    pub(super) cut: AtomicU32,
+}
+
+pub(super) const SLOT_FREE: u32 = 0;
+pub(super) const SLOT_OPEN: u32 = 1;
+pub(super) const SLOT_ENDED: u32 = 2;
+pub(super) const ENTRIES_SIZE: usize = SLOT_SIZE - size_of::<SlotHeader>();
+
+const _: () = assert!(size_of::<SlotHeader>() == 80 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
+
+/// A mapped spool file.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    _file: File,
+}
+
+// SAFETY: the mapping is shared memory reached through atomics, and through entry bytes that one thread at a time
+// writes under the owner's lock of the slot.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Makes a new spool file, private to the user.
+    pub(super) fn create(path: &Path) -> Result<Mapping, SpoolError> {
+        let io = |source| SpoolError::Io { path: path.into(), source };
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
+        file.set_len(FILE_SIZE as u64).map_err(io)?;
+        let mapping = Mapping::map(file).map_err(io)?;
+        let header = mapping.header();
+        use std::sync::atomic::Ordering::{Relaxed, Release};
+        header.version.store(VERSION, Relaxed);
+        header.slot_count.store(SLOT_COUNT as u32, Relaxed);
+        header.slot_size.store(SLOT_SIZE as u32, Relaxed);
+        header.claim_count.store(CLAIM_COUNT as u32, Relaxed);
+        header.magic.store(MAGIC, Release);
+        Ok(mapping)
+    }
+
+    /// Maps a spool file that someone else made, after checking that it is one.
+    pub(super) fn open(path: &Path) -> Result<Mapping, SpoolError> {
+        let io = |source| SpoolError::Io { path: path.into(), source };
+        let foreign = |found: String| SpoolError::Foreign { path: path.into(), found };
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        if length != FILE_SIZE as u64 {
+            return Err(foreign(format!("it has {length} bytes, expected {FILE_SIZE}")));
+        }
+        let mut start = [0u8; 12];
+        file.read_exact_at(&mut start, 0).map_err(io)?;
+        let (magic, version) = start.split_at(8);
+        if magic != MAGIC.to_ne_bytes() {
+            return Err(foreign("it does not begin with the mark of a spool".into()));
+        }
+        if version != VERSION.to_ne_bytes() {
+            let found = version.try_into().map_or(0, u32::from_ne_bytes);
+            return Err(foreign(format!("it has version {found}")));
+        }
+        Mapping::map(file).map_err(io)
+    }
+
+    fn map(file: File) -> io::Result<Mapping> {
+        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
+        let base = unsafe { mmap(std::ptr::null_mut(), FILE_SIZE, flags.0, flags.1, &file, 0)? };
+        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
+        Ok(Mapping { base, _file: file })
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        // SAFETY: the mapping is page-aligned and larger than a header, whose fields are atomics.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    pub(super) fn claims(&self) -> &[AtomicU64; CLAIM_COUNT] {
+        // SAFETY: within the mapping, aligned, and atomics.
+        unsafe { self.base.add(CLAIMS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
+    }
+
+    /// The slot's header. `index` is below [`SLOT_COUNT`].
+    pub(super) fn slot(&self, index: usize) -> &SlotHeader {
+        assert!(index < SLOT_COUNT, "slot {index} is not in the spool");
+        // SAFETY: within the mapping by the assertion, aligned by the assertion on SLOT_SIZE, and atomics.
+        unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE).cast::<SlotHeader>().as_ref() }
+    }
+
+    /// The slot's bytes for entries.
+    pub(super) fn entries(&self, index: usize) -> NonNull<[u8]> {
+        assert!(index < SLOT_COUNT, "slot {index} is not in the spool");
+        // SAFETY: within the mapping by the assertion.
+        let start = unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE + size_of::<SlotHeader>()) };
+        NonNull::slice_from_raw_parts(start, ENTRIES_SIZE)
+    }
+
+    /// The bytes for the resource.
+    pub(super) fn resource(&self) -> NonNull<[u8]> {
+        let start = NonNull::from(&self.header().resource).cast::<u8>();
+        NonNull::slice_from_raw_parts(start, RESOURCE_SIZE)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this size in `map`, and nothing borrowed from `self` is left.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), FILE_SIZE) };
+    }
+}

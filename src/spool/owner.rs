@@ -1,0 +1,249 @@
+//! The owner's side: a process records its claims and its spans.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tracer_abi as abi;
+
+use super::claims;
+use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SpoolError};
+use super::record::EntryWriter;
+
+/// A slot that holds a span of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotIndex(u32);
+
+/// What is known of a span when it starts.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanOpening<'a> {
+    pub trace_id: [u8; 16],
+    pub span_id: [u8; 8],
+    /// All zero for a root.
+    pub parent_span_id: [u8; 8],
+    pub trace_state: &'a [u8],
+    pub start_time_unix_nano: u64,
+    /// One of `tracer_abi::SPAN_KIND_*`.
+    pub kind: u32,
+    pub name: &'a [u8],
+    pub scope: &'a [u8],
+    /// 0 outside of tasks.
+    pub task_id: u64,
+    /// Whether this is the span of the attempt itself.
+    pub is_attempt: bool,
+}
+
+/// This process's spool.
+///
+/// Threads: any. The functions that change one slot must not overlap for that slot; the caller holds the span's lock.
+pub struct Spool {
+    mapping: Mapping,
+    path: PathBuf,
+    slots: Mutex<Slots>,
+}
+
+struct Slots {
+    /// Last used first, so that few pages are ever touched.
+    free: Vec<u32>,
+    /// Ended, oldest first, until someone says that they are written.
+    ended: VecDeque<u32>,
+}
+
+impl Spool {
+    /// Makes a spool of this process's own.
+    pub fn create(path: &Path) -> Result<Spool, SpoolError> {
+        Ok(Spool::over(Mapping::create(path)?, path))
+    }
+
+    /// Attaches to the spool that the head has made for this process.
+    pub fn attach(path: &Path) -> Result<Spool, SpoolError> {
+        Ok(Spool::over(Mapping::open(path)?, path))
+    }
+
+    fn over(mapping: Mapping, path: &Path) -> Spool {
+        mapping.header().pid.store(std::process::id(), Release);
+        let slots = Slots { free: (0..SLOT_COUNT as u32).rev().collect(), ended: VecDeque::new() };
+        Spool { mapping, path: path.into(), slots: Mutex::new(slots) }
+    }
+
+    /// Claims a lease: from here on its task has begun. False when the head has taken it back.
+    pub fn claim(&self, lease: u64) -> bool {
+        claims::claim(&self.mapping, lease)
+    }
+
+    /// Says which process group the running command has; 0 for none.
+    pub fn set_command_group(&self, group: u32) {
+        self.mapping.header().command_group.store(group, Release);
+    }
+
+    /// Stores the resource of this process's spans, for whoever completes them.
+    ///
+    /// # Safety
+    ///
+    /// What the attributes point to is readable.
+    pub unsafe fn set_resource(&self, resource: &[abi::KeyValue]) {
+        // SAFETY: the bytes are within the mapping, and nobody else writes the resource of this process.
+        let room = unsafe { self.mapping.resource().as_mut() };
+        let mut writer = EntryWriter::new(room, 0);
+        for attribute in resource {
+            // SAFETY: promised by the caller.
+            if !unsafe { writer.attribute(attribute) } {
+                self.mapping.header().cut.fetch_add(1, Relaxed);
+            }
+        }
+        self.mapping.header().resource_len.store(writer.len() as u32, Release);
+    }
+
+    /// Records that a span has started. None when every slot holds an open span: that is counted.
+    pub fn open(&self, opening: &SpanOpening<'_>) -> Option<SlotIndex> {
+        let Some(index) = self.take_free_slot() else {
+            self.mapping.header().unrecorded.fetch_add(1, Relaxed);
+            return None;
+        };
+        let slot = self.mapping.slot(index as usize);
+        slot.len.store(0, Relaxed);
+        slot.start_time_unix_nano.store(opening.start_time_unix_nano, Relaxed);
+        slot.end_time_unix_nano.store(0, Relaxed);
+        slot.task_id.store(opening.task_id, Relaxed);
+        let (high, low) = opening.trace_id.split_at(8);
+        slot.trace_id[0].store(u64::from_ne_bytes(high.try_into().expect("half of 16 bytes")), Relaxed);
+        slot.trace_id[1].store(u64::from_ne_bytes(low.try_into().expect("half of 16 bytes")), Relaxed);
+        slot.span_id.store(u64::from_ne_bytes(opening.span_id), Relaxed);
+        slot.parent_span_id.store(u64::from_ne_bytes(opening.parent_span_id), Relaxed);
+        slot.kind.store(opening.kind, Relaxed);
+        slot.is_attempt.store(opening.is_attempt.into(), Relaxed);
+        slot.status.store(abi::SPAN_STATUS_UNSET, Relaxed);
+        slot.cut.store(0, Relaxed);
+        let index = SlotIndex(index);
+        self.append(index, |entries| {
+            let mut fits = entries.name(opening.name);
+            fits &= entries.scope(opening.scope);
+            if !opening.trace_state.is_empty() {
+                fits &= entries.trace_state(opening.trace_state);
+            }
+            fits
+        });
+        slot.state.store(SLOT_OPEN, Release);
+        Some(index)
+    }
+
+    /// Appends entries to an open span's record. `write` says whether all of them fitted; what did not is counted.
+    pub(super) fn append(&self, index: SlotIndex, write: impl FnOnce(&mut EntryWriter<'_>) -> bool) {
+        let slot = self.mapping.slot(index.0 as usize);
+        // SAFETY: within the mapping; the caller holds the span's lock, so no one else writes these bytes.
+        let room = unsafe { self.mapping.entries(index.0 as usize).as_mut() };
+        let mut writer = EntryWriter::new(room, slot.len.load(Relaxed) as usize);
+        let fits = write(&mut writer);
+        let len = writer.len() as u32;
+        slot.len.store(len, Release);
+        if !fits {
+            slot.cut.fetch_add(1, Relaxed);
+            self.mapping.header().cut.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records attributes.
+    ///
+    /// # Safety
+    ///
+    /// What the attributes point to is readable.
+    pub unsafe fn set_attributes(&self, index: SlotIndex, attributes: &[abi::KeyValue]) {
+        if attributes.is_empty() {
+            return;
+        }
+        self.append(index, |entries| {
+            // SAFETY: promised by the caller.
+            attributes.iter().fold(true, |fits, attribute| unsafe { entries.attribute(attribute) } & fits)
+        });
+    }
+
+    /// Records a span event.
+    ///
+    /// # Safety
+    ///
+    /// What the event points to is readable.
+    pub unsafe fn add_event(&self, index: SlotIndex, event: &abi::Event, now: u64) {
+        // SAFETY: promised by the caller.
+        self.append(index, |entries| unsafe { entries.event(event, now) });
+    }
+
+    /// Records a link.
+    ///
+    /// # Safety
+    ///
+    /// What the link points to is readable.
+    pub unsafe fn add_link(&self, index: SlotIndex, link: &abi::Link) {
+        // SAFETY: promised by the caller.
+        self.append(index, |entries| unsafe { entries.link(link) });
+    }
+
+    /// Records the status. As in OpenTelemetry, OK is final and UNSET is ignored.
+    pub fn set_status(&self, index: SlotIndex, code: u32, description: &[u8]) {
+        let slot = self.mapping.slot(index.0 as usize);
+        let may_change = slot.status.load(Relaxed) != abi::SPAN_STATUS_OK;
+        if may_change && matches!(code, abi::SPAN_STATUS_OK | abi::SPAN_STATUS_ERROR) {
+            self.append(index, |entries| entries.status_description(description));
+            slot.status.store(code, Release);
+        }
+    }
+
+    /// Records a new name.
+    pub fn update_name(&self, index: SlotIndex, name: &[u8]) {
+        self.append(index, |entries| entries.name(name));
+    }
+
+    /// Records that the span has ended.
+    pub fn end(&self, index: SlotIndex, end_time_unix_nano: u64) {
+        let slot = self.mapping.slot(index.0 as usize);
+        slot.end_time_unix_nano.store(end_time_unix_nano, Relaxed);
+        slot.state.store(SLOT_ENDED, Release);
+    }
+
+    /// Says that the hook has got an ended span, so that its next commit covers it.
+    pub fn handed_over(&self, index: SlotIndex) {
+        self.slots().ended.push_back(index.0);
+    }
+
+    /// Takes the spans that the hook has got and that are not known to be written. After the commit, either
+    /// [`written`](Self::written) or [`not_written`](Self::not_written) takes them back.
+    pub fn take_handed_over(&self) -> VecDeque<u32> {
+        std::mem::take(&mut self.slots().ended)
+    }
+
+    /// Frees the slots of spans whose bytes are in the span file.
+    pub fn written(&self, written: VecDeque<u32>) {
+        for &index in &written {
+            self.mapping.slot(index as usize).state.store(SLOT_FREE, Release);
+        }
+        self.slots().free.extend(written.into_iter().rev());
+    }
+
+    /// Keeps the slots of spans that nobody has written.
+    pub fn not_written(&self, kept: VecDeque<u32>) {
+        let mut slots = self.slots();
+        for index in kept.into_iter().rev() {
+            slots.ended.push_front(index);
+        }
+    }
+
+    /// Removes the file: this process has nothing left that someone else would have to finish.
+    pub fn remove(&self) {
+        // A file that stays is drained and removed by the head.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    fn take_free_slot(&self) -> Option<u32> {
+        let mut slots = self.slots();
+        slots.free.pop().or_else(|| {
+            let oldest = slots.ended.pop_front()?;
+            self.mapping.header().evicted.fetch_add(1, Relaxed);
+            Some(oldest)
+        })
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        // The lists are whole after every statement, so a panic while they were locked harmed nothing.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,281 @@
+//! The side of whoever comes after: reads what a process left.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_OPEN, SpoolError};
+use super::record::{OwnedValue, SpanRecord, read_attributes};
+
+/// The spool of another process, dead or about to be.
+pub struct Story {
+    mapping: Mapping,
+}
+
+/// A span as its process left it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpanStory {
+    pub record: SpanRecord,
+    pub has_ended: bool,
+    /// The task in whose attempt it was started; 0 outside of tasks.
+    pub task_id: u64,
+    /// Whether it is the span of the attempt itself.
+    pub is_attempt: bool,
+    /// Attributes, events and links that did not fit.
+    pub cut: u32,
+}
+
+/// What did not fit into a spool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpoolCounts {
+    /// Attributes, events and links that did not fit their slot.
+    pub cut: u64,
+    /// Spans that found no free slot.
+    pub unrecorded: u64,
+    /// Ended spans whose slot was taken before they were known to be written.
+    pub evicted: u64,
+}
+
+impl Story {
+    /// Opens a spool to read it.
+    pub fn open(path: &Path) -> Result<Story, SpoolError> {
+        Ok(Story { mapping: Mapping::open(path)? })
+    }
+
+    /// The process that owns the spool; none when no process has attached to it.
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.mapping.header().pid.load(Acquire)).filter(|&pid| pid != 0)
+    }
+
+    /// The process group of the command that was running.
+    pub fn command_group(&self) -> Option<u32> {
+        Some(self.mapping.header().command_group.load(Acquire)).filter(|&group| group != 0)
+    }
+
+    /// What did not fit.
+    pub fn counts(&self) -> SpoolCounts {
+        let header = self.mapping.header();
+        SpoolCounts {
+            cut: header.cut.load(Relaxed),
+            unrecorded: header.unrecorded.load(Relaxed),
+            evicted: header.evicted.load(Relaxed),
+        }
+    }
+
+    /// The resource of the process's spans.
+    pub fn resource(&self) -> Vec<(String, OwnedValue)> {
+        let len = self.mapping.header().resource_len.load(Acquire) as usize;
+        // SAFETY: within the mapping; copied at once, so a write at the same time could at worst garble the copy,
+        // whose reader checks every length.
+        let bytes = unsafe { self.mapping.resource().as_ref() }.get(..len).unwrap_or_default().to_vec();
+        read_attributes(&bytes)
+    }
+
+    /// The spans that are open, or have ended and are not known to be written, in order of their start.
+    pub fn spans(&self) -> Vec<SpanStory> {
+        let mut spans: Vec<_> = (0..SLOT_COUNT).filter_map(|index| self.span(index)).collect();
+        spans.sort_by_key(|span| span.record.start_time_unix_nano);
+        spans
+    }
+
+    fn span(&self, index: usize) -> Option<SpanStory> {
+        let slot = self.mapping.slot(index);
+        let state = slot.state.load(Acquire);
+        if state != SLOT_OPEN && state != SLOT_ENDED {
+            return None;
+        }
+        let len = slot.len.load(Acquire) as usize;
+        // SAFETY: as in `resource`.
+        let entries = unsafe { self.mapping.entries(index).as_ref() }.get(..len).unwrap_or_default().to_vec();
+        let mut trace_id = [0; 16];
+        trace_id[..8].copy_from_slice(&slot.trace_id[0].load(Relaxed).to_ne_bytes());
+        trace_id[8..].copy_from_slice(&slot.trace_id[1].load(Relaxed).to_ne_bytes());
+        let parent = slot.parent_span_id.load(Relaxed);
+        let mut record = SpanRecord {
+            trace_id,
+            span_id: slot.span_id.load(Relaxed).to_ne_bytes(),
+            parent_span_id: (parent != 0).then(|| parent.to_ne_bytes()),
+            kind: slot.kind.load(Relaxed),
+            start_time_unix_nano: slot.start_time_unix_nano.load(Relaxed),
+            end_time_unix_nano: slot.end_time_unix_nano.load(Relaxed),
+            status: slot.status.load(Acquire),
+            ..SpanRecord::default()
+        };
+        record.read_entries(&entries);
+        Some(SpanStory {
+            record,
+            has_ended: state == SLOT_ENDED,
+            task_id: slot.task_id.load(Relaxed),
+            is_attempt: slot.is_attempt.load(Relaxed) != 0,
+            cut: slot.cut.load(Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_abi as abi;
+
+    use super::super::{SLOT_COUNT, SpanOpening, Spool};
+    use super::*;
+
+    fn spool() -> (tempfile::TempDir, Spool, Story) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path).unwrap();
+        let story = Story::open(&path).unwrap();
+        (folder, spool, story)
+    }
+
+    fn opening(span_id: u8) -> SpanOpening<'static> {
+        SpanOpening {
+            trace_id: [7; 16],
+            span_id: [span_id; 8],
+            parent_span_id: [0; 8],
+            trace_state: b"",
+            start_time_unix_nano: 1000 + u64::from(span_id),
+            kind: abi::SPAN_KIND_CONSUMER,
+            name: b"step",
+            scope: b"test",
+            task_id: 5,
+            is_attempt: true,
+        }
+    }
+
+    fn attribute(key: &'static str, value: i64) -> abi::KeyValue {
+        abi::KeyValue {
+            key: abi::Str::new(key),
+            value: abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: value } },
+        }
+    }
+
+    #[test]
+    fn an_open_span_is_told_with_all_that_was_said_of_it() {
+        let (_folder, spool, story) = spool();
+        let slot = spool.open(&SpanOpening { parent_span_id: [9; 8], trace_state: b"a=1", ..opening(1) }).unwrap();
+        let words = [abi::Str::new("x"), abi::Str::new("y")];
+        let list = abi::KeyValue {
+            key: abi::Str::new("words"),
+            value: abi::Value {
+                tag: abi::VALUE_STR_ARRAY,
+                as_: abi::ValueUnion { array: abi::Array { ptr: words.as_ptr().cast(), count: 2 } },
+            },
+        };
+        let event = abi::Event {
+            size: size_of::<abi::Event>(),
+            name: abi::Str::new("exception"),
+            time_unix_nano: 0,
+            attributes: &attribute("code", 4),
+            attribute_count: 1,
+        };
+        let link = abi::Link {
+            size: size_of::<abi::Link>(),
+            context: abi::SpanContext { trace_id: [3; 16], span_id: [4; 8], ..abi::SpanContext::INVALID },
+            attributes: std::ptr::null(),
+            attribute_count: 0,
+        };
+        // SAFETY: everything points to locals.
+        unsafe {
+            spool.set_attributes(slot, &[attribute("n", 1), list]);
+            spool.set_attributes(slot, &[attribute("n", 2)]);
+            spool.add_event(slot, &event, 42);
+            spool.add_link(slot, &link);
+        }
+        spool.set_status(slot, abi::SPAN_STATUS_ERROR, b"it broke");
+        spool.update_name(slot, b"better");
+
+        let spans = story.spans();
+        assert_eq!(spans.len(), 1);
+        let SpanStory { record, has_ended, task_id, is_attempt, cut } = &spans[0];
+        assert_eq!((*has_ended, *task_id, *is_attempt, *cut), (false, 5, true, 0));
+        assert_eq!((record.name.as_str(), record.scope.as_str()), ("better", "test"));
+        assert_eq!(record.parent_span_id, Some([9; 8]));
+        assert_eq!(record.trace_state, "a=1");
+        assert_eq!(
+            record.attributes,
+            [
+                ("n".to_owned(), OwnedValue::I64(2)),
+                ("words".to_owned(), OwnedValue::StrArray(vec!["x".into(), "y".into()]))
+            ]
+        );
+        assert_eq!(record.events[0].time_unix_nano, 42);
+        assert_eq!(record.events[0].attributes, [("code".to_owned(), OwnedValue::I64(4))]);
+        assert_eq!(record.links[0].span_id, [4; 8]);
+        assert_eq!((record.status, record.status_description.as_str()), (abi::SPAN_STATUS_ERROR, "it broke"));
+    }
+
+    #[test]
+    fn a_slot_is_free_only_when_the_span_is_written() {
+        let (_folder, spool, story) = spool();
+        let slot = spool.open(&opening(1)).unwrap();
+        spool.end(slot, 2000);
+        spool.handed_over(slot);
+        assert!(story.spans()[0].has_ended);
+        let batch = spool.take_handed_over();
+        spool.not_written(batch);
+        assert_eq!(story.spans().len(), 1, "a commit that failed keeps the span");
+        let batch = spool.take_handed_over();
+        spool.written(batch);
+        assert_eq!(story.spans(), []);
+        assert_eq!(spool.open(&opening(2)), Some(slot), "the slot used last is used first");
+    }
+
+    #[test]
+    fn more_open_spans_than_slots_are_counted_and_harm_nothing() {
+        let (_folder, spool, story) = spool();
+        let slots: Vec<_> = (0..SLOT_COUNT + 3).filter_map(|_| spool.open(&opening(1))).collect();
+        assert_eq!(slots.len(), SLOT_COUNT);
+        assert_eq!(story.counts(), SpoolCounts { cut: 0, unrecorded: 3, evicted: 0 });
+        spool.end(slots[0], 1);
+        spool.handed_over(slots[0]);
+        assert_eq!(spool.open(&opening(2)), Some(slots[0]), "an ended span makes room");
+        assert_eq!(story.counts().evicted, 1);
+        assert_eq!(story.spans().len(), SLOT_COUNT);
+    }
+
+    #[test]
+    fn what_does_not_fit_a_slot_is_cut_whole_and_counted() {
+        let (_folder, spool, story) = spool();
+        let slot = spool.open(&opening(1)).unwrap();
+        let long = "x".repeat(3000);
+        let big = abi::KeyValue {
+            key: abi::Str::new("big"),
+            value: abi::Value { tag: abi::VALUE_STR, as_: abi::ValueUnion { str_: abi::Str::new(&long) } },
+        };
+        // SAFETY: everything points to locals.
+        unsafe { spool.set_attributes(slot, &[attribute("before", 1), big, attribute("after", 2)]) };
+        let span = &story.spans()[0];
+        assert_eq!(span.cut, 1);
+        let keys: Vec<_> = span.record.attributes.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["before", "after"]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_spool_is_refused_by_what_was_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.spool");
+        std::fs::write(&path, "hello").unwrap();
+        let error = Story::open(&path).err().unwrap().to_string();
+        assert!(error.contains("it has 5 bytes"), "{error}");
+        let mut bytes = vec![0; std::fs::metadata({
+            let good = folder.path().join("good.spool");
+            Spool::create(&good).unwrap();
+            good
+        })
+        .unwrap()
+        .len() as usize];
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(Story::open(&path).err().unwrap().to_string().contains("the mark of a spool"));
+        bytes[..8].copy_from_slice(b"TRACERSP");
+        bytes[8] = 9;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(Story::open(&path).err().unwrap().to_string().contains("it has version 9"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn damaged_entries_never_panic(entries: Vec<u8>) {
+            let mut record = SpanRecord::default();
+            record.read_entries(&entries);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Tasks as values: what was asked for, and how it ended.
+//!
+//! A *task* is one unit of work that someone asked for. Its [`Envelope`] is the immutable description that travels from the
+//! driver through the head to a worker; the head keeps the bytes as they came. An *attempt* is one execution of it. Its
+//! [`Outcome`] is recorded once. This module holds no state and decides nothing.
+
+mod envelope;
+mod id;
+mod outcome;
+
+pub use envelope::{CommandSpec, Envelope, FunctionSpec, TaskSpec, TraceLink};
+pub use id::{JobId, TaskId, WorkerId};
+pub use outcome::{Failure, Outcome, SignalName, TimeLimit};

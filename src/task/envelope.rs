@@ -1,0 +1,248 @@
+//! The description of a task as it travels.
+
+use std::time::Duration;
+
+use crate::protocol::wire::{Put, Take, WireError};
+
+/// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Envelope<'a> {
+    /// What to run.
+    pub spec: TaskSpec<'a>,
+    /// The name given with `--name`; empty for none.
+    pub name: &'a str,
+    /// The longest an attempt may run.
+    pub run_limit: Option<Duration>,
+    /// Whether the driver wants to see the task's output while it runs.
+    pub wants_output: bool,
+    /// The span that the attempts are children of.
+    pub trace: Option<TraceLink<'a>>,
+    /// The W3C baggage that comes with it; empty for none.
+    pub baggage: &'a str,
+}
+
+/// What a task runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskSpec<'a> {
+    Function(FunctionSpec<'a>),
+    Command(CommandSpec<'a>),
+}
+
+/// A function of a module.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FunctionSpec<'a> {
+    /// A module's name, or the path of its library.
+    pub module: &'a str,
+    pub function: &'a str,
+    /// A MessagePack array.
+    pub arguments: &'a [u8],
+}
+
+/// A program with its arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandSpec<'a> {
+    pub program: &'a [u8],
+    pub arguments: Vec<&'a [u8]>,
+    /// Set on top of the worker's environment.
+    pub environment: Vec<(&'a [u8], &'a [u8])>,
+    /// The working directory.
+    pub directory: &'a [u8],
+}
+
+/// A span in another process, as W3C Trace Context describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceLink<'a> {
+    pub trace_id: [u8; 16],
+    pub span_id: [u8; 8],
+    pub trace_flags: u8,
+    pub trace_state: &'a str,
+}
+
+const FUNCTION: u8 = 0;
+const COMMAND: u8 = 1;
+const WANTS_OUTPUT: u8 = 1;
+const HAS_TRACE: u8 = 2;
+
+impl<'a> Envelope<'a> {
+    /// Appends the envelope to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut flags = 0;
+        if self.wants_output {
+            flags |= WANTS_OUTPUT;
+        }
+        if self.trace.is_some() {
+            flags |= HAS_TRACE;
+        }
+        out.put_u8(flags);
+        out.put_u64(self.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
+        out.put_str(self.name);
+        if let Some(trace) = &self.trace {
+            out.put_exact(&trace.trace_id);
+            out.put_exact(&trace.span_id);
+            out.put_u8(trace.trace_flags);
+            out.put_str(trace.trace_state);
+        }
+        out.put_str(self.baggage);
+        match &self.spec {
+            TaskSpec::Function(function) => {
+                out.put_u8(FUNCTION);
+                out.put_str(function.module);
+                out.put_str(function.function);
+                out.put_bytes(function.arguments);
+            }
+            TaskSpec::Command(command) => {
+                out.put_u8(COMMAND);
+                out.put_bytes(command.program);
+                out.put_u32(command.arguments.len() as u32);
+                command.arguments.iter().for_each(|argument| out.put_bytes(argument));
+                out.put_u32(command.environment.len() as u32);
+                for (key, value) in &command.environment {
+                    out.put_bytes(key);
+                    out.put_bytes(value);
+                }
+                out.put_bytes(command.directory);
+            }
+        }
+    }
+
+    /// Takes an envelope apart that fills `bytes`.
+    pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
+        let mut take = Take::new(bytes);
+        let flags = take.u8()?;
+        if flags & !(WANTS_OUTPUT | HAS_TRACE) != 0 {
+            return Err(WireError::UnknownValue("flags"));
+        }
+        let run_limit = Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos);
+        let name = take.str()?;
+        let trace = (flags & HAS_TRACE != 0).then(|| TraceLink::take(&mut take)).transpose()?;
+        let baggage = take.str()?;
+        let spec = match take.u8()? {
+            FUNCTION => TaskSpec::Function(FunctionSpec {
+                module: take.str()?,
+                function: take.str()?,
+                arguments: take.bytes()?,
+            }),
+            COMMAND => {
+                let program = take.bytes()?;
+                let arguments = (0..take.u32()?).map(|_| take.bytes()).collect::<Result<_, _>>()?;
+                let environment =
+                    (0..take.u32()?).map(|_| Ok((take.bytes()?, take.bytes()?))).collect::<Result<_, WireError>>()?;
+                TaskSpec::Command(CommandSpec { program, arguments, environment, directory: take.bytes()? })
+            }
+            _ => return Err(WireError::UnknownValue("task kind")),
+        };
+        take.finish()?;
+        Ok(Envelope { spec, name, run_limit, wants_output: flags & WANTS_OUTPUT != 0, trace, baggage })
+    }
+}
+
+impl<'a> TraceLink<'a> {
+    fn take(take: &mut Take<'a>) -> Result<TraceLink<'a>, WireError> {
+        Ok(TraceLink {
+            trace_id: take.array()?,
+            span_id: take.array()?,
+            trace_flags: take.u8()?,
+            trace_state: take.str()?,
+        })
+    }
+}
+
+impl TaskSpec<'_> {
+    /// What people call it: `module.function`, or the program's file name. Spans are named after it.
+    pub fn target(&self) -> String {
+        match self {
+            TaskSpec::Function(function) => {
+                format!("{}.{}", module_stem(function.module), function.function)
+            }
+            TaskSpec::Command(command) => file_name(command.program),
+        }
+    }
+
+    /// The short name that stands before lines of output.
+    pub fn short_name(&self) -> String {
+        match self {
+            TaskSpec::Function(function) => function.function.into(),
+            TaskSpec::Command(command) => file_name(command.program),
+        }
+    }
+}
+
+/// `wordcount` for `/path/libwordcount.so`, and a name as it is.
+fn module_stem(module: &str) -> &str {
+    let file = module.rsplit('/').next().unwrap_or(module);
+    match file.strip_suffix(".so") {
+        Some(stem) => stem.strip_prefix("lib").unwrap_or(stem),
+        None => file,
+    }
+}
+
+fn file_name(program: &[u8]) -> String {
+    let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or(program);
+    String::from_utf8_lossy(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn envelope<'a>(spec: TaskSpec<'a>) -> Envelope<'a> {
+        Envelope { spec, name: "", run_limit: None, wants_output: false, trace: None, baggage: "" }
+    }
+
+    proptest! {
+        #[test]
+        fn an_envelope_survives_the_wire(
+            module: String, function: String, arguments: Vec<u8>, name: String, limit: Option<u64>, wants_output: bool,
+            trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String,
+        ) {
+            let envelope = Envelope {
+                spec: TaskSpec::Function(FunctionSpec { module: &module, function: &function, arguments: &arguments }),
+                name: &name,
+                run_limit: limit.filter(|&limit| limit > 0).map(Duration::from_nanos),
+                wants_output,
+                trace: trace.as_ref().map(|(trace_id, span_id, trace_flags, trace_state)| TraceLink {
+                    trace_id: *trace_id, span_id: *span_id, trace_flags: *trace_flags, trace_state,
+                }),
+                baggage: &baggage,
+            };
+            let mut bytes = Vec::new();
+            envelope.encode(&mut bytes);
+            prop_assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
+            for length in 0..bytes.len() {
+                prop_assert!(Envelope::decode(&bytes[..length]).is_err(), "cut at {}", length);
+            }
+        }
+
+        #[test]
+        fn a_command_survives_the_wire(
+            program: Vec<u8>, arguments: Vec<Vec<u8>>, environment: Vec<(Vec<u8>, Vec<u8>)>, directory: Vec<u8>,
+        ) {
+            let command = envelope(TaskSpec::Command(CommandSpec {
+                program: &program,
+                arguments: arguments.iter().map(Vec::as_slice).collect(),
+                environment: environment.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect(),
+                directory: &directory,
+            }));
+            let mut bytes = Vec::new();
+            command.encode(&mut bytes);
+            prop_assert_eq!(Envelope::decode(&bytes).unwrap(), command);
+        }
+
+        #[test]
+        fn hostile_envelopes_are_refused_without_a_panic(bytes: Vec<u8>) {
+            let _ = Envelope::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn targets_are_named_as_people_say_them() {
+        let function = |module| TaskSpec::Function(FunctionSpec { module, function: "count", arguments: &[] }).target();
+        assert_eq!(function("wordcount"), "wordcount.count");
+        assert_eq!(function("/opt/lib/libwordcount.so"), "wordcount.count");
+        assert_eq!(function("./odd.so"), "odd.count");
+        let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
+        assert_eq!(TaskSpec::Command(program).target(), "true");
+    }
+}

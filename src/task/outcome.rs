@@ -1,0 +1,250 @@
+//! How a task ended.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::count::Elapsed;
+use crate::protocol::wire::{Put, Take, WireError};
+
+/// The one recorded end of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The function returned: a MessagePack value.
+    Returned(Vec<u8>),
+    /// The command ended by itself with exit status 0.
+    Completed,
+    /// It did not succeed.
+    Failed(Failure),
+}
+
+/// Every way in which a task can fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Failure {
+    /// The function returned an error.
+    Error { type_name: String, message: String, stacktrace: String },
+    /// The function panicked.
+    Panic { message: String, location: String, stacktrace: String },
+    /// The arguments do not fit the function; it was not called.
+    Arguments { message: String },
+    /// The result could not be encoded.
+    Result { message: String },
+    /// The module cannot be loaded or has no such task.
+    Module { message: String },
+    /// The program could not be started.
+    NotStarted { program: String, message: String, is_missing: bool },
+    /// The command ended with another exit status than 0.
+    ExitCode { program: String, code: i32 },
+    /// The command was ended by a signal that tracer did not send.
+    Signal { program: String, signal: i32 },
+    /// It took longer than it was given.
+    TimedOut { limit: TimeLimit, after_ns: u64 },
+    /// The worker died while it ran the task.
+    WorkerLost { worker_pid: u32, cause: String, error_type: String },
+    /// Someone cancelled it.
+    Cancelled,
+    /// The head was stopped before the task had ended.
+    HeadStopped,
+    /// No worker can be started.
+    NoWorker { message: String },
+}
+
+/// Which limit was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeLimit {
+    /// `--timeout`: how long an attempt may run.
+    Run,
+}
+
+impl Failure {
+    /// The low-cardinality value of the span attribute `error.type`.
+    pub fn error_type(&self) -> String {
+        match self {
+            Failure::Error { type_name, .. } => type_name.clone(),
+            Failure::Panic { .. } => "panic".into(),
+            Failure::Arguments { .. } => "arguments".into(),
+            Failure::Result { .. } => "result".into(),
+            Failure::Module { .. } => "module".into(),
+            Failure::NotStarted { .. } => "not_started".into(),
+            Failure::ExitCode { code, .. } => format!("exit:{code}"),
+            Failure::Signal { signal, .. } => format!("signal:{signal}"),
+            Failure::TimedOut { .. } => "timeout".into(),
+            Failure::WorkerLost { error_type, .. } => error_type.clone(),
+            Failure::Cancelled => "cancelled".into(),
+            Failure::HeadStopped => "stopped".into(),
+            Failure::NoWorker { .. } => "no_worker".into(),
+        }
+    }
+
+    /// The stack at the time, where the task's language gave one.
+    pub fn stacktrace(&self) -> &str {
+        match self {
+            Failure::Error { stacktrace, .. } | Failure::Panic { stacktrace, .. } => stacktrace,
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Error { message, .. }
+            | Failure::Arguments { message }
+            | Failure::Result { message }
+            | Failure::Module { message }
+            | Failure::NoWorker { message } => f.write_str(message),
+            Failure::Panic { message, location, .. } if location.is_empty() => write!(f, "panicked: {message}"),
+            Failure::Panic { message, location, .. } => write!(f, "panicked at {location}: {message}"),
+            Failure::NotStarted { program, message, .. } => write!(f, "`{program}` could not be started: {message}"),
+            Failure::ExitCode { program, code } => write!(f, "`{program}` exited with code {code}"),
+            Failure::Signal { program, signal } => write!(f, "`{program}` was killed by {}", SignalName(*signal)),
+            Failure::TimedOut { after_ns, .. } => {
+                write!(f, "timed out: it was still running after {}", Elapsed(Duration::from_nanos(*after_ns)))
+            }
+            Failure::WorkerLost { worker_pid, cause, .. } => {
+                write!(f, "its worker (pid {worker_pid}) {cause}")
+            }
+            Failure::Cancelled => f.write_str("it was cancelled"),
+            Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// `SIGKILL (9)`.
+pub struct SignalName(pub i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use rustix::process::Signal;
+        let name = match Signal::from_named_raw(self.0) {
+            Some(Signal::ABORT) => "SIGABRT",
+            Some(Signal::ALARM) => "SIGALRM",
+            Some(Signal::BUS) => "SIGBUS",
+            Some(Signal::FPE) => "SIGFPE",
+            Some(Signal::HUP) => "SIGHUP",
+            Some(Signal::ILL) => "SIGILL",
+            Some(Signal::INT) => "SIGINT",
+            Some(Signal::KILL) => "SIGKILL",
+            Some(Signal::PIPE) => "SIGPIPE",
+            Some(Signal::QUIT) => "SIGQUIT",
+            Some(Signal::SEGV) => "SIGSEGV",
+            Some(Signal::SYS) => "SIGSYS",
+            Some(Signal::TERM) => "SIGTERM",
+            Some(Signal::TRAP) => "SIGTRAP",
+            Some(Signal::XCPU) => "SIGXCPU",
+            Some(Signal::XFSZ) => "SIGXFSZ",
+            _ => return write!(f, "signal {}", self.0),
+        };
+        write!(f, "{name} (signal {})", self.0)
+    }
+}
+
+const RETURNED: u8 = 0;
+const COMPLETED: u8 = 1;
+const FAILED: u8 = 2;
+
+impl Outcome {
+    /// Appends the outcome to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Outcome::Returned(value) => {
+                out.put_u8(RETURNED);
+                out.put_bytes(value);
+            }
+            Outcome::Completed => out.put_u8(COMPLETED),
+            Outcome::Failed(failure) => {
+                out.put_u8(FAILED);
+                out.put_bytes(&rmp_serde::to_vec_named(failure).expect("a failure is plain data"));
+            }
+        }
+    }
+
+    /// Takes an outcome.
+    pub fn take(take: &mut Take<'_>) -> Result<Outcome, WireError> {
+        match take.u8()? {
+            RETURNED => Ok(Outcome::Returned(take.bytes()?.to_vec())),
+            COMPLETED => Ok(Outcome::Completed),
+            FAILED => {
+                let failure = rmp_serde::from_slice(take.bytes()?).map_err(|_| WireError::UnknownValue("failure"))?;
+                Ok(Outcome::Failed(failure))
+            }
+            _ => Err(WireError::UnknownValue("outcome")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failures() -> Vec<(Failure, &'static str, &'static str)> {
+        vec![
+            (
+                Failure::Error { type_name: "io::Error".into(), message: "no such file".into(), stacktrace: "".into() },
+                "io::Error",
+                "no such file",
+            ),
+            (
+                Failure::Panic { message: "boom".into(), location: "src/lib.rs:3:5".into(), stacktrace: "".into() },
+                "panic",
+                "panicked at src/lib.rs:3:5: boom",
+            ),
+            (
+                Failure::NotStarted { program: "nope".into(), message: "not found".into(), is_missing: true },
+                "not_started",
+                "`nope` could not be started: not found",
+            ),
+            (Failure::ExitCode { program: "false".into(), code: 1 }, "exit:1", "`false` exited with code 1"),
+            (
+                Failure::Signal { program: "sleep".into(), signal: 9 },
+                "signal:9",
+                "`sleep` was killed by SIGKILL (signal 9)",
+            ),
+            (Failure::Signal { program: "x".into(), signal: 35 }, "signal:35", "`x` was killed by signal 35"),
+            (
+                Failure::TimedOut { limit: TimeLimit::Run, after_ns: 2_000_000_000 },
+                "timeout",
+                "timed out: it was still running after 2 s",
+            ),
+            (
+                Failure::WorkerLost {
+                    worker_pid: 7,
+                    cause: "was killed by SIGSEGV (signal 11)".into(),
+                    error_type: "signal:11".into(),
+                },
+                "signal:11",
+                "its worker (pid 7) was killed by SIGSEGV (signal 11)",
+            ),
+            (Failure::Cancelled, "cancelled", "it was cancelled"),
+            (Failure::HeadStopped, "stopped", "the head was stopped before it had ended"),
+        ]
+    }
+
+    #[test]
+    fn every_failure_names_its_error_type_and_says_what_happened() {
+        for (failure, error_type, text) in failures() {
+            assert_eq!(failure.error_type(), error_type);
+            assert_eq!(failure.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn outcomes_survive_the_wire() {
+        let outcomes = failures().into_iter().map(|(failure, ..)| Outcome::Failed(failure));
+        for outcome in outcomes.chain([Outcome::Returned(vec![1, 2]), Outcome::Completed]) {
+            let mut bytes = Vec::new();
+            outcome.encode(&mut bytes);
+            let mut take = Take::new(&bytes);
+            assert_eq!(Outcome::take(&mut take).unwrap(), outcome);
+            take.finish().unwrap();
+            for length in 0..bytes.len() {
+                assert!(Outcome::take(&mut Take::new(&bytes[..length])).is_err());
+            }
+        }
+    }
+}

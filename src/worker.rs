@@ -1,0 +1,144 @@
+//! A worker: one process that runs attempts, one at a time.
+//!
+//! It runs the hook once, tells the head that it is ready, and then takes leases from its socket. For each it *claims* the lease in
+//! its spool, opens the CONSUMER span, runs the task, ends the span, and puts the result into a batch ([`results`]). A batch
+//! is sent when there is nothing left to do, after the spans that belong to it are where a SIGKILL cannot reach them: *seen means
+//! recorded*. The order of these steps is the point of this module.
+
+mod attempt;
+mod command;
+mod results;
+mod usage;
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::hook::{HookError, Recorder, SearchPath, run_hook};
+use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
+use crate::protocol::wire::Take;
+use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
+use crate::session;
+use crate::spool::Spool;
+use crate::task::WorkerId;
+
+use attempt::Attempts;
+use results::Results;
+
+/// What a hook may take to deliver what it has queued when the worker ends.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs a worker until the head tells it to end or is gone.
+pub fn run(session_dir: &Path, worker: WorkerId) -> Result<(), WorkerError> {
+    usage::die_with_parent().map_err(WorkerError::Orphaned)?;
+    let spool_path = session::worker_spool(session_dir, worker);
+    let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&spool_path).map_err(WorkerError::Spool)?));
+    let mut stream = session::connect(session_dir).map_err(WorkerError::Session)?;
+    let mut inbox = FrameBuffer::new();
+    let welcome = say_hello(&mut stream, &mut inbox, worker)?;
+    let (recorder, hook_failure) = set_up_tracing(&welcome, spool);
+    let ready = WorkerReady {
+        tracing: recorder.map_or_else(|| "none".into(), Recorder::description),
+        hook_failure: hook_failure.as_ref().map(ToString::to_string),
+    };
+    let mut frame = Vec::new();
+    put_value(&mut frame, kind::WORKER_READY, &ready);
+    std::io::Write::write_all(&mut stream, &frame).map_err(WorkerError::Io)?;
+
+    let results = Arc::new(Results::new(stream.try_clone().map_err(WorkerError::Io)?, recorder));
+    let search = SearchPath { module_path: welcome.module_path };
+    let mut attempts = Attempts::new(spool, recorder, search, worker, welcome.node_id);
+    let outcome = take_leases(&mut stream, &mut inbox, &mut attempts, &results);
+    if let Some(recorder) = recorder
+        && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)
+    {
+        eprintln!("tracer: worker {worker}: {reason}");
+    }
+    outcome
+}
+
+/// Takes leases until the head says that it is enough, or is gone.
+fn take_leases(
+    stream: &mut UnixStream,
+    inbox: &mut FrameBuffer,
+    attempts: &mut Attempts,
+    results: &Arc<Results>,
+) -> Result<(), WorkerError> {
+    loop {
+        if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
+            return Ok(());
+        }
+        while let Some((frame_kind, body)) = inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))? {
+            match frame_kind {
+                kind::LEASES => {
+                    let mut take = Take::new(body);
+                    while !take.is_empty() {
+                        let lease = Lease::take(&mut take).map_err(|error| WorkerError::Protocol(error.to_string()))?;
+                        if let Some(result) = attempts.run(&lease) {
+                            results.push(&result, !take.is_empty());
+                        }
+                    }
+                }
+                kind::SHUTDOWN => return results.send().map_err(WorkerError::Io),
+                other => return Err(WorkerError::Protocol(format!("a frame of kind {other} is not for a worker"))),
+            }
+        }
+        results.send().map_err(WorkerError::Io)?;
+    }
+}
+
+fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, worker: WorkerId) -> Result<Welcome, WorkerError> {
+    let mut hello = Vec::new();
+    Hello::of_this_process(Role::Worker(worker)).encode(&mut hello);
+    std::io::Write::write_all(stream, &hello).map_err(WorkerError::Io)?;
+    loop {
+        if let Some((frame_kind, body)) = inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))? {
+            return match frame_kind {
+                kind::WELCOME => take_value(body).map_err(|error| WorkerError::Protocol(error.to_string())),
+                kind::REFUSED => {
+                    Err(WorkerError::Protocol(Take::new(body).str().unwrap_or("refused for no reason").to_owned()))
+                }
+                other => Err(WorkerError::Protocol(format!("a frame of kind {other} answered the hello"))),
+            };
+        }
+        if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
+            return Err(WorkerError::Protocol("the head closed the connection".into()));
+        }
+    }
+}
+
+fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
+    let Some(hook) = &welcome.hook else { return (None, None) };
+    let limit = Duration::from_millis(hook.timeout_ms);
+    let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &welcome.spans_dir, Some(spool));
+    if let Some(failure) = &run.failure {
+        eprintln!("tracer: {failure}");
+    }
+    (run.recorder, run.failure)
+}
+
+/// Why a worker cannot go on. The head sees it end and says so.
+#[derive(Debug)]
+pub enum WorkerError {
+    /// The process that started it is gone.
+    Orphaned(std::io::Error),
+    Spool(crate::spool::SpoolError),
+    Session(session::SessionError),
+    Io(std::io::Error),
+    Protocol(String),
+}
+
+impl std::fmt::Display for WorkerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WorkerError::Orphaned(error) => write!(f, "a worker is started by a head only: {error}"),
+            WorkerError::Spool(error) => error.fmt(f),
+            WorkerError::Session(error) => error.fmt(f),
+            WorkerError::Io(error) => write!(f, "the connection to the head broke: {error}"),
+            WorkerError::Protocol(reason) => write!(f, "the head said something that this worker cannot take: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for WorkerError {}

@@ -1,0 +1,236 @@
+//! One attempt: claim, span, run, end.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use tracer_abi as abi;
+
+use super::usage::{self, Usage};
+use super::{command, usage::of_this_process};
+use crate::fault;
+use crate::hook::{ActiveSpan, Attribute, LoadedTask, Module, Recorder, SearchPath, SpanRequest, TaskContext, now_unix_nano};
+use crate::names;
+use crate::propagation::{Carrier, TraceContext, TraceParent};
+use crate::protocol::{AttemptResult, Lease};
+use crate::spool::Spool;
+use crate::task::{Envelope, Failure, FunctionSpec, Outcome, TaskSpec, WorkerId};
+
+/// Runs attempts, and keeps what they share.
+pub(super) struct Attempts {
+    spool: &'static Spool,
+    recorder: Option<&'static Recorder>,
+    search: SearchPath,
+    worker: WorkerId,
+    node_id: String,
+    modules: HashMap<String, Module>,
+    functions: HashMap<(String, String), Function>,
+    /// CPU time at the end of the last attempt, which is the start of the next.
+    cpu_time_ns: u64,
+}
+
+/// A function that was called before, with what its spans have in common.
+#[derive(Clone)]
+struct Function {
+    task: LoadedTask,
+    code: (String, String, u32),
+}
+
+impl Attempts {
+    pub(super) fn new(
+        spool: &'static Spool,
+        recorder: Option<&'static Recorder>,
+        search: SearchPath,
+        worker: WorkerId,
+        node_id: String,
+    ) -> Attempts {
+        Attempts {
+            spool,
+            recorder,
+            search,
+            worker,
+            node_id,
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            cpu_time_ns: of_this_process().cpu_time_ns,
+        }
+    }
+
+    /// Runs the task of a lease. None when the head has taken the lease back.
+    pub(super) fn run(&mut self, lease: &Lease<'_>) -> Option<AttemptResult> {
+        if !self.spool.claim(lease.number) {
+            return None;
+        }
+        fault::point("after_claim");
+        let started_unix_nano = now_unix_nano();
+        let started = Instant::now();
+        let outcome = match Envelope::decode(lease.envelope) {
+            Ok(envelope) => self.run_traced(lease, &envelope, started_unix_nano),
+            Err(error) => Outcome::Failed(Failure::Module { message: format!("the task cannot be read: {error}") }),
+        };
+        let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Some(AttemptResult { lease: lease.number, started_unix_nano, run_ns, outcome })
+    }
+
+    fn run_traced(&mut self, lease: &Lease<'_>, envelope: &Envelope<'_>, started_unix_nano: u64) -> Outcome {
+        let parent = envelope.trace.map(|trace| TraceContext {
+            parent: TraceParent { trace_id: trace.trace_id, span_id: trace.span_id, flags: trace.trace_flags },
+            trace_state: trace.trace_state.into(),
+        });
+        let span = self.recorder.map(|recorder| {
+            recorder.set_running_task(lease.task.0);
+            self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano)
+        });
+        let (outcome, usage, exit_code) = match &envelope.spec {
+            TaskSpec::Function(function) => {
+                let outcome = self.run_function(lease, envelope, function, span.as_ref(), parent.as_ref());
+                (outcome, None, None)
+            }
+            TaskSpec::Command(spec) => {
+                let carrier = Carrier {
+                    trace_context: span.as_ref().map(|span| span.context().clone()).or(parent),
+                    baggage: envelope.baggage.into(),
+                };
+                let run = command::run(spec, &carrier, envelope.run_limit, self.spool);
+                (run.outcome, Some(run.usage), run.exit_code)
+            }
+        };
+        fault::point("function_returned");
+        if let Some(span) = span {
+            self.finish_span(&span, &outcome, usage, exit_code);
+            fault::point("before_span_end");
+            span.end();
+            fault::point("after_span_end");
+        }
+        if let Some(recorder) = self.recorder {
+            recorder.set_running_task(0);
+        }
+        outcome
+    }
+
+    fn run_function(
+        &mut self,
+        lease: &Lease<'_>,
+        envelope: &Envelope<'_>,
+        function: &FunctionSpec<'_>,
+        span: Option<&ActiveSpan>,
+        parent: Option<&TraceContext>,
+    ) -> Outcome {
+        let loaded = match self.load(function) {
+            Ok(loaded) => loaded,
+            Err(message) => return Outcome::Failed(Failure::Module { message }),
+        };
+        if let Some(span) = span.filter(|span| span.is_recording()) {
+            let (name, file, line) = &loaded.code;
+            let code = [
+                (names::CODE_FUNCTION_NAME, Attribute::Str(name)),
+                (names::CODE_FILE_PATH, Attribute::Str(file)),
+                (names::CODE_LINE_NUMBER, (*line).into()),
+            ];
+            let known = if file.is_empty() { &code[..1] } else { &code[..] };
+            span.set_attributes(known);
+        }
+        loaded.task.run(
+            function.arguments,
+            &TaskContext {
+                task: lease.task,
+                attempt: lease.attempt,
+                job: lease.job,
+                worker: self.worker,
+                span,
+                trace_context: parent,
+                baggage: envelope.baggage,
+            },
+        )
+    }
+
+    /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.
+    fn load(&mut self, function: &FunctionSpec<'_>) -> Result<Function, String> {
+        let key = (function.module.to_owned(), function.function.to_owned());
+        if let Some(known) = self.functions.get(&key) {
+            return Ok(known.clone());
+        }
+        let module = match self.modules.get(function.module) {
+            Some(&module) => module,
+            None => Module::load(&self.search, function.module).map_err(|error| error.to_string())?,
+        };
+        self.modules.insert(function.module.into(), module);
+        let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
+        let found = Function { task, code: task.code() };
+        self.functions.insert(key, found.clone());
+        Ok(found)
+    }
+
+    fn start_span(
+        &self,
+        recorder: &'static Recorder,
+        lease: &Lease<'_>,
+        envelope: &Envelope<'_>,
+        parent: Option<&TraceContext>,
+        started_unix_nano: u64,
+    ) -> ActiveSpan {
+        let target = envelope.spec.target();
+        let name = format!("{target} {}", names::REMOTE_WORKER_SUFFIX);
+        let task_id = lease.task.to_string();
+        let remote = match envelope.spec {
+            TaskSpec::Function(_) => names::REMOTE_FUNCTION,
+            TaskSpec::Command(_) => names::REMOTE_COMMAND,
+        };
+        let attributes = [
+            (names::REMOTE, Attribute::Str(remote)),
+            (names::FUNCTION, Attribute::Str(&target)),
+            (names::PID, std::process::id().into()),
+            (names::JOB_ID, lease.job.0.into()),
+            (names::TASK_ID, lease.task.0.into()),
+            (names::WORKER_ID, self.worker.0.into()),
+            (names::NODE_ID, Attribute::Str(&self.node_id)),
+            (names::ATTEMPT, lease.attempt.into()),
+            (names::QUEUED_NS, started_unix_nano.saturating_sub(lease.submitted_unix_nano).into()),
+            (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
+            (names::MESSAGING_OPERATION_TYPE, "process".into()),
+            (names::MESSAGING_OPERATION_NAME, "process".into()),
+            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&target)),
+            (names::MESSAGING_MESSAGE_ID, Attribute::Str(&task_id)),
+            (names::TASK_NAME, Attribute::Str(envelope.name)),
+        ];
+        let known = if envelope.name.is_empty() { &attributes[..attributes.len() - 1] } else { &attributes[..] };
+        recorder.start(&SpanRequest {
+            name: &name,
+            kind: abi::SPAN_KIND_CONSUMER,
+            parent,
+            is_parent_remote: true,
+            baggage: envelope.baggage,
+            start_time_unix_nano: started_unix_nano,
+            attributes: known,
+            is_attempt: true,
+        })
+    }
+
+    fn finish_span(&mut self, span: &ActiveSpan, outcome: &Outcome, command: Option<Usage>, exit_code: Option<i32>) {
+        if !span.is_recording() {
+            return;
+        }
+        let own = usage::of_this_process();
+        let own_cpu_time_ns = own.cpu_time_ns.saturating_sub(self.cpu_time_ns);
+        self.cpu_time_ns = own.cpu_time_ns;
+        let used = command.unwrap_or(Usage { cpu_time_ns: 0, ..own });
+        span.set_attributes(&[
+            (names::CPU_TIME_NS, (own_cpu_time_ns + used.cpu_time_ns).into()),
+            (names::PEAK_MEMORY_BYTES, used.peak_memory_bytes.into()),
+        ]);
+        if let Some(code) = exit_code {
+            span.set_attributes(&[(names::PROCESS_EXIT_CODE, i64::from(code).into())]);
+        }
+        if let Outcome::Failed(failure) = outcome {
+            let (error_type, message) = (failure.error_type(), failure.to_string());
+            let attributes = [
+                (names::EXCEPTION_TYPE, Attribute::Str(&error_type)),
+                (names::EXCEPTION_MESSAGE, Attribute::Str(&message)),
+                (names::EXCEPTION_STACKTRACE, Attribute::Str(failure.stacktrace())),
+            ];
+            let known = if failure.stacktrace().is_empty() { &attributes[..2] } else { &attributes[..] };
+            span.add_event(names::EXCEPTION_EVENT, known);
+            span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&error_type))]);
+            span.set_error(&message);
+        }
+    }
+}

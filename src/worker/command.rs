@@ -1,0 +1,176 @@
+//! Runs a program as a task.
+//!
+//! The program gets a process group of its own, the worker's outputs, no input, the worker's environment with what the task sets on
+//! top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with the worker. When it has
+//! ended, whatever is left of its group is killed before the group's number can be used by anyone else.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal};
+
+use super::usage::Usage;
+use crate::propagation::Carrier;
+use crate::spool::Spool;
+use crate::task::{CommandSpec, Failure, Outcome, TimeLimit};
+
+/// Between SIGTERM and SIGKILL, when a command runs into its limit.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How a command went.
+pub(super) struct CommandRun {
+    pub(super) outcome: Outcome,
+    pub(super) exit_code: Option<i32>,
+    pub(super) usage: Usage,
+}
+
+/// Runs a command to its end.
+pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, limit: Option<Duration>, spool: &Spool) -> CommandRun {
+    let program = OsStr::from_bytes(spec.program);
+    let name = program.to_string_lossy().into_owned();
+    let failed = |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default() };
+    let directory = Path::new(OsStr::from_bytes(spec.directory));
+    let started = Instant::now();
+    let pid = match spawn(spec, program, directory, carrier) {
+        Ok(pid) => pid,
+        Err(error) => return failed(not_started(name, directory, &error)),
+    };
+    spool.set_command_group(pid.as_raw_nonzero().get().unsigned_abs());
+    let has_timed_out = wait_for_end(pid, limit.map(|limit| started + limit));
+    // Ended and not reaped: the group's number is still its own.
+    let _ = kill_process_group(pid, Signal::KILL);
+    let (status, usage) = reap(pid);
+    spool.set_command_group(0);
+    let outcome = match (status, limit) {
+        (_, Some(limit)) if has_timed_out => Outcome::Failed(Failure::TimedOut {
+            limit: TimeLimit::Run,
+            after_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
+        }),
+        (Ok(status), _) => outcome(name, status),
+        (Err(error), _) => Outcome::Failed(Failure::NotStarted {
+            program: name,
+            message: format!("its end could not be learnt: {error}"),
+            is_missing: false,
+        }),
+    };
+    let exit_code = status_code(&outcome);
+    CommandRun { outcome, exit_code, usage }
+}
+
+fn spawn(spec: &CommandSpec<'_>, program: &OsStr, directory: &Path, carrier: &Carrier) -> io::Result<Pid> {
+    let mut command = Command::new(program);
+    command
+        .args(spec.arguments.iter().map(|argument| OsStr::from_bytes(argument)))
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .process_group(0);
+    for (name, value) in carrier.to_env() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.envs(spec.environment.iter().map(|(key, value)| (OsStr::from_bytes(key), OsStr::from_bytes(value))));
+    let worker = rustix::process::getpid();
+    // SAFETY: between fork and exec only system calls are made: nothing allocates, locks or logs.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The worker may have died before the kernel knew that it matters.
+            if rustix::process::getppid() != Some(worker) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+    let child = command.spawn()?;
+    Ok(Pid::from_child(&child))
+}
+
+fn not_started(program: String, directory: &Path, error: &io::Error) -> Failure {
+    if !directory.is_dir() {
+        let message = format!("its working directory `{}` does not exist", directory.display());
+        return Failure::NotStarted { program, message, is_missing: false };
+    }
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let message = match error.kind() {
+        io::ErrorKind::NotFound if program.contains('/') => "there is no such file".to_owned(),
+        io::ErrorKind::NotFound => "there is no such program in PATH".to_owned(),
+        io::ErrorKind::PermissionDenied => "it is not executable".to_owned(),
+        _ => error.to_string(),
+    };
+    Failure::NotStarted { program, message, is_missing }
+}
+
+/// Waits until the process has ended, and leaves it to be reaped. At the deadline it is asked to end, then killed. True
+/// when the deadline was reached.
+fn wait_for_end(pid: Pid, deadline: Option<Instant>) -> bool {
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+        // Without a descriptor for it, reaping waits for the end, and the head watches the limit.
+        return false;
+    };
+    let ended_by = |deadline: Option<Instant>| {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let timeout = left.map(|left| Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => return false,
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(_) => return true,
+            }
+        }
+    };
+    if ended_by(deadline) {
+        return false;
+    }
+    let _ = kill_process_group(pid, Signal::TERM);
+    if !ended_by(Some(Instant::now() + GRACE)) {
+        let _ = kill_process_group(pid, Signal::KILL);
+        ended_by(None);
+    }
+    true
+}
+
+/// Reaps the process, and learns what it used.
+fn reap(pid: Pid) -> (io::Result<ExitStatus>, Usage) {
+    loop {
+        let mut status = 0;
+        // SAFETY: all zeroes are a valid rusage; wait4 fills both in for a child of this process.
+        let (reaped, usage) = unsafe {
+            let mut usage = std::mem::zeroed();
+            (libc::wait4(pid.as_raw_nonzero().get(), &mut status, 0, &mut usage), usage)
+        };
+        if reaped >= 0 {
+            return (Ok(ExitStatus::from_raw(status)), Usage::of(&usage));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return (Err(error), Usage::default());
+        }
+    }
+}
+
+fn outcome(program: String, status: ExitStatus) -> Outcome {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Outcome::Completed,
+        (Some(code), _) => Outcome::Failed(Failure::ExitCode { program, code }),
+        (None, signal) => Outcome::Failed(Failure::Signal { program, signal: signal.unwrap_or(0) }),
+    }
+}
+
+fn status_code(outcome: &Outcome) -> Option<i32> {
+    match outcome {
+        Outcome::Completed => Some(0),
+        Outcome::Failed(Failure::ExitCode { code, .. }) => Some(*code),
+        _ => None,
+    }
+}

@@ -1,0 +1,119 @@
+//! Results on their way to the head, in batches.
+//!
+//! A batch is taken, then the spans are committed, then the batch is sent; a result enters the batch only after its span has ended.
+//! So whoever sees a result finds its spans recorded.
+//!
+//! When many tasks come in one lease, their results wait for each other, but not for long: a thread sends what has waited for
+//! [`LINGER`], so that a long task does not hold back the results of short ones before it.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::fault;
+use crate::hook::Recorder;
+use crate::protocol::frame::put_frame;
+use crate::protocol::wire::Put;
+use crate::protocol::{AttemptResult, kind};
+
+/// How long a result may wait for more.
+const LINGER: Duration = Duration::from_millis(2);
+/// Bytes of results that are sent without waiting for more.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// The batch and its way to the head.
+pub(super) struct Results {
+    batch: Mutex<Batch>,
+    /// Tells the sending thread that something waits.
+    waiting: Condvar,
+    /// Held while sending, so that batches leave in order.
+    stream: Mutex<UnixStream>,
+    recorder: Option<&'static Recorder>,
+}
+
+#[derive(Default)]
+struct Batch {
+    body: Vec<u8>,
+    has_thread: bool,
+    /// Whether more tasks follow before the batch is sent anyway.
+    may_linger: bool,
+}
+
+impl Results {
+    pub(super) fn new(stream: UnixStream, recorder: Option<&'static Recorder>) -> Results {
+        Results { batch: Mutex::default(), waiting: Condvar::new(), stream: Mutex::new(stream), recorder }
+    }
+
+    /// Adds a result. `more_follows` says whether another task is run before [`send`](Self::send) is called.
+    pub(super) fn push(self: &Arc<Self>, result: &AttemptResult, more_follows: bool) {
+        let mut batch = lock(&self.batch);
+        result.put(&mut batch.body);
+        let is_full = batch.body.len() >= BATCH_BYTES;
+        if more_follows && !is_full && !batch.may_linger {
+            batch.may_linger = true;
+            if !batch.has_thread {
+                let results = Arc::clone(self);
+                // Without the thread results may wait for a whole lease; they are not lost.
+                batch.has_thread =
+                    std::thread::Builder::new().name("tracer-results".into()).spawn(move || results.send_late()).is_ok();
+            }
+            self.waiting.notify_one();
+        }
+        drop(batch);
+        if is_full {
+            // A broken connection is found again by the next read.
+            let _ = self.send();
+        }
+    }
+
+    /// Sends what there is.
+    pub(super) fn send(&self) -> io::Result<()> {
+        let mut stream = lock(&self.stream);
+        let body = {
+            let mut batch = lock(&self.batch);
+            batch.may_linger = false;
+            std::mem::take(&mut batch.body)
+        };
+        if body.is_empty() {
+            return Ok(());
+        }
+        fault::point("before_commit");
+        if let Some(recorder) = self.recorder
+            && let Err(reason) = recorder.commit()
+        {
+            // The spans stay in the spool, which is as safe; the head says how many were never written.
+            eprintln!("tracer: spans could not be written: {reason}");
+        }
+        fault::point("after_commit");
+        let mut frame = Vec::with_capacity(body.len() + 8);
+        put_frame(&mut frame, kind::RESULTS, |out| out.put_exact(&body));
+        stream.write_all(&frame)?;
+        fault::point("after_result");
+        Ok(())
+    }
+
+    /// Sends, again and again, what has waited for long enough.
+    fn send_late(&self) {
+        loop {
+            let mut batch = lock(&self.batch);
+            while !batch.may_linger {
+                batch = self.waiting.wait(batch).unwrap_or_else(PoisonError::into_inner);
+            }
+            let (batch, timeout) = self
+                .waiting
+                .wait_timeout_while(batch, LINGER, |batch| batch.may_linger)
+                .unwrap_or_else(PoisonError::into_inner);
+            drop(batch);
+            if timeout.timed_out() {
+                // A broken connection is found again by the main thread's next read.
+                let _ = self.send();
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks guard is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
