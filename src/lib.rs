@@ -1,5 +1,6 @@
 //! `tracer` launches tasks, and every task is a trace.
 
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod count;
@@ -16,6 +17,7 @@ pub mod session;
 pub mod spool;
 pub mod suggestion;
 pub mod task;
+pub mod trace;
 pub mod value;
 pub mod worker;
 

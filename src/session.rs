@@ -32,6 +32,8 @@ pub struct HeadRecord {
     pub pid: u32,
     pub version: String,
     pub session_dir: PathBuf,
+    /// Where this head's processes write their spans.
+    pub spans_dir: PathBuf,
     pub started_unix_nano: u64,
 }
 
@@ -95,7 +97,7 @@ pub struct Session {
 
 impl Session {
     /// Takes the place, or says who has it, and makes the folder of a new session.
-    pub fn open(temp_dir: &Path, now_unix_nano: u64) -> Result<Session, SessionError> {
+    pub fn open(temp_dir: &Path, spans_dir: &Path, now_unix_nano: u64) -> Result<Session, SessionError> {
         make_private(temp_dir)?;
         let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
         let lock_path = temp_dir.join("head.lock");
@@ -117,6 +119,7 @@ impl Session {
             pid: std::process::id(),
             version: crate::VERSION.into(),
             session_dir: dir.clone(),
+            spans_dir: spans_dir.into(),
             started_unix_nano: now_unix_nano,
         };
         write_record(&mut lock, Some(&record)).map_err(io_error("write", &lock_path))?;
@@ -297,8 +300,8 @@ mod tests {
     #[test]
     fn a_second_head_is_refused_and_told_of_the_first() {
         let folder = private();
-        let first = Session::open(folder.path(), 1).unwrap();
-        let Err(error) = Session::open(folder.path(), 2) else { panic!("two heads in one place") };
+        let first = Session::open(folder.path(), Path::new("/spans"), 1).unwrap();
+        let Err(error) = Session::open(folder.path(), Path::new("/spans"), 2) else { panic!("two heads in one place") };
         let text = error.to_string();
         assert!(text.starts_with(&format!("a head is already running in `{}`", first.temp_dir().display())), "{text}");
         assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
@@ -308,9 +311,9 @@ mod tests {
     #[test]
     fn a_place_is_free_again_when_its_head_is_gone_whatever_its_lock_says() {
         let folder = private();
-        drop(Session::open(folder.path(), 1).unwrap());
+        drop(Session::open(folder.path(), Path::new("/spans"), 1).unwrap());
         assert!(matches!(find_head(folder.path()), Err(SessionError::NoHead { .. })));
-        assert!(Session::open(folder.path(), 2).is_ok());
+        assert!(Session::open(folder.path(), Path::new("/spans"), 2).is_ok());
     }
 
     #[test]
@@ -319,24 +322,24 @@ mod tests {
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-        let error = Session::open(&open, 1).err().unwrap().to_string();
+        let error = Session::open(&open, Path::new("/spans"), 1).err().unwrap().to_string();
         assert!(error.contains("others may enter it (its mode is 0755, expected 0700)"), "{error}");
 
         let link = folder.path().join("link");
         symlink(private().path(), &link).unwrap();
-        let error = Session::open(&link, 1).err().unwrap().to_string();
+        let error = Session::open(&link, Path::new("/spans"), 1).err().unwrap().to_string();
         assert!(error.contains("it is a symbolic link"), "{error}");
 
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(Session::open(&file, 1).err().unwrap().to_string().contains("it is not a folder"));
+        assert!(Session::open(&file, Path::new("/spans"), 1).err().unwrap().to_string().contains("it is not a folder"));
     }
 
     #[test]
     fn a_socket_is_reached_through_a_path_of_any_length() {
         let folder = private();
         let deep = folder.path().join("x".repeat(100)).join("y".repeat(100));
-        let session = Session::open(&deep, 1).unwrap();
+        let session = Session::open(&deep, Path::new("/spans"), 1).unwrap();
         let listener = session.listen().unwrap();
         assert_eq!(fs::metadata(socket_path(session.dir())).unwrap().permissions().mode() & 0o777, 0o600);
         let client = connect(session.dir()).unwrap();
@@ -348,9 +351,9 @@ mod tests {
     fn only_the_newest_sessions_are_kept() {
         let folder = private();
         for time in 1..=10 {
-            Session::open(folder.path(), time).unwrap();
+            Session::open(folder.path(), Path::new("/spans"), time).unwrap();
         }
-        let session = Session::open(folder.path(), 11).unwrap();
+        let session = Session::open(folder.path(), Path::new("/spans"), 11).unwrap();
         session.remove_old_sessions();
         assert_eq!(session.other_sessions().len(), SESSIONS_KEPT);
     }

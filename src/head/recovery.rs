@@ -16,7 +16,7 @@ use super::reactor::{LostAttempt, Loss};
 use crate::names;
 use crate::protocol::SpanCounts;
 use crate::spool::record::{EventRecord, OwnedValue, SpanRecord, resource_json};
-use crate::spool::{SpanStory, Story};
+use crate::spool::{SpanStory, SpoolError, Story};
 use crate::task::{Envelope, TaskId, TaskSpec, WorkerId};
 
 /// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
@@ -34,6 +34,8 @@ pub struct Place<'a> {
 pub fn finish_story(spool: &Path, spans_dir: &Path, loss: &Loss, place: Place<'_>, now_unix_nano: u64) -> io::Result<SpanCounts> {
     let story = match Story::open(spool) {
         Ok(story) => story,
+        // A process that had nothing left to finish has removed it.
+        Err(SpoolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(SpanCounts::default()),
         Err(error) => {
             let _ = std::fs::remove_file(spool);
             return Err(io::Error::other(error));

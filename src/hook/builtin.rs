@@ -12,6 +12,6 @@ pub(super) fn find(name: &str) -> Option<*const abi::Module> {
 }
 
 /// What is built in.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+pub fn names() -> impl Iterator<Item = &'static str> {
     MODULES.iter().map(|(name, _)| *name)
 }

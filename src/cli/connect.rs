@@ -1,0 +1,16 @@
+//! Reaching the head, for the subcommands that ask it something.
+
+use super::{CommandError, PlaceArgs};
+use crate::driver::{Driver, DriverError};
+use crate::protocol::{Query, Reply};
+
+/// Connects, asks one thing, and returns the answer.
+pub(super) fn ask(place: &PlaceArgs, query: &Query) -> Result<Reply, CommandError> {
+    let mut driver = Driver::connect(&place.temp_dir())?;
+    Ok(driver.query(query)?)
+}
+
+/// The error for a reply of another kind than was asked for.
+pub(super) fn unexpected_reply() -> CommandError {
+    DriverError::Protocol(crate::protocol::wire::WireError::UnknownValue("reply")).into()
+}

@@ -1,0 +1,55 @@
+//! `tracer get`.
+
+use super::connect::{ask, unexpected_reply};
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use crate::clock::utc;
+use crate::count::Elapsed;
+use crate::exit;
+use crate::protocol::{Query, Reply, TaskReport};
+use crate::task::TaskId;
+
+/// Show one task with its result
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tracer get 7 --format json | jq .result")]
+pub(super) struct Args {
+    /// The task's id
+    id: TaskId,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let Reply::Task(task) = ask(&args.place, &Query::Task { id: args.id })? else { return Err(unexpected_reply()) };
+    let Some(task) = task else {
+        let text = format!(
+            "there is no task {}: it was never submitted to this head, or ended too long ago\n\
+             (hint: `tracer list tasks` shows those that are known)",
+            args.id
+        );
+        return Err(CommandError::new(exit::FAILED, text));
+    };
+    report::value(args.format.format, &*task, render);
+    Ok(exit::OK)
+}
+
+fn render(task: &TaskReport) -> String {
+    let mut fields = vec![("task", task.id.to_string()), ("target", task.target.clone())];
+    fields.extend(task.name.clone().map(|name| ("name", name)));
+    fields.push(("state", task.state.to_string()));
+    fields.push(("submitted", utc(task.submitted_unix_nano).to_string()));
+    if let Some(started) = task.started_unix_nano {
+        fields.push(("queued", Elapsed::from_nanos(started.saturating_sub(task.submitted_unix_nano)).to_string()));
+        if let Some(ended) = task.ended_unix_nano {
+            fields.push(("ran", Elapsed::from_nanos(ended.saturating_sub(started)).to_string()));
+        }
+    }
+    if let (Some(worker), Some(pid)) = (task.worker_id, task.worker_pid) {
+        fields.push(("worker", format!("{worker} (pid {pid})")));
+    }
+    fields.extend(task.trace_id.clone().map(|id| ("trace", id)));
+    fields.extend(task.result.as_ref().map(|result| ("result", result.to_string())));
+    fields.extend(task.message.clone().map(|message| ("failure", message)));
+    report::fields(&fields)
+}

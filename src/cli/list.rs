@@ -1,0 +1,176 @@
+//! `tracer list`.
+
+use clap::Subcommand;
+
+use super::connect::{ask, unexpected_reply};
+use super::modules::SearchArgs;
+use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use crate::count::{Count, Elapsed};
+use crate::exit;
+use crate::hook::{Module, ModuleDescription, now_unix_nano};
+use crate::protocol::{Query, Reply, TaskList, TaskReport, WorkerReport};
+
+/// List tasks, workers, modules or hooks
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tracer list tasks --limit 20")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Tasks, newest first
+    Tasks {
+        /// The most to show
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Worker processes
+    Workers {
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Modules that can be found by name
+    Modules {
+        #[command(flatten)]
+        search: SearchArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Tracing hooks of the modules that can be found by name
+    Hooks {
+        #[command(flatten)]
+        search: SearchArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    match &args.what {
+        What::Tasks { limit, place, format } => {
+            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit })? else { return Err(unexpected_reply()) };
+            report::value(format.format, &tasks, render_tasks);
+        }
+        What::Workers { place, format } => {
+            let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
+            report::value(format.format, &workers, |workers| render_workers(workers));
+        }
+        What::Modules { search, format } => {
+            report::value(format.format, &modules(search), |modules| render_modules(modules));
+        }
+        What::Hooks { search, format } => report::value(format.format, &hooks(search), |hooks| render_hooks(hooks)),
+    }
+    Ok(exit::OK)
+}
+
+fn render_tasks(list: &TaskList) -> String {
+    let now = now_unix_nano();
+    let mut text = report::table(
+        ["ID", "TARGET", "NAME", "STATE", "AGE", "RAN", "TRACE"],
+        list.tasks.iter().map(|task| {
+            [
+                task.id.to_string(),
+                task.target.clone(),
+                task.name.clone().unwrap_or_default(),
+                task.state.to_string(),
+                Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
+                ran(task),
+                task.trace_id.clone().unwrap_or_default(),
+            ]
+        }),
+    );
+    if list.left_out > 0 {
+        text.push_str(&format!("and {} (--limit shows more)\n", Count(list.left_out, "older task")));
+    }
+    if list.forgotten > 0 {
+        text.push_str(&format!("{} ended too long ago to be remembered\n", Count(list.forgotten, "task")));
+    }
+    text
+}
+
+fn ran(task: &TaskReport) -> String {
+    match (task.started_unix_nano, task.ended_unix_nano) {
+        (Some(started), Some(ended)) => Elapsed::from_nanos(ended.saturating_sub(started)).to_string(),
+        _ => String::new(),
+    }
+}
+
+fn render_workers(workers: &[WorkerReport]) -> String {
+    report::table(
+        ["ID", "PID", "STATE", "UP", "TASK", "ENDED", "SPANS"],
+        workers.iter().map(|worker| {
+            [
+                worker.id.to_string(),
+                worker.pid.to_string(),
+                worker.state.to_string(),
+                Elapsed::from_nanos(worker.uptime_ns).to_string(),
+                worker.task.map(|task| task.to_string()).unwrap_or_default(),
+                worker.tasks_ended.to_string(),
+                worker.tracing.clone(),
+            ]
+        }),
+    )
+}
+
+/// Every library in the folders that is a module, and those built in. What is no module is not mentioned.
+fn modules(search: &SearchArgs) -> Vec<ModuleDescription> {
+    let search = search.search_path();
+    let mut names = search.libraries();
+    names.extend(crate::hook::builtin_names().map(String::from));
+    names.sort();
+    names.dedup();
+    names.iter().filter_map(|name| Module::load(&search, name).ok()).map(|module| module.describe()).collect()
+}
+
+fn render_modules(modules: &[ModuleDescription]) -> String {
+    report::table(
+        ["MODULE", "VERSION", "TASKS", "HOOKS", "LIBRARY"],
+        modules.iter().map(|module| {
+            [
+                module.name.clone(),
+                module.version.clone(),
+                module.tasks.len().to_string(),
+                module.hooks.len().to_string(),
+                place(module),
+            ]
+        }),
+    )
+}
+
+fn place(module: &ModuleDescription) -> String {
+    module.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string())
+}
+
+/// A row of `list hooks`.
+#[derive(serde::Serialize)]
+struct HookRow {
+    hook: String,
+    summary: String,
+    library: Option<std::path::PathBuf>,
+}
+
+fn hooks(search: &SearchArgs) -> Vec<HookRow> {
+    modules(search)
+        .into_iter()
+        .flat_map(|module| {
+            let library = module.library;
+            module.hooks.into_iter().map(move |hook| HookRow {
+                hook: format!("{}:{}", module.name, hook.name),
+                summary: hook.doc.lines().next().unwrap_or_default().to_owned(),
+                library: library.clone(),
+            })
+        })
+        .collect()
+}
+
+fn render_hooks(hooks: &[HookRow]) -> String {
+    report::table(["HOOK", "WHAT IT DOES"], hooks.iter().map(|hook| [hook.hook.clone(), hook.summary.clone()]))
+}

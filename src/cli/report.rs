@@ -1,0 +1,115 @@
+//! The only place that writes to standard output and standard error.
+//!
+//! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough.
+
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::Format;
+
+/// Writes data, with a line feed.
+pub(super) fn data(text: &str) {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| {
+        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
+    });
+    end_quietly_if_closed(written.and_then(|()| out.flush()));
+}
+
+/// Writes talk, with a line feed.
+pub(super) fn talk(text: &str) {
+    let mut out = io::stderr().lock();
+    end_quietly_if_closed(writeln!(out, "{text}"));
+}
+
+/// Writes an error with its causes.
+pub(super) fn error(error: &dyn Error) {
+    let mut text = error.to_string();
+    let mut hint = text.find("\n").map(|end| text.split_off(end)).unwrap_or_default();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text.push_str(&std::mem::take(&mut hint));
+    let head = if colours_on(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+    talk(&format!("{head} {text}"));
+}
+
+/// Writes a warning.
+pub(super) fn warning(text: &str) {
+    let head = if colours_on(&io::stderr()) { "\x1b[1;33mwarning:\x1b[0m" } else { "warning:" };
+    talk(&format!("{head} {text}"));
+}
+
+/// Writes a value as JSON for programs, or as the text that `render` makes for people.
+pub(super) fn value<T: Serialize>(format: Format, value: &T, render: impl FnOnce(&T) -> String) {
+    match format {
+        Format::Text => data(&render(value)),
+        Format::Json => data(&serde_json::to_string_pretty(value).expect("reports are plain data")),
+    }
+}
+
+/// Whether colours may be used on standard output.
+pub(super) fn colours_on_stdout() -> bool {
+    colours_on(&io::stdout())
+}
+
+fn colours_on(stream: &impl IsTerminal) -> bool {
+    // https://no-color.org
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// How wide standard output is.
+pub(super) fn width() -> usize {
+    let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let size = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    size().filter(|&width| width > 0).or_else(columns).unwrap_or(80)
+}
+
+/// A table without lines: columns two spaces apart.
+pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Names and values below each other, the values aligned.
+pub(super) fn fields(fields: &[(&str, String)]) -> String {
+    let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    fields
+        .iter()
+        .map(|(name, value)| format!("{name:width$}  {}\n", value.replace('\n', &format!("\n{:width$}  ", ""))))
+        .collect()
+}
+
+fn end_quietly_if_closed(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() == io::ErrorKind::BrokenPipe
+    {
+        std::process::exit(crate::exit::OK.into());
+    }
+}
+
+/// Writes a command's standard output as it is.
+pub(super) fn raw(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    end_quietly_if_closed(out.write_all(bytes).and_then(|()| out.flush()));
+}
+
+/// Writes a line of a task's output, with who wrote it.
+pub(super) fn task_line(prefix: &str, line: &[u8]) {
+    let mut text = prefix.as_bytes().to_vec();
+    text.extend_from_slice(line);
+    text.push(b'\n');
+    end_quietly_if_closed(io::stderr().lock().write_all(&text));
+}

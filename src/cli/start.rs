@@ -1,0 +1,379 @@
+//! `tracer start`, and the head process that it leaves in the background.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::modules::split_paths;
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
+use crate::config::{self, Overrides, Settings, parse_duration};
+use crate::count::Count;
+use crate::exit;
+use crate::head::process::describe_exit;
+use crate::head::server::{self, HeadEnd, HeadSettings, Started};
+use crate::hook::{HookCheck, HookError, ImportString, now_unix_nano};
+use crate::protocol::HookChoice;
+use crate::session::{Session, SessionError, find_head};
+
+/// Start a head with its workers
+///
+/// The head goes to the background once its workers are ready. It is reached through a socket in a folder that only you
+/// can enter. Every flag can also be set in the environment and in a file; a flag wins over the environment, and the
+/// environment over the file.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --num-workers 2")]
+pub(super) struct Args {
+    /// Start a head on this machine
+    #[arg(long)]
+    head: bool,
+    /// Stay in the foreground until stopped
+    #[arg(long, env = "TRACER_BLOCK", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    block: bool,
+    /// How many workers to run [default: the cpus]
+    #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
+    num_workers: Option<u32>,
+    /// The hook that sets up tracing in every process, as `module:attribute`
+    #[arg(long, value_name = "MODULE:ATTRIBUTE", env = config::TRACING_STARTUP_HOOK_VARIABLE)]
+    tracing_startup_hook: Option<String>,
+    /// Do not run tasks in a worker whose hook fails
+    #[arg(long, env = "TRACER_TRACING_REQUIRED", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    tracing_required: Option<bool>,
+    /// How long the hook may take [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
+    hook_timeout: Option<Duration>,
+    /// Where span files are written [default: /tmp/spans]
+    #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
+    spans_dir: Option<PathBuf>,
+    /// Folders to look for modules in first, separated by colons
+    #[arg(long, value_name = "DIRS", env = config::MODULE_PATH_VARIABLE)]
+    module_path: Option<OsString>,
+    /// A file with settings
+    #[arg(long, value_name = "FILE", env = config::CONFIG_VARIABLE, value_parser = super::path_parser())]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// What the process that tries the hook out may take beyond the hook's own limit.
+const CHECK_ALLOWANCE: Duration = Duration::from_secs(10);
+
+pub(super) fn run(args: Args) -> CommandResult {
+    if !args.head {
+        let text = "`tracer start` starts a head, and needs --head to say so\n\
+                    (hint: joining a head on another machine is not possible yet)";
+        return Err(CommandError::new(exit::USAGE, text));
+    }
+    let settings = config::load(Overrides {
+        config: args.config,
+        num_workers: args.num_workers,
+        temp_dir: args.place.temp_dir,
+        spans_dir: args.spans_dir,
+        tracing_startup_hook: args.tracing_startup_hook,
+        tracing_required: args.tracing_required,
+        hook_timeout: args.hook_timeout,
+        module_path: split_paths(args.module_path.as_ref()),
+    })
+    .map_err(|error| CommandError::new(exit::USAGE, error))?;
+    // Said before the hook is tried out; the lock decides it in the end.
+    if let Ok(holder) = find_head(&settings.temp_dir) {
+        return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
+    }
+    let head_settings = head_settings(settings)?;
+    let format = args.format.format;
+    if args.block { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
+}
+
+/// Tries the hook out and settles everything that the head is given.
+fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
+    // The head works in another folder; what the user gave is relative to this one.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let mut settings = HeadSettings {
+        num_workers: settings.num_workers as usize,
+        temp_dir: absolute(settings.temp_dir),
+        spans_dir: absolute(settings.spans_dir),
+        module_path: settings.module_path.into_iter().map(absolute).collect(),
+        hook: settings.tracing_startup_hook.map(|import_string| HookChoice {
+            import_string,
+            library: None,
+            timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
+            is_required: settings.tracing_required,
+        }),
+        hook_description: String::new(),
+    };
+    if let Some(hook) = settings.hook.clone() {
+        let refused = |error: HookError| CommandError::new(exit::HOOK_REFUSED, error);
+        let _: ImportString = hook.import_string.parse().map_err(refused)?;
+        let check = try_hook(&hook, &settings)?;
+        settings.hook = Some(HookChoice { library: check.library, ..hook });
+        settings.hook_description = check.description;
+    }
+    Ok(settings)
+}
+
+/// Loads the hook once in a process of its own, so that one that crashes or hangs cannot hurt.
+fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, CommandError> {
+    let limit = Duration::from_millis(hook.timeout_ms);
+    let module_path = std::env::join_paths(&settings.module_path).unwrap_or_default();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["hooks", "check", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
+        .arg("--")
+        .arg(&hook.import_string)
+        .env(config::MODULE_PATH_VARIABLE, module_path)
+        .env(config::SPANS_DIR_VARIABLE, &settings.spans_dir)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let pidfd = rustix::process::pidfd_open(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::PidfdFlags::empty(),
+    )
+    .map_err(io::Error::from)?;
+    let wait = limit + CHECK_ALLOWANCE;
+    let timeout = Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    };
+    let is_ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0);
+    if !is_ended {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    let (stdout, stderr) = (read_now(child.stdout.take()), read_now(child.stderr.take()));
+    if status.success()
+        && let Ok(check) = serde_json::from_slice::<HookCheck>(&stdout)
+    {
+        // What it says holds for every process, but names the one that tried it out.
+        let description = check.description.replace(&child.id().to_string(), "<pid>");
+        return Ok(HookCheck { description, ..check });
+    }
+    let said = String::from_utf8_lossy(&stderr);
+    let error: Box<dyn std::error::Error> = match said.find("error: ") {
+        Some(start) if status.code() == Some(exit::HOOK_REFUSED.into()) => said[start + 7..].trim_end().into(),
+        _ if !is_ended => {
+            HookError::TimedOut { hook: hook.import_string.clone(), place: "its process".into(), limit: wait }.into()
+        }
+        _ => HookError::Died { hook: hook.import_string.clone(), cause: describe_exit(status).cause }.into(),
+    };
+    Err(CommandError::new(exit::HOOK_REFUSED, error))
+}
+
+/// Reads what is in a pipe whose writer has ended; a process that it left behind may still hold it open.
+fn read_now(pipe: Option<impl Read + std::os::fd::AsFd>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe
+        && rustix::io::ioctl_fionbio(&pipe, true).is_ok()
+    {
+        // The error at its end is that nothing more has come.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
+    let shown = settings.clone();
+    let end = run_server(settings, &mut |started, _| {
+        if started.no_worker.is_none() {
+            announce(started, &shown, format, true);
+        }
+    })?;
+    match end {
+        HeadEnd::Stopped(stopped) => {
+            let workers = stopped.stopped.len() + stopped.killed.len();
+            report::talk(&format!("stopped {}", Count(workers, "worker")));
+            Ok(exit::OK)
+        }
+        HeadEnd::NoWorker(reason) => Err(no_worker(&shown, &reason)),
+    }
+}
+
+fn run_server(
+    settings: HeadSettings,
+    on_started: &mut dyn FnMut(&Started, &Path),
+) -> Result<HeadEnd, CommandError> {
+    let session = Session::open(&settings.temp_dir, &settings.spans_dir, now_unix_nano()).map_err(occupied)?;
+    Ok(server::run(settings, session, on_started)?)
+}
+
+fn occupied(error: SessionError) -> CommandError {
+    let exit_code = match error {
+        SessionError::Occupied { .. } => exit::HEAD_RUNNING,
+        SessionError::Unsafe { .. } => exit::USAGE,
+        _ => exit::FAILED,
+    };
+    CommandError::new(exit_code, error)
+}
+
+fn no_worker(settings: &HeadSettings, reason: &str) -> CommandError {
+    let blame = |hook: &HookChoice| format!("\n(hint: hook `{}` runs in each of them)", hook.import_string);
+    let exit_code = if settings.hook.is_some() { exit::HOOK_REFUSED } else { exit::FAILED };
+    let text = format!("no worker got ready: {reason}{}", settings.hook.as_ref().map(blame).unwrap_or_default());
+    CommandError::new(exit_code, text)
+}
+
+/// What the head in the background tells the command that started it.
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Report {
+    Started(Started),
+    Refused { exit_code: u8, message: String },
+}
+
+fn run_in_background(settings: &HeadSettings, format: Format) -> CommandResult {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("head")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .current_dir("/")
+        .spawn()?;
+    let input = serde_json::to_vec(settings).map_err(io::Error::other)?;
+    child.stdin.take().expect("it is piped").write_all(&input)?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
+    match serde_json::from_str(&line) {
+        Ok(Report::Started(started)) => match &started.no_worker {
+            None => {
+                announce(&started, settings, format, false);
+                Ok(exit::OK)
+            }
+            Some(reason) => {
+                child.wait()?;
+                Err(no_worker(settings, reason))
+            }
+        },
+        Ok(Report::Refused { exit_code, message }) => {
+            child.wait()?;
+            Err(CommandError::new(exit_code, message))
+        }
+        Err(_) => Err(head_died(&mut child)?),
+    }
+}
+
+fn head_died(child: &mut Child) -> io::Result<CommandError> {
+    let exit = describe_exit(child.wait()?);
+    Ok(CommandError::new(exit::FAILED, format!("the head {} before it was ready", exit.cause)))
+}
+
+/// The head in the background: settings come in through standard input, one report goes out through standard output.
+pub(super) fn run_head() -> CommandResult {
+    let mut input = Vec::new();
+    io::stdin().read_to_end(&mut input)?;
+    let settings: HeadSettings = serde_json::from_slice(&input)
+        .map_err(|error| CommandError::new(exit::USAGE, format!("`tracer head` is run by `tracer start`: {error}")))?;
+    // A session of its own: no terminal, and no signals from the one it was started in. It fails only for the leader of a
+    // group, which this process is not.
+    let _ = rustix::process::setsid();
+    let end = run_server(settings, &mut |started, session_dir| {
+        tell(&Report::Started(started.clone()));
+        // From here on the command that started this process is gone, and with it where its output went.
+        if let Err(error) = detach(session_dir) {
+            eprintln!("tracer: the head stays attached: {error}");
+        }
+    });
+    match end {
+        Ok(_) => Ok(exit::OK),
+        Err(failure) => {
+            let mut message = failure.error.to_string();
+            if let Some(source) = failure.error.source() {
+                message.push_str(&format!(": {source}"));
+            }
+            tell(&Report::Refused { exit_code: failure.exit_code, message });
+            Ok(failure.exit_code)
+        }
+    }
+}
+
+fn tell(report: &Report) {
+    if let Ok(line) = serde_json::to_string(report) {
+        report::data(&line);
+    }
+}
+
+/// Lets go of the outputs of the command that started this process.
+fn detach(session_dir: &Path) -> io::Result<()> {
+    let log = std::fs::OpenOptions::new().append(true).create(true).open(session_dir.join("logs/head.log"))?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&log)?;
+    Ok(())
+}
+
+fn announce(started: &Started, settings: &HeadSettings, format: Format, is_foreground: bool) {
+    if format == Format::Json {
+        report::value(format, started, |_| String::new());
+        return;
+    }
+    report::talk(banner(started, settings, is_foreground).trim_end());
+    for failure in &started.hook_failures {
+        report::warning(&format!(
+            "the hook failed in worker {} (pid {}), whose spans tracer writes itself: {}",
+            failure.worker_id, failure.pid, failure.reason
+        ));
+    }
+}
+
+fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> String {
+    let mut text = format!(
+        "tracer {} is running: head (pid {}) and {}\n\n",
+        crate::VERSION,
+        started.head_pid,
+        Count(started.workers_ready, "worker")
+    );
+    let mut fields = vec![("  session", started.session_dir.display().to_string())];
+    match &settings.hook {
+        Some(hook) => {
+            let place =
+                hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
+            fields.push(("  hook", format!("{}, {place}", hook.import_string)));
+            fields.push(("  spans", settings.hook_description.clone()));
+        }
+        None => fields.push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),
+    }
+    let recovered = started.recovered.recovered + started.recovered.closed;
+    if recovered > 0 {
+        fields.push(("  recovered", format!("{} that a dead head's processes left", Count(recovered, "span"))));
+    }
+    text.push_str(&report::fields(&fields));
+    let place = if settings.temp_dir == config::default_temp_dir() {
+        String::new()
+    } else {
+        format!(" --temp-dir {}", shell_word(&settings.temp_dir.display().to_string()))
+    };
+    text.push_str("\nNext\n");
+    let mut next = vec![("  submit a task", format!("tracer submit task{place} demo:my_function"))];
+    if settings.hook.is_some() {
+        next.push(("  see its trace", format!("tracer trace show{place} last")));
+    }
+    next.push(("  see how it is", format!("tracer status{place}")));
+    next.push(("  stop it", if is_foreground { "Ctrl-C".to_owned() } else { format!("tracer stop{place}") }));
+    text.push_str(&report::fields(&next));
+    text
+}
+
+/// The text as one word of a shell's command line.
+fn shell_word(text: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) { text.into() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(shell_word("/tmp/a-b.c"), "/tmp/a-b.c");
+        assert_eq!(shell_word("/tmp/it's here"), "'/tmp/it'\\''s here'");
+        assert_eq!(shell_word(""), "''");
+    }
+}

@@ -1,0 +1,75 @@
+//! `tracer status`.
+
+use super::connect::{ask, unexpected_reply};
+use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use crate::count::{Count, Elapsed};
+use crate::exit;
+use crate::protocol::{Query, Reply, StatusReport};
+
+/// Show how the head, its workers and its tracing are doing
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tracer status --format json | jq .tasks")]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let Reply::Status(status) = ask(&args.place, &Query::Status)? else { return Err(unexpected_reply()) };
+    report::value(args.format.format, &*status, render);
+    Ok(exit::OK)
+}
+
+fn render(status: &StatusReport) -> String {
+    let tracing = match &status.hook {
+        None => "off".to_owned(),
+        Some(hook) => {
+            let place = hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
+            format!("{}, {place}\n{}", hook.import_string, hook.description)
+        }
+    };
+    let workers = &status.workers;
+    let mut worker_parts = vec![format!("{} idle", workers.idle), format!("{} busy", workers.busy)];
+    if workers.starting > 0 {
+        worker_parts.push(format!("{} starting", workers.starting));
+    }
+    if workers.lost > 0 {
+        worker_parts.push(format!("{} lost so far", workers.lost));
+    }
+    let tasks = &status.tasks;
+    let mut fields = vec![
+        ("head", format!("tracer {}, pid {}, up {}", status.version, status.head_pid, Elapsed::from_nanos(status.uptime_ns))),
+        ("node", status.node_id.clone()),
+        ("session", status.session_dir.display().to_string()),
+        ("tracing", tracing),
+        ("workers", format!("{} wanted: {}", workers.wanted, worker_parts.join(", "))),
+        (
+            "tasks",
+            format!(
+                "{} waiting, {} running or leased, {} succeeded, {} failed",
+                tasks.waiting, tasks.leased, tasks.succeeded, tasks.failed
+            ),
+        ),
+    ];
+    let spans = &status.spans;
+    let completed = spans.recovered + spans.closed;
+    if completed > 0 {
+        fields.push(("spans", format!("{} of dead processes completed", Count(completed, "span"))));
+    }
+    let lost = [
+        (spans.cut, "attribute, event or link", "did not fit the spool"),
+        (spans.unrecorded, "span", "found no room in the spool"),
+        (spans.unwritten, "spool", "could not be written to the span file"),
+    ];
+    for (count, noun, what) in lost {
+        if count > 0 {
+            fields.push(("lost", format!("{} {what}", Count(count, noun))));
+        }
+    }
+    for warning in &status.warnings {
+        fields.push(("warning", warning.clone()));
+    }
+    report::fields(&fields)
+}

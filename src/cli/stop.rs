@@ -1,0 +1,88 @@
+//! `tracer stop`.
+
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::connect::unexpected_reply;
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use crate::config::parse_duration;
+use crate::count::Count;
+use crate::driver::Driver;
+use crate::exit;
+use crate::protocol::{Query, Reply, StopReport};
+
+/// End the head and its workers
+///
+/// Workers finish the task they are running, up to the grace period; then they are killed, with everything they started.
+/// Tasks that have not begun fail.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tracer stop --grace-period 30s")]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How long running tasks may take to end
+    #[arg(short, long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, env = "TRACER_GRACE_PERIOD")]
+    grace_period: Duration,
+    /// Kill at once
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// How long the head may take to end once it has stopped everything.
+const EXIT_LIMIT: Duration = Duration::from_secs(10);
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let pid = i32::try_from(driver.welcome().head_pid).ok().and_then(Pid::from_raw);
+    // Opened while the head is known to live, so that it is surely the head that is waited for.
+    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let grace_ms = u64::try_from(args.grace_period.as_millis()).unwrap_or(u64::MAX);
+    let reply = driver.query(&Query::Stop { grace_ms, force: args.force })?;
+    let Reply::Stopped(stopped) = reply else { return Err(unexpected_reply()) };
+    if let Some(pidfd) = pidfd {
+        let limit = Timespec { tv_sec: i64::try_from(EXIT_LIMIT.as_secs()).unwrap_or(10), tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit));
+        if ended == Ok(0) {
+            let text = format!("the head (pid {}) has stopped its workers but does not end", stopped.head_pid);
+            return Err(CommandError::new(exit::FAILED, text));
+        }
+    }
+    match args.format.format {
+        super::Format::Text => report::talk(&render(&stopped)),
+        super::Format::Json => report::value(args.format.format, &stopped, render),
+    }
+    Ok(exit::OK)
+}
+
+fn render(report: &StopReport) -> String {
+    let workers = report.stopped.len() + report.killed.len();
+    let mut text = format!("stopped the head (pid {}) and {}", report.head_pid, Count(workers, "worker"));
+    if !report.killed.is_empty() {
+        let pids: Vec<_> = report.killed.iter().map(ToString::to_string).collect();
+        text.push_str(&format!("; {} had to be killed (pid {})", report.killed.len(), pids.join(", ")));
+    }
+    if report.unfinished > 0 {
+        text.push_str(&format!("\n{} had not ended", Count(report.unfinished, "task")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stopping_says_what_was_stopped_and_what_had_to_be_killed() {
+        let quiet = StopReport { head_pid: 7, stopped: vec![8, 9], ..StopReport::default() };
+        assert_eq!(render(&quiet), "stopped the head (pid 7) and 2 workers");
+        let loud = StopReport { head_pid: 7, stopped: vec![8], killed: vec![9, 10], unfinished: 1 };
+        assert_eq!(
+            render(&loud),
+            "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n1 task had not ended"
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! `tracer submit`.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Subcommand;
+
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
+use crate::config::{self, parse_duration};
+use crate::driver::{Driver, DriverError, Event, SubmitRequest, command_spec, split_target};
+use crate::exit;
+use crate::hook::{ActiveSpan, Attribute};
+use crate::names;
+use crate::propagation::Carrier;
+use crate::protocol::{Query, Stream};
+use crate::task::{Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
+use crate::value;
+
+/// Submit a task or a command, and wait for it
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Run a function of a module
+    ///
+    /// Prints its result as JSON. What it writes while it runs appears on standard error. Exits with 1 if it fails, with
+    /// 124 if it runs into --timeout.
+    #[command(after_help = "\
+Example:
+  tracer submit task wordcount:count '\"the quick brown fox\"'
+  tracer submit task demo:my_function --no-wait")]
+    Task {
+        /// The function, as `module:function`; the module is a name, or the path of its library
+        #[arg(value_name = "MODULE:FUNCTION", default_value = "demo:my_function")]
+        target: String,
+        /// Its arguments, each as JSON
+        #[arg(value_name = "ARG", allow_negative_numbers = true)]
+        arguments: Vec<String>,
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+    /// Run a program, without a shell
+    ///
+    /// Its standard output goes to standard output as it is, its standard error to standard error line by line. Its exit code becomes
+    /// this command's; 124 if it runs into --timeout, 126 or 127 if it cannot be started, 128+n if signal n killed it. It runs in
+    /// this folder and in the environment of the head, with TRACEPARENT, TRACESTATE and BAGGAGE of its own span.
+    #[command(after_help = "\
+Example:
+  tracer submit command --env LEVEL=3 -- python3 train.py --epochs 10")]
+    Command {
+        /// The program and its arguments
+        #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+        /// Set a variable in its environment; may be repeated
+        #[arg(long, value_name = "NAME=VALUE")]
+        env: Vec<String>,
+        /// The folder it runs in [default: this one]
+        #[arg(long, value_name = "DIR")]
+        cwd: Option<PathBuf>,
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+}
+
+#[derive(clap::Args)]
+struct CommonArgs {
+    /// Print the task's id as soon as it is accepted, and do not wait for it
+    #[arg(long)]
+    no_wait: bool,
+    /// A name for the task, for you
+    #[arg(long, default_value = "", hide_default_value = true)]
+    name: String,
+    /// The longest it may run
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// What a hook may take to deliver what it has queued when this process ends.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+
+pub(super) fn run(args: Args) -> CommandResult {
+    match args.what {
+        What::Task { target, arguments, common } => {
+            let (module, function) = split_target(&target)?;
+            let arguments = encode_arguments(&arguments)?;
+            // A path is relative to this folder, not to the worker's.
+            let module = if crate::hook::is_path(module) {
+                let path = Path::new(module);
+                std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string()
+            } else {
+                module.to_owned()
+            };
+            let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &arguments });
+            submit(spec, &common)
+        }
+        What::Command { command, env, cwd, common } => {
+            let environment = env.iter().map(|text| variable(text)).collect::<Result<Vec<_>, _>>()?;
+            let here = std::env::current_dir()?;
+            let directory = cwd.map_or_else(|| here.clone(), |cwd| here.join(cwd));
+            let (program, arguments) = command.split_first().expect("clap asks for at least one");
+            let arguments = arguments.iter().map(|argument| argument.as_bytes()).collect();
+            let spec = command_spec(program.as_bytes(), arguments, environment, directory.as_os_str().as_bytes());
+            submit(spec, &common)
+        }
+    }
+}
+
+/// Arguments are JSON, one each; together they are a MessagePack array.
+fn encode_arguments(arguments: &[String]) -> Result<Vec<u8>, CommandError> {
+    let mut values = Vec::with_capacity(arguments.len());
+    for (index, text) in arguments.iter().enumerate() {
+        let json: serde_json::Value = serde_json::from_str(text).map_err(|_| {
+            let quoted = serde_json::Value::from(text.as_str());
+            let hint = format!("(hint: a text is written with quotes inside quotes: '{quoted}')");
+            CommandError::new(exit::USAGE, format!("argument {} is not JSON: `{text}`\n{hint}", index + 1))
+        })?;
+        values.push(value::to_bytes(&json).map_err(|error| CommandError::new(exit::USAGE, error))?);
+    }
+    Ok(value::array(&values))
+}
+
+fn variable(text: &str) -> Result<(&[u8], &[u8]), CommandError> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.as_bytes(), value.as_bytes())),
+        _ => Err(CommandError::new(exit::USAGE, format!("`--env` got `{text}`, but takes NAME=VALUE"))),
+    }
+}
+
+fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
+    let mut driver = Driver::connect(&common.place.temp_dir())?;
+    start_tracing(&mut driver);
+    let job = driver.start_job();
+    let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
+    let target = spec.target();
+    let is_command = matches!(spec, TaskSpec::Command(_));
+    let submitted = driver.submit(&SubmitRequest {
+        name: &common.name,
+        run_limit: common.timeout,
+        wants_output: !common.no_wait,
+        spec: spec.clone(),
+    });
+    let outcome = submitted.and_then(|task| {
+        let id = driver.accepted(task)?;
+        if common.no_wait {
+            return Ok((id, None));
+        }
+        let interrupts = Interrupts::watch(common.place.temp_dir(), id);
+        let outcome = follow(&mut driver, &spec.short_name(), is_command)?;
+        Ok((id, Some((outcome, interrupts.is_ok_and(|interrupts| interrupts.were_any())))))
+    });
+    end_job(job, &driver, &outcome);
+    let (id, ended) = outcome?;
+    let format = common.format.format;
+    match ended {
+        None => {
+            let accepted = Submitted { id, trace_id };
+            report::value(format, &accepted, |accepted| accepted.id.to_string());
+            Ok(exit::OK)
+        }
+        Some((outcome, was_interrupted)) => {
+            let finished = Ended { id, target, trace_id, outcome, was_interrupted, is_command };
+            finished.report(format, common)
+        }
+    }
+}
+
+/// The answer of `--no-wait`.
+#[derive(serde::Serialize)]
+struct Submitted {
+    id: TaskId,
+    trace_id: Option<String>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Runs the session's hook here, and takes the trace of the shell over.
+fn start_tracing(driver: &mut Driver) {
+    // The hook writes where the head's processes write, whatever the environment of this one says.
+    // SAFETY: this process has one thread yet.
+    unsafe { std::env::set_var(config::SPANS_DIR_VARIABLE, &driver.welcome().spans_dir) };
+    if let Some(failure) = driver.start_tracing() {
+        report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
+    }
+    let (carrier, rejections) = Carrier::from_env(|name| std::env::var_os(name));
+    for rejection in rejections {
+        report::warning(&rejection.to_string());
+    }
+    driver.set_parent(carrier, true);
+}
+
+/// Shows what the task writes, until it ends.
+fn follow(driver: &mut Driver, short_name: &str, is_command: bool) -> Result<Outcome, DriverError> {
+    let mut lines: HashMap<Stream, Vec<u8>> = HashMap::new();
+    loop {
+        match driver.next_event()? {
+            Event::Accepted { .. } => {}
+            Event::Output { worker_pid, stream, bytes, .. } => {
+                if is_command && stream == Stream::Stdout {
+                    report::raw(&bytes);
+                    continue;
+                }
+                let prefix = format!("({short_name} pid={worker_pid}) ");
+                let pending = lines.entry(stream).or_default();
+                pending.extend_from_slice(&bytes);
+                while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
+                    let line: Vec<u8> = pending.drain(..=end).collect();
+                    report::task_line(&prefix, &line[..end]);
+                }
+                // A line without an end, such as a progress bar's, is shown in pieces.
+                if pending.len() > 8192 {
+                    report::task_line(&prefix, &std::mem::take(pending));
+                }
+            }
+            Event::Finished { outcome, .. } => {
+                for (_, rest) in lines.drain().filter(|(_, rest)| !rest.is_empty()) {
+                    report::task_line(&format!("({short_name}) "), &rest);
+                }
+                return Ok(outcome);
+            }
+        }
+    }
+}
+
+/// The job's span carries the outcome, and is recorded before this process ends.
+fn end_job<T>(job: Option<ActiveSpan>, driver: &Driver, outcome: &Result<(TaskId, Option<(Outcome, T)>), DriverError>) {
+    let Some(job) = job else { return };
+    let failure = match outcome {
+        Ok((_, Some((Outcome::Failed(failure), _)))) => Some((failure.error_type(), failure.to_string())),
+        Ok(_) => None,
+        Err(error) => Some(("submission".into(), error.to_string())),
+    };
+    if let Ok((id, _)) = outcome {
+        job.set_attributes(&[(names::TASK_ID, id.0.into())]);
+    }
+    if let Some((error_type, message)) = failure {
+        job.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&error_type))]);
+        job.set_error(&message);
+    }
+    job.end();
+    if let Some(recorder) = driver.recorder()
+        && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)
+    {
+        report::warning(&format!("this command's spans could not be delivered: {reason}"));
+    }
+}
+
+/// A task that has ended.
+struct Ended {
+    id: TaskId,
+    target: String,
+    trace_id: Option<String>,
+    outcome: Outcome,
+    was_interrupted: bool,
+    is_command: bool,
+}
+
+impl Ended {
+    fn report(self, format: Format, common: &CommonArgs) -> CommandResult {
+        let failure = match &self.outcome {
+            Outcome::Completed => return Ok(exit::OK),
+            Outcome::Returned(bytes) => {
+                let json = value::to_json(bytes).map_err(|error| CommandError::new(exit::FAILED, error))?;
+                let text = match format {
+                    Format::Text => serde_json::to_string(&json),
+                    Format::Json => serde_json::to_string_pretty(&serde_json::json!({
+                        "id": self.id, "trace_id": self.trace_id, "result": json,
+                    })),
+                };
+                report::data(&text.expect("a JSON value can be written"));
+                return Ok(exit::OK);
+            }
+            Outcome::Failed(failure) => failure,
+        };
+        let exit_code = if self.was_interrupted { exit::INTERRUPTED } else { exit_code(failure) };
+        // A program that says by its exit code that something is so has said it to the caller; there is nothing to add.
+        let is_own_code = self.is_command && matches!(failure, Failure::ExitCode { .. });
+        if format == Format::Json {
+            let report = serde_json::json!({
+                "id": self.id, "trace_id": self.trace_id, "failure": failure, "message": failure.to_string(),
+            });
+            report::data(&serde_json::to_string_pretty(&report).expect("a JSON value can be written"));
+        } else if !is_own_code {
+            let place = common.place.temp_dir.as_ref().map(|dir| format!(" --temp-dir {}", dir.display()));
+            let hint = match &self.trace_id {
+                Some(trace_id) => {
+                    format!("\n(hint: its trace: `tracer trace show{} {trace_id}`)", place.unwrap_or_default())
+                }
+                None => String::new(),
+            };
+            return Err(CommandError::new(exit_code, format!("task {} ({}) failed: {failure}{hint}", self.id, self.target)));
+        }
+        Ok(exit_code)
+    }
+}
+
+fn exit_code(failure: &Failure) -> u8 {
+    match failure {
+        Failure::ExitCode { code, .. } => u8::try_from(*code).unwrap_or(exit::FAILED),
+        Failure::Signal { signal, .. } => exit::from_signal(*signal),
+        Failure::TimedOut { .. } => exit::TIMED_OUT,
+        Failure::NotStarted { is_missing: true, .. } => exit::NOT_FOUND,
+        Failure::NotStarted { is_missing: false, .. } => exit::NOT_EXECUTABLE,
+        _ => exit::FAILED,
+    }
+}
+
+/// Ctrl-C while waiting: the first cancels the task, the second leaves at once.
+struct Interrupts {
+    count: std::sync::Arc<std::sync::atomic::AtomicU32>,
+}
+
+impl Interrupts {
+    fn watch(temp_dir: PathBuf, id: TaskId) -> std::io::Result<Interrupts> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let (mut signals, signal_tx) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, signal_tx.try_clone()?)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, signal_tx)?;
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let counter = std::sync::Arc::clone(&count);
+        std::thread::Builder::new().name("interrupts".into()).spawn(move || {
+            let mut byte = [0];
+            while signals.read_exact(&mut byte).is_ok() {
+                if counter.fetch_add(1, Relaxed) > 0 {
+                    // What this process has not finished of its trace, the head finishes.
+                    std::process::exit(exit::INTERRUPTED.into());
+                }
+                report::talk(&format!("cancelling task {id} (Ctrl-C again leaves it)"));
+                let cancelled = Driver::connect(&temp_dir).and_then(|mut driver| driver.query(&Query::Cancel { id }));
+                if let Err(error) = cancelled {
+                    report::warning(&format!("task {id} could not be cancelled: {error}"));
+                }
+            }
+        })?;
+        Ok(Interrupts { count })
+    }
+
+    fn were_any(&self) -> bool {
+        self.count.load(std::sync::atomic::Ordering::Relaxed) > 0
+    }
+}
