@@ -1,0 +1,123 @@
+//! Reading traces back from a folder of span files, and showing them.
+//!
+//! [`load`] reads every file of the folder, groups the spans into traces and keeps them with what it could not read; the rest is pure:
+//! choosing a trace ([`Loaded::find`]), listing ([`Loaded::list`]), the tree of parents and children ([`Tree`]) and the text
+//! for people ([`render`]). Reports for programs are values that serialise.
+//!
+//! It reads the format that the shipped hook writes, one object of the OpenTelemetry Python console format per line, and that
+//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It writes no span file, and
+//! knows nothing of spans that are still open.
+
+#[cfg(test)]
+mod fixture;
+mod list;
+mod read;
+pub mod render;
+mod report;
+mod select;
+mod span;
+mod time;
+mod tree;
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+pub use list::{List, Row};
+pub use read::{LoadError, Notice, Problem, load};
+pub use report::Report;
+pub use select::FindError;
+pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
+pub use tree::{Item, Node, Tree};
+
+/// What a folder of span files holds.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The traces, the one that started first at the front.
+    pub traces: Vec<Trace>,
+    /// What could not be read, file by file. Everything else was.
+    pub notices: Vec<Notice>,
+}
+
+/// One trace, as far as it was found.
+#[derive(Debug)]
+pub struct Trace {
+    /// Its id.
+    pub id: TraceId,
+    /// Its spans by start time. Never empty.
+    pub spans: Vec<Span>,
+    /// How many further records had the id of a span in `spans`. The first one read was kept.
+    pub duplicates: usize,
+}
+
+impl Loaded {
+    /// Groups spans into traces.
+    fn new(folder: &Path, spans: Vec<Span>, notices: Vec<Notice>) -> Loaded {
+        let mut index_by_id: HashMap<TraceId, usize> = HashMap::new();
+        let mut traces: Vec<Trace> = Vec::new();
+        for span in spans {
+            let index = *index_by_id.entry(span.trace_id).or_insert_with(|| {
+                traces.push(Trace { id: span.trace_id, spans: Vec::new(), duplicates: 0 });
+                traces.len() - 1
+            });
+            traces[index].spans.push(span);
+        }
+        for trace in &mut traces {
+            let mut seen = HashSet::with_capacity(trace.spans.len());
+            let before = trace.spans.len();
+            trace.spans.retain(|span| seen.insert(span.span_id));
+            trace.duplicates = before - trace.spans.len();
+            trace.spans.sort_by_key(|span| span.start_unix_nano);
+        }
+        traces.sort_by_key(|trace| (trace.start_unix_nano(), trace.id));
+        Loaded { folder: folder.into(), traces, notices }
+    }
+}
+
+impl Trace {
+    /// When its first span started.
+    pub fn start_unix_nano(&self) -> u64 {
+        self.spans.first().map_or(0, |span| span.start_unix_nano)
+    }
+
+    /// When its last span ended.
+    pub fn end_unix_nano(&self) -> u64 {
+        let ends = self.spans.iter().map(|span| span.end_unix_nano.unwrap_or(span.start_unix_nano));
+        ends.max().unwrap_or(0).max(self.start_unix_nano())
+    }
+
+    /// From the first start to the last end.
+    pub fn duration_ns(&self) -> u64 {
+        self.end_unix_nano() - self.start_unix_nano()
+    }
+
+    /// The span the trace is named after: the first without a parent, else the first whose parent is not found, else
+    /// the first.
+    pub fn root(&self) -> &Span {
+        let known: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
+        let is_orphan = |span: &&Span| span.parent_id.is_none_or(|parent_id| !known.contains(&parent_id));
+        let root = self.spans.iter().find(|span| span.parent_id.is_none());
+        root.or_else(|| self.spans.iter().find(is_orphan)).unwrap_or(&self.spans[0])
+    }
+
+    /// How many spans have the status ERROR.
+    pub fn error_count(&self) -> usize {
+        self.spans.iter().filter(|span| span.status == Status::Error).count()
+    }
+
+    /// How many processes the spans come from.
+    pub fn process_count(&self) -> usize {
+        self.spans.iter().map(Span::process).collect::<HashSet<_>>().len()
+    }
+
+    /// The spans of this name, by start time.
+    pub fn spans_named(&self, name: &str) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(move |span| span.name == name)
+    }
+
+    /// The span with this id.
+    pub fn span(&self, span_id: SpanId) -> Option<&Span> {
+        self.spans.iter().find(|span| span.span_id == span_id)
+    }
+}

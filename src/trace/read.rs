@@ -1,0 +1,309 @@
+//! From the bytes of span files to spans.
+//!
+//! Nothing in a file is fatal: what is not a span is counted and reported, what comes after it is read.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::error::Category;
+
+use super::span::{Kind, Span, SpanFile, Status};
+use super::{Loaded, time};
+use crate::count::Count;
+
+/// Why a folder could not be read at all.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// There is no such folder.
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The folder cannot be listed.
+    Unreadable {
+        /// The folder.
+        folder: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Missing { folder } => write!(
+                f,
+                "there is no spans folder `{}`: nothing has been traced yet, or the spans are elsewhere",
+                folder.display()
+            ),
+            LoadError::Unreadable { folder, source } => {
+                write!(f, "cannot read the spans folder `{}`: {source}", folder.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Missing { .. } => None,
+            LoadError::Unreadable { source, .. } => Some(source),
+        }
+    }
+}
+
+/// Something in a file that could not be used. It prints as a sentence with the file's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The file.
+    pub path: PathBuf,
+    /// What could not be used.
+    pub problem: Problem,
+}
+
+/// What could not be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The file cannot be read; the operating system's words.
+    Unreadable(String),
+    /// Records or lines that are no spans.
+    NotSpans(usize),
+    /// Records in the middle of the file that are cut off or damaged.
+    Damaged(usize),
+    /// The last record is cut off: its writer was killed, or is at it.
+    Unfinished,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str()).display();
+        match &self.problem {
+            Problem::Unreadable(reason) => write!(f, "`{name}`: cannot be read: {reason}"),
+            Problem::NotSpans(count) => {
+                write!(f, "`{name}`: {} skipped that {} not a span", Count(*count, "record"), is_or_are(*count))
+            }
+            Problem::Damaged(count) => {
+                write!(f, "`{name}`: {} skipped that {} damaged", Count(*count, "record"), is_or_are(*count))
+            }
+            Problem::Unfinished => write!(f, "`{name}`: the last record is cut off"),
+        }
+    }
+}
+
+fn is_or_are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+/// Reads every `*.json` file in `folder`, not in folders below it.
+pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
+    let error = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => LoadError::Missing { folder: folder.into() },
+        _ => LoadError::Unreadable { folder: folder.into(), source },
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(error)? {
+        let path = entry.map_err(error)?.path();
+        // A link to a file is followed; anything that is not a file, a fifo say, could block.
+        if path.extension().is_some_and(|extension| extension == "json") && path.is_file() {
+            paths.push(path);
+        }
+    }
+    // Which of two duplicates is kept must not depend on the order of the directory.
+    paths.sort();
+    let mut spans = Vec::new();
+    let mut notices = Vec::new();
+    for path in paths {
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let file = SpanFile { pid: pid_of(&path), path: path.clone(), bytes };
+                let problems = scan(Arc::new(file), &mut spans);
+                notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
+            }
+            // Rotated away between the listing and now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+        }
+    }
+    Ok(Loaded::new(folder, spans, notices))
+}
+
+/// The pid in `<pid>.json` and in the rotated `<pid>.<n>.json`.
+pub(super) fn pid_of(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.split('.').next()?.parse().ok()
+}
+
+/// What is parsed of every span. Everything else is only stepped over.
+#[derive(Deserialize)]
+struct Header<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    context: HeaderContext<'a>,
+    #[serde(borrow, default)]
+    kind: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    parent_id: Option<Text<'a>>,
+    #[serde(borrow)]
+    start_time: Text<'a>,
+    #[serde(borrow, default)]
+    end_time: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    status: Option<HeaderStatus<'a>>,
+}
+
+#[derive(Deserialize)]
+struct HeaderContext<'a> {
+    #[serde(borrow)]
+    trace_id: Text<'a>,
+    #[serde(borrow)]
+    span_id: Text<'a>,
+}
+
+#[derive(Deserialize)]
+struct HeaderStatus<'a> {
+    #[serde(borrow, default)]
+    status_code: Option<Text<'a>>,
+}
+
+/// A string that is borrowed from the file unless it has escapes. (An `Option<Cow<str>>` would always be copied.)
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Header<'_> {
+    /// Returns the span, or `None` when an id or a time is not one.
+    fn into_span(self, file: &Arc<SpanFile>, range: Range<usize>) -> Option<Span> {
+        let parent_id = match self.parent_id {
+            None => None,
+            Some(text) => Some(text.0.parse().ok()?),
+        };
+        let end_unix_nano = match self.end_time {
+            None => None,
+            Some(text) => Some(time::parse(&text.0)?),
+        };
+        Some(Span {
+            trace_id: self.context.trace_id.0.parse().ok()?,
+            span_id: self.context.span_id.0.parse().ok()?,
+            parent_id,
+            kind: self.kind.map_or(Kind::Internal, |text| Kind::from_text(&text.0)),
+            start_unix_nano: time::parse(&self.start_time.0)?,
+            end_unix_nano,
+            status: self
+                .status
+                .and_then(|status| status.status_code)
+                .map_or(Status::Unset, |text| Status::from_text(&text.0)),
+            name: self.name.0.into_owned(),
+            file: file.clone(),
+            range,
+        })
+    }
+}
+
+/// Appends the spans of a file, whatever its layout: an object is read from its brace on, over as many lines as it takes,
+/// but never beyond a line that begins with a brace. In every layout such a line begins the next object, so
+/// damage cannot spread, and no byte is read more than a few times.
+pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Vec<Problem> {
+    let bytes = file.bytes.as_slice();
+    let (mut not_spans, mut damaged, mut is_unfinished) = (0, 0, false);
+    let mut at = 0;
+    let mut next_object = 0;
+    loop {
+        at += bytes[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        match bytes.get(at) {
+            None => break,
+            Some(b'{') => {}
+            Some(_) => {
+                not_spans += 1;
+                at += find(&bytes[at..], b"\n");
+                continue;
+            }
+        }
+        if at >= next_object {
+            next_object = (at + find(&bytes[at..], b"\n{") + 1).min(bytes.len());
+        }
+        let error = match first_value::<Header<'_>>(bytes, at..next_object) {
+            Ok((header, end)) => {
+                match header.into_span(&file, at..end) {
+                    Some(span) => spans.push(span),
+                    None => not_spans += 1,
+                }
+                at = end;
+                continue;
+            }
+            Err(error) => error,
+        };
+        if let Ok((IgnoredAny, end)) = first_value(bytes, at..next_object) {
+            // An object, but not of a span.
+            not_spans += 1;
+            at = end;
+            continue;
+        }
+        // An object that breaks off. Another may have been appended to the torn line.
+        match salvage(&file, at + 1..next_object) {
+            Some(span) => {
+                damaged += 1;
+                at = span.range.end;
+                spans.push(span);
+            }
+            None => {
+                if next_object == bytes.len() && error.classify() == Category::Eof {
+                    is_unfinished = true;
+                } else {
+                    damaged += 1;
+                }
+                at = next_object;
+            }
+        }
+    }
+    let mut problems = Vec::new();
+    if not_spans > 0 {
+        problems.push(Problem::NotSpans(not_spans));
+    }
+    if damaged > 0 {
+        problems.push(Problem::Damaged(damaged));
+    }
+    if is_unfinished {
+        problems.push(Problem::Unfinished);
+    }
+    problems
+}
+
+/// Looks for a whole span in what follows the start of a damaged object.
+fn salvage(file: &Arc<SpanFile>, range: Range<usize>) -> Option<Span> {
+    const START: &[u8] = b"{\"name\"";
+    // Events begin in the same way, so there may be several; the bound keeps a hostile line cheap.
+    const ATTEMPTS: usize = 64;
+    let starts = memchr::memmem::find_iter(&file.bytes[range.clone()], START).take(ATTEMPTS);
+    let mut spans = starts.filter_map(|offset| {
+        let at = range.start + offset;
+        let (header, end) = first_value::<Header<'_>>(&file.bytes, at..range.end).ok()?;
+        header.into_span(file, at..end)
+    });
+    spans.next()
+}
+
+/// Parses the value that begins at the start of the range, and returns it with the offset after it.
+fn first_value<'a, T: Deserialize<'a>>(bytes: &'a [u8], range: Range<usize>) -> Result<(T, usize), serde_json::Error> {
+    let start = range.start;
+    let mut values = serde_json::Deserializer::from_slice(&bytes[range]).into_iter::<T>();
+    match values.next() {
+        Some(value) => value.map(|value| (value, start + values.byte_offset())),
+        None => Err(serde::de::Error::custom("there is no value")),
+    }
+}
+
+/// The offset of the pattern, or the length when it is not there.
+fn find(bytes: &[u8], pattern: &[u8]) -> usize {
+    memchr::memmem::find(bytes, pattern).unwrap_or(bytes.len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Traces as text for people, in columns that fit a terminal.
+//!
+//! Pure functions from values to text: width, colour and the time of day are arguments. A width of [`usize::MAX`] means that nothing is
+//! cut, which is right when the output is not a terminal. Names come from files that anyone may have written, so characters that
+//! would steer a terminal are replaced.
+
+mod show;
+mod table;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+pub use show::show;
+pub use table::list;
+
+/// Colours and weights, or nothing at all.
+#[derive(Clone, Copy)]
+struct Style(&'static str);
+
+const BOLD: Style = Style("1");
+const DIM: Style = Style("2");
+const RED: Style = Style("31");
+const GREEN: Style = Style("32");
+
+impl Style {
+    fn paint(self, text: &str, colour: bool) -> String {
+        if colour && !text.is_empty() { format!("\x1b[{}m{text}\x1b[0m", self.0) } else { text.into() }
+    }
+}
+
+/// One line without anything that steers a terminal: control characters and those that change the direction of writing.
+pub(super) fn clean(text: &str) -> String {
+    let is_directional =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let clean = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() || is_directional(c) => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(clean).collect()
+}
+
+/// Cuts a clean text to `width` columns, the last of which says so.
+fn fit(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.into();
+    }
+    let mut fitted = String::new();
+    let mut columns = 0;
+    for c in text.chars() {
+        columns += c.width().unwrap_or(0);
+        // The last column is for the ellipsis.
+        if columns >= width {
+            break;
+        }
+        fitted.push(c);
+    }
+    if width > 0 {
+        fitted.push('…');
+    }
+    fitted
+}
+
+/// Fills a text up with spaces on its right.
+fn pad(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// Fills a text up with spaces on its left.
+fn pad_left(text: &str, width: usize) -> String {
+    format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// Breaks a clean text into lines of at most `width` columns, at spaces where there are any.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = text.trim_end();
+    while rest.width() > width {
+        let mut columns = 0;
+        let end = rest.char_indices().find(|(_, c)| {
+            columns += c.width().unwrap_or(0);
+            columns > width
+        });
+        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let end = end.map_or(rest.len(), |(end, _)| end).max(first);
+        let (line, _) = rest.split_at(end);
+        // A line that ends just before a space is whole.
+        let last_space = line.rfind(' ').filter(|at| !line[..*at].trim().is_empty());
+        let end = if rest[end..].starts_with(' ') { end } else { last_space.unwrap_or(end) };
+        let line = rest[..end].trim_end();
+        if !line.is_empty() {
+            lines.push(line.to_string());
+        }
+        rest = rest[end..].trim_start();
+    }
+    if !rest.is_empty() || lines.is_empty() {
+        lines.push(rest.to_string());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests;

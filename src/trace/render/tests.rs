@@ -1,0 +1,481 @@
+use std::sync::LazyLock;
+
+use super::super::fixture::{EPOCH, SpanText, TRACE_ID, loaded, span, trace};
+use super::*;
+
+const WIDTH: usize = 80;
+
+#[track_caller]
+fn assert_shown(spans: &[(u32, SpanText)], width: usize, expected: &str) {
+    let shown = show(&trace(spans), width, false);
+    let expected = expected.strip_prefix('\n').expect("the expectation begins on a line of its own");
+    assert!(shown == expected, "\n--- shown:\n{shown}--- expected:\n{expected}---");
+}
+
+fn wordcount() -> Vec<(u32, SpanText)> {
+    vec![
+        (4700, span("tracer job", 1, None, (0, 12_400))),
+        (4700, span("wordcount.count tracer.remote", 2, 1, (1_100, 1_400)).kind("PRODUCER")),
+        (4711, span("wordcount.count tracer.remote_worker", 3, 2, (1_500, 11_600)).kind("CONSUMER")),
+        (4711, span("split", 4, 3, (2_000, 5_200))),
+        (4711, span("sum", 5, 3, (5_200, 11_500))),
+    ]
+}
+
+#[test]
+fn a_trace_is_shown_as_a_tree_with_a_waterfall() {
+    assert_shown(
+        &wordcount(),
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
+  tracer job                             +0  12.4 ms  ████████████████  pid 4700
+  └─ wordcount.count tracer.remote  +1.1 ms   300 µs   ▍
+     └─ wordcount.count tracer.re…  +1.5 ms  10.1 ms   ▕█████████████   pid 4711
+        ├─ split                      +2 ms   3.2 ms    ▐███▊
+        └─ sum                      +5.2 ms   6.3 ms        ▐███████▉
+",
+    );
+}
+
+#[test]
+fn a_wide_terminal_shows_whole_names() {
+    assert_shown(
+        &wordcount(),
+        120,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
+  tracer job                                       +0  12.4 ms  ██████████████████████████████████████████████  pid 4700
+  └─ wordcount.count tracer.remote            +1.1 ms   300 µs      █▎
+     └─ wordcount.count tracer.remote_worker  +1.5 ms  10.1 ms       ▐█████████████████████████████████████     pid 4711
+        ├─ split                                +2 ms   3.2 ms         ▐███████████▎
+        └─ sum                                +5.2 ms   6.3 ms                     ███████████████████████▋
+",
+    );
+}
+
+#[test]
+fn without_a_terminal_nothing_is_cut() {
+    assert_shown(&wordcount(), usize::MAX, "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
+  tracer job                                       +0  12.4 ms  ████████████████████████████████████████████████████████████  pid 4700
+  └─ wordcount.count tracer.remote            +1.1 ms   300 µs       ▐▊
+     └─ wordcount.count tracer.remote_worker  +1.5 ms  10.1 ms         █████████████████████████████████████████████████▏     pid 4711
+        ├─ split                                +2 ms   3.2 ms           ▐███████████████▏
+        └─ sum                                +5.2 ms   6.3 ms                           ██████████████████████████████▋
+");
+}
+
+#[test]
+fn a_narrow_terminal_keeps_names_and_figures() {
+    assert_shown(
+        &wordcount(),
+        60,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736
+  5 spans  2 processes  12.4 ms  ok
+  tracer job             +0  12.4 ms  ████████████  pid 4700
+  └─ wordcount.co…  +1.1 ms   300 µs   ▎
+     └─ wordcount…  +1.5 ms  10.1 ms   ▐█████████▎  pid 4711
+        ├─ split      +2 ms   3.2 ms   ▕███
+        └─ sum      +5.2 ms   6.3 ms       ██████▏
+",
+    );
+    assert_shown(
+        &wordcount(),
+        46,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736
+  5 spans  2 processes  12.4 ms  ok
+  tracer job             +0  12.4 ms  pid 4700
+  └─ wordcount.co…  +1.1 ms   300 µs
+     └─ wordcount…  +1.5 ms  10.1 ms  pid 4711
+        ├─ split      +2 ms   3.2 ms
+        └─ sum      +5.2 ms   6.3 ms
+",
+    );
+    assert_shown(
+        &wordcount(),
+        20,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736
+  5 spans  2 processes  12.4 ms  ok
+  tracer job             +0  12.4 ms
+  └─ wordcount.co…  +1.1 ms   300 µs
+     └─ wordcount…  +1.5 ms  10.1 ms
+        ├─ split      +2 ms   3.2 ms
+        └─ sum      +5.2 ms   6.3 ms
+",
+    );
+}
+
+fn retried() -> Vec<(u32, SpanText)> {
+    let attempt = |span_id, attempt: u64, micros| {
+        span("shop.charge tracer.remote_worker", span_id, 2, micros)
+            .kind("CONSUMER")
+            .attributes(&format!(r#"{{"tracer.attempt": {attempt}}}"#))
+    };
+    vec![
+        (100, span("tracer job", 1, None, (0, 3_000_000)).failed("shop::Declined: the card was declined")),
+        (100, span("shop.charge tracer.remote", 2, 1, (50, 90)).kind("PRODUCER")),
+        (
+            101,
+            attempt(3, 1, (1_000, 900_000))
+                .failed("killed by signal 9, which nobody in this process sent: it was probably out of memory"),
+        ),
+        (
+            102,
+            attempt(4, 2, (1_100_000, 2_990_000))
+                .failed("Declined: the card was declined")
+                .exception("shop::Declined", "the card was declined"),
+        ),
+        (102, span("connect", 5, 4, (1_200_000, 1_900_000)).failed("")),
+    ]
+}
+
+#[test]
+fn failures_are_marked_and_explained_below() {
+    assert_shown(
+        &retried(),
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  3 processes  3 s  4 errors
+  ✗ tracer job                  +0     3 s  ████████████████  pid 100
+  └─ shop.charge tracer.r…  +50 µs   40 µs  ▏
+     ├─ ✗ shop.charge tra…   +1 ms  899 ms  ████▊             pid 101
+     └─ ✗ shop.charge tra…  +1.1 s   1.9 s       ▕██████████  pid 102, attempt 2
+        └─ ✗ connect        +1.2 s  700 ms        ▐███▏
+
+✗ tracer job  (span 0000000000000001, pid 100, at +0)
+    shop::Declined: the card was declined
+
+✗ shop.charge tracer.remote_worker  (span 0000000000000003, pid 101, at +1 ms)
+    killed by signal 9, which nobody in this process sent: it was probably out
+    of memory
+
+✗ shop.charge tracer.remote_worker  (span 0000000000000004, pid 102, at +1.1 s)
+    shop::Declined: the card was declined
+
+✗ connect  (span 0000000000000005, pid 102, at +1.2 s)
+    no description
+",
+    );
+}
+
+#[test]
+fn a_parent_that_is_not_found_is_shown_as_such() {
+    assert_shown(
+        &[
+            (7, span("b", 2, 9, (100, 200))),
+            (8, span("c", 3, 9, (150, 300))),
+            (7, span("d", 4, 2, (120, 130))),
+            (7, span("other root", 5, None, (400, 500))),
+        ],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  4 spans  2 processes  400 µs  ok
+  parent 0x0000000000000009 not found
+  ├─ b             +0  100 µs  ██████████▌                                 pid 7
+  │  └─ d      +20 µs   10 µs    █▏
+  └─ c         +50 µs  150 µs       ████████████████                       pid 8
+  other root  +300 µs  100 µs                                 ▐██████████  pid 7
+
+A parent that is not found has not ended yet, was not recorded, or is in another
+folder.
+",
+    );
+}
+
+#[test]
+fn circles_are_shown_once() {
+    assert_shown(
+        &[(7, span("a", 1, 2, (0, 10))), (7, span("b", 2, 1, (5, 10)))],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  ok
+  a        +0  10 µs  █████████████████████████████████  pid 7, its own ancestor
+  └─ b  +5 µs   5 µs                  ▐████████████████
+",
+    );
+}
+
+#[test]
+fn a_trace_without_duration_has_bars() {
+    assert_shown(
+        &[(7, span("a", 1, None, (0, 0))), (7, span("b", 2, 1, (0, 0)))],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  0 ns  ok
+  a     +0  0 ns  ███████████████████████████████████████████████████████  pid 7
+  └─ b  +0  0 ns  ███████████████████████████████████████████████████████
+",
+    );
+}
+
+#[test]
+fn a_deep_chain_keeps_its_names() {
+    let spans: Vec<_> = (1..=12)
+        .map(|id| (7, span(&format!("level {id}"), id, id.checked_sub(1).filter(|id| *id > 0), (id, 30 - id))))
+        .collect();
+    assert_shown(
+        &spans,
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  12 spans  1 process  28 µs  ok
+  level 1                                     +0  28 µs  ████████████████  pid 7
+  └─ level 2                               +1 µs  26 µs  ▐██████████████▍
+     └─ level 3                            +2 µs  24 µs   █████████████▉
+        └─ level 4                         +3 µs  22 µs   ▐████████████▎
+           └─ level 5                      +4 µs  20 µs    ███████████▊
+              └─ level 6                   +5 µs  18 µs    ▕██████████▏
+                 └─ level 7                +6 µs  16 µs     ▐████████▋
+                    └─ level 8             +7 µs  14 µs      ████████
+                       └─ level 9          +8 µs  12 µs      ▐██████▍
+                          └─ level 10      +9 µs  10 µs       █████▉
+                             └─ level 11  +10 µs   8 µs       ▐████▎
+  …                          └─ level 12  +11 µs   6 µs        ███▊
+",
+    );
+}
+
+#[test]
+fn names_cannot_steer_the_terminal() {
+    assert_shown(
+        &[(7, span("a\u{1b}[2J\nb\u{202e}c\u{7}", 1, None, (0, 10)).failed("x\u{1b}]0;title\u{7}\n\u{9b}31my"))],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  1 span  1 process  10 µs  1 error
+  ✗ a�[2J b�c�  +0  10 µs  ██████████████████████████████████████████████  pid 7
+
+✗ a�[2J b�c�  (span 0000000000000001, pid 7, at +0)
+    x�]0;title�
+    �31my
+",
+    );
+}
+
+#[test]
+fn wide_characters_take_two_columns() {
+    assert_shown(
+        &[(7, span("数える", 1, None, (0, 10))), (7, span("とても長い名前のとても長い名前のスパン", 2, 1, (5, 10)))],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  ok
+  数える                                      +0  10 µs  ████████████████  pid 7
+  └─ とても長い名前のとても長い名前のス…   +5 µs   5 µs          ████████
+",
+    );
+}
+
+#[test]
+fn long_messages_are_wrapped_and_cut() {
+    let message: Vec<String> = (1..=14).map(|line| format!("line {line}")).collect();
+    let failed = span("a", 1, None, (0, 10)).failed(&message.join("\n"));
+    assert_shown(
+        &[(7, failed)],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  1 span  1 process  10 µs  1 error
+  ✗ a  +0  10 µs  ███████████████████████████████████████████████████████  pid 7
+
+✗ a  (span 0000000000000001, pid 7, at +0)
+    line 1
+    line 2
+    line 3
+    line 4
+    line 5
+    line 6
+    line 7
+    line 8
+    line 9
+    line 10
+    line 11
+    line 12
+    … 2 more lines
+",
+    );
+}
+
+#[test]
+fn duplicates_are_counted() {
+    let record = (7, span("a", 1, None, (0, 10)));
+    assert_shown(
+        &[record.clone(), record.clone(), record],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  1 span  1 process  10 µs  ok
+  a  +0  10 µs  █████████████████████████████████████████████████████████  pid 7
+
+2 duplicate records left out.
+",
+    );
+}
+
+#[test]
+fn colours_follow_processes_and_failures() {
+    let shown = show(&trace(&retried()), WIDTH, true);
+    assert_painted(
+        &shown,
+        "
+trace <1>4bf92f3577b34da6a3ce929d0e0e4736<>  5 spans  3 processes  3 s  <31>4 errors<>
+  <31>✗ <>tracer job              <2>    +0<>     3 s  <31>████████████████<>  <2>pid 100<>
+  <2>└─ <>shop.charge tracer.r…  <2>+50 µs<>   40 µs  <36>▏<>
+  <2>   ├─ <><31>✗ <>shop.charge tra…  <2> +1 ms<>  899 ms  <31>████▊<>             <2>pid 101<>
+  <2>   └─ <><31>✗ <>shop.charge tra…  <2>+1.1 s<>   1.9 s       <31>▕██████████<>  <2>pid 102, attempt 2<>
+  <2>      └─ <><31>✗ <>connect        <2>+1.2 s<>  700 ms        <31>▐███▏<>
+
+<31>✗<> tracer job  <2>(span 0000000000000001, pid 100, at +0)<>
+    shop::Declined: the card was declined
+
+<31>✗<> shop.charge tracer.remote_worker  <2>(span 0000000000000003, pid 101, at +1 ms)<>
+    killed by signal 9, which nobody in this process sent: it was probably out
+    of memory
+
+<31>✗<> shop.charge tracer.remote_worker  <2>(span 0000000000000004, pid 102, at +1.1 s)<>
+    shop::Declined: the card was declined
+
+<31>✗<> connect  <2>(span 0000000000000005, pid 102, at +1.2 s)<>
+    no description
+",
+    );
+}
+
+/// Compares with colours written as `<1>`, and their end as `<>`.
+#[track_caller]
+fn assert_painted(painted: &str, expected: &str) {
+    let mut painted = painted.replace("\x1b[0m", "<>");
+    for style in ["1", "2", "31", "32", "33", "34", "35", "36"] {
+        painted = painted.replace(&format!("\x1b[{style}m"), &format!("<{style}>"));
+    }
+    let expected = expected.strip_prefix('\n').expect("the expectation begins on a line of its own");
+    assert!(painted == expected, "\n--- shown:\n{painted}--- expected:\n{expected}---");
+}
+
+static LOADED: LazyLock<crate::trace::Loaded> = LazyLock::new(|| {
+    let spans = [
+        span("tracer job", 1, None, (0, 12_400)),
+        span("wordcount.count tracer.remote", 2, 1, (1_100, 1_400)),
+        span("tracer job", 1, None, (4_000_000, 130_000_000)).trace(TRACE_ID ^ 1 << 100).failed("no"),
+        span(
+            "a name that is longer than what a terminal of eighty columns has room for",
+            3,
+            9,
+            (7_200_000_000, 7_200_000_500),
+        )
+        .trace(0xc0ffee << 104 | 7),
+    ];
+    loaded([("1.json", spans.iter().map(SpanText::line).collect::<String>().into())])
+});
+
+#[track_caller]
+fn assert_listed(limit: Option<usize>, width: usize, expected: &str) {
+    let now = EPOCH + 7_260_000_000_000;
+    let listed = list(&LOADED.list(limit), now, width, false);
+    let expected = expected.strip_prefix('\n').expect("the expectation begins on a line of its own");
+    assert!(listed == expected, "\n--- shown:\n{listed}--- expected:\n{expected}---");
+}
+
+#[test]
+fn traces_are_listed_the_newest_first() {
+    assert_listed(
+        None,
+        WIDTH,
+        "
+TRACE ID           STARTED  DURATION  SPANS  ERRORS  ROOT
+c0ffee000000  1 m 00 s ago    500 µs      1       -  a name that is longer than…
+4bf92f2577b3  2 h 01 m ago  2 m 06 s      1       1  tracer job
+4bf92f3577b3  2 h 01 m ago   12.4 ms      2       -  tracer job
+",
+    );
+}
+
+#[test]
+fn a_wide_list_has_whole_ids() {
+    assert_listed(None, usize::MAX, "
+TRACE ID                               STARTED  DURATION  SPANS  ERRORS  ROOT
+c0ffee00000000000000000000000007  1 m 00 s ago    500 µs      1       -  a name that is longer than what a terminal of eighty columns has room for
+4bf92f2577b34da6a3ce929d0e0e4736  2 h 01 m ago  2 m 06 s      1       1  tracer job
+4bf92f3577b34da6a3ce929d0e0e4736  2 h 01 m ago   12.4 ms      2       -  tracer job
+");
+}
+
+#[test]
+fn a_limit_says_what_it_left_out() {
+    assert_listed(
+        Some(1),
+        WIDTH,
+        "
+TRACE ID           STARTED  DURATION  SPANS  ERRORS  ROOT
+c0ffee000000  1 m 00 s ago    500 µs      1       -  a name that is longer than…
+2 older traces not shown
+",
+    );
+    assert_listed(
+        Some(0),
+        WIDTH,
+        "
+TRACE ID  STARTED  DURATION  SPANS  ERRORS  ROOT
+3 older traces not shown
+",
+    );
+}
+
+#[test]
+fn an_empty_folder_lists_nothing() {
+    assert_eq!(list(&loaded([]).list(None), EPOCH, WIDTH, true), "no traces\n");
+}
+
+#[test]
+fn a_list_in_colour_marks_errors() {
+    assert_painted(
+        &list(&LOADED.list(None), EPOCH, WIDTH, true),
+        "
+<1>TRACE ID      STARTED  DURATION  SPANS  ERRORS  ROOT<>
+c0ffee000000      now    500 µs      1  <2>     -<>  a name that is longer than what…
+4bf92f2577b3      now  2 m 06 s      1  <31>     1<>  tracer job
+4bf92f3577b3      now   12.4 ms      2  <2>     -<>  tracer job
+",
+    );
+}
+
+#[test]
+fn lines_stay_within_any_sensible_width() {
+    for spans in [wordcount(), retried()] {
+        for width in 64..200 {
+            let shown = show(&trace(&spans), width, false);
+            let widest = shown.lines().map(UnicodeWidthStr::width).max();
+            assert!(widest <= Some(width), "{width} columns:\n{shown}");
+        }
+    }
+}
+
+#[test]
+fn colours_change_nothing_else() {
+    for width in [20, 60, 80, 200] {
+        let painted = show(&trace(&retried()), width, true);
+        let mut plain = String::new();
+        let mut parts = painted.split('\x1b');
+        plain += parts.next().expect("there is a first part");
+        for part in parts {
+            plain += part.split_once('m').expect("a style ends with m").1;
+        }
+        assert_eq!(plain, show(&trace(&retried()), width, false));
+    }
+}
+
+#[test]
+fn texts_are_wrapped_at_spaces() {
+    for (text, width, expected) in [
+        ("", 5, vec![""]),
+        ("abc", 5, vec!["abc"]),
+        ("abcde fgh", 5, vec!["abcde", "fgh"]),
+        ("abc def ghi", 7, vec!["abc def", "ghi"]),
+        ("abcdefghij", 4, vec!["abcd", "efgh", "ij"]),
+        ("a  b   ", 2, vec!["a", "b"]),
+        ("    abc", 4, vec!["abc"]),
+        ("名前名前", 5, vec!["名前", "名前"]),
+        ("名前", 1, vec!["名", "前"]),
+    ] {
+        assert_eq!(wrap(text, width), expected, "{text:?} in {width}");
+    }
+}

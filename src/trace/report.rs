@@ -1,0 +1,82 @@
+//! A whole trace for programs.
+
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::list::Row;
+use super::{Span, Trace, Tree};
+
+/// A trace with the objects of its spans as they were written. It serialises as an object: the figures of [`Row`], then
+/// `processes`, `duplicates`, `missing_parents` and `spans`, whose number is `spans.len()`.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    trace: &'a Trace,
+}
+
+impl Trace {
+    /// The report on this trace.
+    pub fn report(&self) -> Report<'_> {
+        Report { trace: self }
+    }
+}
+
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+
+        let row = Row::new(self.trace);
+        let missing: Vec<String> = Tree::new(self.trace).missing().map(|span_id| format!("0x{span_id}")).collect();
+        let mut object = serializer.serialize_struct("Report", 10)?;
+        object.serialize_field("trace_id", &row.trace_id)?;
+        object.serialize_field("root", &row.root)?;
+        object.serialize_field("start_time", &super::time::format(row.start_unix_nano))?;
+        object.serialize_field("end_time", &super::time::format(row.end_unix_nano))?;
+        object.serialize_field("duration_ns", &row.duration_ns)?;
+        object.serialize_field("errors", &row.errors)?;
+        object.serialize_field("processes", &self.trace.process_count())?;
+        object.serialize_field("duplicates", &self.trace.duplicates)?;
+        object.serialize_field("missing_parents", &missing)?;
+        object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
+        object.end()
+    }
+}
+
+struct RawSpans<'a>(&'a [Span]);
+
+impl Serialize for RawSpans<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(RawSpan))
+    }
+}
+
+struct RawSpan<'a>(&'a Span);
+
+impl Serialize for RawSpan<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = self.0.text();
+        let raw: &RawValue = serde_json::from_str(&text).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{loaded, span};
+
+    #[test]
+    fn a_report_has_every_span_as_it_was_written() {
+        let parent = span("job", 1, None, (0, 30)).line();
+        // A key that no format has, a number that no float holds, a key twice, and an indentation.
+        let child = span("child", 2, 1, (5, 40)).attributes(r#"{"n": 12345678901234567890123, "k": 1, "k": 2}"#).line();
+        let child = child.replace("\"kind\"", "\n    \"extra\": [1.10],\n    \"kind\"");
+        let orphan = span("orphan", 3, 9, (6, 7)).failed("no").line();
+        let loaded = loaded([("1.json", [&parent, &child, &orphan, &orphan].map(String::as_str).concat().into())]);
+        let spans = [&parent, &child, &orphan].map(|line| line.trim_end()).join(",");
+        assert_eq!(
+            serde_json::to_string(&loaded.traces[0].report()).expect("spans are JSON"),
+            format!(
+                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"duplicates":1,"missing_parents":["0x0000000000000009"],"spans":[{spans}]}}"#
+            )
+        );
+    }
+}
