@@ -173,9 +173,8 @@ pub struct Hook {
     /// limit (10 s by default) and may start threads.
     /// On failure: returns a status other than [`STATUS_OK`] with the reason in `error`, and leaves `tracing` alone.
     /// Owner of the table: the module. It lives as long as the process.
-    pub on_setup: Option<
-        unsafe extern "C" fn(hook: *const Hook, tracing: *mut *const Tracing, error: *mut TextBuffer) -> u32,
-    >,
+    pub on_setup:
+        Option<unsafe extern "C" fn(hook: *const Hook, tracing: *mut *const Tracing, error: *mut TextBuffer) -> u32>,
 }
 
 /// The OpenTelemetry tracing API as a table: provider, tracer and span.

@@ -1,0 +1,82 @@
+//! The C header is what cbindgen makes of this crate, and C and C++ compilers take it without a word.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the header and the settings are.
+fn crate_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn generated() -> String {
+    let config = cbindgen::Config::from_file(crate_dir().join("cbindgen.toml")).expect("cbindgen.toml is valid");
+    let builder = cbindgen::Builder::new().with_src(crate_dir().join("src/lib.rs")).with_config(config);
+    let mut header = Vec::new();
+    builder.generate().expect("cbindgen understands this crate").write(&mut header);
+    String::from_utf8(header).expect("a header is UTF-8")
+}
+
+#[test]
+fn the_header_is_what_the_crate_says() {
+    let path = crate_dir().join("include/tracer_abi.h");
+    let checked_in = fs::read_to_string(&path).expect("the header is checked in");
+    let generated = generated();
+    if checked_in != generated {
+        let fresh = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tracer_abi.h");
+        fs::write(&fresh, &generated).expect("the target folder can be written to");
+        panic!(
+            "`{}` is not what cbindgen makes of src/lib.rs\n(hint: copy `{}` over it)",
+            path.display(),
+            fresh.display()
+        );
+    }
+}
+
+#[test]
+fn every_name_has_a_prefix() {
+    for line in generated().lines() {
+        if let Some(name) = line.strip_prefix("#define ") {
+            // A constant that cbindgen.toml does not list is `TracerNAME`.
+            assert!(name.starts_with("TRACER_"), "{line}");
+        }
+        if let Some(name) = line.strip_prefix("typedef struct ").or(line.strip_prefix("typedef union ")) {
+            assert!(name.starts_with("Tracer"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn compilers_take_the_header_as_it_is() {
+    let temp = tempfile::tempdir().unwrap();
+    // Included twice, and used enough to see that the layout is the one that Rust has.
+    let source = format!(
+        "#include \"tracer_abi.h\"\n#include \"tracer_abi.h\"\n\
+         #ifdef __cplusplus\n#define _Static_assert static_assert\n#endif\n\
+         _Static_assert(sizeof(TracerModule) == {}, \"TracerModule\");\n\
+         _Static_assert(sizeof(TracerTracing) == {}, \"TracerTracing\");\n\
+         _Static_assert(sizeof(TracerSpanStart) == {}, \"TracerSpanStart\");\n\
+         _Static_assert(sizeof(TracerKeyValue) == {}, \"TracerKeyValue\");\n\
+         _Static_assert(sizeof(TracerTaskCall) == {}, \"TracerTaskCall\");\n\
+         _Static_assert(TRACER_MODULE_MAGIC == {}, \"TRACER_MODULE_MAGIC\");\n",
+        size_of::<tracer_abi::Module>(),
+        size_of::<tracer_abi::Tracing>(),
+        size_of::<tracer_abi::SpanStart>(),
+        size_of::<tracer_abi::KeyValue>(),
+        size_of::<tracer_abi::TaskCall>(),
+        tracer_abi::MODULE_MAGIC,
+    );
+    for (name, language, standard) in [("header.c", "c", "-std=c11"), ("header.cpp", "c++", "-std=c++17")] {
+        let takes_language = Command::new("cc").args(["-x", language, "-fsyntax-only", "/dev/null"]).output();
+        if language == "c++" && !takes_language.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: there is no C++ compiler here");
+            continue;
+        }
+        let path = temp.path().join(name);
+        fs::write(&path, &source).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-x", language, standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
+        let output = compiler.arg(crate_dir().join("include")).arg(&path).output().expect("there is a C compiler");
+        assert!(output.status.success(), "{language}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
