@@ -13,28 +13,24 @@ use std::path::Path;
 
 pub use processor::FileProcessor;
 pub use span_data::{resource_json, write_span};
-pub use tracer_span_file::SpanDirError;
+pub use tracer_span_file::{Counts, Rotation, SpanDirError};
 
 use tracer_sdk::hook::Tracing;
-use tracer_span_file::{Rotation, dir_from_env};
 
 /// Spans to `<folder>/<pid>.json`, where the folder is what `TRACER_SPANS_DIR` says, else `/tmp/spans`.
 ///
 /// On failure: the folder cannot be created, is a symbolic link, belongs to another user or cannot be written to. No file
 /// is created before the process has a span to write.
-#[tracer_sdk::startup_hook]
 pub fn setup_tracing() -> Result<Tracing, SpanDirError> {
-    setup_tracing_in(&dir_from_env())
+    FileProcessor::in_env_dir().map(tracing)
 }
 
 /// [`setup_tracing`] for a folder that the caller names.
 pub fn setup_tracing_in(dir: &Path) -> Result<Tracing, SpanDirError> {
-    let processor = FileProcessor::try_new(dir, Rotation::default())?;
-    let description = format!("spans to `{}`", processor.path().display());
-    Ok(Tracing::builder().with_durable_processor(processor).with_description(description).build())
+    FileProcessor::try_new(dir, Rotation::default()).map(tracing)
 }
 
-tracer_sdk::builtin_module! {
-    /// The record of the module `local_tmp_tracing`, as it is built into tracer.
-    pub fn module, hooks = [setup_tracing]
+fn tracing(processor: FileProcessor) -> Tracing {
+    let description = format!("spans to `{}`", processor.path().display());
+    Tracing::builder().with_durable_processor(processor).with_description(description).build()
 }

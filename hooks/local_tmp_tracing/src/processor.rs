@@ -20,7 +20,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use tracer_sdk::hook::DurableProcessor;
-use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile};
+use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile, dir_from_env};
 
 use crate::span_data::{resource_json, write_span};
 
@@ -81,6 +81,11 @@ impl FileProcessor {
             dropped: AtomicU64::new(0),
         };
         Ok(FileProcessor { shared: Arc::new(shared) })
+    }
+
+    /// A processor for the folder that `TRACER_SPANS_DIR` says, else `/tmp/spans`, with the default [`Rotation`].
+    pub fn in_env_dir() -> Result<FileProcessor, SpanDirError> {
+        FileProcessor::try_new(&dir_from_env(), Rotation::default())
     }
 
     /// The path of the file.
