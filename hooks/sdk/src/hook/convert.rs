@@ -122,37 +122,57 @@ pub(super) unsafe fn attributes(pointer: *const abi::KeyValue, count: usize) -> 
 /// # Safety
 ///
 /// What `pair` points to is valid during the call.
+#[inline]
 pub(super) unsafe fn attribute(pair: &abi::KeyValue) -> Option<KeyValue> {
     // SAFETY: promised by the caller.
     let value = unsafe { value(&pair.value) }?;
     // SAFETY: promised by the caller.
-    Some(KeyValue::new(Key::from(unsafe { name(pair.key) }), value))
+    let key = match unsafe { name(pair.key) } {
+        Cow::Borrowed(key) => Key::from_static_str(key),
+        Cow::Owned(key) => Key::from(key),
+    };
+    Some(KeyValue::new(key, value))
 }
 
 /// # Safety
 ///
 /// What `value` points to is valid during the call, and the member that its tag names is the one that was written.
+#[inline]
 unsafe fn value(value: &abi::Value) -> Option<Value> {
     // SAFETY: the caller promises it for the member that the tag names; every arm below reads that member only.
     unsafe {
-        let elements = || value.as_.array;
         Some(match value.tag {
             abi::VALUE_BOOL => Value::Bool(value.as_.bool_ != 0),
             abi::VALUE_I64 => Value::I64(value.as_.i64_),
             abi::VALUE_F64 => Value::F64(value.as_.f64_),
             abi::VALUE_STR => Value::String(string(value.as_.str_)),
+            tag => return array_value(tag, value.as_.array),
+        })
+    }
+}
+
+/// The rarer half of [`value`].
+///
+/// # Safety
+///
+/// As for [`value`].
+#[cold]
+unsafe fn array_value(tag: u32, elements: abi::Array) -> Option<Value> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        Some(match tag {
             abi::VALUE_BOOL_ARRAY => {
-                let bytes = array(elements().ptr.cast::<u8>(), elements().count);
+                let bytes = array(elements.ptr.cast::<u8>(), elements.count);
                 Value::Array(Array::Bool(bytes.iter().map(|&byte| byte != 0).collect()))
             }
             abi::VALUE_I64_ARRAY => {
-                Value::Array(Array::I64(array(elements().ptr.cast::<i64>(), elements().count).to_vec()))
+                Value::Array(Array::I64(array(elements.ptr.cast::<i64>(), elements.count).to_vec()))
             }
             abi::VALUE_F64_ARRAY => {
-                Value::Array(Array::F64(array(elements().ptr.cast::<f64>(), elements().count).to_vec()))
+                Value::Array(Array::F64(array(elements.ptr.cast::<f64>(), elements.count).to_vec()))
             }
             abi::VALUE_STR_ARRAY => {
-                let texts = array(elements().ptr.cast::<abi::Str>(), elements().count);
+                let texts = array(elements.ptr.cast::<abi::Str>(), elements.count);
                 Value::Array(Array::String(texts.iter().map(|&text| string(text)).collect()))
             }
             _ => return None,

@@ -60,6 +60,7 @@ impl Leaked {
 }
 
 /// `bytes` as text, decoded lossily: for ever when the string repeats, else a copy.
+#[inline]
 pub(super) fn intern(bytes: &[u8]) -> Cow<'static, str> {
     if bytes.is_empty() {
         return Cow::Borrowed("");
@@ -98,17 +99,22 @@ fn find_elsewhere(bytes: &[u8], hash: u64, first: &Slot, second: &Slot) -> Cow<'
     }
 }
 
-/// Eight bytes at a time. A poor spread costs copies, nothing else.
+/// Eight bytes at a time; the last eight overlap those before them. A poor spread costs copies, nothing else.
 fn hash(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(FACTOR);
+    let word = |chunk: &[u8; 8]| u64::from_le_bytes(*chunk);
     let mut hash = (bytes.len() as u64).wrapping_mul(FACTOR);
-    let mut chunks = bytes.chunks_exact(8);
-    for chunk in &mut chunks {
-        let word = u64::from_le_bytes(chunk.try_into().expect("`chunks_exact(8)` yields eight bytes"));
-        hash = (hash.rotate_left(29) ^ word).wrapping_mul(FACTOR);
+    if let Some(last) = bytes.last_chunk() {
+        for chunk in bytes[..bytes.len() - 1].as_chunks().0 {
+            hash = mix(hash, word(chunk));
+        }
+        hash = mix(hash, word(last));
+    } else {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        hash = mix(hash, word(&padded));
     }
-    let tail = chunks.remainder().iter().fold(0, |tail, &byte| tail << 8 | u64::from(byte));
-    hash = (hash.rotate_left(29) ^ tail).wrapping_mul(FACTOR);
     // Not 0, which stands for nothing seen.
     (hash ^ hash >> 29) | 1
 }

@@ -151,8 +151,7 @@ unsafe extern "C" fn span_start(
         let mut space = MaybeUninit::uninit();
         // SAFETY: the host lends a valid `start`, with all it points to, for this call.
         let (span, said) = unsafe { build_span(tracer, convert::sized(start, &mut space)) };
-        let span = span.map_or(ptr::null_mut(), |span| Box::into_raw(Box::new(span)).cast());
-        (span, said)
+        (span.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast()), said)
     });
     // SAFETY: the host lends `started`.
     unsafe { said.write(started) };
@@ -205,7 +204,7 @@ impl Started {
 /// # Safety
 ///
 /// All that `start` points to is valid during the call.
-unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Span>, Started) {
+unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box<Span>>, Started) {
     let mut space = MaybeUninit::uninit();
     let parent = if start.parent.is_null() {
         None
@@ -294,7 +293,7 @@ unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Spa
         has_trace_state,
     };
     let is_needed = started.is_recording || has_trace_state;
-    (is_needed.then_some(span), started)
+    (is_needed.then(|| Box::new(span)), started)
 }
 
 unsafe extern "C" fn span_trace_state(span: *mut c_void, text: *mut abi::TextBuffer) {
