@@ -9,25 +9,43 @@ use crate::task::Failure;
 #[cfg(feature = "async")]
 mod tokio_runtime {
     use std::future::Future;
-    use std::sync::OnceLock;
+    use std::sync::{Mutex, PoisonError};
 
     use tokio::runtime::{Builder, Handle, Runtime};
 
     use super::Failure;
 
+    /// Runtimes that nobody is in. There is one, unless tasks were nested: a runtime that is waited in runs nothing
+    /// that others spawn on it.
+    static IDLE: Mutex<Vec<Runtime>> = Mutex::new(Vec::new());
+
+    /// A runtime in use. It is idle again when this is dropped, also by a panic.
+    struct Busy(Option<Runtime>);
+
+    impl Busy {
+        fn take() -> Result<Busy, Failure> {
+            let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let runtime = match idle {
+                Some(runtime) => runtime,
+                None => Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(|error| Failure::runtime(format!("cannot start the async runtime: {error}")))?,
+            };
+            Ok(Busy(Some(runtime)))
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).extend(self.0.take());
+        }
+    }
+
     /// Runs `future` to its end on this thread.
     pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
-        static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-        let runtime = match RUNTIME.get() {
-            Some(runtime) => runtime,
-            None => {
-                let built = Builder::new_current_thread().enable_all().build();
-                let built =
-                    built.map_err(|error| Failure::runtime(format!("cannot start the async runtime: {error}")))?;
-                RUNTIME.get_or_init(|| built)
-            }
-        };
-        Ok(runtime.block_on(future))
+        let busy = Busy::take()?;
+        Ok(busy.0.as_ref().expect("it is taken away only when it is dropped").block_on(future))
     }
 
     /// Whether this thread is inside of [`block_on`], where it cannot enter again.
