@@ -76,7 +76,7 @@ fn price_order(order: Order) -> Result<Bill, OrderError> {
 }
 
 /// The price of one line, with ten percent off from a dozen on.
-#[instrument(skip_all, fields(item.name = %item.name, item.quantity = item.quantity), err)]
+#[instrument(skip_all, fields(item.name = %item.name, item.quantity = i64::from(item.quantity)), err)]
 fn price_item(item: &Item) -> Result<u64, OrderError> {
     let full = item.price.checked_mul(item.quantity.into());
     let full = full.ok_or_else(|| OrderError::TooLarge { item: item.name.clone() })?;

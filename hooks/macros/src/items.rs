@@ -92,7 +92,7 @@ fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     let outcome = match &function.sig.output {
         ReturnType::Type(_, ty) if is_named(ty, "Result") => {
             let failed = quote_spanned! {ty.span()=>
-                ::tracer_sdk::export::Failure::returned(&error, (&&&::tracer_sdk::export::ErrorProbe(&error)).text())
+                ::tracer_sdk::export::Failure::returned(&error, (&&&&::tracer_sdk::export::ErrorProbe(&error)).text())
             };
             let encoded = quote_spanned!(ty.span()=> ::tracer_sdk::export::encode(&value));
             quote! {
@@ -108,7 +108,7 @@ fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
         fn __tracer_run(arguments: &mut ::tracer_sdk::export::Arguments<'_>) -> ::tracer_sdk::export::Outcome {
             #[allow(unused_imports)]
             use ::tracer_sdk::export::{
-                ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaResult as _, ViaValue as _,
+                ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaNothing as _, ViaResult as _, ViaValue as _,
             };
             #(#decoded)*
             let returned = #called;

@@ -2,7 +2,6 @@
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
-use syn::spanned::Spanned;
 use syn::{Attribute, Error, Expr, ExprLit, FnArg, ItemFn, Lit, Meta, Pat, Signature, Type};
 
 /// Gathers mistakes, so that all are reported at once.
@@ -10,8 +9,8 @@ use syn::{Attribute, Error, Expr, ExprLit, FnArg, ItemFn, Lit, Meta, Pat, Signat
 pub(crate) struct Mistakes(Option<Error>);
 
 impl Mistakes {
-    pub(crate) fn add(&mut self, at: impl Spanned, message: impl std::fmt::Display) {
-        let error = Error::new(at.span(), message);
+    pub(crate) fn add(&mut self, at: impl ToTokens, message: impl std::fmt::Display) {
+        let error = Error::new_spanned(at, message);
         match &mut self.0 {
             Some(all) => all.combine(error),
             None => self.0 = Some(error),

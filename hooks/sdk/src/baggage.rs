@@ -49,7 +49,8 @@ mod tests {
 
     #[test]
     fn table_of_headers() {
-        let table: &[(&str, &[(&str, &str, &str)])] = &[
+        type Expected = &'static [(&'static str, &'static str, &'static str)];
+        let table: &[(&str, Expected)] = &[
             ("", &[]),
             ("a=1", &[("a", "1", "")]),
             (" a\t=\t1 , b = 2 ;p=1; q ", &[("a", "1", ""), ("b", "2", "p=1; q")]),

@@ -18,8 +18,8 @@ use tracer_abi::{
 };
 
 pub use crate::task::{
-    Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, ViaBoxedError, ViaDisplay, ViaError, ViaResult,
-    ViaValue, encode,
+    Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, ViaBoxedError, ViaDisplay, ViaError, ViaNothing,
+    ViaResult, ViaValue, encode,
 };
 use crate::{host, panics, proxy, runtime};
 
@@ -439,4 +439,73 @@ fn report(call: &TaskCall, outcome: Outcome) -> u32 {
         }
     }
     STATUS_OK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TABLE: Tracing = {
+        // SAFETY: pointers and nullable functions, for which zero means "none".
+        let mut table: Tracing = unsafe { std::mem::zeroed() };
+        table.size = size_of::<Tracing>();
+        table
+    };
+
+    const fn hook(name: &'static str, setup: fn() -> Result<*const Tracing, String>) -> HookItem {
+        let (doc, file, crate_name, crate_version) = ("Sets up.", "", "", "");
+        HookItem { name, doc, crate_name, crate_version, function_name: name, file, line: 1, setup }
+    }
+
+    static HOOKS: [HookItem; 3] = [
+        hook("works", || Ok(&raw const TABLE)),
+        hook("fails", || Err("cannot create `/spans`".to_owned())),
+        hook("panics", || panic!("no collector")),
+    ];
+
+    struct None;
+    impl Loads for None {
+        const ITEMS: &'static [&'static LoadItem] = &[];
+    }
+
+    /// Status, table and error text.
+    fn set_up(index: usize) -> (u32, *const Tracing, String) {
+        let hooks: Vec<_> = HOOKS.iter().collect();
+        let module = builtin::<None>("1.2.3", &[], &hooks);
+        assert_eq!(module.hook_count, HOOKS.len());
+        let (mut table, mut buffer) = (ptr::null(), [0; 100]);
+        let mut error = TextBuffer::new(&mut buffer);
+        // SAFETY: the hook is one of the record's, and the places are this function's own.
+        let status = unsafe {
+            let hook = *module.hooks.add(index);
+            (*hook).on_setup.expect("every hook has it")(hook, &mut table, &mut error)
+        };
+        let length = error.filled();
+        (status, table, String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+
+    #[test]
+    fn hook_hands_over_its_table() {
+        assert_eq!(set_up(0), (STATUS_OK, &raw const TABLE, String::new()));
+    }
+
+    #[test]
+    fn hook_that_fails_says_why() {
+        assert_eq!(set_up(1), (STATUS_FAILED, ptr::null(), "cannot create `/spans`".to_owned()));
+    }
+
+    #[test]
+    fn hook_that_panics_says_where() {
+        let (status, table, text) = set_up(2);
+        assert_eq!((status, table), (STATUS_PANICKED, ptr::null()));
+        assert!(text.starts_with("no collector at hooks/sdk/src/export.rs:"), "{text}");
+    }
+
+    #[test]
+    fn entry_returns_the_same_record_every_time() {
+        // SAFETY: none is needed.
+        let (first, second) = unsafe { (tracer_module(), tracer_module()) };
+        assert!(!first.is_null());
+        assert_eq!(first, second);
+    }
 }

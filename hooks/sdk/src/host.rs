@@ -89,3 +89,26 @@ pub(crate) fn log(level: u32, text: &str) {
         None => eprintln!("{text}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_beyond_the_writers_size_are_zero() {
+        let mut written = tracer_abi::SpanContext::INVALID;
+        written.trace_id = [1; 16];
+        written.is_remote = 1;
+        written.trace_state = Str::new("a=1");
+        // As a writer would say it whose struct ends before the tracestate.
+        written.size = std::mem::offset_of!(tracer_abi::SpanContext, trace_state);
+        // SAFETY: the size is no larger than the struct.
+        let read = unsafe { read_sized(&written) };
+        assert_eq!((read.trace_id, read.is_remote, read.trace_state.len), ([1; 16], 1, 0));
+        // And one that is newer and longer than what this side knows.
+        let longer = [written.size.max(1000); 125];
+        // SAFETY: the array is as long as its first element says.
+        let read = unsafe { read_sized(longer.as_ptr().cast::<tracer_abi::SpanContext>()) };
+        assert_eq!(read.size, 1000);
+    }
+}

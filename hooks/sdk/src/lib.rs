@@ -74,6 +74,7 @@
 // The attributes write `::tracer_sdk`, also in this crate's own tests.
 extern crate self as tracer_sdk;
 
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
 mod baggage;
 mod blocking;
 pub mod export;
@@ -107,7 +108,7 @@ pub use subscriber::layer;
 /// An `async fn` runs on a Tokio runtime of the module's, on the task's thread (feature `async`).
 ///
 /// ```
-/// use std::{collections::BTreeMap, fs, io, time::Duration};
+/// use std::{collections::BTreeMap, fs, io};
 ///
 /// /// The most frequent words of a file.
 /// #[tracer_sdk::task]
@@ -119,9 +120,10 @@ pub use subscriber::layer;
 ///     Ok(counts)
 /// }
 ///
+/// # #[cfg(feature = "async")]
 /// #[tracer_sdk::task]
 /// async fn nap(seconds: f64) {
-///     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+///     tokio::time::sleep(std::time::Duration::from_secs_f64(seconds)).await;
 /// }
 /// ```
 pub use tracer_macros::task;

@@ -35,6 +35,7 @@ use crate::host;
 pub(crate) use lend::Loan;
 
 /// The scope that [`report_displaced`] asks for. No library is called that.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
 const PROBE_SCOPE: &str = "tracer-sdk/is-the-proxy-in-place";
 
 /// Makes the proxy the global provider of every copy.

@@ -146,13 +146,13 @@ pub trait ViaBoxedError {
     fn text(&self) -> String;
 }
 
-impl ViaBoxedError for &&ErrorProbe<'_, Box<dyn Error>> {
+impl ViaBoxedError for &&&ErrorProbe<'_, Box<dyn Error>> {
     fn text(&self) -> String {
         chain(&**self.0)
     }
 }
 
-impl ViaBoxedError for &&ErrorProbe<'_, Box<dyn Error + Send + Sync>> {
+impl ViaBoxedError for &&&ErrorProbe<'_, Box<dyn Error + Send + Sync>> {
     fn text(&self) -> String {
         chain(&**self.0)
     }
@@ -164,7 +164,7 @@ pub trait ViaError {
     fn text(&self) -> String;
 }
 
-impl<E: Error> ViaError for &ErrorProbe<'_, E> {
+impl<E: Error> ViaError for &&ErrorProbe<'_, E> {
     fn text(&self) -> String {
         chain(&SizedError(self.0))
     }
@@ -176,9 +176,21 @@ pub trait ViaDisplay {
     fn text(&self) -> String;
 }
 
-impl<E: Display + ?Sized> ViaDisplay for ErrorProbe<'_, E> {
+impl<E: Display + ?Sized> ViaDisplay for &ErrorProbe<'_, E> {
     fn text(&self) -> String {
         format!("{:#}", self.0)
+    }
+}
+
+/// For what cannot be an error. [`Failure::returned`] says so; this keeps the compiler from saying it twice.
+pub trait ViaNothing {
+    /// Nothing.
+    fn text(&self) -> String;
+}
+
+impl<E: ?Sized> ViaNothing for ErrorProbe<'_, E> {
+    fn text(&self) -> String {
+        String::new()
     }
 }
 
@@ -227,7 +239,7 @@ impl<T: Serialize, E: Display> ViaResult for ReturnProbe<Result<T, E>> {
     fn outcome(self) -> Outcome {
         match self.0 {
             Ok(value) => encode(&value),
-            Err(error) => Err(Failure::returned(&error, ErrorProbe(&error).text())),
+            Err(error) => Err(Failure::returned(&error, ViaDisplay::text(&&ErrorProbe(&error)))),
         }
     }
 }

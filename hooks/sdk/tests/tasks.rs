@@ -1,5 +1,8 @@
 //! Tasks as the host sees them: what the record says, how arguments go in, and how results, errors and panics come out.
 
+// The calls of the contract are the test's own host's.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -342,7 +342,8 @@ impl api::trace::Span for Span {
         self.record(|table, span| {
             let Some(set) = table.span_set_status else { return };
             let (code, description) = match &status {
-                Status::Unset => (abi::SPAN_STATUS_UNSET, ""),
+                // Says nothing, and by the specification changes nothing. `tracing-opentelemetry` sets it on every span.
+                Status::Unset => return,
                 Status::Ok => (abi::SPAN_STATUS_OK, ""),
                 Status::Error { description } => (abi::SPAN_STATUS_ERROR, &**description),
             };

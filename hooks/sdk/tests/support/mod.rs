@@ -5,6 +5,8 @@
 
 // Every test program uses a part of it.
 #![allow(dead_code)]
+// It is the host: that its pointers are good is what the tests set up.
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -58,6 +60,7 @@ pub(crate) enum Making {
     WithTraceState,
 }
 
+#[derive(Debug)]
 pub(crate) struct Shared(pub(crate) Mutex<Span>);
 
 thread_local! {
@@ -319,6 +322,8 @@ pub(crate) struct Called {
     pub(crate) result: Result<Json, Failed>,
     /// What was done to the task's own span.
     pub(crate) task_span: Span,
+    /// That span, to look at again later.
+    pub(crate) task_handle: Arc<Shared>,
     /// The spans that the task started on its thread.
     pub(crate) spans: Vec<Span>,
 }
@@ -392,7 +397,7 @@ impl Call {
         assert_eq!(calls.len(), 1, "exactly one callback is called");
         let result = calls.pop().expect("there is one");
         assert_eq!(status, if result.is_ok() { STATUS_OK } else { STATUS_FAILED });
-        Called { status, result, task_span, spans: take_spans() }
+        Called { status, result, task_span, task_handle: shared, spans: take_spans() }
     }
 }
 

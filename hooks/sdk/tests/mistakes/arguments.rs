@@ -1,0 +1,6 @@
+#[tracer_sdk::task(name = "other")]
+fn named() {}
+
+fn main() {
+    named();
+}

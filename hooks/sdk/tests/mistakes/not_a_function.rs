@@ -1,0 +1,6 @@
+#[tracer_sdk::task]
+struct Counter;
+
+fn main() {
+    let _ = Counter;
+}

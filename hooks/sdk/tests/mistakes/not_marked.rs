@@ -1,0 +1,5 @@
+pub fn plain() {}
+
+tracer_sdk::export!(tasks = [plain]);
+
+fn main() {}
