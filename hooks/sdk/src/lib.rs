@@ -153,8 +153,8 @@ pub use tracer_macros::startup_hook;
 
 /// Exports items of other crates from this library.
 ///
-/// For a thin library around a crate that others link too: the linker leaves out what a crate registers if nothing
-/// else of it is used, so the shim names what it exports.
+/// For a thin library around a crate that others link too: the linker may leave out what a crate registers if
+/// nothing else of it is used, so the shim names what it exports. What arrives twice is exported once.
 ///
 /// ```
 /// # mod inner {
