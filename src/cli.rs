@@ -186,9 +186,9 @@ pub fn main() -> ExitCode {
         Command::Hooks(args) => hooks::run(&args),
         Command::Modules(args) => modules::run(&args),
         Command::Head => start::run_head(),
-        Command::Worker { session_dir, worker } => {
-            crate::worker::run(&session_dir, worker).map(|()| exit::OK).map_err(|error| CommandError::new(exit::FAILED, error))
-        }
+        Command::Worker { session_dir, worker } => crate::worker::run(&session_dir, worker)
+            .map(|()| exit::OK)
+            .map_err(|error| CommandError::new(exit::FAILED, error)),
     };
     ExitCode::from(result.unwrap_or_else(|failure| {
         report::error(failure.error.as_ref());

@@ -181,12 +181,7 @@ impl Remote<'_> {
         let (module, function) = split_target(&self.target)?;
         let arguments = value::array(&self.arguments);
         let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
-        self.driver.submit(&SubmitRequest {
-            spec,
-            name: &self.name,
-            run_limit: self.run_limit,
-            wants_output: false,
-        })
+        self.driver.submit(&SubmitRequest { spec, name: &self.name, run_limit: self.run_limit, wants_output: false })
     }
 }
 
@@ -255,8 +250,7 @@ impl Driver {
         let hook = self.welcome.hook.clone()?;
         let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
         // Without a spool the spans are recorded all the same; they only do not survive this process.
-        let spool: Option<&'static Spool> =
-            Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
+        let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let limit = Duration::from_millis(hook.timeout_ms);
         let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &self.welcome.spans_dir, spool);
         self.tracing.recorder = run.recorder;

@@ -10,8 +10,8 @@ const VARIABLE: &str = "TRACER_TEST_KILL_AT";
 /// Dies here if a test has asked for it.
 #[cfg(debug_assertions)]
 pub(crate) fn point(name: &str) {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static WANTED: OnceLock<Option<(String, u32)>> = OnceLock::new();
     static PASSED: AtomicU32 = AtomicU32::new(0);
     let wanted = WANTED.get_or_init(|| {

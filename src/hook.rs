@@ -31,9 +31,9 @@ mod search;
 mod setup;
 mod task;
 
+pub use builtin::names as builtin_names;
 pub use error::{HookError, ModuleError};
 pub use import::ImportString;
-pub use builtin::names as builtin_names;
 pub use module::{Module, ModuleDescription, ParameterDescription, TaskDescription};
 pub use own::OwnTracing;
 pub(crate) use own::random;

@@ -27,5 +27,5 @@ mod story;
 
 pub use claims::{ClaimRing, ClaimState};
 pub use layout::{CLAIM_COUNT, SLOT_COUNT, SLOT_SIZE, SpoolError};
-pub use owner::{SlotIndex, Spool, SpanOpening};
-pub use story::{SpoolCounts, SpanStory, Story};
+pub use owner::{SlotIndex, SpanOpening, Spool};
+pub use story::{SpanStory, SpoolCounts, Story};

@@ -69,7 +69,9 @@ fn take_leases(
         if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
             return Ok(());
         }
-        while let Some((frame_kind, body)) = inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))? {
+        while let Some((frame_kind, body)) =
+            inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))?
+        {
             match frame_kind {
                 kind::LEASES => {
                     let mut take = Take::new(body);
@@ -93,7 +95,9 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, worker: WorkerId)
     Hello::of_this_process(Role::Worker(worker)).encode(&mut hello);
     std::io::Write::write_all(stream, &hello).map_err(WorkerError::Io)?;
     loop {
-        if let Some((frame_kind, body)) = inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))? {
+        if let Some((frame_kind, body)) =
+            inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))?
+        {
             return match frame_kind {
                 kind::WELCOME => take_value(body).map_err(|error| WorkerError::Protocol(error.to_string())),
                 kind::REFUSED => {
@@ -136,7 +140,9 @@ impl std::fmt::Display for WorkerError {
             WorkerError::Spool(error) => error.fmt(f),
             WorkerError::Session(error) => error.fmt(f),
             WorkerError::Io(error) => write!(f, "the connection to the head broke: {error}"),
-            WorkerError::Protocol(reason) => write!(f, "the head said something that this worker cannot take: {reason}"),
+            WorkerError::Protocol(reason) => {
+                write!(f, "the head said something that this worker cannot take: {reason}")
+            }
         }
     }
 }

@@ -56,7 +56,9 @@ enum What {
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.what {
         What::Tasks { limit, place, format } => {
-            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit })? else { return Err(unexpected_reply()) };
+            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit })? else {
+                return Err(unexpected_reply());
+            };
             report::value(format.format, &tasks, render_tasks);
         }
         What::Workers { place, format } => {

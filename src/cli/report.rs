@@ -13,9 +13,8 @@ use super::Format;
 /// Writes data, with a line feed.
 pub(super) fn data(text: &str) {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| {
-        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
-    });
+    let written =
+        out.write_all(text.as_bytes()).and_then(|()| if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") });
     end_quietly_if_closed(written.and_then(|()| out.flush()));
 }
 

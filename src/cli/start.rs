@@ -133,16 +133,12 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let pidfd = rustix::process::pidfd_open(
-        rustix::process::Pid::from_child(&child),
-        rustix::process::PidfdFlags::empty(),
-    )
-    .map_err(io::Error::from)?;
+    let pidfd =
+        rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty())
+            .map_err(io::Error::from)?;
     let wait = limit + CHECK_ALLOWANCE;
-    let timeout = Timespec {
-        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: wait.subsec_nanos().into(),
-    };
+    let timeout =
+        Timespec { tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX), tv_nsec: wait.subsec_nanos().into() };
     let is_ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0);
     if !is_ended {
         child.kill()?;
@@ -196,10 +192,7 @@ fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     }
 }
 
-fn run_server(
-    settings: HeadSettings,
-    on_started: &mut dyn FnMut(&Started, &Path),
-) -> Result<HeadEnd, CommandError> {
+fn run_server(settings: HeadSettings, on_started: &mut dyn FnMut(&Started, &Path)) -> Result<HeadEnd, CommandError> {
     let session = Session::open(&settings.temp_dir, &settings.spans_dir, now_unix_nano()).map_err(occupied)?;
     Ok(server::run(settings, session, on_started)?)
 }
@@ -337,7 +330,8 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
             fields.push(("  hook", format!("{}, {place}", hook.import_string)));
             fields.push(("  spans", settings.hook_description.clone()));
         }
-        None => fields.push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),
+        None => fields
+            .push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),
     }
     let recovered = started.recovered.recovered + started.recovered.closed;
     if recovered > 0 {
@@ -363,7 +357,11 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
 /// The text as one word of a shell's command line.
 fn shell_word(text: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) { text.into() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ fn render(status: &StatusReport) -> String {
     let tracing = match &status.hook {
         None => "off".to_owned(),
         Some(hook) => {
-            let place = hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
+            let place =
+                hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
             format!("{}, {place}\n{}", hook.import_string, hook.description)
         }
     };
@@ -40,7 +41,10 @@ fn render(status: &StatusReport) -> String {
     }
     let tasks = &status.tasks;
     let mut fields = vec![
-        ("head", format!("tracer {}, pid {}, up {}", status.version, status.head_pid, Elapsed::from_nanos(status.uptime_ns))),
+        (
+            "head",
+            format!("tracer {}, pid {}, up {}", status.version, status.head_pid, Elapsed::from_nanos(status.uptime_ns)),
+        ),
         ("node", status.node_id.clone()),
         ("session", status.session_dir.display().to_string()),
         ("tracing", tracing),

@@ -302,7 +302,10 @@ impl Ended {
                 }
                 None => String::new(),
             };
-            return Err(CommandError::new(exit_code, format!("task {} ({}) failed: {failure}{hint}", self.id, self.target)));
+            return Err(CommandError::new(
+                exit_code,
+                format!("task {} ({}) failed: {failure}{hint}", self.id, self.target),
+            ));
         }
         Ok(exit_code)
     }

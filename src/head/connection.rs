@@ -37,6 +37,8 @@ pub(super) struct Connection {
     pub(super) outbox: Vec<u8>,
     written: usize,
     pub(super) peer: Peer,
+    /// The process at the other end, as it said; 0 before that.
+    pub(super) pid: u32,
     /// Whether epoll watches for room to write.
     pub(super) is_watched_for_room: bool,
     /// Whether it is closed once everything is written.
@@ -60,6 +62,7 @@ impl Connection {
             outbox: Vec::new(),
             written: 0,
             peer: Peer::Unknown,
+            pid: 0,
             is_watched_for_room: false,
             is_closing: false,
         })

@@ -10,9 +10,7 @@ use crate::scheduler::{self, Candidate};
 use crate::spool::ClaimState;
 use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit, WorkerId};
 
-use super::state::{
-    DriverId, Ended, Ending, Grant, Now, Progress, State, Task, TargetIndex, Worker, WorkerPhase,
-};
+use super::state::{DriverId, Ended, Ending, Grant, Now, Progress, State, TargetIndex, Task, Worker, WorkerPhase};
 
 /// Everything the reactor may cause. The server does it; tests remember it.
 pub trait Effects {
@@ -153,13 +151,7 @@ fn target(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
 }
 
 /// An attempt has ended.
-pub fn on_result(
-    state: &mut State,
-    effects: &mut impl Effects,
-    worker_id: WorkerId,
-    result: AttemptResult,
-    now: Now,
-) {
+pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, result: AttemptResult, now: Now) {
     let Some(worker) = state.workers.get_mut(&worker_id) else { return };
     let Some(grant) = worker.take_lease(result.lease) else {
         effects.log(format!("worker {worker_id} reported lease {}, which it does not have", result.lease));
@@ -427,8 +419,12 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     if !has_idle(state) {
         return;
     }
-    let Some(busiest) =
-        state.available.iter().copied().filter(|id| state.workers.contains_key(id)).max_by_key(|id| state.workers[id].load.expected_ns)
+    let Some(busiest) = state
+        .available
+        .iter()
+        .copied()
+        .filter(|id| state.workers.contains_key(id))
+        .max_by_key(|id| state.workers[id].load.expected_ns)
     else {
         return;
     };
@@ -543,7 +539,8 @@ pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: 
         worker.ending.get_or_insert(Ending::Stopped);
         worker.phase = WorkerPhase::Stopping;
         // What it has not begun, it shall not begin.
-        let unclaimed: Vec<_> = worker.leases.iter().copied().filter(|grant| effects.revoke(worker_id, grant.number)).collect();
+        let unclaimed: Vec<_> =
+            worker.leases.iter().copied().filter(|grant| effects.revoke(worker_id, grant.number)).collect();
         for grant in unclaimed {
             let worker = state.workers.get_mut(&worker_id).expect("its id was just read");
             worker.take_lease(grant.number);
@@ -622,10 +619,8 @@ fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Task
             Outcome::Returned(_) | Outcome::Completed => TaskState::Succeeded,
         },
         Progress::Leased { worker: worker_id } => {
-            let lease = state
-                .workers
-                .get(worker_id)
-                .and_then(|worker| worker.leases.iter().find(|grant| grant.task == id));
+            let lease =
+                state.workers.get(worker_id).and_then(|worker| worker.leases.iter().find(|grant| grant.task == id));
             match lease.map(|grant| effects.claim_state(*worker_id, grant.number)) {
                 Some(ClaimState::Claimed) => TaskState::Running,
                 _ => TaskState::Leased,

@@ -12,7 +12,7 @@ use std::path::Path;
 use tracer_abi as abi;
 use tracer_span_file::{Rotation, SpanFile};
 
-use super::reactor::{LostAttempt, Loss};
+use super::reactor::{Loss, LostAttempt};
 use crate::names;
 use crate::protocol::SpanCounts;
 use crate::spool::record::{EventRecord, OwnedValue, SpanRecord, resource_json};
@@ -31,19 +31,26 @@ pub struct Place<'a> {
 }
 
 /// Writes what is missing to `<spans_dir>/<pid>.json` and removes the spool. Counts what it did.
-pub fn finish_story(spool: &Path, spans_dir: &Path, loss: &Loss, place: Place<'_>, now_unix_nano: u64) -> io::Result<SpanCounts> {
+pub fn finish_story(
+    spool: &Path,
+    spans_dir: &Path,
+    loss: &Loss,
+    place: Place<'_>,
+    now_unix_nano: u64,
+) -> io::Result<SpanCounts> {
     let story = match Story::open(spool) {
         Ok(story) => story,
         // A process that had nothing left to finish has removed it.
-        Err(SpoolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(SpanCounts::default()),
+        Err(SpoolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(SpanCounts::default());
+        }
         Err(error) => {
             let _ = std::fs::remove_file(spool);
             return Err(io::Error::other(error));
         }
     };
     let spool_counts = story.counts();
-    let mut counts =
-        SpanCounts { cut: 0, unrecorded: spool_counts.unrecorded, ..SpanCounts::default() };
+    let mut counts = SpanCounts { cut: 0, unrecorded: spool_counts.unrecorded, ..SpanCounts::default() };
     let Some(pid) = story.pid() else {
         std::fs::remove_file(spool)?;
         return Ok(counts);
@@ -129,13 +136,7 @@ fn is_sampled(lost: &LostAttempt) -> bool {
 }
 
 /// The span of an attempt that was claimed and did not get as far as its span.
-fn attempt_span(
-    lost: &LostAttempt,
-    loss: &Loss,
-    place: Place<'_>,
-    pid: u32,
-    now_unix_nano: u64,
-) -> Option<SpanRecord> {
+fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now_unix_nano: u64) -> Option<SpanRecord> {
     let envelope = Envelope::decode(&lost.envelope).ok()?;
     let trace = envelope.trace?;
     let target = envelope.spec.target();
@@ -204,12 +205,13 @@ impl Tail {
     /// The tasks whose attempt's span is in the file.
     fn attempts(&self) -> impl Iterator<Item = TaskId> + '_ {
         let key = format!("\"{}\": ", names::TASK_ID);
-        self.text.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains("SpanKind.CONSUMER")).filter_map(
-            move |line| {
+        self.text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n') && line.contains("SpanKind.CONSUMER"))
+            .filter_map(move |line| {
                 let rest = &line[line.find(&key)? + key.len()..];
                 let digits = rest.find(|character: char| !character.is_ascii_digit())?;
                 rest[..digits].parse().ok()
-            },
-        )
+            })
     }
 }

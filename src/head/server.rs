@@ -23,9 +23,9 @@ use crate::hook::now_unix_nano;
 use crate::protocol::frame::put_frame;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, Finished, Hello, HookChoice, HookFailure, HookReport, Lease, Output, PROTOCOL_VERSION, Query,
-    Reply, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, Welcome, WorkerCounts, WorkerReady, kind,
-    put_reply, put_value, take_value,
+    Accepted, AttemptResult, Finished, Hello, HookChoice, HookFailure, HookReport, Lease, Output, PROTOCOL_VERSION,
+    Query, Reply, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, Welcome, WorkerCounts, WorkerReady,
+    kind, put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spool::ClaimState;
@@ -95,6 +95,8 @@ enum Source {
     Connection(u64),
     WorkerExit(WorkerId),
     WorkerOutput(WorkerId, Stream),
+    /// A driver whose connection has closed and whose spool is still there, by its pid.
+    DriverExit(u32),
 }
 
 impl Source {
@@ -106,6 +108,7 @@ impl Source {
             Source::WorkerExit(worker) => (3, worker.0),
             Source::WorkerOutput(worker, Stream::Stdout) => (4, worker.0),
             Source::WorkerOutput(worker, Stream::Stderr) => (5, worker.0),
+            Source::DriverExit(pid) => (6, u64::from(pid)),
         };
         id << 3 | tag
     }
@@ -118,7 +121,8 @@ impl Source {
             2 => Source::Connection(id),
             3 => Source::WorkerExit(WorkerId(id)),
             4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),
-            _ => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
+            5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
+            _ => Source::DriverExit(id as u32),
         }
     }
 }
@@ -157,6 +161,8 @@ struct World {
     dirty: Vec<u64>,
     /// Ends of tasks to tell, encoded, by connection.
     finished: HashMap<u64, Vec<u8>>,
+    /// Drivers whose end is waited for, to finish their story.
+    ending_drivers: HashMap<u32, std::os::fd::OwnedFd>,
     /// Workers the reactor wants started.
     to_start: Vec<WorkerId>,
     spans: SpanCounts,
@@ -194,6 +200,7 @@ impl Server {
             processes: HashMap::new(),
             dirty: Vec::new(),
             finished: HashMap::new(),
+            ending_drivers: HashMap::new(),
             to_start: Vec::new(),
             spans: SpanCounts::default(),
             warnings: Vec::new(),
@@ -304,6 +311,7 @@ impl Server {
             Source::Connection(id) => self.read_connection(id, now),
             Source::WorkerOutput(worker, stream) => self.world.read_output(&self.state, worker, stream, buffer),
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
+            Source::DriverExit(pid) => self.world.finish_driver(pid),
         }
     }
 
@@ -379,26 +387,33 @@ impl Server {
         if !reason.is_empty() {
             self.world.log(format!("connection {id} is closed: {reason}"));
         }
+        if let Peer::Driver(_) = connection.peer {
+            self.world.watch_for_end_of_driver(connection.pid);
+        }
         if let Peer::Worker(worker) = connection.peer {
             if let Some(process) = self.world.processes.get_mut(&worker) {
                 process.connection = None;
             }
-            if self.state.workers.get(&worker).is_some_and(|worker| worker.phase != WorkerPhase::Stopping) || !reason.is_empty() {
+            if self.state.workers.get(&worker).is_some_and(|worker| worker.phase != WorkerPhase::Stopping)
+                || !reason.is_empty()
+            {
                 self.world.kill(worker);
             }
         }
     }
 
     fn handle_frames(&mut self, id: u64, connection: &mut Connection, now: Now) -> Result<(), String> {
-        let Connection { inbox, outbox, peer, is_closing, .. } = connection;
+        let Connection { inbox, outbox, peer, pid, is_closing, .. } = connection;
         while !*is_closing {
-            let Some((frame_kind, body)) = inbox.next_frame(peer.frame_limit()).map_err(|error| error.to_string())? else {
+            let Some((frame_kind, body)) = inbox.next_frame(peer.frame_limit()).map_err(|error| error.to_string())?
+            else {
                 return Ok(());
             };
             match (*peer, frame_kind) {
                 (Peer::Unknown, kind::HELLO) => {
                     let answer = self.on_hello(id, body)?;
                     *peer = answer.peer;
+                    *pid = answer.pid;
                     *is_closing = answer.is_refused;
                     outbox.extend_from_slice(&answer.frames);
                 }
@@ -432,7 +447,7 @@ impl Server {
         let mut frames = Vec::new();
         let refuse = |mut frames: Vec<u8>, reason: String| {
             put_frame(&mut frames, kind::REFUSED, |out| out.put_str(&reason));
-            Ok(Answer { peer: Peer::Unknown, frames, is_refused: true })
+            Ok(Answer { peer: Peer::Unknown, pid: 0, frames, is_refused: true })
         };
         if hello.protocol_version != PROTOCOL_VERSION {
             let reason = format!(
@@ -453,7 +468,9 @@ impl Server {
                     process.connection = Some(id);
                     Peer::Worker(worker)
                 }
-                _ => return refuse(frames, format!("the head has not started worker {worker} as process {}", hello.pid)),
+                _ => {
+                    return refuse(frames, format!("the head has not started worker {worker} as process {}", hello.pid));
+                }
             },
         };
         let settings = &self.world.settings;
@@ -468,7 +485,7 @@ impl Server {
             hook: settings.hook.clone(),
         };
         put_value(&mut frames, kind::WELCOME, &welcome);
-        Ok(Answer { peer, frames, is_refused: false })
+        Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })
     }
 
     fn on_submit(&mut self, id: u64, job: JobId, body: &[u8], outbox: &mut Vec<u8>, now: Now) -> Result<(), String> {
@@ -483,8 +500,7 @@ impl Server {
         for (tag, envelope) in (first_tag..).zip(submissions) {
             let envelope = envelope.map_err(|error| error.to_string())?;
             let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope };
-            let task =
-                reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
+            let task = reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
             first_task.get_or_insert(task);
             count += 1;
         }
@@ -775,6 +791,50 @@ impl World {
         }
     }
 
+    /// A driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
+    fn watch_for_end_of_driver(&mut self, pid: u32) {
+        if self.ending_drivers.contains_key(&pid) || self.driver_spools(pid).is_empty() {
+            return;
+        }
+        let pidfd = i32::try_from(pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
+        match pidfd {
+            Some(pidfd) if self.watch(pidfd.as_fd(), Source::DriverExit(pid)).is_ok() => {
+                self.ending_drivers.insert(pid, pidfd);
+            }
+            // It is gone already.
+            _ => self.finish_driver(pid),
+        }
+    }
+
+    /// Finishes the story of a driver that has died.
+    fn finish_driver(&mut self, pid: u32) {
+        if let Some(pidfd) = self.ending_drivers.remove(&pid) {
+            let _ = epoll::delete(&self.epoll, &pidfd);
+        }
+        let loss = Loss {
+            error_type: "lost".into(),
+            description: "the process that waited for it died".into(),
+            attempts: Vec::new(),
+        };
+        for spool in self.driver_spools(pid) {
+            self.finish_story(&spool, &loss, None);
+        }
+    }
+
+    fn driver_spools(&self, pid: u32) -> Vec<PathBuf> {
+        let prefix = format!("driver-{pid}-");
+        let entries = self.session_dir.join("spool").read_dir().into_iter().flatten();
+        entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
+            })
+            .collect()
+    }
+
     /// Sends what the turn has brought about: leases to workers, ends of tasks to drivers.
     fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
@@ -821,6 +881,9 @@ impl World {
     fn drop_connection(&mut self, id: u64, reason: &str) {
         let Some(connection) = self.connections.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, connection.as_fd());
+        if let Peer::Driver(_) = connection.peer {
+            self.watch_for_end_of_driver(connection.pid);
+        }
         if !reason.is_empty() && connection.peer != Peer::Unknown {
             self.log(format!("connection {id} is closed: {reason}"));
         }
@@ -878,11 +941,15 @@ impl Effects for World {
 /// What a hello is answered with.
 struct Answer {
     peer: Peer,
+    pid: u32,
     frames: Vec<u8>,
     is_refused: bool,
 }
 
-fn take_all<'a, T>(body: &'a [u8], take_one: impl Fn(&mut Take<'a>) -> Result<T, WireError>) -> Result<Vec<T>, WireError> {
+fn take_all<'a, T>(
+    body: &'a [u8],
+    take_one: impl Fn(&mut Take<'a>) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
     let mut take = Take::new(body);
     let mut all = Vec::new();
     while !take.is_empty() {
@@ -897,5 +964,8 @@ fn node_id() -> String {
 }
 
 fn is_alive(pid: u32) -> bool {
-    i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+    i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }

@@ -314,9 +314,9 @@ impl Ended {
         match &self.outcome {
             Outcome::Returned(value) => value.len(),
             Outcome::Completed => 0,
-            Outcome::Failed(Failure::Error { message, stacktrace, .. } | Failure::Panic { message, stacktrace, .. }) => {
-                message.len() + stacktrace.len()
-            }
+            Outcome::Failed(
+                Failure::Error { message, stacktrace, .. } | Failure::Panic { message, stacktrace, .. },
+            ) => message.len() + stacktrace.len(),
             Outcome::Failed(_) => 64,
         }
     }

@@ -43,7 +43,9 @@ impl fmt::Display for ModuleError {
                     None => f.write_str("\n(hint: name its folder in TRACER_MODULE_PATH, or give the library's path)"),
                 }
             }
-            ModuleError::NoFile { path } => write!(f, "module `{}` was not found: there is no such file", path.display()),
+            ModuleError::NoFile { path } => {
+                write!(f, "module `{}` was not found: there is no such file", path.display())
+            }
             ModuleError::Unloadable { path, reason } => {
                 write!(f, "`{}` cannot be loaded as a shared library: {reason}", path.display())?;
                 f.write_str("\n(hint: a module is a cdylib for this system; check it with `file` and `ldd`)")
@@ -51,10 +53,16 @@ impl fmt::Display for ModuleError {
             ModuleError::NoEntry { path } => {
                 write!(f, "`{}` is a shared library but not a tracer module: ", path.display())?;
                 write!(f, "it does not export `{ENTRY_SYMBOL}`")?;
-                f.write_str("\n(hint: a module in Rust is a cdylib that uses tracer-sdk; in C it includes tracer_abi.h)")
+                f.write_str(
+                    "\n(hint: a module in Rust is a cdylib that uses tracer-sdk; in C it includes tracer_abi.h)",
+                )
             }
             ModuleError::NoRecord { path } => {
-                write!(f, "`{}` exports `{ENTRY_SYMBOL}`, but it does not return the record of a module", path.display())
+                write!(
+                    f,
+                    "`{}` exports `{ENTRY_SYMBOL}`, but it does not return the record of a module",
+                    path.display()
+                )
             }
             ModuleError::OtherAbi { path, major, minor, producer } => {
                 write!(f, "module `{}` speaks ABI {major}.{minor}", path.display())?;
@@ -133,13 +141,17 @@ impl fmt::Display for HookError {
                 f.write_str("\n(hint: for example `local_tmp_tracing:setup_tracing`)")
             }
             HookError::Module(error) => error.fmt(f),
-            HookError::Failed { hook, place, reason } => write!(f, "hook `{hook}` ({place}) returned an error: {reason}"),
+            HookError::Failed { hook, place, reason } => {
+                write!(f, "hook `{hook}` ({place}) returned an error: {reason}")
+            }
             HookError::Panicked { hook, place, reason } => write!(f, "hook `{hook}` ({place}) panicked: {reason}"),
             HookError::TimedOut { hook, place, limit } => {
                 write!(f, "hook `{hook}` ({place}) did not return within {}", Elapsed(*limit))?;
                 f.write_str("\n(hint: give it more time with --hook-timeout, or do slow work on a thread of its own)")
             }
-            HookError::Died { hook, cause } => write!(f, "hook `{hook}` ended the process that tried it out: it {cause}"),
+            HookError::Died { hook, cause } => {
+                write!(f, "hook `{hook}` ended the process that tried it out: it {cause}")
+            }
         }
     }
 }

@@ -238,9 +238,10 @@ impl Recorder {
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let status = self.hand_over(|recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
-            recorder.hook.shutdown.map_or(abi::STATUS_OK, |shutdown| unsafe {
-                shutdown(recorder.hook.data, timeout, error)
-            })
+            recorder
+                .hook
+                .shutdown
+                .map_or(abi::STATUS_OK, |shutdown| unsafe { shutdown(recorder.hook.data, timeout, error) })
         });
         let outcome = committed.and(status.map(drop));
         if let (Some(spool), Ok(())) = (self.spool, &outcome) {
@@ -441,9 +442,7 @@ fn key_value<'a>((key, value): &(&'a str, Attribute<'a>)) -> abi::KeyValue {
             abi::Value { tag: abi::VALUE_STR, as_: abi::ValueUnion { str_: abi::Str::new(value) } }
         }
         Attribute::I64(value) => abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: *value } },
-        Attribute::Bool(value) => {
-            abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: u8::from(*value) } }
-        }
+        Attribute::Bool(value) => abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: u8::from(*value) } },
     };
     abi::KeyValue { key: abi::Str::new(key), value }
 }

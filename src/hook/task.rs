@@ -80,7 +80,9 @@ impl LoadedTask {
                 location: String::new(),
                 stacktrace: String::new(),
             }),
-            None => Outcome::Failed(Failure::Result { message: "the module gave neither a result nor an error".into() }),
+            None => {
+                Outcome::Failed(Failure::Result { message: "the module gave neither a result nor an error".into() })
+            }
         }
     }
 }

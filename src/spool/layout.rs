@@ -121,8 +121,7 @@ impl Mapping {
     /// Makes a new spool file, private to the user.
     pub(super) fn create(path: &Path) -> Result<Mapping, SpoolError> {
         let io = |source| SpoolError::Io { path: path.into(), source };
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         file.set_len(FILE_SIZE as u64).map_err(io)?;
         let mapping = Mapping::map(file).map_err(io)?;
         let header = mapping.header();

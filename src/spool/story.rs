@@ -256,13 +256,16 @@ mod tests {
         std::fs::write(&path, "hello").unwrap();
         let error = Story::open(&path).err().unwrap().to_string();
         assert!(error.contains("it has 5 bytes"), "{error}");
-        let mut bytes = vec![0; std::fs::metadata({
-            let good = folder.path().join("good.spool");
-            Spool::create(&good).unwrap();
-            good
-        })
-        .unwrap()
-        .len() as usize];
+        let mut bytes = vec![
+            0;
+            std::fs::metadata({
+                let good = folder.path().join("good.spool");
+                Spool::create(&good).unwrap();
+                good
+            })
+            .unwrap()
+            .len() as usize
+        ];
         std::fs::write(&path, &bytes).unwrap();
         assert!(Story::open(&path).err().unwrap().to_string().contains("the mark of a spool"));
         bytes[..8].copy_from_slice(b"TRACERSP");

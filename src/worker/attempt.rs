@@ -8,7 +8,9 @@ use tracer_abi as abi;
 use super::usage::{self, Usage};
 use super::{command, usage::of_this_process};
 use crate::fault;
-use crate::hook::{ActiveSpan, Attribute, LoadedTask, Module, Recorder, SearchPath, SpanRequest, TaskContext, now_unix_nano};
+use crate::hook::{
+    ActiveSpan, Attribute, LoadedTask, Module, Recorder, SearchPath, SpanRequest, TaskContext, now_unix_nano,
+};
 use crate::names;
 use crate::propagation::{Carrier, TraceContext, TraceParent};
 use crate::protocol::{AttemptResult, Lease};

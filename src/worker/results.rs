@@ -55,8 +55,10 @@ impl Results {
             if !batch.has_thread {
                 let results = Arc::clone(self);
                 // Without the thread results may wait for a whole lease; they are not lost.
-                batch.has_thread =
-                    std::thread::Builder::new().name("tracer-results".into()).spawn(move || results.send_late()).is_ok();
+                batch.has_thread = std::thread::Builder::new()
+                    .name("tracer-results".into())
+                    .spawn(move || results.send_late())
+                    .is_ok();
             }
             self.waiting.notify_one();
         }

@@ -74,7 +74,7 @@
 // The attributes write `::tracer_sdk`, also in this crate's own tests.
 extern crate self as tracer_sdk;
 
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33", feature = "hooks"))]
 mod baggage;
 mod blocking;
 pub mod export;
