@@ -1,1 +1,594 @@
+//! Whole stories without a process: what the reactor makes of what happens, and that it does nothing else.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::task::FunctionSpec;
+
+/// Remembers every effect, and plays the workers' side of the ring of claims.
+#[derive(Default)]
+struct Remember {
+    claims: HashMap<(WorkerId, u64), ClaimState>,
+    /// Worker, lease, task, attempt.
+    leases: Vec<(u64, u64, u64, u32)>,
+    /// Driver's tag, and the outcome in a word.
+    finished: Vec<(u64, String)>,
+    started: Vec<WorkerId>,
+    /// Those of them that do not run yet.
+    to_start: Vec<WorkerId>,
+    asked: Vec<WorkerId>,
+    killed: Vec<WorkerId>,
+    log: Vec<String>,
+}
+
+impl Effects for Remember {
+    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        self.claims.insert((worker, lease.number), ClaimState::Granted);
+        self.leases.push((worker.0, lease.number, lease.task.0, lease.attempt));
+    }
+
+    fn finished(&mut self, _driver: DriverId, tag: u64, _task: TaskId, _attempt: u32, outcome: &Outcome) {
+        let word = match outcome {
+            Outcome::Returned(_) | Outcome::Completed => "ok".to_owned(),
+            Outcome::Failed(failure) => failure.error_type(),
+        };
+        self.finished.push((tag, word));
+    }
+
+    fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
+        self.claims.get(&(worker, lease)).copied().unwrap_or(ClaimState::Unknown)
+    }
+
+    fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool {
+        match self.claims.get_mut(&(worker, lease)) {
+            Some(state @ ClaimState::Granted) => {
+                *state = ClaimState::Revoked;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn start_worker(&mut self, worker: WorkerId) {
+        self.started.push(worker);
+        self.to_start.push(worker);
+    }
+
+    fn ask_to_end(&mut self, worker: WorkerId) {
+        self.asked.push(worker);
+    }
+
+    fn kill(&mut self, worker: WorkerId) {
+        self.killed.push(worker);
+    }
+
+    fn log(&mut self, line: String) {
+        self.log.push(line);
+    }
+}
+
+/// A head with its effects and a clock that is held.
+struct Story {
+    state: State,
+    effects: Remember,
+    now: Now,
+    next_tag: u64,
+}
+
+const START_LIMIT_NS: u64 = 30_000_000_000;
+
+impl Story {
+    /// A head whose workers are ready.
+    fn with_workers(count: usize) -> Story {
+        let mut story = Story::starting(count, false);
+        for worker in std::mem::take(&mut story.effects.started) {
+            story.ready(worker, None);
+        }
+        story
+    }
+
+    /// A head whose workers are being started.
+    fn starting(count: usize, is_hook_required: bool) -> Story {
+        let mut story = Story {
+            state: State::new(count, is_hook_required),
+            effects: Remember::default(),
+            now: Now { monotonic_ns: 1, unix_nano: 1_000 },
+            next_tag: 0,
+        };
+        story.start_missing();
+        story
+    }
+
+    fn start_missing(&mut self) {
+        start_missing_workers(&mut self.state, &mut self.effects);
+        for worker in std::mem::take(&mut self.effects.to_start) {
+            on_worker_started(&mut self.state, worker, 100 + worker.0 as u32, self.now);
+        }
+        self.check();
+    }
+
+    fn ready(&mut self, worker: WorkerId, hook_failure: Option<&str>) {
+        let ready = WorkerReady { tracing: "none".into(), hook_failure: hook_failure.map(Into::into) };
+        on_worker_ready(&mut self.state, &mut self.effects, worker, ready);
+        self.check();
+    }
+
+    fn submit(&mut self, count: u64) {
+        for _ in 0..count {
+            self.submit_with(None, false);
+        }
+    }
+
+    fn submit_with(&mut self, run_limit: Option<Duration>, wants_output: bool) -> TaskId {
+        let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
+        let envelope = Envelope { spec, name: "", run_limit, wants_output, trace: None, baggage: "" };
+        let mut bytes = Vec::new();
+        envelope.encode(&mut bytes);
+        let submission =
+            Submission { driver: Some(DriverId(1)), tag: self.next_tag, job: JobId(1), envelope: &bytes };
+        self.next_tag += 1;
+        let id = on_submission(&mut self.state, &submission, self.now).unwrap();
+        self.check();
+        id
+    }
+
+    /// Lets the head place what waits, and returns what it leased: worker, lease, task, attempt.
+    fn schedule(&mut self) -> Vec<(u64, u64, u64, u32)> {
+        self.effects.leases.clear();
+        schedule(&mut self.state, &mut self.effects, self.now);
+        self.check();
+        self.effects.leases.clone()
+    }
+
+    fn claim(&mut self, worker: u64, lease: u64) {
+        let state = self.effects.claims.get_mut(&(WorkerId(worker), lease)).unwrap();
+        assert_eq!(*state, ClaimState::Granted);
+        *state = ClaimState::Claimed;
+    }
+
+    fn result(&mut self, worker: u64, lease: u64, run_ns: u64) {
+        let result =
+            AttemptResult { lease, started_unix_nano: self.now.unix_nano, run_ns, outcome: Outcome::Returned(vec![1]) };
+        on_result(&mut self.state, &mut self.effects, WorkerId(worker), result, self.now);
+        self.check();
+    }
+
+    fn exit(&mut self, worker: u64) -> Loss {
+        let exit = WorkerExit { cause: "was killed by SIGKILL (signal 9)".into(), error_type: "signal:9".into() };
+        let loss = on_worker_exited(&mut self.state, &mut self.effects, WorkerId(worker), &exit, self.now).unwrap();
+        self.check();
+        loss
+    }
+
+    /// Makes the head know how long the demo task takes.
+    fn measure(&mut self, run_ns: u64) {
+        let index = self.state.targets.index("demo.my_function");
+        self.state.targets.run_time(index).observe(run_ns);
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        self.state.check().unwrap();
+    }
+
+    fn finished(&mut self) -> Vec<(u64, String)> {
+        std::mem::take(&mut self.effects.finished)
+    }
+}
+
+fn ended(tags: impl IntoIterator<Item = u64>, word: &str) -> Vec<(u64, String)> {
+    tags.into_iter().map(|tag| (tag, word.to_owned())).collect()
+}
+
+#[test]
+fn a_task_is_leased_once_and_its_driver_is_told_once() {
+    let mut story = Story::with_workers(2);
+    story.submit(1);
+    let leases = story.schedule();
+    assert_eq!(leases.len(), 1);
+    let (worker, lease, task, attempt) = leases[0];
+    assert_eq!((lease, task, attempt), (0, 1, 1));
+    assert_eq!(story.schedule(), [], "nothing is left to lease");
+    story.claim(worker, lease);
+    story.result(worker, lease, 1_000);
+    assert_eq!(story.finished(), ended([0], "ok"));
+    story.result(worker, lease, 1_000);
+    assert_eq!(story.finished(), [], "a result that comes twice is told once");
+    assert_eq!(story.state.counts.succeeded, 1);
+    assert!(story.effects.log[0].contains("reported lease 0, which it does not have"));
+}
+
+#[test]
+fn a_function_that_was_not_measured_is_leased_singly() {
+    let mut story = Story::with_workers(2);
+    story.submit(10);
+    assert_eq!(story.schedule().len(), 2, "one for each worker");
+}
+
+#[test]
+fn short_tasks_are_leased_in_batches_and_shared_between_workers() {
+    let mut story = Story::with_workers(2);
+    story.measure(1_000);
+    story.submit(100);
+    let leases = story.schedule();
+    let of_worker = |worker| leases.iter().filter(|lease| lease.0 == worker).count();
+    assert_eq!((of_worker(1), of_worker(2)), (50, 50));
+}
+
+#[test]
+fn a_worker_is_topped_up_when_half_of_its_leases_are_done() {
+    let mut story = Story::with_workers(1);
+    story.measure(1);
+    story.submit(400);
+    assert_eq!(story.schedule().len(), scheduler::LEASE_LIMIT);
+    for lease in 0..128 {
+        story.claim(1, lease);
+        story.result(1, lease, 1);
+    }
+    assert_eq!(story.schedule(), [], "half is still there");
+    story.claim(1, 128);
+    story.result(1, 128, 1);
+    assert_eq!(story.schedule().len(), 129);
+}
+
+#[test]
+fn the_worker_used_last_is_used_next() {
+    let mut story = Story::with_workers(3);
+    story.submit(1);
+    let first = story.schedule()[0];
+    story.claim(first.0, first.1);
+    story.result(first.0, first.1, 5_000_000);
+    story.submit(1);
+    assert_eq!(story.schedule()[0].0, first.0);
+}
+
+#[test]
+fn a_task_whose_output_is_watched_has_its_worker_for_itself() {
+    let mut story = Story::with_workers(1);
+    story.measure(1);
+    story.submit_with(None, true);
+    story.submit(2);
+    assert_eq!(story.schedule().len(), 1);
+    story.claim(1, 0);
+    assert_eq!(story.schedule(), []);
+    story.result(1, 0, 1);
+    assert_eq!(story.schedule().len(), 2);
+    story.submit_with(None, true);
+    assert_eq!(story.schedule(), [], "nor is it leased beside others");
+}
+
+#[test]
+fn a_lost_worker_fails_what_it_had_begun_and_gives_the_rest_back_free_of_charge() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000);
+    story.submit(5);
+    assert_eq!(story.schedule().len(), 5);
+    story.claim(1, 0);
+    story.result(1, 0, 1_000);
+    story.claim(1, 1);
+    story.claim(1, 2);
+    story.finished();
+    let loss = story.exit(1);
+    assert_eq!(story.finished(), ended([1, 2], "signal:9"));
+    assert_eq!(loss.error_type, "signal:9");
+    assert_eq!(loss.description, "the worker was killed by SIGKILL (signal 9)");
+    assert_eq!(loss.attempts.iter().map(|lost| lost.task.0).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(story.state.workers_lost, 1);
+
+    story.start_missing();
+    assert_eq!(story.effects.started, [WorkerId(2)], "it is replaced");
+    story.ready(WorkerId(2), None);
+    let leases = story.schedule();
+    assert_eq!(leases, [(2, 0, 4, 1), (2, 1, 5, 1)], "in their order, and still the first attempt");
+}
+
+#[test]
+fn an_idle_worker_gets_what_a_busy_one_has_not_begun() {
+    let mut story = Story::with_workers(1);
+    story.measure(400_000);
+    story.submit(5);
+    assert_eq!(story.schedule().len(), 5);
+    story.claim(1, 0);
+    story.state.workers_wanted = 2;
+    story.start_missing();
+    story.ready(WorkerId(2), None);
+    let leases = story.schedule();
+    assert_eq!(leases.iter().map(|lease| (lease.0, lease.2, lease.3)).collect::<Vec<_>>(), [(2, 4, 1), (2, 5, 1)]);
+    assert_eq!(story.effects.claim_state(WorkerId(1), 4), ClaimState::Revoked);
+    assert_eq!(story.schedule(), [], "and no more than that");
+}
+
+#[test]
+fn a_task_that_runs_into_its_limit_costs_its_worker_and_nobody_else() {
+    let mut story = Story::with_workers(2);
+    story.submit_with(Some(Duration::from_secs(2)), false);
+    let (worker, lease, ..) = story.schedule()[0];
+    story.claim(worker, lease);
+    let next = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(next, Some(2_000_000_001), "the head wakes up when the limit is reached");
+    story.now.monotonic_ns = 2_000_000_001;
+    assert_eq!(on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now), None);
+    assert_eq!(story.effects.killed, [WorkerId(worker)]);
+    story.submit(1);
+    assert_ne!(story.schedule()[0].0, worker, "a worker that is being killed gets nothing");
+    let loss = story.exit(worker);
+    assert_eq!((loss.error_type.as_str(), story.finished()), ("timeout", ended([0], "timeout")));
+}
+
+#[test]
+fn a_task_is_cancelled_wherever_it_is() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000_000);
+    story.submit(3);
+    assert_eq!(story.schedule().len(), 2);
+    story.claim(1, 0);
+    let cancel = |story: &mut Story, id| {
+        let report = on_cancel(&mut story.state, &mut story.effects, TaskId(id), story.now);
+        story.check();
+        report
+    };
+    assert_eq!(cancel(&mut story, 3), CancelReport::Cancelled, "waiting");
+    assert_eq!(cancel(&mut story, 2), CancelReport::Cancelled, "leased and not begun");
+    assert_eq!((story.finished(), story.effects.killed.len()), (ended([2, 1], "cancelled"), 0));
+    assert_eq!(cancel(&mut story, 1), CancelReport::Cancelled, "running");
+    assert_eq!(story.effects.killed, [WorkerId(1)]);
+    assert_eq!(story.finished(), [], "it has not ended yet");
+    story.exit(1);
+    assert_eq!(story.finished(), ended([0], "cancelled"));
+    assert_eq!(cancel(&mut story, 1), CancelReport::Ended);
+    assert_eq!(cancel(&mut story, 9), CancelReport::Unknown);
+}
+
+#[test]
+fn a_stop_lets_running_tasks_end_and_fails_the_others() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000_000);
+    story.submit(3);
+    story.schedule();
+    story.claim(1, 0);
+    on_stop(&mut story.state, &mut story.effects, false, story.now);
+    story.check();
+    assert_eq!(story.finished(), ended([2, 1], "stopped"));
+    assert_eq!((story.effects.asked.as_slice(), story.effects.killed.len()), ([WorkerId(1)].as_slice(), 0));
+    story.result(1, 0, 1);
+    assert_eq!(story.finished(), ended([0], "ok"));
+    assert_eq!(story.schedule(), []);
+    story.effects.started.clear();
+    story.exit(1);
+    story.start_missing();
+    assert_eq!(story.effects.started, [], "nothing is started again");
+    assert_eq!(story.state.workers_lost, 0, "it was asked to go");
+}
+
+#[test]
+fn a_stop_that_is_overdue_kills() {
+    let mut story = Story::with_workers(1);
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    on_stop(&mut story.state, &mut story.effects, false, story.now);
+    on_stop_overdue(&mut story.state, &mut story.effects);
+    assert_eq!(story.effects.killed, [WorkerId(1)]);
+    story.exit(1);
+    assert_eq!(story.finished(), ended([0], "stopped"));
+}
+
+#[test]
+fn workers_that_die_before_they_are_ready_are_replaced_a_few_times_only() {
+    let mut story = Story::starting(1, false);
+    story.submit(2);
+    for worker in 1..=FAILED_STARTS_LIMIT {
+        assert_eq!(std::mem::take(&mut story.effects.started), [WorkerId(worker.into())]);
+        assert_eq!(story.finished(), []);
+        story.exit(worker.into());
+        story.start_missing();
+    }
+    assert_eq!(story.effects.started, []);
+    assert_eq!(story.finished(), ended([0, 1], "no_worker"), "nothing waits for what will not come");
+    let reason = story.state.no_worker.clone().unwrap();
+    assert_eq!(reason, "3 workers in a row did not get ready; the last one: was killed by SIGKILL (signal 9)");
+}
+
+#[test]
+fn one_worker_that_gets_ready_makes_up_for_those_that_did_not() {
+    let mut story = Story::starting(1, false);
+    for worker in 1..=10 {
+        story.exit(worker);
+        story.start_missing();
+        story.effects.started.clear();
+        if worker % 2 == 0 {
+            story.ready(WorkerId(worker + 1), None);
+        }
+    }
+    assert_eq!(story.state.no_worker, None);
+}
+
+#[test]
+fn a_worker_that_does_not_get_ready_in_time_is_killed() {
+    let mut story = Story::starting(1, false);
+    story.now.monotonic_ns += START_LIMIT_NS;
+    on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(story.effects.killed, [WorkerId(1)]);
+    story.exit(1);
+    assert_eq!(story.state.failed_starts, 1);
+}
+
+#[test]
+fn a_hook_that_fails_in_a_worker_is_said_and_the_worker_works() {
+    let mut story = Story::starting(1, false);
+    story.ready(WorkerId(1), Some("no such host"));
+    assert_eq!(story.effects.log, ["the hook failed in worker 1 (pid 101): no such host"]);
+    story.submit(1);
+    assert_eq!(story.schedule().len(), 1);
+}
+
+#[test]
+fn a_hook_that_is_required_and_fails_makes_its_worker_useless() {
+    let mut story = Story::starting(1, true);
+    for worker in 1..=3 {
+        story.ready(WorkerId(worker), Some("no such host"));
+        story.submit(1);
+        assert_eq!(story.schedule(), []);
+        story.exit(worker);
+        story.start_missing();
+    }
+    assert_eq!(story.effects.killed, [1, 2, 3].map(WorkerId));
+    assert!(story.state.no_worker.as_ref().unwrap().ends_with("the last one: no such host"));
+}
+
+#[test]
+fn only_the_newest_ended_tasks_are_remembered_and_the_others_counted() {
+    let mut story = Story::with_workers(1);
+    story.measure(1);
+    let tasks = HISTORY_LIMIT as u64 + 100;
+    let mut done = 0;
+    for tag in 0..tasks {
+        story.submit(1);
+        if tag % 100 == 99 {
+            story.schedule();
+            for lease in done..=tag {
+                story.claim(1, lease);
+                story.result(1, lease, 1);
+            }
+            done = tag + 1;
+        }
+    }
+    assert_eq!((story.state.tasks.len(), story.state.counts.forgotten), (HISTORY_LIMIT, 100));
+    let list = list_tasks(&story.state, &story.effects, 10);
+    assert_eq!((list.tasks.len(), list.left_out, list.forgotten), (10, HISTORY_LIMIT - 10, 100));
+    assert_eq!(list.tasks[0].id, TaskId(tasks));
+    assert!(get_task(&story.state, &story.effects, TaskId(1)).is_none());
+    assert_eq!(get_task(&story.state, &story.effects, TaskId(tasks)).unwrap().result, Some(serde_json::json!(1)));
+}
+
+#[test]
+fn a_submission_that_cannot_be_read_is_refused_and_changes_nothing() {
+    let mut story = Story::with_workers(1);
+    let submission = Submission { driver: Some(DriverId(1)), tag: 0, job: JobId(1), envelope: &[9, 9, 9] };
+    assert!(on_submission(&mut story.state, &submission, story.now).is_err());
+    story.check();
+    assert!(story.state.tasks.is_empty());
+}
+
+/// Something that may happen.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(u8),
+    Watched,
+    Limited,
+    Schedule,
+    Claim(u8),
+    Result(u8, u32),
+    Exit(u8),
+    Ready,
+    Cancel(u8),
+    Tick,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        1 => (1u8..40).prop_map(Step::Submit),
+        1 => Just(Step::Watched),
+        1 => Just(Step::Limited),
+        3 => Just(Step::Schedule),
+        4 => any::<u8>().prop_map(Step::Claim),
+        4 => (any::<u8>(), 0u32..4_000_000).prop_map(|(which, run_ns)| Step::Result(which, run_ns)),
+        1 => any::<u8>().prop_map(Step::Exit),
+        2 => Just(Step::Ready),
+        1 => any::<u8>().prop_map(Step::Cancel),
+        1 => Just(Step::Tick),
+    ]
+}
+
+/// One of the things that may be chosen, if there are any.
+fn pick<T: Copy>(from: &[T], which: u8) -> Option<T> {
+    (!from.is_empty()).then(|| from[usize::from(which) % from.len()])
+}
+
+impl Story {
+    fn leases(&self, wanted: ClaimState) -> Vec<(u64, u64)> {
+        let workers = self.state.workers.iter();
+        workers
+            .flat_map(|(&id, worker)| worker.leases.iter().map(move |grant| (id, grant.number)))
+            .filter(|&(worker, lease)| self.effects.claim_state(worker, lease) == wanted)
+            .map(|(worker, lease)| (worker.0, lease))
+            .collect()
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Submit(count) => self.submit((*count).into()),
+            Step::Watched => drop(self.submit_with(None, true)),
+            Step::Limited => drop(self.submit_with(Some(Duration::from_millis(1)), false)),
+            Step::Schedule => drop(self.schedule()),
+            Step::Claim(which) => {
+                if let Some((worker, lease)) = pick(&self.leases(ClaimState::Granted), *which) {
+                    self.claim(worker, lease);
+                }
+            }
+            Step::Result(which, run_ns) => {
+                if let Some((worker, lease)) = pick(&self.leases(ClaimState::Claimed), *which) {
+                    self.result(worker, lease, (*run_ns).into());
+                }
+            }
+            Step::Exit(which) => {
+                let workers: Vec<_> = self.state.workers.keys().copied().collect();
+                if let Some(worker) = pick(&workers, *which) {
+                    self.exit(worker.0);
+                }
+            }
+            Step::Ready => {
+                self.start_missing();
+                for worker in std::mem::take(&mut self.effects.started) {
+                    if self.state.workers.contains_key(&worker) {
+                        self.ready(worker, None);
+                    }
+                }
+            }
+            Step::Cancel(which) => {
+                let id = TaskId(u64::from(*which) + 1);
+                on_cancel(&mut self.state, &mut self.effects, id, self.now);
+            }
+            Step::Tick => {
+                self.now.monotonic_ns += 1_000_000;
+                on_tick(&mut self.state, &mut self.effects, START_LIMIT_NS, self.now);
+            }
+        }
+        // A worker that was killed ends.
+        for worker in std::mem::take(&mut self.effects.killed) {
+            if self.state.workers.contains_key(&worker) {
+                self.exit(worker.0);
+            }
+        }
+        self.check();
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_every_task_ends_once(steps in prop::collection::vec(step(), 0..200)) {
+        let mut story = Story::with_workers(3);
+        for step in &steps {
+            story.take(step);
+        }
+        // Then nothing more goes wrong.
+        story.state.no_worker = None;
+        story.state.failed_starts = 0;
+        while story.state.counts.waiting + story.state.counts.leased > 0 {
+            story.take(&Step::Ready);
+            story.take(&Step::Schedule);
+            for (worker, lease) in story.leases(ClaimState::Granted) {
+                story.claim(worker, lease);
+            }
+            for (worker, lease) in story.leases(ClaimState::Claimed) {
+                story.result(worker, lease, 1_000);
+            }
+        }
+        let mut tags: Vec<_> = story.finished().into_iter().map(|(tag, _)| tag).collect();
+        tags.sort_unstable();
+        prop_assert_eq!(tags, (0..story.next_tag).collect::<Vec<_>>());
+    }
+}
