@@ -102,7 +102,7 @@ impl Session {
         let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
         let lock_path = temp_dir.join("head.lock");
         let mut lock = open_lock(&lock_path, true)?;
-        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if let Err(error) = lock_exclusively(&lock) {
             return Err(if error == rustix::io::Errno::WOULDBLOCK {
                 SessionError::Occupied { temp_dir: temp_dir.into(), holder: read_record(&mut lock) }
             } else {
@@ -223,6 +223,18 @@ fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> io::R
     }
     let folder = File::open(dir)?;
     body(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())))
+}
+
+/// Takes the lock. Whoever looks for a head holds it shared for a moment, so one refusal is not the last word.
+fn lock_exclusively(lock: &File) -> rustix::io::Result<()> {
+    const TRIES: u32 = 20;
+    for _ in 1..TRIES {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            other => return other,
+        }
+    }
+    flock(lock, FlockOperation::NonBlockingLockExclusive)
 }
 
 fn open_lock(path: &Path, create: bool) -> Result<File, SessionError> {

@@ -22,8 +22,8 @@ use crate::session::{Session, SessionError, find_head};
 /// Start a head with its workers
 ///
 /// The head goes to the background once its workers are ready. It is reached through a socket in a folder that only you
-/// can enter. Every flag can also be set in the environment and in a file; a flag wins over the environment, and the
-/// environment over the file.
+/// can enter. Workers run in this folder and in this environment. Every flag can also be set in the environment and in a
+/// file; a flag wins over the environment, and the environment over the file.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
@@ -93,7 +93,7 @@ pub(super) fn run(args: Args) -> CommandResult {
 
 /// Tries the hook out and settles everything that the head is given.
 fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
-    // The head works in another folder; what the user gave is relative to this one.
+    // What the user gave is relative to this folder, not to where a process that reads it may be.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
@@ -226,7 +226,6 @@ fn run_in_background(settings: &HeadSettings, format: Format) -> CommandResult {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
-        .current_dir("/")
         .spawn()?;
     let input = serde_json::to_vec(settings).map_err(io::Error::other)?;
     child.stdin.take().expect("it is piped").write_all(&input)?;
@@ -327,8 +326,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
-            fields.push(("  hook", format!("{}, {place}", hook.import_string)));
-            fields.push(("  spans", settings.hook_description.clone()));
+            fields.push(("  tracing", format!("{}, {place}\n{}", hook.import_string, settings.hook_description)));
         }
         None => fields
             .push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),

@@ -9,7 +9,7 @@ use crate::task::{JobId, WorkerId};
 
 /// Bytes kept for a client that does not read. Beyond it the connection is closed: a client that has died inside must not
 /// fill the head's memory.
-const BACKLOG_LIMIT: usize = 256 << 20;
+const BACKLOG_LIMIT: usize = 64 << 20;
 /// Reads per wake-up and connection, so that one client that sends without pause does not starve the others.
 const READS_PER_WAKE_UP: usize = 16;
 
@@ -48,7 +48,10 @@ pub(super) struct Connection {
 /// What a read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadState {
+    /// Nothing more has arrived.
     Open,
+    /// There may be more to read.
+    More,
     /// The other end is closed, perhaps amid a frame.
     Closed,
 }
@@ -79,7 +82,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        Ok(ReadState::Open)
+        Ok(ReadState::More)
     }
 
     /// Writes as much as there is room for. True when everything is written.
@@ -118,14 +121,23 @@ impl AsFd for Connection {
     }
 }
 
+/// Bytes read from a pipe at a time: as much as the largest pipe holds, so that what was written before a result is read before
+/// the result is told, and no more, so that a task that writes without pause does not hold the head.
+const DRAIN_LIMIT: usize = 1 << 20;
+
 /// Reads what a pipe holds, in pieces. Returns false at its end.
 pub(super) fn drain(pipe: &mut impl Read, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
-    loop {
+    let mut total = 0;
+    while total < DRAIN_LIMIT {
         match pipe.read(buffer) {
             Ok(0) => return false,
-            Ok(count) => take(&buffer[..count]),
+            Ok(count) => {
+                take(&buffer[..count]);
+                total += count;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
         }
     }
+    true
 }

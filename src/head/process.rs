@@ -21,6 +21,7 @@ use crate::task::{SignalName, WorkerId};
 
 /// What a worker is started with.
 pub struct WorkerCommand<'a> {
+    pub temp_dir: &'a Path,
     pub session_dir: &'a Path,
     pub worker: WorkerId,
     pub spans_dir: &'a Path,
@@ -54,6 +55,8 @@ impl WorkerProcess {
             .arg(command.session_dir)
             .arg(command.worker.to_string())
             .env(crate::config::SPANS_DIR_VARIABLE, command.spans_dir)
+            // So that a task that calls tracer reaches its own head.
+            .env(crate::config::TEMP_DIR_VARIABLE, command.temp_dir)
             // What the head was started in is not the context of the tasks.
             .env_remove(crate::propagation::TRACEPARENT)
             .env_remove(crate::propagation::TRACESTATE)

@@ -308,7 +308,7 @@ impl Server {
                 let is_second = self.stop.is_some();
                 self.begin_stop(None, if is_second { Duration::ZERO } else { SIGNAL_GRACE }, is_second, now);
             }
-            Source::Connection(id) => self.read_connection(id, now),
+            Source::Connection(id) => drop(self.read_connection(id, now)),
             Source::WorkerOutput(worker, stream) => self.world.read_output(&self.state, worker, stream, buffer),
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
             Source::DriverExit(pid) => self.world.finish_driver(pid),
@@ -360,25 +360,27 @@ impl Server {
         }
     }
 
-    fn read_connection(&mut self, id: u64, now: Now) {
+    /// Reads from a connection and handles what has come. True when there may be more.
+    fn read_connection(&mut self, id: u64, now: Now) -> bool {
         // Taken out while it is handled, so that handling may look at the others.
-        let Some(mut connection) = self.world.connections.remove(&id) else { return };
+        let Some(mut connection) = self.world.connections.remove(&id) else { return false };
         let read = connection.read();
         let handled = self.handle_frames(id, &mut connection, now);
-        let reason = match (read, handled) {
+        let reason = match (&read, handled) {
             (_, Err(error)) => Some(error),
             (Err(error), _) => Some(error.to_string()),
             (Ok(ReadState::Closed), _) => Some(String::new()),
-            (Ok(ReadState::Open), Ok(())) => None,
+            (Ok(ReadState::Open | ReadState::More), Ok(())) => None,
         };
         if let Some(reason) = reason {
             self.close(id, connection, &reason);
-            return;
+            return false;
         }
-        self.world.connections.insert(id, connection);
-        if self.world.connections[&id].has_backlog() {
+        if connection.has_backlog() {
             self.world.dirty.push(id);
         }
+        self.world.connections.insert(id, connection);
+        matches!(read, Ok(ReadState::More))
     }
 
     /// Forgets a connection. A worker whose connection breaks is of no more use, and is killed if it is not dead already.
@@ -545,7 +547,7 @@ impl Server {
         // What it sent before it died counts.
         if let Some(id) = process.connection {
             self.world.processes.insert(worker, process);
-            self.read_connection(id, now);
+            while self.read_connection(id, now) {}
             let Some(again) = self.world.processes.remove(&worker) else { return };
             process = again;
         }
@@ -700,7 +702,12 @@ impl World {
     }
 
     fn spawn(&mut self, worker: WorkerId) -> io::Result<u32> {
-        let command = WorkerCommand { session_dir: &self.session_dir, worker, spans_dir: &self.settings.spans_dir };
+        let command = WorkerCommand {
+            temp_dir: &self.settings.temp_dir,
+            session_dir: &self.session_dir,
+            worker,
+            spans_dir: &self.settings.spans_dir,
+        };
         let process = WorkerProcess::spawn(&command)?;
         let pid = process.pid();
         self.watch(process.pidfd.as_fd(), Source::WorkerExit(worker))?;
