@@ -79,6 +79,21 @@ pub struct TaskHandle {
     tag: u64,
 }
 
+/// The tracing of this process, once a driver has started it.
+static TRACING: std::sync::Mutex<Option<&'static Recorder>> = std::sync::Mutex::new(None);
+
+impl Drop for Driver {
+    /// Sends what was submitted, and commits the spans that have ended. What it waited for goes on without it.
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error; what was not sent is not accepted, and the spans are in the spool.
+        let _ = self.send();
+        self.producers.clear();
+        if let Some(recorder) = self.tracing.recorder {
+            let _ = recorder.commit();
+        }
+    }
+}
+
 /// What a driver is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -246,13 +261,22 @@ impl Driver {
 
     /// Runs the session's hook in this process, so that submissions are spans. Returns why it failed, if it did; tracer then
     /// writes this process's spans itself. Without a hook in the session, nothing happens.
+    ///
+    /// A hook runs once in a process: a further driver shares the tracing of the first, whatever its own session's hook is.
     pub fn start_tracing(&mut self) -> Option<HookError> {
         let hook = self.welcome.hook.clone()?;
+        let mut of_process = TRACING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(recorder) = *of_process {
+            self.tracing.recorder = Some(recorder);
+            return None;
+        }
         let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
         // Without a spool the spans are recorded all the same; they only do not survive this process.
-        let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
+        let spool: Option<&'static Spool> =
+            Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let limit = Duration::from_millis(hook.timeout_ms);
         let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &self.welcome.spans_dir, spool);
+        *of_process = run.recorder;
         self.tracing.recorder = run.recorder;
         run.failure
     }
