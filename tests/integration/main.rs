@@ -1,0 +1,6 @@
+//! Tests of the built `tracer`, as its users run it. One module for each feature that a user would name.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod start_stop;

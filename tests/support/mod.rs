@@ -1,0 +1,26 @@
+//! The harness of the integration tests, with the product's verbs.
+//!
+//! A test starts a [`Cluster`] (a head with its workers, in a folder of its own), says what a user would type
+//! ([`Cluster::tracer`], [`Cluster::submit`]) and looks at what a user would see: the [`Run`], the [`Spans`], the status. It waits for
+//! facts with [`wait_until`] and never for time to pass. When the cluster is dropped everything is stopped, and the test fails if
+//! a process is left. A failing test prints the logs of its head and workers.
+
+#![allow(dead_code, unused_imports, reason = "each test uses the part of the harness that it needs")]
+#![allow(unreachable_pub, reason = "the harness reads as the library that it is")]
+
+mod cluster;
+mod modules;
+mod processes;
+mod run;
+mod spans;
+mod wait;
+
+pub use cluster::{Builder, Cluster};
+pub use modules::{build_modules, module_folder};
+pub use processes::{Process, is_alive, kill};
+pub use run::{Background, Run};
+pub use spans::{Span, Spans};
+pub use wait::wait_until;
+
+/// The hook that comes with tracer.
+pub const HOOK: &str = "local_tmp_tracing:setup_tracing";
