@@ -15,7 +15,12 @@ const READ_AT_LEAST: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// The frame says it has more bytes than are allowed.
-    TooLong { length: usize, limit: usize },
+    TooLong {
+        /// What the frame announces, in bytes.
+        length: usize,
+        /// What is allowed, in bytes.
+        limit: usize,
+    },
     /// The frame has no kind.
     Empty,
 }
@@ -60,6 +65,7 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
+    /// A buffer without memory of its own until something is read.
     pub fn new() -> FrameBuffer {
         FrameBuffer::default()
     }

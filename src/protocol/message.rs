@@ -11,19 +11,32 @@ use crate::task::{JobId, Outcome, TaskId, WorkerId};
 
 /// Frame kinds. From clients they are below 32, from the head above.
 pub mod kind {
+    /// Client: who it is ([`Hello`](super::Hello)); the first frame of a connection, and only that.
     pub const HELLO: u8 = 1;
+    /// Driver: a batch of tasks ([`Submissions`](super::Submissions)).
     pub const SUBMIT: u8 = 2;
+    /// Driver: a numbered question ([`Query`](super::Query)).
     pub const QUERY: u8 = 3;
+    /// Worker: its hook has run and it takes leases ([`WorkerReady`](super::WorkerReady)).
     pub const WORKER_READY: u8 = 4;
+    /// Worker: attempts that have ended ([`AttemptResult`](super::AttemptResult)), one or more.
     pub const RESULTS: u8 = 5;
 
+    /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
+    /// Head: the hello or the submissions are not accepted, and why, as text. After a hello the connection is closed.
     pub const REFUSED: u8 = 33;
+    /// Head, to a driver: a batch was taken in ([`Accepted`](super::Accepted)).
     pub const ACCEPTED: u8 = 34;
+    /// Head, to a driver: a piece of what a running task wrote ([`Output`](super::Output)).
     pub const OUTPUT: u8 = 35;
+    /// Head, to a driver: tasks that have ended ([`Finished`](super::Finished)), one or more.
     pub const FINISHED: u8 = 36;
+    /// Head, to a driver: the numbered answer to a question ([`Reply`](super::Reply)).
     pub const REPLY: u8 = 37;
+    /// Head, to a worker: tasks to run ([`Lease`](super::Lease)), one or more, in the order in which to run them.
     pub const LEASES: u8 = 38;
+    /// Head, to a worker: end when the leases that came before this are done. No body.
     pub const SHUTDOWN: u8 = 39;
 }
 
@@ -32,8 +45,11 @@ const HELLO_MARK: [u8; 4] = *b"TRCR";
 /// The first frame of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
+    /// The [`PROTOCOL_VERSION`] that the client speaks.
     pub protocol_version: u32,
+    /// What the client wants to be. 0 on the wire is a driver, because workers count from 1.
     pub role: Role,
+    /// The client's own process id. The head checks a worker's against the process that it started.
     pub pid: u32,
     /// The client's own version, for messages to people.
     pub version: &'a str,
@@ -42,7 +58,9 @@ pub struct Hello<'a> {
 /// What a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
+    /// Submits tasks and asks questions.
     Driver,
+    /// Runs attempts: the process that the head started under this id.
     Worker(WorkerId),
 }
 
@@ -90,14 +108,21 @@ impl<'a> Hello<'a> {
 /// The head's answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
+    /// The head's own version, for messages to people.
     pub version: String,
+    /// The process of the head.
     pub head_pid: u32,
+    /// The machine, as spans name it: the host name.
     pub node_id: String,
     /// The id of what this driver will submit.
     pub job_id: JobId,
+    /// The folder of the session: socket, spools, logs. Absolute.
     pub session_dir: PathBuf,
+    /// The folder of the span files. Absolute.
     pub spans_dir: PathBuf,
+    /// Folders in which modules are looked for first, in order.
     pub module_path: Vec<PathBuf>,
+    /// The hook to run; none when the session is not traced.
     pub hook: Option<HookChoice>,
 }
 
@@ -117,21 +142,47 @@ pub struct HookChoice {
 /// A request that is answered by a [`Reply`] with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Query {
+    /// How the head is doing. Answered by [`Reply::Status`].
     Status,
-    Tasks { limit: usize },
-    Task { id: TaskId },
+    /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`].
+    Tasks {
+        /// The most to list.
+        limit: usize,
+    },
+    /// One task with its result. Answered by [`Reply::Task`].
+    Task {
+        /// Which task.
+        id: TaskId,
+    },
+    /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
-    Cancel { id: TaskId },
-    Stop { grace_ms: u64, force: bool },
+    /// End a task that has not ended: forget that it waits, or kill the worker that runs it. Answered by
+    /// [`Reply::Cancelled`].
+    Cancel {
+        /// Which task.
+        id: TaskId,
+    },
+    /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
+    Stop {
+        /// How long running tasks may take to end before their workers are killed, in milliseconds.
+        grace_ms: u64,
+        /// Whether workers are killed at once.
+        force: bool,
+    },
 }
 
 /// The answer to a [`Query`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
+    /// To [`Query::Status`].
     Status(Box<StatusReport>),
+    /// To [`Query::Tasks`].
     Tasks(TaskList),
+    /// To [`Query::Task`]; none for a task that was never submitted here or was forgotten.
     Task(Option<Box<TaskReport>>),
+    /// To [`Query::Workers`], in the order in which they were started.
     Workers(Vec<WorkerReport>),
+    /// To [`Query::Cancel`].
     Cancelled(CancelReport),
     /// Sent when everything has stopped; the head exits after it.
     Stopped(StopReport),
@@ -152,15 +203,25 @@ pub enum CancelReport {
 /// `tracer status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
+    /// The head's version.
     pub version: String,
+    /// The process of the head.
     pub head_pid: u32,
+    /// The machine, as spans name it: the host name.
     pub node_id: String,
+    /// The folder of the session: socket, spools, logs.
     pub session_dir: PathBuf,
+    /// The folder of the span files.
     pub spans_dir: PathBuf,
+    /// How long the head has run, in nanoseconds.
     pub uptime_ns: u64,
+    /// The session's hook; none when it is not traced.
     pub hook: Option<HookReport>,
+    /// The workers by state.
     pub workers: WorkerCounts,
+    /// The tasks by state.
     pub tasks: TaskCounts,
+    /// What became of spans that their own process did not write.
     pub spans: SpanCounts,
     /// What a person should know, most important first.
     pub warnings: Vec<String>,
@@ -169,8 +230,11 @@ pub struct StatusReport {
 /// The hook of the session and how it does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookReport {
+    /// The hook, as given: `module:attribute`.
     pub import_string: String,
+    /// The library it was found in; none for a hook built into tracer.
     pub library: Option<PathBuf>,
+    /// What the hook does with spans, as it said when `tracer start` tried it out.
     pub description: String,
     /// Workers in which the hook failed; tracer writes their spans itself.
     pub failed_workers: Vec<HookFailure>,
@@ -179,17 +243,24 @@ pub struct HookReport {
 /// A hook that failed in one worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookFailure {
+    /// The worker in which it failed.
     pub worker_id: WorkerId,
+    /// That worker's process.
     pub pid: u32,
+    /// What the hook said, or what happened to it.
     pub reason: String,
 }
 
 /// How many workers there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerCounts {
+    /// How many the head was started with and keeps alive.
     pub wanted: usize,
+    /// Started and not ready: their hook is running.
     pub starting: usize,
+    /// Ready, with nothing to do.
     pub idle: usize,
+    /// Ready, with at least one lease.
     pub busy: usize,
     /// Died since the head was started.
     pub lost: u64,
@@ -198,9 +269,13 @@ pub struct WorkerCounts {
 /// How many tasks there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
+    /// Queued in the head; no worker has them.
     pub waiting: usize,
+    /// Leased to a worker, running or about to run.
     pub leased: usize,
+    /// Ended well since the head was started, the forgotten ones included.
     pub succeeded: u64,
+    /// Failed since the head was started, the forgotten ones included.
     pub failed: u64,
     /// Ended so long ago that only these counts remember them.
     pub forgotten: u64,
@@ -235,25 +310,33 @@ pub struct TaskList {
 /// One task, as `tracer list tasks` and `tracer get` show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskReport {
+    /// The task's number in this session.
     pub id: TaskId,
     /// `--name`, or none.
     pub name: Option<String>,
     /// `module.function`, or the program.
     pub target: String,
+    /// Where it is in its life, as the claims of its worker had it at that moment.
     pub state: TaskState,
+    /// Which driver's submissions it belongs to.
     pub job_id: JobId,
     /// Hexadecimal; none for an untraced submission.
     pub trace_id: Option<String>,
+    /// The attempt that it is at, from 1; 0 when no worker was given it.
     pub attempt: u32,
+    /// The worker that has it, or in which it ended; none for a task that waits or ended without one.
     pub worker_id: Option<WorkerId>,
+    /// That worker's process.
     pub worker_pid: Option<u32>,
+    /// When the head took it in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
-    /// None until an attempt has begun.
+    /// When the attempt that ended it began. None until the task has ended, and when it never began.
     pub started_unix_nano: Option<u64>,
     /// None until the task has ended.
     pub ended_unix_nano: Option<u64>,
     /// The result, in `tracer get` of a function that returned.
     pub result: Option<serde_json::Value>,
+    /// Why it failed, for programs; none unless it did.
     pub failure: Option<crate::task::Failure>,
     /// The failure in words.
     pub message: Option<String>,
@@ -269,7 +352,9 @@ pub enum TaskState {
     Leased,
     /// A worker runs it.
     Running,
+    /// It ended well: the function returned, or the command exited with 0.
     Succeeded,
+    /// It ended in any other way, cancelled included.
     Failed,
 }
 
@@ -288,14 +373,19 @@ impl std::fmt::Display for TaskState {
 /// One worker, as `tracer list workers` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerReport {
+    /// The worker's number in this session.
     pub id: WorkerId,
+    /// Its process.
     pub pid: u32,
+    /// Where it is in its life.
     pub state: WorkerState,
+    /// How long ago its process was started, in nanoseconds.
     pub uptime_ns: u64,
     /// What it runs now.
     pub task: Option<TaskId>,
     /// Leases it has, the running one included.
     pub leases: usize,
+    /// How many attempts it has reported.
     pub tasks_ended: u64,
     /// Where its spans go.
     pub tracing: String,
@@ -307,9 +397,13 @@ pub struct WorkerReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
+    /// Its process runs its hook, and takes no leases yet.
     Starting,
+    /// It is ready and has nothing to do.
     Idle,
+    /// It has at least one lease.
     Busy,
+    /// It was told to end, or is being killed.
     Stopping,
 }
 
@@ -327,6 +421,7 @@ impl std::fmt::Display for WorkerState {
 /// `tracer stop`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReport {
+    /// The head that stopped.
     pub head_pid: u32,
     /// Workers that ended when asked.
     pub stopped: Vec<u32>,
@@ -369,6 +464,7 @@ pub fn put_reply(out: &mut Vec<u8>, number: u64, reply: &Reply) {
 
 /// A batch of submissions: consecutive tags from `first_tag`, an envelope each.
 pub struct Submissions<'a> {
+    /// The driver's number for the first of them. A driver counts its submissions from 0.
     pub first_tag: u64,
     take: Take<'a>,
 }
@@ -382,6 +478,7 @@ impl<'a> Submissions<'a> {
         });
     }
 
+    /// Reads the first tag; the envelopes are taken apart by iterating. Fails when the body is shorter than a tag.
     pub fn decode(body: &'a [u8]) -> Result<Submissions<'a>, WireError> {
         let mut take = Take::new(body);
         Ok(Submissions { first_tag: take.u64()?, take })
@@ -406,12 +503,16 @@ impl<'a> Iterator for Submissions<'a> {
 /// `count` submissions from `first_tag` are accepted, as consecutive tasks from `first_task`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
+    /// The driver's number for the first of them.
     pub first_tag: u64,
+    /// The id of the first of them; the others follow without a gap.
     pub first_task: TaskId,
+    /// How many there are.
     pub count: u32,
 }
 
 impl Accepted {
+    /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_frame(out, kind::ACCEPTED, |out| {
             out.put_u64(self.first_tag);
@@ -420,6 +521,7 @@ impl Accepted {
         });
     }
 
+    /// Takes a body apart.
     pub fn decode(body: &[u8]) -> Result<Accepted, WireError> {
         let mut take = Take::new(body);
         let accepted = Accepted { first_tag: take.u64()?, first_task: TaskId(take.u64()?), count: take.u32()? };
@@ -431,20 +533,28 @@ impl Accepted {
 /// A piece of a task's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output<'a> {
+    /// The task that ran while it was written. Output has no other mark: what a task leaves to a thread of its own
+    /// may come under a later one.
     pub task: TaskId,
+    /// The worker that ran it.
     pub worker_pid: u32,
+    /// Where it was written to.
     pub stream: Stream,
+    /// The bytes as they were written: of any encoding, and cut at any place.
     pub bytes: &'a [u8],
 }
 
 /// Which of its two outputs a task wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
+    /// Standard output.
     Stdout,
+    /// Standard error.
     Stderr,
 }
 
 impl<'a> Output<'a> {
+    /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_frame(out, kind::OUTPUT, |out| {
             out.put_u64(self.task.0);
@@ -457,6 +567,7 @@ impl<'a> Output<'a> {
         });
     }
 
+    /// Takes a body apart; the bytes are what is left of it.
     pub fn decode(body: &'a [u8]) -> Result<Output<'a>, WireError> {
         let mut take = Take::new(body);
         let task = TaskId(take.u64()?);
@@ -473,9 +584,13 @@ impl<'a> Output<'a> {
 /// A task has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
+    /// The driver's own number for the task.
     pub tag: u64,
+    /// The task's id.
     pub task: TaskId,
+    /// The last attempt that a worker was given, from 1; 0 when none was.
     pub attempt: u32,
+    /// How it ended. Final: there is one for each task.
     pub outcome: Outcome,
 }
 
@@ -509,10 +624,15 @@ impl Finished {
 pub struct Lease<'a> {
     /// The worker's how-manieth lease, and its place in the ring of claims.
     pub number: u64,
+    /// The task to run.
     pub task: TaskId,
+    /// Which attempt at the task this is, from 1.
     pub attempt: u32,
+    /// The driver's job that the task belongs to.
     pub job: JobId,
+    /// When the head took the task in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
+    /// The task's [`Envelope`](crate::task::Envelope), as the driver encoded it.
     pub envelope: &'a [u8],
 }
 
@@ -527,6 +647,7 @@ impl<'a> Lease<'a> {
         out.put_bytes(self.envelope);
     }
 
+    /// Takes the next of a body, borrowing the envelope from it.
     pub fn take(take: &mut Take<'a>) -> Result<Lease<'a>, WireError> {
         Ok(Lease {
             number: take.u64()?,
@@ -542,9 +663,13 @@ impl<'a> Lease<'a> {
 /// What a worker says of an attempt that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptResult {
+    /// The number of the lease that it was run under.
     pub lease: u64,
+    /// When the worker claimed the lease, in nanoseconds since the Unix epoch.
     pub started_unix_nano: u64,
+    /// From the claim to the end of the attempt's span, in nanoseconds of a clock that never jumps.
     pub run_ns: u64,
+    /// How it ended.
     pub outcome: Outcome,
 }
 
@@ -557,6 +682,7 @@ impl AttemptResult {
         self.outcome.encode(out);
     }
 
+    /// Takes the next of a body.
     pub fn take(take: &mut Take<'_>) -> Result<AttemptResult, WireError> {
         Ok(AttemptResult {
             lease: take.u64()?,

@@ -30,8 +30,11 @@ impl std::error::Error for WireError {}
 
 /// Appends to a body.
 pub trait Put {
+    /// One byte.
     fn put_u8(&mut self, value: u8);
+    /// Four bytes, little-endian.
     fn put_u32(&mut self, value: u32);
+    /// Eight bytes, little-endian.
     fn put_u64(&mut self, value: u64);
     /// Bytes with their length before them.
     fn put_bytes(&mut self, value: &[u8]);
@@ -75,6 +78,7 @@ pub struct Take<'a> {
 }
 
 impl<'a> Take<'a> {
+    /// Begins at the start of `body`.
     pub fn new(body: &'a [u8]) -> Take<'a> {
         Take { rest: body }
     }
@@ -89,33 +93,40 @@ impl<'a> Take<'a> {
         if self.rest.is_empty() { Ok(()) } else { Err(WireError::TrailingBytes) }
     }
 
+    /// Takes `length` bytes. Fails, and takes nothing, when there are fewer.
     pub fn exact(&mut self, length: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(WireError::Truncated)?;
         self.rest = rest;
         Ok(taken)
     }
 
+    /// Takes `N` bytes as an array.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         Ok(self.exact(N)?.try_into().expect("exact returns what was asked for"))
     }
 
+    /// Takes one byte.
     pub fn u8(&mut self) -> Result<u8, WireError> {
         Ok(self.array::<1>()?[0])
     }
 
+    /// Takes four bytes, little-endian.
     pub fn u32(&mut self) -> Result<u32, WireError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    /// Takes eight bytes, little-endian.
     pub fn u64(&mut self) -> Result<u64, WireError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// Takes bytes with their length before them, as [`Put::put_bytes`] wrote them.
     pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let length = self.u32()? as usize;
         self.exact(length)
     }
 
+    /// Takes text with its length before it, as [`Put::put_str`] wrote it. Fails when it is not UTF-8.
     pub fn str(&mut self) -> Result<&'a str, WireError> {
         std::str::from_utf8(self.bytes()?).map_err(|_| WireError::NotUtf8)
     }

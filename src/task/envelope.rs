@@ -24,7 +24,9 @@ pub struct Envelope<'a> {
 /// What a task runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskSpec<'a> {
+    /// A function of a module, called in the worker's process.
     Function(FunctionSpec<'a>),
+    /// A program, run as a child of the worker.
     Command(CommandSpec<'a>),
 }
 
@@ -33,6 +35,7 @@ pub enum TaskSpec<'a> {
 pub struct FunctionSpec<'a> {
     /// A module's name, or the path of its library.
     pub module: &'a str,
+    /// The task's name in its module.
     pub function: &'a str,
     /// A MessagePack array.
     pub arguments: &'a [u8],
@@ -41,7 +44,10 @@ pub struct FunctionSpec<'a> {
 /// A program with its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandSpec<'a> {
+    /// A path, or a name that is looked for in `PATH`. Paths, like all bytes here, are as the system has them: not
+    /// always UTF-8.
     pub program: &'a [u8],
+    /// The program's arguments, without its own name at their head.
     pub arguments: Vec<&'a [u8]>,
     /// Set on top of the worker's environment.
     pub environment: Vec<(&'a [u8], &'a [u8])>,
@@ -52,9 +58,13 @@ pub struct CommandSpec<'a> {
 /// A span in another process, as W3C Trace Context describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceLink<'a> {
+    /// Which trace; all zero counts as none.
     pub trace_id: [u8; 16],
+    /// Which span of it.
     pub span_id: [u8; 8],
+    /// The W3C trace flags: bit 0 says sampled, bit 1 that the trace id is random.
     pub trace_flags: u8,
+    /// The W3C `tracestate` header; empty for none.
     pub trace_state: &'a str,
 }
 

@@ -24,31 +24,87 @@ pub enum Outcome {
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Failure {
     /// The function returned an error.
-    Error { type_name: String, message: String, stacktrace: String },
+    Error {
+        /// The type of the error, as the module names it.
+        type_name: String,
+        /// What the error says.
+        message: String,
+        /// The stack at the time, if the module's language gave one; else empty.
+        stacktrace: String,
+    },
     /// The function panicked.
-    Panic { message: String, location: String, stacktrace: String },
+    Panic {
+        /// What the panic says.
+        message: String,
+        /// `file:line:column` of the panic; empty when it is not known.
+        location: String,
+        /// The stack at the time, if the module's language gave one; else empty.
+        stacktrace: String,
+    },
     /// The arguments do not fit the function; it was not called.
-    Arguments { message: String },
+    Arguments {
+        /// What was expected and what was given.
+        message: String,
+    },
     /// The result could not be encoded.
-    Result { message: String },
+    Result {
+        /// Why not.
+        message: String,
+    },
     /// The module cannot be loaded or has no such task.
-    Module { message: String },
+    Module {
+        /// Which step of loading failed, and what to do, in the words of [`ModuleError`](crate::hook::ModuleError).
+        message: String,
+    },
     /// The program could not be started.
-    NotStarted { program: String, message: String, is_missing: bool },
+    NotStarted {
+        /// The program, as it was submitted.
+        program: String,
+        /// Why not, in words that fit after a colon.
+        message: String,
+        /// Whether the program does not exist, rather than cannot be executed.
+        is_missing: bool,
+    },
     /// The command ended with another exit status than 0.
-    ExitCode { program: String, code: i32 },
+    ExitCode {
+        /// The program, as it was submitted.
+        program: String,
+        /// Its exit code, 1 to 255.
+        code: i32,
+    },
     /// The command was ended by a signal that tracer did not send.
-    Signal { program: String, signal: i32 },
+    Signal {
+        /// The program, as it was submitted.
+        program: String,
+        /// The signal's number; see [`SignalName`].
+        signal: i32,
+    },
     /// It took longer than it was given.
-    TimedOut { limit: TimeLimit, after_ns: u64 },
+    TimedOut {
+        /// Which limit it was.
+        limit: TimeLimit,
+        /// What it was given, in nanoseconds. More than was asked for when a command's worker did not end it and the
+        /// head had to.
+        after_ns: u64,
+    },
     /// The worker died while it ran the task.
-    WorkerLost { worker_pid: u32, cause: String, error_type: String },
+    WorkerLost {
+        /// The worker's process.
+        worker_pid: u32,
+        /// How it ended, in words that fit after the worker: `was killed by SIGKILL (signal 9)`.
+        cause: String,
+        /// The low-cardinality form of the same: `signal:9`, `exit:3`.
+        error_type: String,
+    },
     /// Someone cancelled it.
     Cancelled,
     /// The head was stopped before the task had ended.
     HeadStopped,
     /// No worker can be started.
-    NoWorker { message: String },
+    NoWorker {
+        /// Why none can be started, as the last that was tried showed.
+        message: String,
+    },
 }
 
 /// Which limit was reached.
