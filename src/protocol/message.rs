@@ -156,8 +156,8 @@ pub enum Query {
     },
     /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
-    /// End a task that has not ended: forget that it waits, or kill the worker that runs it. Answered by
-    /// [`Reply::Cancelled`].
+    /// End a task that has not ended: it is taken back if no worker has begun it; else the worker that runs it is killed.
+    /// Answered by [`Reply::Cancelled`].
     Cancel {
         /// Which task.
         id: TaskId,
