@@ -8,14 +8,14 @@
 //!     └─────────────── effects: lease, finish, start ◀─── └────────────────┘
 //! ```
 //!
-//! [`state`] is data with its invariants, [`reactor`] is plain functions over it, [`server`] is the loop around them: one
-//! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. [`recovery`] finishes the
-//! story of processes that died; [`process`] starts and ends workers. The head makes no spans of its own, so it loads no hook.
+//! [`state`] is data with its invariants, [`reactor`] is plain functions over it, `server` is the loop around them: one
+//! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
+//! story of processes that died; `process` starts and ends workers. The head makes no spans of its own, so it loads no hook.
 
 mod connection;
-pub mod process;
+pub(crate) mod process;
 pub mod reactor;
-pub mod recovery;
-pub mod server;
+mod recovery;
+pub(crate) mod server;
 pub mod state;
 mod table;

@@ -75,7 +75,7 @@ pub mod suggestion;
 pub mod task;
 pub mod trace;
 pub mod value;
-pub mod worker;
+mod worker;
 
 pub use driver::Driver;
 

@@ -30,7 +30,7 @@ use results::Results;
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs a worker until the head tells it to end or is gone.
-pub fn run(session_dir: &Path, worker: WorkerId) -> Result<(), WorkerError> {
+pub(crate) fn run(session_dir: &Path, worker: WorkerId) -> Result<(), WorkerError> {
     usage::die_with_parent().map_err(WorkerError::Orphaned)?;
     let spool_path = session::worker_spool(session_dir, worker);
     let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&spool_path).map_err(WorkerError::Spool)?));
@@ -124,12 +124,16 @@ fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static 
 
 /// Why a worker cannot go on. The head sees it end and says so.
 #[derive(Debug)]
-pub enum WorkerError {
+pub(crate) enum WorkerError {
     /// The process that started it is gone.
     Orphaned(std::io::Error),
+    /// Its spool cannot be used.
     Spool(crate::spool::SpoolError),
+    /// The head cannot be reached.
     Session(session::SessionError),
+    /// The connection to the head broke.
     Io(std::io::Error),
+    /// The head refused it, or said something that is not for a worker.
     Protocol(String),
 }
 

@@ -20,11 +20,11 @@ use crate::spool::{ClaimRing, Story};
 use crate::task::{SignalName, WorkerId};
 
 /// What a worker is started with.
-pub struct WorkerCommand<'a> {
-    pub temp_dir: &'a Path,
-    pub session_dir: &'a Path,
-    pub worker: WorkerId,
-    pub spans_dir: &'a Path,
+pub(super) struct WorkerCommand<'a> {
+    pub(super) temp_dir: &'a Path,
+    pub(super) session_dir: &'a Path,
+    pub(super) worker: WorkerId,
+    pub(super) spans_dir: &'a Path,
 }
 
 /// A worker process, from its start until it is reaped.
@@ -116,7 +116,7 @@ pub(super) fn kill_command(spool: &Path) {
 }
 
 /// How a process ended, in words and for `error.type`.
-pub fn describe_exit(status: ExitStatus) -> WorkerExit {
+pub(crate) fn describe_exit(status: ExitStatus) -> WorkerExit {
     match (status.code(), status.signal()) {
         (Some(code), _) => WorkerExit { cause: format!("exited with code {code}"), error_type: format!("exit:{code}") },
         (None, Some(signal)) => WorkerExit {

@@ -90,9 +90,13 @@ pub fn on_worker_ready(state: &mut State, effects: &mut impl Effects, worker_id:
 
 /// A submission.
 pub struct Submission<'a> {
+    /// Who is told how it ends; none when nobody waits.
     pub driver: Option<DriverId>,
+    /// The driver's own number for it, given back in every message about it.
     pub tag: u64,
+    /// The driver's job that it belongs to.
     pub job: JobId,
+    /// The encoded [`Envelope`]. It is copied.
     pub envelope: &'a [u8],
 }
 
@@ -185,7 +189,9 @@ pub struct WorkerExit {
 /// What a lost worker's spans are closed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
+    /// The value of `error.type` on every span that is closed for the worker.
     pub error_type: String,
+    /// What happened, as the description of their status.
     pub description: String,
     /// Attempts that had begun, with what is needed to make their span if they did not get that far.
     pub attempts: Vec<LostAttempt>,
@@ -194,10 +200,16 @@ pub struct Loss {
 /// An attempt that a worker had claimed and not reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostAttempt {
+    /// The task.
     pub task: TaskId,
+    /// Which attempt at it this was, from 1.
     pub attempt: u32,
+    /// The driver's job that the task belongs to.
     pub job: JobId,
+    /// When the lease was granted, in nanoseconds since the Unix epoch; the nearest that the head knows to the
+    /// beginning of the attempt.
     pub granted_unix_nano: u64,
+    /// The task's encoded [`Envelope`].
     pub envelope: Box<[u8]>,
 }
 

@@ -25,13 +25,13 @@ const TAIL: u64 = 8 << 20;
 
 /// Where the dead process ran, for spans that it did not begin itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    pub node_id: &'a str,
-    pub worker: Option<WorkerId>,
+pub(super) struct Place<'a> {
+    pub(super) node_id: &'a str,
+    pub(super) worker: Option<WorkerId>,
 }
 
 /// Writes what is missing to `<spans_dir>/<pid>.json` and removes the spool. Counts what it did.
-pub fn finish_story(
+pub(super) fn finish_story(
     spool: &Path,
     spans_dir: &Path,
     loss: &Loss,

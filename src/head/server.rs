@@ -33,33 +33,42 @@ use crate::task::{JobId, Outcome, TaskId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct HeadSettings {
-    pub num_workers: usize,
-    pub temp_dir: PathBuf,
-    pub spans_dir: PathBuf,
-    pub module_path: Vec<PathBuf>,
-    pub hook: Option<HookChoice>,
+pub(crate) struct HeadSettings {
+    /// How many workers to keep running; at least 1.
+    pub(crate) num_workers: usize,
+    /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
+    pub(crate) temp_dir: PathBuf,
+    /// Where span files are written.
+    pub(crate) spans_dir: PathBuf,
+    /// Folders in which modules are looked for first, in order.
+    pub(crate) module_path: Vec<PathBuf>,
+    /// The hook that every process runs, tried out already; none for no tracing.
+    pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
-    pub hook_description: String,
+    pub(crate) hook_description: String,
 }
 
 /// What a head that has started says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Started {
-    pub head_pid: u32,
-    pub session_dir: PathBuf,
-    pub workers_ready: usize,
+pub(crate) struct Started {
+    /// This process.
+    pub(crate) head_pid: u32,
+    /// The folder of the session.
+    pub(crate) session_dir: PathBuf,
+    /// How many workers take leases.
+    pub(crate) workers_ready: usize,
     /// Workers that run without the hook, and why.
-    pub hook_failures: Vec<HookFailure>,
+    pub(crate) hook_failures: Vec<HookFailure>,
     /// Spans of a dead head's processes that were completed.
-    pub recovered: SpanCounts,
+    pub(crate) recovered: SpanCounts,
     /// Why no worker can be started, if that is so.
-    pub no_worker: Option<String>,
+    pub(crate) no_worker: Option<String>,
 }
 
 /// How the head ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HeadEnd {
+pub(crate) enum HeadEnd {
+    /// It was asked to, by a query or a signal, and nothing is left running.
     Stopped(StopReport),
     /// No worker could be started. Nothing is left running.
     NoWorker(String),
@@ -74,7 +83,7 @@ const READ_SIZE: usize = 64 << 10;
 
 /// Runs a head in this process until it is stopped. `on_started` is called once, when every worker has become ready or
 /// it is clear that none will.
-pub fn run(
+pub(crate) fn run(
     settings: HeadSettings,
     mut session: Session,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),

@@ -23,22 +23,29 @@ pub struct Now {
 /// Everything.
 #[derive(Debug)]
 pub struct State {
+    /// Every task that has not been forgotten, by id.
     pub tasks: TaskTable,
     /// Waiting tasks in the order of their submission.
     pub queue: VecDeque<TaskId>,
+    /// Every worker process that has not been reaped, by id.
     pub workers: BTreeMap<WorkerId, Worker>,
     /// Workers that can be given tasks, the one used last at the end.
     pub available: Vec<WorkerId>,
+    /// What was ever submitted, by name, with how long it takes.
     pub targets: Targets,
     /// Ended tasks, oldest first.
     pub ended: VecDeque<TaskId>,
     /// Bytes of results that ended tasks keep.
     pub ended_bytes: usize,
+    /// The tasks by state, kept up with every change. [`check`](State::check) compares them with what is there.
     pub counts: protocol::TaskCounts,
+    /// How many workers there should be; those that die are replaced.
     pub workers_wanted: usize,
     /// Whether a worker whose hook failed must not run tasks.
     pub is_hook_required: bool,
+    /// Workers that ended before the head was to stop, those included that it killed for a task's sake.
     pub workers_lost: u64,
+    /// The id of the next worker. Ids are not used again.
     pub next_worker: u64,
     /// Workers in a row that died before they were ready.
     pub failed_starts: u32,
@@ -53,54 +60,83 @@ pub struct State {
 pub struct Task {
     /// Empty once the task has ended.
     pub envelope: Box<[u8]>,
+    /// The name given with `--name`.
     pub name: Option<Box<str>>,
+    /// What it runs, as people call it.
     pub target: TargetIndex,
     /// Who waits for it.
     pub driver: Option<DriverId>,
     /// The driver's own number for it.
     pub tag: u64,
+    /// The driver's job that it belongs to.
     pub job: JobId,
     /// All zero when the submission was not traced.
     pub trace_id: [u8; 16],
+    /// When it was taken in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
     /// 0 for no limit.
     pub run_limit_ns: u64,
+    /// The attempt that it is at, from 1; 0 while no worker was given it.
     pub attempt: u32,
+    /// Whether no other task is leased to a worker beside it: a command, a task with a limit, or one whose output is
+    /// wanted.
     pub must_be_alone: bool,
+    /// Whether its driver is sent what it writes.
     pub wants_output: bool,
+    /// Where it is.
     pub progress: Progress,
 }
 
 /// Where a task is.
 #[derive(Debug)]
 pub enum Progress {
+    /// In [`State::queue`].
     Waiting,
-    Leased { worker: WorkerId },
+    /// Among the [leases](Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
+    Leased {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// In [`State::ended`], until it is forgotten.
     Ended(Box<Ended>),
 }
 
 /// How a task ended.
 #[derive(Debug)]
 pub struct Ended {
+    /// The one outcome, as it was told to its driver.
     pub outcome: Outcome,
+    /// The worker in which it ended; none when it never began.
     pub worker: Option<WorkerId>,
+    /// That worker's process.
     pub worker_pid: Option<u32>,
+    /// When the attempt began, in nanoseconds since the Unix epoch: as the worker says, or, for a worker that was
+    /// lost, when the lease was granted. None when it never began.
     pub started_unix_nano: Option<u64>,
+    /// When the head learnt of the end, in nanoseconds since the Unix epoch.
     pub ended_unix_nano: u64,
 }
 
 /// A worker process.
 #[derive(Debug)]
 pub struct Worker {
+    /// The process.
     pub pid: u32,
+    /// Where it is in its life.
     pub phase: WorkerPhase,
+    /// When its process was started.
     pub started: Now,
     /// Granted and not resolved, in the order of their numbers.
     pub leases: VecDeque<Grant>,
+    /// The number of its next lease, which is also the place in the ring of claims; from 0.
     pub next_lease: u64,
+    /// What its leases amount to, for the scheduler. Kept up with [`leases`](Self::leases).
     pub load: Load,
+    /// How many attempts it has reported.
     pub tasks_ended: u64,
+    /// What happens to its spans, for people; empty until it is ready.
     pub tracing: String,
+    /// Why its hook failed, if it did.
     pub hook_failure: Option<String>,
     /// Set when the head ends it on purpose.
     pub ending: Option<Ending>,
@@ -109,9 +145,13 @@ pub struct Worker {
 /// A lease that a worker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// The worker's how-manieth lease, from 0.
     pub number: u64,
+    /// The task.
     pub task: TaskId,
+    /// What it counts for in the worker's load, in nanoseconds.
     pub expected_ns: u64,
+    /// When it was granted.
     pub granted: Now,
 }
 
@@ -120,6 +160,7 @@ pub struct Grant {
 pub enum WorkerPhase {
     /// Loading its hook.
     Starting,
+    /// Its hook has run, and it takes leases.
     Ready,
     /// Told to end.
     Stopping,
@@ -129,9 +170,17 @@ pub enum WorkerPhase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// A task ran into its limit.
-    TimedOut { task: TaskId, after_ns: u64 },
+    TimedOut {
+        /// The task, which gets this failure; others that the worker had claimed get [`Failure::WorkerLost`].
+        task: TaskId,
+        /// What it was given, in nanoseconds.
+        after_ns: u64,
+    },
     /// A running task was cancelled.
-    Cancelled { task: TaskId },
+    Cancelled {
+        /// The task, which gets this failure.
+        task: TaskId,
+    },
     /// It did not get ready in time.
     StartTimedOut,
     /// Its hook failed, and tracing is required.
@@ -207,16 +256,19 @@ impl Targets {
         index
     }
 
+    /// The name at a place that [`index`](Self::index) of this value returned.
     pub fn name(&self, index: TargetIndex) -> &str {
         &self.all[index.0 as usize].name
     }
 
+    /// What is known of how long its tasks take, at a place that [`index`](Self::index) of this value returned.
     pub fn run_time(&mut self, index: TargetIndex) -> &mut RunTime {
         &mut self.all[index.0 as usize].run_time
     }
 }
 
 impl State {
+    /// A head that has just begun: no task, no worker.
     pub fn new(workers_wanted: usize, is_hook_required: bool) -> State {
         State {
             tasks: TaskTable::default(),
