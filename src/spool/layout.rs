@@ -27,9 +27,19 @@ const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
 #[derive(Debug)]
 pub enum SpoolError {
     /// The file could not be opened, sized or mapped. Look at the space and the rights of the session folder.
-    Io { path: PathBuf, source: io::Error },
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// The file is not a spool of this version; it was left by another version of tracer, or is damaged.
-    Foreign { path: PathBuf, found: String },
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What was found instead, as a clause.
+        found: String,
+    },
 }
 
 impl std::fmt::Display for SpoolError {

@@ -18,15 +18,21 @@ pub struct SlotIndex(u32);
 /// What is known of a span when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanOpening<'a> {
+    /// The trace that it belongs to.
     pub trace_id: [u8; 16],
+    /// Its own id.
     pub span_id: [u8; 8],
     /// All zero for a root.
     pub parent_span_id: [u8; 8],
+    /// The parent's W3C `tracestate`; empty for none.
     pub trace_state: &'a [u8],
+    /// When it started, in nanoseconds since the Unix epoch.
     pub start_time_unix_nano: u64,
     /// One of `tracer_abi::SPAN_KIND_*`.
     pub kind: u32,
+    /// Its name, in UTF-8.
     pub name: &'a [u8],
+    /// The name of its instrumentation scope.
     pub scope: &'a [u8],
     /// 0 outside of tasks.
     pub task_id: u64,

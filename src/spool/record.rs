@@ -173,51 +173,78 @@ pub(crate) unsafe fn slice<'a, T>(ptr: *const T, count: usize) -> &'a [T] {
 /// A span in its owned form.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpanRecord {
+    /// Its name, the last that was given.
     pub name: String,
+    /// The name of its instrumentation scope. The span file has no place for it.
     pub scope: String,
+    /// The trace that it belongs to.
     pub trace_id: [u8; 16],
+    /// Its own id.
     pub span_id: [u8; 8],
+    /// The span that it is a child of; none for a root.
     pub parent_span_id: Option<[u8; 8]>,
+    /// The W3C `tracestate`; empty for none.
     pub trace_state: String,
     /// One of `tracer_abi::SPAN_KIND_*`.
     pub kind: u32,
+    /// When it started, in nanoseconds since the Unix epoch.
     pub start_time_unix_nano: u64,
+    /// When it ended, in nanoseconds since the Unix epoch; 0 while it has not.
     pub end_time_unix_nano: u64,
     /// One of `tracer_abi::SPAN_STATUS_*`.
     pub status: u32,
+    /// Why its status is ERROR; empty for any other status.
     pub status_description: String,
+    /// Its attributes in the order in which their keys were first set. A key is there once.
     pub attributes: Vec<(String, OwnedValue)>,
+    /// Its span events in the order in which they were added.
     pub events: Vec<EventRecord>,
+    /// Its links in the order in which they were added.
     pub links: Vec<LinkRecord>,
 }
 
 /// A span event in its owned form.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventRecord {
+    /// Its name.
     pub name: String,
+    /// When it happened, in nanoseconds since the Unix epoch.
     pub time_unix_nano: u64,
+    /// Its attributes.
     pub attributes: Vec<(String, OwnedValue)>,
 }
 
 /// A link in its owned form.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkRecord {
+    /// The trace of the span that is linked to.
     pub trace_id: [u8; 16],
+    /// That span.
     pub span_id: [u8; 8],
+    /// That span's W3C `tracestate`; empty for none.
     pub trace_state: String,
+    /// The attributes of the link itself.
     pub attributes: Vec<(String, OwnedValue)>,
 }
 
 /// An attribute's value in its owned form.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OwnedValue {
+    /// A truth value.
     Bool(bool),
+    /// A signed integer, the only kind of integer that OpenTelemetry has.
     I64(i64),
+    /// A floating-point number, which may be no number or infinite.
     F64(f64),
+    /// A text.
     Str(String),
+    /// Truth values.
     BoolArray(Vec<bool>),
+    /// Signed integers.
     I64Array(Vec<i64>),
+    /// Floating-point numbers.
     F64Array(Vec<f64>),
+    /// Texts.
     StrArray(Vec<String>),
 }
 

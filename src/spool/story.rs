@@ -14,7 +14,9 @@ pub struct Story {
 /// A span as its process left it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanStory {
+    /// What is known of it. Its end is 0 while it is open.
     pub record: SpanRecord,
+    /// Whether it had ended. Then it lacks nothing but the word that it is written.
     pub has_ended: bool,
     /// The task in whose attempt it was started; 0 outside of tasks.
     pub task_id: u64,
