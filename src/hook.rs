@@ -34,7 +34,7 @@ mod task;
 pub use builtin::names as builtin_names;
 pub use error::{HookError, ModuleError};
 pub use import::ImportString;
-pub use module::{Module, ModuleDescription, ParameterDescription, TaskDescription};
+pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};
 pub use own::OwnTracing;
 pub(crate) use own::random;
 pub use recorder::{ActiveSpan, Attribute, Recorder, SpanRequest, now_unix_nano};

@@ -13,23 +13,76 @@ use crate::suggestion::nearest;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModuleError {
     /// No file of that name is where modules are looked for. Build it, or extend `TRACER_MODULE_PATH`.
-    NotFound { module: String, searched: Vec<PathBuf>, known: Vec<String> },
+    NotFound {
+        /// The name that was looked for.
+        module: String,
+        /// The folders that were looked at, in order.
+        searched: Vec<PathBuf>,
+        /// Names that would have been found, for a suggestion.
+        known: Vec<String>,
+    },
     /// The path does not name a file.
-    NoFile { path: PathBuf },
+    NoFile {
+        /// The path, as given.
+        path: PathBuf,
+    },
     /// The system's loader refuses the file: it is not a shared library, or needs something that is missing.
-    Unloadable { path: PathBuf, reason: String },
+    Unloadable {
+        /// The file.
+        path: PathBuf,
+        /// What the loader said, without the path.
+        reason: String,
+    },
     /// The library does not export the one symbol of a tracer module.
-    NoEntry { path: PathBuf },
+    NoEntry {
+        /// The file.
+        path: PathBuf,
+    },
     /// The entry symbol is there, but what it returns is not the record of a module.
-    NoRecord { path: PathBuf },
+    NoRecord {
+        /// The file, or the name of a built-in module.
+        path: PathBuf,
+    },
     /// The module was built against another version of the contract.
-    OtherAbi { path: PathBuf, major: u32, minor: u32, producer: String },
+    OtherAbi {
+        /// The file, or the name of a built-in module.
+        path: PathBuf,
+        /// The major version of the ABI that it speaks.
+        major: u32,
+        /// The minor version.
+        minor: u32,
+        /// What built it, as it says itself; empty when it does not say.
+        producer: String,
+    },
     /// The module has no hook of that name.
-    NoSuchHook { module: String, place: String, attribute: String, hooks: Vec<String> },
+    NoSuchHook {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        attribute: String,
+        /// The names of the hooks that it has.
+        hooks: Vec<String>,
+    },
     /// The module has no task of that name.
-    NoSuchTask { module: String, place: String, function: String, tasks: Vec<String> },
+    NoSuchTask {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        function: String,
+        /// The names of the tasks that it has.
+        tasks: Vec<String>,
+    },
     /// The module's own preparation failed.
-    LoadFailed { place: String, reason: String },
+    LoadFailed {
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
 }
 
 impl fmt::Display for ModuleError {
@@ -120,17 +173,46 @@ fn list(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = String>) -> fmt:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookError {
     /// The text is not `module:attribute`.
-    ImportString { given: String },
+    ImportString {
+        /// What was given instead.
+        given: String,
+    },
     /// Its module cannot be used.
     Module(ModuleError),
     /// The hook returned an error.
-    Failed { hook: String, place: String, reason: String },
+    Failed {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
     /// The hook panicked.
-    Panicked { hook: String, place: String, reason: String },
+    Panicked {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What the panic said, with its place where that is known.
+        reason: String,
+    },
     /// The hook did not return in time.
-    TimedOut { hook: String, place: String, limit: Duration },
+    TimedOut {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is, or, when it was tried out, the process that was ended.
+        place: String,
+        /// How long it was given.
+        limit: Duration,
+    },
     /// The process that tried the hook out died.
-    Died { hook: String, cause: String },
+    Died {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// How the process ended, in words that fit after "it".
+        cause: String,
+    },
 }
 
 impl fmt::Display for HookError {

@@ -8,7 +8,9 @@ use super::HookError;
 /// The name of a hook, split at the first `:` as in Ray. Both halves are non-empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportString {
+    /// The module: a name, or the path of its library.
     pub module: String,
+    /// The hook's name in the module; it may hold colons.
     pub attribute: String,
 }
 

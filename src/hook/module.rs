@@ -29,40 +29,60 @@ pub struct Module {
 /// What a module says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleDescription {
+    /// The name or the path that it was asked for by.
     pub name: String,
+    /// The file that it was loaded from; none for a built-in module.
     pub library: Option<PathBuf>,
+    /// The module's own version; empty when it does not say.
     pub version: String,
+    /// The version of the ABI that it speaks, `major.minor`.
     pub abi: String,
+    /// What built it, as it says itself; empty when it does not say.
     pub producer: String,
+    /// Its hooks, in its own order.
     pub hooks: Vec<HookDescription>,
+    /// Its tasks, in its own order.
     pub tasks: Vec<TaskDescription>,
 }
 
 /// What a module says of a hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookDescription {
+    /// The attribute of `module:attribute`.
     pub name: String,
+    /// Its documentation; empty for none.
     pub doc: String,
 }
 
 /// What a module says of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskDescription {
+    /// The function of `module:function`.
     pub name: String,
+    /// Its documentation; empty for none.
     pub doc: String,
+    /// Whether the function is asynchronous. The call blocks the worker all the same.
     pub is_async: bool,
+    /// What it takes, in the order of the arguments.
     pub parameters: Vec<ParameterDescription>,
+    /// The type of its result, as its language writes it; empty when it does not say.
     pub result_type: String,
+    /// The function's qualified name; empty when it is not known.
     pub code_function_name: String,
+    /// Its source file, as its compiler saw it; empty when it is not known.
     pub code_file_path: String,
+    /// Its line there, from 1; 0 when it is not known.
     pub code_line_number: u32,
 }
 
 /// What a module says of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParameterDescription {
+    /// Its name.
     pub name: String,
+    /// Its type, as its language writes it.
     pub type_name: String,
+    /// Whether the argument may be left out.
     pub is_optional: bool,
 }
 
@@ -91,6 +111,7 @@ impl Module {
         }
     }
 
+    /// The name or the path that it was asked for by.
     pub fn name(&self) -> &'static str {
         self.name
     }

@@ -60,9 +60,11 @@ const SCOPE: &str = "tracer";
 /// What tracer says when it starts a span of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanRequest<'a> {
+    /// Its name.
     pub name: &'a str,
     /// One of `tracer_abi::SPAN_KIND_*`.
     pub kind: u32,
+    /// The span, or another process's span, that it is a child of; none for a root.
     pub parent: Option<&'a TraceContext>,
     /// Whether `parent` is in another process.
     pub is_parent_remote: bool,
@@ -70,6 +72,7 @@ pub struct SpanRequest<'a> {
     pub baggage: &'a str,
     /// 0 for now.
     pub start_time_unix_nano: u64,
+    /// Attributes that it starts with, so that a sampler sees them.
     pub attributes: &'a [(&'a str, Attribute<'a>)],
     /// Whether this is the span of an attempt.
     pub is_attempt: bool,
@@ -78,8 +81,11 @@ pub struct SpanRequest<'a> {
 /// An attribute's value, as tracer sets them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Attribute<'a> {
+    /// A text.
     Str(&'a str),
+    /// A signed integer, the only kind of integer that OpenTelemetry has.
     I64(i64),
+    /// A truth value.
     Bool(bool),
 }
 
@@ -116,9 +122,13 @@ pub struct ActiveSpan {
 }
 
 impl Recorder {
-    /// Wraps a hook's table. `hook` lives as long as the process.
-    pub fn install(hook: *const abi::Tracing, spool: Option<&'static Spool>) -> &'static Recorder {
-        // SAFETY: a table that a hook returned, or one of tracer's own; both begin with their size.
+    /// Wraps a hook's table.
+    ///
+    /// # Safety
+    ///
+    /// `hook` points to a table that begins with its size, keeps the contract of the ABI, and lives as long as the process.
+    pub unsafe fn install(hook: *const abi::Tracing, spool: Option<&'static Spool>) -> &'static Recorder {
+        // SAFETY: promised by the caller.
         let hook: abi::Tracing = unsafe { read_sized(hook) };
         if let Some(spool) = spool {
             // SAFETY: the resource lives as long as the process.
@@ -392,12 +402,14 @@ impl ActiveSpan {
         self.handle
     }
 
+    /// Sets attributes; the last value of a key wins. Nothing happens when the span is not recorded.
     pub fn set_attributes(&self, attributes: &[(&str, Attribute<'_>)]) {
         let attributes: Vec<_> = attributes.iter().map(key_value).collect();
         // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
         unsafe { span_set_attributes(self.handle, attributes.as_ptr(), attributes.len()) };
     }
 
+    /// Adds a span event, now. Nothing happens when the span is not recorded.
     pub fn add_event(&self, name: &str, attributes: &[(&str, Attribute<'_>)]) {
         let attributes: Vec<_> = attributes.iter().map(key_value).collect();
         let event = abi::Event {

@@ -14,7 +14,9 @@ pub struct SearchPath {
 /// Where a module is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
+    /// In this file. The path is absolute where the system could resolve it.
     Library(PathBuf),
+    /// In tracer itself, under this name.
     BuiltIn(String),
 }
 

@@ -33,10 +33,16 @@ pub fn run_hook(
     spool: Option<&'static Spool>,
 ) -> HookRun {
     match set_up(import_string, library, limit) {
-        Ok(table) => HookRun { recorder: Some(Recorder::install(table.0, spool)), failure: None },
+        Ok(table) => {
+            // SAFETY: a table that a hook returned keeps the contract of the ABI.
+            let recorder = unsafe { Recorder::install(table.0, spool) };
+            HookRun { recorder: Some(recorder), failure: None }
+        }
         Err(failure) => {
             let own = OwnTracing::table(spans_dir).ok();
-            HookRun { recorder: own.map(|table| Recorder::install(table, spool)), failure: Some(failure) }
+            // SAFETY: tracer's own table is made for it.
+            let recorder = own.map(|table| unsafe { Recorder::install(table, spool) });
+            HookRun { recorder, failure: Some(failure) }
         }
     }
 }

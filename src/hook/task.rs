@@ -17,9 +17,13 @@ pub struct LoadedTask {
 
 /// What a task is told about itself.
 pub struct TaskContext<'a> {
+    /// The task's id.
     pub task: TaskId,
+    /// Which attempt at the task this is, from 1.
     pub attempt: u32,
+    /// The driver's job that the task belongs to.
     pub job: JobId,
+    /// The worker that runs it.
     pub worker: WorkerId,
     /// The attempt's span; none when the process is not traced.
     pub span: Option<&'a ActiveSpan>,
