@@ -1,4 +1,4 @@
-//! The command line: one file for each subcommand, which holds its arguments, and [`report`], which alone prints.
+//! The command line: one file for each subcommand, which holds its arguments, and `report`, which alone prints.
 
 mod connect;
 mod get;

@@ -97,9 +97,35 @@ impl Drop for Driver {
 /// What a driver is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Accepted { task: TaskHandle, id: TaskId },
-    Output { id: TaskId, worker_pid: u32, stream: Stream, bytes: Vec<u8> },
-    Finished { task: TaskHandle, id: TaskId, attempt: u32, outcome: Outcome },
+    /// The head has taken a task in. Submissions are accepted in their order.
+    Accepted {
+        /// Which submission.
+        task: TaskHandle,
+        /// The id that the task got.
+        id: TaskId,
+    },
+    /// A task that was submitted with [`wants_output`](SubmitRequest::wants_output) has written something.
+    Output {
+        /// Which task.
+        id: TaskId,
+        /// The worker that runs it.
+        worker_pid: u32,
+        /// Where it wrote it to.
+        stream: Stream,
+        /// What it wrote: of any encoding, and cut at any place.
+        bytes: Vec<u8>,
+    },
+    /// A task has ended. It has been accepted before.
+    Finished {
+        /// Which submission.
+        task: TaskHandle,
+        /// Which task.
+        id: TaskId,
+        /// The last attempt that a worker was given, from 1; 0 when none was.
+        attempt: u32,
+        /// How it ended.
+        outcome: Outcome,
+    },
 }
 
 /// Why a driver cannot go on.
@@ -114,11 +140,19 @@ pub enum DriverError {
     /// The head said something that this version does not understand.
     Protocol(WireError),
     /// The task failed.
-    Failed { id: TaskId, failure: Failure },
+    Failed {
+        /// Which task.
+        id: TaskId,
+        /// Why.
+        failure: Failure,
+    },
     /// An argument or a result cannot be carried over.
     Value(ValueError),
     /// The name is not `module:function`.
-    Target { given: String },
+    Target {
+        /// What was given instead.
+        given: String,
+    },
 }
 
 impl fmt::Display for DriverError {
@@ -203,9 +237,11 @@ impl Remote<'_> {
 /// A task to submit.
 #[derive(Clone, Debug)]
 pub struct SubmitRequest<'a> {
+    /// What to run.
     pub spec: TaskSpec<'a>,
     /// Empty for none.
     pub name: &'a str,
+    /// The longest an attempt may run; none for no limit.
     pub run_limit: Option<Duration>,
     /// Whether [`Event::Output`] is wanted.
     pub wants_output: bool,

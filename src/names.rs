@@ -39,7 +39,7 @@ pub const QUEUED_NS: &str = "tracer.queued_ns";
 pub const CPU_TIME_NS: &str = "tracer.cpu_time_ns";
 /// Integer, bytes: the largest resident size of the worker up to the end of the attempt, or of the command.
 pub const PEAK_MEMORY_BYTES: &str = "tracer.peak_memory_bytes";
-/// String: what a process was doing when it died, on spans that were completed for it.
+/// String: who completed the span for a process that died, always `head`; on such spans only.
 pub const COMPLETED_BY: &str = "tracer.completed_by";
 /// Integer: attributes, events and links that did not fit the spool, on spans that were completed from one.
 pub const CUT: &str = "tracer.cut";

@@ -36,7 +36,9 @@ impl RunTime {
 /// What a worker holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
+    /// How many leases it holds.
     pub leases: usize,
+    /// How long they are expected to take together, in nanoseconds.
     pub expected_ns: u64,
     /// Whether it runs a task that must be alone.
     pub is_exclusive: bool,
@@ -45,6 +47,7 @@ pub struct Load {
 /// The task whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    /// How long it is expected to take, in nanoseconds.
     pub expected_ns: u64,
     /// Whether no other task may be leased to the same worker beside it.
     pub must_be_alone: bool,

@@ -29,11 +29,15 @@ const SESSIONS_KEPT: usize = 5;
 /// What the lock says of the head that holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadRecord {
+    /// Its process.
     pub pid: u32,
+    /// Its version of tracer, for messages to people.
     pub version: String,
+    /// The folder of its session. Absolute.
     pub session_dir: PathBuf,
     /// Where this head's processes write their spans.
     pub spans_dir: PathBuf,
+    /// When it was started, in nanoseconds since the Unix epoch.
     pub started_unix_nano: u64,
 }
 
@@ -41,13 +45,33 @@ pub struct HeadRecord {
 #[derive(Debug)]
 pub enum SessionError {
     /// Another head holds the lock.
-    Occupied { temp_dir: PathBuf, holder: Option<HeadRecord> },
+    Occupied {
+        /// The place.
+        temp_dir: PathBuf,
+        /// What the lock says of its holder; none while the holder has not written it yet.
+        holder: Option<HeadRecord>,
+    },
     /// No head is running here.
-    NoHead { temp_dir: PathBuf },
+    NoHead {
+        /// The place.
+        temp_dir: PathBuf,
+    },
     /// The folder belongs to someone else, is a link, or is open to others.
-    Unsafe { path: PathBuf, reason: String },
+    Unsafe {
+        /// The folder, or what is there instead.
+        path: PathBuf,
+        /// What is wrong with it, as a clause.
+        reason: String,
+    },
     /// Something else with a file.
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        /// What was tried, as a verb: `open`, `listen on`.
+        doing: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
 }
 
 impl fmt::Display for SessionError {
@@ -126,10 +150,12 @@ impl Session {
         Ok(Session { temp_dir: temp_dir.clone(), dir, lock })
     }
 
+    /// The folder of this session. Absolute.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
+    /// The place that the head has taken. Absolute, without symbolic links.
     pub fn temp_dir(&self) -> &Path {
         &self.temp_dir
     }

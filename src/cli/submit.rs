@@ -236,8 +236,11 @@ fn follow(driver: &mut Driver, short_name: &str, is_command: bool) -> Result<Out
     }
 }
 
+/// The id of what was submitted and, when it was waited for, its outcome and whether the wait was interrupted.
+type Followed = Result<(TaskId, Option<(Outcome, bool)>), DriverError>;
+
 /// The job's span carries the outcome, and is recorded before this process ends.
-fn end_job<T>(job: Option<ActiveSpan>, driver: &Driver, outcome: &Result<(TaskId, Option<(Outcome, T)>), DriverError>) {
+fn end_job(job: Option<ActiveSpan>, driver: &Driver, outcome: &Followed) {
     let Some(job) = job else { return };
     let failure = match outcome {
         Ok((_, Some((Outcome::Failed(failure), _)))) => Some((failure.error_type(), failure.to_string())),
