@@ -2,10 +2,17 @@
 //!
 //! In builds with debug assertions, a process that finds its point in `TRACER_TEST_KILL_AT` sends itself SIGKILL there, which is
 //! what the kernel, an operator or the out-of-memory killer may do at any instruction. In other builds nothing of this exists.
+//!
+//! Every process of a head inherits the variable. So that only one of them dies, `TRACER_TEST_KILL_ONCE` names a file: whoever
+//! creates it dies, and nobody does when it is there.
 
 /// The variable: `<point>` or `<point>:<how-manieth time>`, from 1.
 #[cfg(debug_assertions)]
 const VARIABLE: &str = "TRACER_TEST_KILL_AT";
+
+/// The variable that names the file.
+#[cfg(debug_assertions)]
+const ONCE_VARIABLE: &str = "TRACER_TEST_KILL_ONCE";
 
 /// Dies here if a test has asked for it.
 #[cfg(debug_assertions)]
@@ -24,6 +31,7 @@ pub(crate) fn point(name: &str) {
     if let Some((point, time)) = wanted
         && point == name
         && PASSED.fetch_add(1, Relaxed) + 1 == *time
+        && std::env::var_os(ONCE_VARIABLE).is_none_or(|path| std::fs::File::create_new(path).is_ok())
     {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
