@@ -1,0 +1,224 @@
+//! A cluster of the release binary in a folder of its own, which is stopped and removed however this program ends.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+use tracer::Driver;
+use tracer::protocol::{Query, Reply};
+
+use super::Failure;
+use super::process::ProcessFigures;
+
+/// The program under test, built as this one was.
+const TRACER: &str = env!("CARGO_BIN_EXE_tracer");
+/// The default hook.
+pub(crate) const HOOK: &str = "local_tmp_tracing:setup_tracing";
+const WORKERS: &str = "2";
+
+/// The folder of the running cluster, for the thread that waits for signals.
+static RUNNING: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+fn running() -> MutexGuard<'static, Option<PathBuf>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// On Ctrl-C and SIGTERM, stops the cluster, removes its folder, and ends this program.
+pub(crate) fn stop_on_signals() {
+    use std::io::Read;
+    let Ok((mut signals, sender)) = std::os::unix::net::UnixStream::pair() else { return };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let Ok(sender) = sender.try_clone() else { return };
+        if signal_hook::low_level::pipe::register(signal, sender).is_err() {
+            return;
+        }
+    }
+    std::thread::spawn(move || {
+        if signals.read_exact(&mut [0]).is_ok() {
+            // Held until the end, so that no cluster is started in between.
+            let running = running();
+            if let Some(folder) = &*running {
+                let _ = stop(folder, &["--force"]);
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            std::process::exit(130);
+        }
+    });
+}
+
+/// The hook that is measured: the shipped library beside the binary.
+pub(crate) struct Hook {
+    library: Option<PathBuf>,
+}
+
+impl Hook {
+    /// Finds the library beside the binary, building it if it is missing. When it cannot be built, the hook that is built into
+    /// the binary is measured instead.
+    pub(crate) fn find() -> Result<Hook, Failure> {
+        let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
+        let library = folder.join("liblocal_tmp_tracing.so");
+        if !library.is_file() {
+            super::say("building liblocal_tmp_tracing.so");
+            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            let mut build = Command::new(cargo);
+            build.args(["build", "--package", "local_tmp_tracing"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+            if folder.file_name() == Some(OsStr::new("release")) {
+                build.arg("--release");
+            }
+            let built = build.stdout(Stdio::null()).status();
+            if !built.is_ok_and(|status| status.success()) {
+                super::say("it cannot be built");
+            }
+        }
+        Ok(Hook { library: library.is_file().then_some(library) })
+    }
+
+    /// Where the hook comes from, in words.
+    pub(crate) fn place(&self) -> String {
+        self.library.as_ref().map_or_else(|| "built in".into(), |library| library.display().to_string())
+    }
+}
+
+/// A folder for one cluster: its place and its spans. On disk, under cargo's target folder.
+pub(crate) struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Result<Place, Failure> {
+        Ok(Place { folder: tempfile::Builder::new().prefix("end_to_end-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))? })
+    }
+
+    fn spans_dir(&self) -> PathBuf {
+        spans_dir(self.folder.path())
+    }
+
+    fn span_files(&self) -> Result<Vec<PathBuf>, Failure> {
+        match std::fs::read_dir(self.spans_dir()) {
+            Ok(entries) => Ok(entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Bytes in the span files.
+    pub(crate) fn span_bytes(&self) -> Result<u64, Failure> {
+        self.span_files()?.iter().map(|path| Ok(path.metadata()?.len())).sum()
+    }
+
+    /// Lines in the span files: spans.
+    pub(crate) fn span_lines(&self) -> Result<usize, Failure> {
+        self.span_files()?.iter().map(|path| Ok(memchr::memchr_iter(b'\n', &std::fs::read(path)?).count())).sum()
+    }
+}
+
+fn spans_dir(folder: &Path) -> PathBuf {
+    folder.join("spans")
+}
+
+fn temp_dir(folder: &Path) -> PathBuf {
+    folder.join("place")
+}
+
+/// A command whose environment says where the cluster is, and nothing else about tracing.
+fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let is_ours = name.starts_with("TRACER_") || name.starts_with("OTEL_");
+        if is_ours || ["TRACEPARENT", "TRACESTATE", "BAGGAGE"].contains(&name.as_str()) {
+            command.env_remove(name);
+        }
+    }
+    command.env("TRACER_TEMP_DIR", temp_dir(folder)).env("TRACER_SPANS_DIR", spans_dir(folder));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end and returns what it printed.
+fn output(mut command: Command) -> Result<Vec<u8>, Failure> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let program = command.get_program().to_string_lossy().into_owned();
+    Err(format!("`{program}` ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+}
+
+fn stop(folder: &Path, flags: &[&str]) -> Result<(), Failure> {
+    let mut stop = command(TRACER, folder);
+    stop.arg("stop").args(flags);
+    output(stop).map(drop)
+}
+
+/// A head with its two workers.
+pub(crate) struct Cluster<'a> {
+    place: &'a Place,
+    is_running: bool,
+}
+
+impl<'a> Cluster<'a> {
+    /// Starts a cluster; returns when `tracer start` has ended, which is when the workers are ready.
+    pub(crate) fn start(place: &'a Place, hook: Option<&Hook>) -> Result<Cluster<'a>, Failure> {
+        let mut start = command(TRACER, place.folder.path());
+        start.args(["start", "--head", "--num-workers", WORKERS]);
+        if hook.is_some() {
+            start.args(["--tracing-startup-hook", HOOK, "--tracing-required"]);
+        }
+        *running() = Some(place.folder.path().into());
+        let cluster = Cluster { place, is_running: true };
+        output(start)?;
+        Ok(cluster)
+    }
+
+    pub(crate) fn stop(mut self) -> Result<(), Failure> {
+        self.is_running = false;
+        let stopped = stop(self.place.folder.path(), &[]);
+        *running() = None;
+        stopped
+    }
+
+    /// Runs `tracer submit task` to its end.
+    pub(crate) fn submit_once(&self) -> Result<(), Failure> {
+        let mut submit = command(TRACER, self.place.folder.path());
+        submit.args(["submit", "task", "demo:my_function"]);
+        let printed = output(submit)?;
+        if printed.trim_ascii() == b"1" {
+            return Ok(());
+        }
+        Err(format!("`tracer submit task` printed `{}`, expected `1`", String::from_utf8_lossy(&printed)).into())
+    }
+
+    /// Runs a driver in a process of its own, and returns what it found.
+    pub(crate) fn drive<T: DeserializeOwned>(&self, role: &[String]) -> Result<T, Failure> {
+        let mut driver = command(std::env::current_exe()?, self.place.folder.path());
+        driver.arg("role").args(role).arg(temp_dir(self.place.folder.path()));
+        Ok(serde_json::from_slice(&output(driver)?)?)
+    }
+
+    /// The head and each worker as they are now.
+    pub(crate) fn processes(&self) -> Result<Vec<ProcessFigures>, Failure> {
+        let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
+        let Reply::Workers(workers) = driver.query(&Query::Workers)? else {
+            return Err("the head answered another question".into());
+        };
+        let mut found = vec![ProcessFigures::of("head".into(), driver.welcome().head_pid)?];
+        for worker in workers {
+            found.push(ProcessFigures::of(format!("worker {}", worker.id), worker.pid)?);
+        }
+        Ok(found)
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        if self.is_running {
+            // On the way out of a failure, which is what will be reported.
+            let _ = stop(self.place.folder.path(), &["--force"]);
+            *running() = None;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The drivers: copies of this program that submit through the library and print what they found.
+//!
+//! A process of its own, because a hook runs once in a process, and so that its cpu time and memory are the driver's alone.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tracer::Driver;
+use tracer::driver::{SubmitRequest, TaskHandle, command_spec};
+
+use super::report::nanos;
+use super::{Failure, floor, process};
+
+/// The task that does nothing.
+const NO_OP: &str = "demo:my_function";
+/// Tasks before those that count, so that every worker has loaded the module.
+const WARM_UP: usize = 500;
+
+/// What submitting and collecting many tasks took.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Throughput {
+    /// From the first submission to the last result.
+    pub(crate) seconds: f64,
+    /// The driver's cpu time in between.
+    pub(crate) cpu_ns: u64,
+    /// Bytes, after the last result.
+    pub(crate) pss: u64,
+    /// The warm-up included.
+    pub(crate) tasks_in_all: usize,
+}
+
+/// Does what a copy of this program was started for: `role`, a count and the head's place. Prints JSON.
+pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
+    let [role, count, temp_dir] = arguments else { return Err("a role takes a count and a place".into()) };
+    let count: usize = count.parse()?;
+    let mut driver = Driver::connect(Path::new(temp_dir))?;
+    if let Some(failure) = driver.start_tracing() {
+        return Err(failure.into());
+    }
+    let found = match role.as_str() {
+        "throughput" => serde_json::to_string(&throughput(&mut driver, count)?)?,
+        "round_trips" => serde_json::to_string(&round_trips(&mut driver, count)?)?,
+        "commands" => serde_json::to_string(&commands(&mut driver, count)?)?,
+        other => return Err(format!("no role is called `{other}`").into()),
+    };
+    if let Some(recorder) = driver.recorder() {
+        recorder.shutdown(std::time::Duration::from_secs(10))?;
+    }
+    println!("{found}");
+    Ok(())
+}
+
+fn throughput(driver: &mut Driver, count: usize) -> Result<Throughput, Failure> {
+    run_all(driver, WARM_UP)?;
+    let pid = std::process::id();
+    let cpu_before = process::cpu_ns(pid)?;
+    let begun = Instant::now();
+    run_all(driver, count)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let cpu_ns = process::cpu_ns(pid)? - cpu_before;
+    Ok(Throughput { seconds, cpu_ns, pss: process::pss(pid)?, tasks_in_all: count + WARM_UP })
+}
+
+fn run_all(driver: &mut Driver, count: usize) -> Result<(), Failure> {
+    let mut tasks = Vec::with_capacity(count);
+    for _ in 0..count {
+        tasks.push(driver.remote(NO_OP).submit()?);
+    }
+    for task in tasks {
+        expect_one(driver, task)?;
+    }
+    Ok(())
+}
+
+fn expect_one(driver: &mut Driver, task: TaskHandle) -> Result<(), Failure> {
+    match driver.get::<u32>(task)? {
+        1 => Ok(()),
+        other => Err(format!("`{NO_OP}` returned {other}, expected 1").into()),
+    }
+}
+
+/// Nanoseconds of each.
+fn round_trips(driver: &mut Driver, count: usize) -> Result<Vec<f64>, Failure> {
+    let mut times = Vec::with_capacity(count);
+    for number in 0..count + WARM_UP {
+        let begun = Instant::now();
+        let task = driver.remote(NO_OP).submit()?;
+        expect_one(driver, task)?;
+        if number >= WARM_UP {
+            times.push(nanos(begun.elapsed()));
+        }
+    }
+    Ok(times)
+}
+
+/// Seconds from the first submission to the last end.
+fn commands(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
+    let begun = Instant::now();
+    let mut tasks = Vec::with_capacity(count);
+    for _ in 0..count {
+        let spec = command_spec(floor::TRUE.as_bytes(), Vec::new(), Vec::new(), b"/");
+        tasks.push(driver.submit(&SubmitRequest { spec, name: "", run_limit: None, wants_output: false })?);
+    }
+    for task in tasks {
+        driver.get::<()>(task)?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}

@@ -1,0 +1,107 @@
+//! What the operating system alone needs: starting a process, and 64 bytes through three processes and back.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use super::Failure;
+use super::report::nanos;
+
+/// The program that does nothing.
+pub(crate) const TRUE: &str = "/bin/true";
+/// About what a small message takes.
+const MESSAGE: usize = 64;
+/// Round trips before those that count.
+const WARM_UP: usize = 20;
+
+fn spawn_true() -> Result<(), Failure> {
+    let status = Command::new(TRUE).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{TRUE} ended with {status}").into()) }
+}
+
+/// Nanoseconds of starting and reaping a process, one after the other.
+pub(crate) fn spawn_times(count: usize) -> Result<Vec<f64>, Failure> {
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let begun = Instant::now();
+        spawn_true()?;
+        times.push(nanos(begun.elapsed()));
+    }
+    Ok(times)
+}
+
+/// Processes started and reaped per second by `at_once` threads.
+pub(crate) fn spawns_per_second(count: usize, at_once: usize) -> Result<f64, Failure> {
+    let each = count.div_ceil(at_once);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once)
+            .map(|_| scope.spawn(|| (0..each).try_for_each(|_| spawn_true().map_err(|error| error.to_string()))))
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
+    })?;
+    Ok((each * at_once) as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// A process of the floor, which ends when its socket is closed, and is killed if it has not.
+struct Role(Child);
+
+impl Role {
+    /// Starts a copy of this program whose standard input, and output if need be, are sockets.
+    fn spawn(role: &str, input: UnixStream, output: Option<UnixStream>) -> Result<Role, Failure> {
+        let output = output.map_or_else(Stdio::null, |output| OwnedFd::from(output).into());
+        let child = Command::new(std::env::current_exe()?)
+            .args(["role", role])
+            .stdin(OwnedFd::from(input))
+            .stdout(output)
+            .spawn()?;
+        Ok(Role(child))
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nanoseconds of a message from here through a relay process to an echo process and back, with blocking reads.
+pub(crate) fn relay_times(count: usize) -> Result<Vec<f64>, Failure> {
+    let (mut here, relay_input) = UnixStream::pair()?;
+    let (relay_output, echo_input) = UnixStream::pair()?;
+    let _relay = Role::spawn("relay", relay_input, Some(relay_output))?;
+    let _echo = Role::spawn("echo", echo_input, None)?;
+    let mut message = [7; MESSAGE];
+    let mut times = Vec::with_capacity(count);
+    // The first ones find the processes still starting.
+    for number in 0..count + WARM_UP {
+        let begun = Instant::now();
+        here.write_all(&message)?;
+        here.read_exact(&mut message)?;
+        if number >= WARM_UP {
+            times.push(nanos(begun.elapsed()));
+        }
+    }
+    Ok(times)
+}
+
+/// What the copies of this program do.
+pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
+    let socket = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(UnixStream::from);
+    let mut input = socket(std::io::stdin().as_fd())?;
+    let mut output = if role[0] == "relay" { Some(socket(std::io::stdout().as_fd())?) } else { None };
+    let mut message = [0; MESSAGE];
+    // The end of the input is the end of the role.
+    while input.read_exact(&mut message).is_ok() {
+        if let Some(output) = &mut output {
+            output.write_all(&message)?;
+            output.read_exact(&mut message)?;
+        }
+        input.write_all(&message)?;
+    }
+    Ok(())
+}

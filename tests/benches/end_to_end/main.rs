@@ -1,0 +1,327 @@
+//! What tracer costs from the outside: whole processes, a whole cluster, everything through the doors that users have.
+//!
+//! A user chooses a launcher by how long it takes until work runs, how much a task costs beyond the work itself, and what
+//! tracing adds to that. So every figure is taken untraced and traced, and beside it stands its *floor*: what the bare
+//! operating system needs for the least that the figure must do, measured in the same run on the same machine. The ratio of
+//! the two carries over to other machines; the figures themselves do not. Where a peer was measured, its figure is shown too.
+//!
+//! ```text
+//! cargo bench --bench end_to_end                    # everything, some minutes
+//! cargo bench --bench end_to_end -- --quick         # does it work at all
+//! cargo bench --bench end_to_end -- --only round_trip --json figures.json
+//! ```
+//!
+//! Nothing is asserted about time. It does fail when work is lost: a task without its result or without its two spans.
+
+mod cluster;
+mod driver;
+mod floor;
+mod peer;
+mod process;
+mod report;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cluster::{Cluster, Hook, Place};
+use report::{Better, Figure, Report, Variant};
+
+/// Why a figure could not be taken. It names what was being done.
+type Failure = Box<dyn Error>;
+
+/// How often everything is done.
+#[derive(Clone, Copy, Debug)]
+struct Effort {
+    starts: usize,
+    submits: usize,
+    spawns: usize,
+    tasks: usize,
+    /// Clusters that run `tasks`; the median of them is shown.
+    throughput_runs: usize,
+    round_trips: usize,
+    commands: usize,
+}
+
+const FULL: Effort = Effort {
+    starts: 15,
+    submits: 50,
+    spawns: 200,
+    tasks: 50_000,
+    throughput_runs: 3,
+    round_trips: 2_000,
+    commands: 300,
+};
+
+const QUICK: Effort =
+    Effort { starts: 2, submits: 3, spawns: 10, tasks: 2_000, throughput_runs: 1, round_trips: 50, commands: 10 };
+
+/// What is measured, by the names that `--only` takes.
+const GROUPS: [(&str, fn(&mut Run) -> Result<(), Failure>); 5] = [
+    ("start", start),
+    ("submit", submit),
+    ("throughput", throughput),
+    ("round_trip", round_trip),
+    ("command", command),
+];
+
+/// What the command line asks for.
+struct Options {
+    effort: Effort,
+    is_quick: bool,
+    json: PathBuf,
+    only: Option<String>,
+}
+
+/// One run of this program.
+struct Run {
+    effort: Effort,
+    report: Report,
+    hook: Hook,
+    /// The p50 of starting and reaping `/bin/true`, in nanoseconds, once it was measured.
+    spawn_ns: Option<(f64, f64)>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    // Copies of this program that it starts itself: drivers, and the floor's relay and echo.
+    if std::env::args().nth(1).as_deref() == Some("role") {
+        let role: Vec<String> = arguments.by_ref().skip(1).collect();
+        return finish(match role.first().map(String::as_str) {
+            Some("relay" | "echo") => floor::run_role(&role),
+            _ => driver::run_role(&role),
+        });
+    }
+    let options = match parse(arguments) {
+        Ok(options) => options,
+        Err(text) => {
+            eprintln!("error: {text}");
+            return ExitCode::from(2);
+        }
+    };
+    cluster::stop_on_signals();
+    finish(measure(&options))
+}
+
+fn finish(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options { effort: FULL, is_quick: false, json: report::default_path(), only: None };
+    let mut arguments = arguments.peekable();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            // Cargo passes it to every benchmark.
+            "--bench" => {}
+            "--quick" => (options.effort, options.is_quick) = (QUICK, true),
+            "--json" => options.json = arguments.next().ok_or("--json needs a path")?.into(),
+            "--only" => {
+                let name = arguments.next().ok_or("--only needs a name")?;
+                if !GROUPS.iter().any(|(known, _)| *known == name) {
+                    let known = GROUPS.map(|(known, _)| format!("`{known}`")).join(", ");
+                    return Err(format!("nothing is called `{name}`; there are {known}"));
+                }
+                options.only = Some(name);
+            }
+            other => return Err(format!("unknown argument `{other}`; known are --quick, --json PATH and --only NAME")),
+        }
+    }
+    Ok(options)
+}
+
+fn measure(options: &Options) -> Result<(), Failure> {
+    let hook = Hook::find()?;
+    say(&format!("tracing by `{}`: {}", cluster::HOOK, hook.place()));
+    let mut run =
+        Run { effort: options.effort, report: Report::new(options.is_quick, hook.place()), hook, spawn_ns: None };
+    for (name, group) in GROUPS {
+        if options.only.as_ref().is_none_or(|only| only == name) {
+            group(&mut run)?;
+        }
+    }
+    println!("{}", run.report.table());
+    run.report.write(&options.json)?;
+    say(&format!("written to {}", options.json.display()));
+    Ok(())
+}
+
+/// Tells how far it is, to people who wait.
+fn say(text: &str) {
+    eprintln!("end_to_end: {text}");
+}
+
+const VARIANTS: [Variant; 2] = [Variant::Untraced, Variant::Traced];
+
+impl Run {
+    /// p50 and p99 of starting and reaping `/bin/true`: the floor of everything that is a process.
+    fn spawn_floor(&mut self) -> Result<(f64, f64), Failure> {
+        if let Some(known) = self.spawn_ns {
+            return Ok(known);
+        }
+        say("floor: /bin/true, one after the other");
+        let times = floor::spawn_times(self.effort.spawns)?;
+        let found = (report::percentile(&times, 50), report::percentile(&times, 99));
+        self.spawn_ns = Some(found);
+        Ok(found)
+    }
+
+    fn hook(&self, variant: Variant) -> Option<&Hook> {
+        (variant == Variant::Traced).then_some(&self.hook)
+    }
+}
+
+/// `tracer start --head`, from the start of its process until it has ended and the workers are ready.
+fn start(run: &mut Run) -> Result<(), Failure> {
+    let floor = run.spawn_floor()?;
+    for variant in VARIANTS {
+        say(&format!("start, {variant}, {} times", run.effort.starts));
+        let mut times = Vec::new();
+        for _ in 0..run.effort.starts {
+            let place = Place::new()?;
+            let begun = Instant::now();
+            let cluster = Cluster::start(&place, run.hook(variant))?;
+            times.push(report::nanos(begun.elapsed()));
+            cluster.stop()?;
+        }
+        run.report.add(Figure {
+            floor: Some(("spawn of /bin/true", floor.0)),
+            peer: peer::START_NS.of(variant),
+            ..Figure::time("start until two workers are ready, p50", variant, report::percentile(&times, 50))
+        });
+    }
+    Ok(())
+}
+
+/// `tracer submit task`, the whole process.
+fn submit(run: &mut Run) -> Result<(), Failure> {
+    let floor = run.spawn_floor()?;
+    for variant in VARIANTS {
+        say(&format!("submit, {variant}, {} times", run.effort.submits));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        cluster.submit_once()?;
+        let mut times = Vec::new();
+        for _ in 0..run.effort.submits {
+            let begun = Instant::now();
+            cluster.submit_once()?;
+            times.push(report::nanos(begun.elapsed()));
+        }
+        cluster.stop()?;
+        for (percent, floor) in [(50, floor.0), (99, floor.1)] {
+            let name = format!("`tracer submit task`, whole process, p{percent}");
+            run.report.add(Figure {
+                floor: Some(("spawn of /bin/true", floor)),
+                ..Figure::time(&name, variant, report::percentile(&times, percent))
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Many tasks that do nothing, by one driver: what a task costs in time, cpu, memory and bytes of spans.
+fn throughput(run: &mut Run) -> Result<(), Failure> {
+    let tasks = run.effort.tasks;
+    for variant in VARIANTS {
+        let mut rates = Vec::new();
+        let mut last = None;
+        for number in 1..=run.effort.throughput_runs {
+            say(&format!("throughput, {variant}, {tasks} tasks, run {number} of {}", run.effort.throughput_runs));
+            let place = Place::new()?;
+            let cluster = Cluster::start(&place, run.hook(variant))?;
+            let idle = cluster.processes()?;
+            let before = place.span_bytes()?;
+            let found: driver::Throughput = cluster.drive(&["throughput".into(), tasks.to_string()])?;
+            let after = cluster.processes()?;
+            let spans = place.span_bytes()? - before;
+            let lines = place.span_lines()?;
+            cluster.stop()?;
+            let expected = if variant == Variant::Traced { 2 * found.tasks_in_all } else { 0 };
+            if lines != expected {
+                return Err(format!("{} tasks left {lines} spans, expected {expected}", found.tasks_in_all).into());
+            }
+            rates.push(tasks as f64 / found.seconds);
+            last = Some((idle, after, found, spans));
+        }
+        let Some((idle, after, found, span_bytes)) = last else { continue };
+        run.report.add(Figure {
+            peer: peer::TASKS_PER_SECOND.of(variant),
+            range: Some(report::range(&rates)),
+            ..Figure::rate(&format!("no-op tasks, {tasks} by one driver"), variant, report::percentile(&rates, 50))
+        });
+        let per_task = |ns: u64| ns as f64 / found.tasks_in_all as f64;
+        let cpu = |role: &str| -> u64 { process::cpu_between(&idle, &after, role) };
+        run.report.add(Figure::cpu("head", variant, per_task(cpu("head"))));
+        run.report.add(Figure::cpu("workers together", variant, per_task(cpu("worker"))));
+        run.report.add(Figure::cpu("driver", variant, found.cpu_ns as f64 / tasks as f64));
+        if variant == Variant::Traced {
+            run.report.add(Figure::bytes("spans of a task, in the file", variant, per_task(span_bytes)));
+        }
+        for (when, processes) in [("idle", &idle), ("after the tasks", &after)] {
+            for one in processes {
+                run.report.add(Figure::bytes(
+                    &format!("memory of {}, {when} (PSS)", one.name),
+                    variant,
+                    one.pss as f64,
+                ));
+            }
+            let whole: u64 = processes.iter().map(|one| one.pss).sum();
+            let peer = if when == "idle" { &peer::IDLE_BYTES } else { &peer::WARM_BYTES };
+            run.report.add(Figure {
+                peer: peer.of(variant),
+                ..Figure::bytes(&format!("memory of the cluster, {when} (PSS)"), variant, whole as f64)
+            });
+        }
+        run.report.add(Figure::bytes("memory of the driver, after the tasks (PSS)", variant, found.pss as f64));
+    }
+    Ok(())
+}
+
+/// Submit one, get one, over and over.
+fn round_trip(run: &mut Run) -> Result<(), Failure> {
+    let count = run.effort.round_trips;
+    say(&format!("floor: {count} round trips through a relay process"));
+    let floors = floor::relay_times(count)?;
+    for variant in VARIANTS {
+        say(&format!("round trip, {variant}, {count} times"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let times: Vec<f64> = cluster.drive(&["round_trips".into(), count.to_string()])?;
+        cluster.stop()?;
+        for (percent, peer) in [(50, peer::ROUND_TRIP_P50_NS), (99, peer::ROUND_TRIP_P99_NS)] {
+            run.report.add(Figure {
+                floor: Some(("64 bytes through a relay process and back", report::percentile(&floors, percent))),
+                peer: peer.of(variant),
+                ..Figure::time(&format!("round trip, p{percent}"), variant, report::percentile(&times, percent))
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Commands: a process for each task.
+fn command(run: &mut Run) -> Result<(), Failure> {
+    let count = run.effort.commands;
+    say(&format!("floor: {count} times /bin/true, two at a time"));
+    let floor = floor::spawns_per_second(count, 2)?;
+    for variant in VARIANTS {
+        say(&format!("commands, {variant}, {count} times /bin/true"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let seconds: f64 = cluster.drive(&["commands".into(), count.to_string()])?;
+        cluster.stop()?;
+        run.report.add(Figure {
+            floor: Some(("spawn of /bin/true, two at a time", floor)),
+            better: Better::Higher,
+            ..Figure::rate("commands (/bin/true), two workers", variant, count as f64 / seconds)
+        });
+    }
+    Ok(())
+}

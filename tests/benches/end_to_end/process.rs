@@ -1,0 +1,58 @@
+//! What the kernel knows of a process: its share of memory and its cpu time.
+
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+
+/// A process at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ProcessFigures {
+    /// `head` or `worker N`.
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    /// Bytes of memory, of which those shared with other processes count in part.
+    pub(crate) pss: u64,
+    /// User and system time of all of its threads, in nanoseconds.
+    pub(crate) cpu_ns: u64,
+}
+
+impl ProcessFigures {
+    pub(crate) fn of(name: String, pid: u32) -> Result<ProcessFigures, Failure> {
+        Ok(ProcessFigures { name, pid, pss: pss(pid)?, cpu_ns: cpu_ns(pid)? })
+    }
+}
+
+/// The cpu time that the processes whose names begin with `role` used between two moments.
+pub(crate) fn cpu_between(before: &[ProcessFigures], after: &[ProcessFigures], role: &str) -> u64 {
+    let of_role = after.iter().filter(|one| one.name.starts_with(role));
+    of_role
+        .map(|one| {
+            let earlier = before.iter().find(|earlier| earlier.pid == one.pid);
+            one.cpu_ns - earlier.map_or(0, |earlier| earlier.cpu_ns)
+        })
+        .sum()
+}
+
+/// The proportional set size in bytes.
+pub(crate) fn pss(pid: u32) -> Result<u64, Failure> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or_else(|| format!("`{path}` has no `Pss`"))?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib * 1024)
+}
+
+/// The cpu time of a process in nanoseconds. `/proc/<pid>/stat` counts in hundredths of a second, which is too coarse.
+pub(crate) fn cpu_ns(pid: u32) -> Result<u64, Failure> {
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both functions only write what they are lent.
+    let found = unsafe {
+        libc::clock_getcpuclockid(i32::try_from(pid)?, &mut clock) == 0 && libc::clock_gettime(clock, &mut time) == 0
+    };
+    if !found {
+        return Err(format!("the cpu time of process {pid} cannot be read").into());
+    }
+    Ok(u64::try_from(time.tv_sec)? * 1_000_000_000 + u64::try_from(time.tv_nsec)?)
+}

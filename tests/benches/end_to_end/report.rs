@@ -1,0 +1,203 @@
+//! Figures, their table and their file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table};
+use serde::Serialize;
+
+use super::Failure;
+
+/// Whether the cluster traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Variant {
+    Untraced,
+    Traced,
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Variant::Untraced => "untraced",
+            Variant::Traced => "traced",
+        })
+    }
+}
+
+/// Which way a figure improves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Better {
+    Lower,
+    Higher,
+}
+
+/// What a value counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    Nanoseconds,
+    PerSecond,
+    Bytes,
+}
+
+/// One measured value with what it is to be compared to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) variant: Variant,
+    pub(crate) value: f64,
+    pub(crate) unit: Unit,
+    pub(crate) better: Better,
+    /// The least and the greatest, where `value` is a median of whole runs.
+    pub(crate) range: Option<(f64, f64)>,
+    /// What the operating system alone needs, and its value in the same unit.
+    pub(crate) floor: Option<(&'static str, f64)>,
+    /// The peer's value in the same unit.
+    pub(crate) peer: Option<f64>,
+}
+
+impl Figure {
+    pub(crate) fn time(name: &str, variant: Variant, nanoseconds: f64) -> Figure {
+        Figure::new(name, variant, nanoseconds, Unit::Nanoseconds, Better::Lower)
+    }
+
+    pub(crate) fn rate(name: &str, variant: Variant, per_second: f64) -> Figure {
+        Figure::new(name, variant, per_second, Unit::PerSecond, Better::Higher)
+    }
+
+    pub(crate) fn bytes(name: &str, variant: Variant, bytes: f64) -> Figure {
+        Figure::new(name, variant, bytes, Unit::Bytes, Better::Lower)
+    }
+
+    /// The cpu time of one task in one kind of process.
+    pub(crate) fn cpu(role: &str, variant: Variant, nanoseconds: f64) -> Figure {
+        Figure::time(&format!("cpu time of a task, {role}"), variant, nanoseconds)
+    }
+
+    fn new(name: &str, variant: Variant, value: f64, unit: Unit, better: Better) -> Figure {
+        Figure { name: name.into(), variant, value, unit, better, range: None, floor: None, peer: None }
+    }
+
+    /// How many times the floor it takes; for a rate, how many times slower than the floor it is.
+    fn times_floor(&self) -> Option<f64> {
+        let (_, floor) = self.floor?;
+        Some(if self.better == Better::Higher { floor / self.value } else { self.value / floor })
+    }
+
+    /// How many times better than the peer it is.
+    fn times_peer(&self) -> Option<f64> {
+        let peer = self.peer?;
+        Some(if self.better == Better::Higher { self.value / peer } else { peer / self.value })
+    }
+}
+
+/// Everything that a run found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    version: &'static str,
+    unix_seconds: u64,
+    cpus: usize,
+    kernel: String,
+    is_quick: bool,
+    /// Where the hook came from.
+    hook: String,
+    peer: &'static str,
+    figures: Vec<Figure>,
+}
+
+impl Report {
+    pub(crate) fn new(is_quick: bool, hook: String) -> Report {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Report {
+            version: tracer::VERSION,
+            unix_seconds: now.as_secs(),
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            is_quick,
+            hook,
+            peer: "Ray 2.60.0, measured on two cores of the same kind of machine",
+            figures: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, figure: Figure) {
+        super::say(&format!("  {}, {}: {}", figure.name, figure.variant, show(figure.value, figure.unit)));
+        self.figures.push(figure);
+    }
+
+    /// The figures for people. `/ floor` is how many times the floor a figure takes, `× Ray` how many times better than Ray it is.
+    pub(crate) fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header(["FIGURE", "", "VALUE", "RANGE", "FLOOR", "/ FLOOR", "RAY", "× RAY"]);
+        for column in 2..8 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for figure in &self.figures {
+            let show_one = |value: f64| show(value, figure.unit);
+            table.add_row([
+                figure.name.clone(),
+                figure.variant.to_string(),
+                show_one(figure.value),
+                figure
+                    .range
+                    .map(|(least, most)| format!("{} to {}", show_one(least), show_one(most)))
+                    .unwrap_or_default(),
+                figure.floor.map(|(_, floor)| show_one(floor)).unwrap_or_default(),
+                figure.times_floor().map(|times| format!("{times:.2}")).unwrap_or_default(),
+                figure.peer.map(show_one).unwrap_or_default(),
+                figure.times_peer().map(|times| format!("{times:.1}")).unwrap_or_default(),
+            ]);
+        }
+        table
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| format!("cannot write `{}`: {error}", path.display());
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        std::fs::write(path, text).map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// `bench/end_to_end.json` in the target folder.
+pub(crate) fn default_path() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench").join("end_to_end.json")
+}
+
+fn show(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanoseconds if value >= 1e9 => format!("{:.2} s", value / 1e9),
+        Unit::Nanoseconds if value >= 1e6 => format!("{:.2} ms", value / 1e6),
+        Unit::Nanoseconds => format!("{:.2} µs", value / 1e3),
+        Unit::PerSecond => format!("{value:.0}/s"),
+        Unit::Bytes if value >= 1048576.0 => format!("{:.2} MiB", value / 1048576.0),
+        Unit::Bytes => format!("{value:.0} B"),
+    }
+}
+
+/// The value below which `percent` of the values are, by nearest rank.
+pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// The least and the greatest.
+pub(crate) fn range(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
+}
+
+pub(crate) fn nanos(duration: Duration) -> f64 {
+    duration.as_nanos() as f64
+}
