@@ -7,7 +7,7 @@ use crate::protocol::{
     AttemptResult, CancelReport, Lease, TaskList, TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
 };
 use crate::scheduler::{self, Candidate};
-use crate::spool::ClaimState;
+use crate::spool::{CLAIM_COUNT, ClaimState};
 use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit, WorkerId};
 
 use super::state::{DriverId, Ended, Ending, Grant, Now, Progress, State, TargetIndex, Task, Worker, WorkerPhase};
@@ -390,6 +390,10 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
             must_be_alone: task.must_be_alone,
         };
         if !scheduler::fits(worker.load, candidate) {
+            break;
+        }
+        // The ring has room for this many numbers from the oldest lease on; those taken back in between have used some.
+        if worker.leases.front().is_some_and(|oldest| worker.next_lease - oldest.number >= CLAIM_COUNT as u64) {
             break;
         }
         state.queue.pop_front();

@@ -235,6 +235,31 @@ fn a_worker_is_topped_up_when_half_of_its_leases_are_done() {
 }
 
 #[test]
+fn a_worker_behind_is_never_granted_a_lease_whose_place_in_the_ring_is_taken() {
+    let mut story = Story::with_workers(2);
+    story.measure(3_000);
+    story.submit(2);
+    let (behind, ahead) = match story.schedule()[0].0 {
+        1 => (1, 2),
+        _ => (2, 1),
+    };
+    // One worker stays in its first task; the other does its own work, and what is taken back from the first for it.
+    story.claim(behind, 0);
+    for _ in 0..30 {
+        story.submit(200);
+        story.schedule();
+        while let Some(lease) = story.state.workers[&WorkerId(ahead)].leases.front().map(|grant| grant.number) {
+            story.claim(ahead, lease);
+            story.result(ahead, lease, 3_000);
+            story.schedule();
+        }
+        let worker = &story.state.workers[&WorkerId(behind)];
+        assert_eq!(worker.leases[0].number, 0);
+        assert!(worker.next_lease <= CLAIM_COUNT as u64, "lease {} is in the place of 0", worker.next_lease - 1);
+    }
+}
+
+#[test]
 fn the_worker_used_last_is_used_next() {
     let mut story = Story::with_workers(3);
     story.submit(1);
