@@ -62,7 +62,7 @@ pub struct Overrides {
 pub struct Settings {
     /// How many workers run: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
     pub num_workers: u32,
-    /// The folder of the session: sockets, journal, spools, logs. By default [`default_temp_dir`].
+    /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
     pub temp_dir: PathBuf,
     /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
     pub spans_dir: PathBuf,

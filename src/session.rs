@@ -171,7 +171,7 @@ impl Session {
         Ok(listener)
     }
 
-    /// The spools that dead sessions of this place left behind, with the folder of each session.
+    /// The spools that dead sessions of this place left behind.
     pub fn leavings(&self) -> Vec<PathBuf> {
         self.other_sessions()
             .iter()
