@@ -36,7 +36,7 @@ fn build_once() -> Result<(), String> {
         .write(true)
         .open(folder.join("modules-built-for"))
         .map_err(|error| error.to_string())?;
-    mark.lock().map_err(|error| error.to_string())?;
+    rustix::fs::flock(&mark, rustix::fs::FlockOperation::LockExclusive).map_err(|error| error.to_string())?;
     let run_id = std::env::var("NEXTEST_RUN_ID").ok();
     let mut built_for = String::new();
     mark.read_to_string(&mut built_for).map_err(|error| error.to_string())?;

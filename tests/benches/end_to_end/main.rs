@@ -57,8 +57,11 @@ const FULL: Effort = Effort {
 const QUICK: Effort =
     Effort { starts: 2, submits: 3, spawns: 10, tasks: 2_000, throughput_runs: 1, round_trips: 50, commands: 10 };
 
+/// Measures one thing, and puts it into the report of the run.
+type Measure = fn(&mut Run) -> Result<(), Failure>;
+
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, fn(&mut Run) -> Result<(), Failure>); 5] = [
+const GROUPS: [(&str, Measure); 5] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
