@@ -3,4 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod config;
+mod reports;
 mod start_stop;
+mod submit;

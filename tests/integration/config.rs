@@ -1,0 +1,180 @@
+//! The settings of `tracer start`: each as a flag, in the environment and in `tracer.toml`.
+
+use serde_json::json;
+
+use crate::support::{Cluster, HOOK, module_folder};
+
+/// Copies a library under another name, so that it is found in one place only.
+fn copy_wordcount(folder: &std::path::Path, name: &str) {
+    std::fs::create_dir_all(folder).expect("the folder is ours");
+    std::fs::copy(module_folder().join("libwordcount.so"), folder.join(format!("lib{name}.so"))).expect("it was built");
+}
+
+#[test]
+fn a_file_settles_everything_with_paths_relative_to_itself() {
+    let cluster = Cluster::builder().build();
+    copy_wordcount(&cluster.file("etc/modules"), "renamed");
+    std::fs::write(
+        cluster.file("etc/tracer.toml"),
+        "num_workers = 2\n\
+         temp_dir = '../place'\n\
+         module_path = ['modules']\n\
+         [tracing]\n\
+         startup_hook = 'local_tmp_tracing:setup_tracing'\n\
+         spans_dir = '../spans in a file'\n\
+         required = true\n\
+         hook_timeout = '20s'\n",
+    )
+    .expect("the folder is ours");
+    let mut start = cluster.command(&["start", "--head", "--config", "etc/tracer.toml"]);
+    start.env_remove("TRACER_TEMP_DIR").env_remove("TRACER_SPANS_DIR");
+    cluster.run(start).success();
+    let status = cluster.status();
+    assert_eq!(status["workers"]["wanted"], 2);
+    assert_eq!(status["hook"]["import_string"], HOOK);
+    cluster.submit("renamed:count", &["\"a b\""]).success().stdout("2\n");
+    let spans = crate::support::Spans::read(&cluster.file("spans in a file"));
+    spans.assert_whole(&[]);
+    assert_eq!(spans.len(), 3);
+}
+
+#[test]
+fn the_environment_settles_everything() {
+    let cluster = Cluster::builder().build();
+    copy_wordcount(&cluster.file("modules"), "renamed");
+    let mut start = cluster.command(&["start", "--head"]);
+    start
+        .env("TRACER_NUM_WORKERS", "2")
+        .env("TRACER_TRACING_STARTUP_HOOK", HOOK)
+        .env("TRACER_TRACING_REQUIRED", "true")
+        .env("TRACER_HOOK_TIMEOUT", "20s")
+        .env("TRACER_MODULE_PATH", "modules");
+    cluster.run(start).success();
+    let status = cluster.status();
+    assert_eq!((&status["workers"]["wanted"], &status["hook"]["import_string"]), (&json!(2), &json!(HOOK)));
+    assert_eq!(status["spans_dir"], json!(cluster.spans_dir()));
+    cluster.submit("renamed:count", &["\"a b\""]).success().stdout("2\n");
+    let mut list = cluster.command(&["list", "modules", "--format", "json"]);
+    list.env("TRACER_MODULE_PATH", "modules");
+    assert!(cluster.run(list).success().stdout_text().contains("librenamed.so"));
+}
+
+#[test]
+fn the_environment_may_keep_a_head_in_the_foreground() {
+    let cluster = Cluster::builder().build();
+    let mut start = cluster.start_command(&[]);
+    start.env("TRACER_BLOCK", "1");
+    let mut head = cluster.spawn(start);
+    head.wait_for_stderr("Ctrl-C");
+    assert!(head.is_running());
+    head.signal(rustix::process::Signal::TERM);
+    head.wait().success();
+}
+
+#[test]
+fn a_flag_is_stronger_than_the_environment_and_that_is_stronger_than_the_file() {
+    let cluster = Cluster::builder().build();
+    std::fs::write(cluster.file("tracer.toml"), "num_workers = 1\n[tracing]\nspans_dir = 'from-file'\n")
+        .expect("the folder is ours");
+    let start = |flags: &[&str], environment: &[(&str, &str)]| {
+        let mut start = cluster.command(&["start", "--head"]);
+        start.env("TRACER_CONFIG", "tracer.toml").env_remove("TRACER_SPANS_DIR").args(flags);
+        start.envs(environment.iter().copied());
+        cluster.run(start).success();
+        let status = cluster.status();
+        cluster.stop().success();
+        let spans_dir = status["spans_dir"].as_str().expect("a path").rsplit('/').next().expect("a name").to_owned();
+        (status["workers"]["wanted"].as_u64().expect("a number"), spans_dir)
+    };
+    let environment = [("TRACER_NUM_WORKERS", "2"), ("TRACER_SPANS_DIR", "from-environment")];
+    assert_eq!(start(&[], &[]), (1, "from-file".into()));
+    assert_eq!(start(&[], &environment), (2, "from-environment".into()));
+    assert_eq!(start(&["--num-workers", "3", "--spans-dir", "from-flag"], &environment), (3, "from-flag".into()));
+    std::fs::write(cluster.file("other.toml"), "num_workers = 4\n").expect("the folder is ours");
+    assert_eq!(start(&["--config", "other.toml"], &[("TRACER_SPANS_DIR", "s")]), (4, "s".into()));
+}
+
+#[test]
+fn variables_that_are_set_to_nothing_are_not_set() {
+    let cluster = Cluster::builder().build();
+    let mut start = cluster.command(&["start", "--head"]);
+    for name in [
+        "TRACER_BLOCK",
+        "TRACER_CONFIG",
+        "TRACER_HOOK_TIMEOUT",
+        "TRACER_MODULE_PATH",
+        "TRACER_NUM_WORKERS",
+        "TRACER_TRACING_REQUIRED",
+        "TRACER_TRACING_STARTUP_HOOK",
+    ] {
+        start.env(name, "");
+    }
+    cluster.run(start).success();
+    assert_eq!(cluster.status()["hook"], json!(null));
+    let mut stop = cluster.command(&["stop"]);
+    stop.env("TRACER_GRACE_PERIOD", "");
+    cluster.run(stop).success();
+}
+
+#[test]
+fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
+    let cluster = Cluster::builder().build();
+    let cases = [
+        ("num_worker = 2\n", "tracer.toml:1: unknown key `num_worker`\n(hint: did you mean `num_workers`?)"),
+        (
+            "\n[tracing]\nhook = 'a:b'\n",
+            "tracer.toml:3: unknown key `tracing.hook`; known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`",
+        ),
+        ("num_workers = 'two'\n", "tracer.toml:1: `num_workers`: expected an integer, found a string"),
+        ("num_workers = 0\n", "tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),
+    ];
+    for (text, message) in cases {
+        std::fs::write(cluster.file("tracer.toml"), text).expect("the folder is ours");
+        let run = cluster.start_head(&["--config", "tracer.toml"]).status(2).stdout("");
+        assert_eq!(run.stderr_text(), format!("error: {message}\n"));
+    }
+    cluster
+        .start_head(&["--config", "missing.toml"])
+        .status(2)
+        .stderr("error: cannot read the configuration file `missing.toml`: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_before_anything_starts() {
+    let cluster = Cluster::builder().build();
+    let cases: [(&[&str], &str); 8] = [
+        (&["--num-workers", "0"], "error: `--num-workers`: expected a number from 1 to 1024, found 0\n"),
+        (&["--num-workers", "1025"], "error: `--num-workers`: expected a number from 1 to 1024, found 1025\n"),
+        (&["--num-workers", "two"], "error: invalid value 'two' for '--num-workers <N>': "),
+        (&["--num-workers=-1"], "error: invalid value '-1' for '--num-workers <N>': "),
+        (&["--hook-timeout", "0"], "error: `--hook-timeout`: expected a duration above zero, found 0\n"),
+        (&["--hook-timeout", "soon"], "expected a duration such as `500ms`, `10s` or `2m`, found `soon`\n"),
+        (&["--tracing-required=maybe"], "error: invalid value 'maybe' for '--tracing-required"),
+        (&["--num-worker", "2"], "error: unexpected argument '--num-worker' found\n"),
+    ];
+    for (arguments, message) in cases {
+        let mut start = cluster.command(&["start", "--head"]);
+        start.args(arguments);
+        cluster.run(start).status(2).stdout("").stderr_contains(message);
+    }
+    for (name, value) in [("TRACER_NUM_WORKERS", "two"), ("TRACER_HOOK_TIMEOUT", "0"), ("TRACER_TRACING_REQUIRED", "maybe")] {
+        let mut start = cluster.command(&["start", "--head"]);
+        start.env(name, value);
+        cluster.run(start).status(2).stdout("");
+    }
+    assert!(!cluster.temp_dir().exists(), "nothing was begun");
+}
+
+#[test]
+fn a_hook_that_cannot_be_used_is_refused_before_anything_starts() {
+    let cluster = Cluster::builder().build();
+    cluster.start_head(&["--tracing-startup-hook", "nope"]).status(4).stdout("").stderr(
+        "error: a tracing hook is named `module:attribute`, but got `nope`\n\
+         (hint: for example `local_tmp_tracing:setup_tracing`)\n",
+    );
+    cluster
+        .start_head(&["--tracing-startup-hook", "local_tmp_tracing:setup_tracin"])
+        .status(4)
+        .stderr_contains("has no hook `setup_tracin`; it has `setup_tracing`\nDid you mean `setup_tracing`?\n");
+    assert!(!cluster.temp_dir().exists(), "nothing was begun");
+}
