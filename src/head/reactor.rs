@@ -177,6 +177,9 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
     end_task(state, effects, grant.task, ended);
 }
 
+/// The [`WorkerExit::error_type`] of a process that ended without an error.
+const EXITED_WELL: &str = "exit:0";
+
 /// How a worker process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerExit {
@@ -233,11 +236,14 @@ pub fn on_worker_exited(
             Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns }.to_string()
         }
         Some(Ending::Cancelled { .. }) => Failure::Cancelled.to_string(),
+        // It ended in good order, and what it had not ended itself is what task code forgot.
+        Some(Ending::Stopped) if exit.error_type == EXITED_WELL => "it was still open when the worker ended".to_owned(),
         _ => format!("the worker {}", exit.cause),
     };
     let error_type = match &worker.ending {
         Some(Ending::TimedOut { .. }) => "timeout".to_owned(),
         Some(Ending::Cancelled { .. }) => "cancelled".to_owned(),
+        Some(Ending::Stopped) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
         _ => exit.error_type.clone(),
     };
     let mut loss = Loss { error_type, description, attempts: Vec::new() };

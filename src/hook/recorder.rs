@@ -241,8 +241,8 @@ impl Recorder {
         .map(drop)
     }
 
-    /// Delivers what is queued, and ends the hook's tracing. After it, nothing is left for others to finish when
-    /// it succeeds, and the spool's file is removed.
+    /// Delivers what is queued, and ends the hook's tracing. When it succeeds and no span is open, nothing is left for others
+    /// to finish, and the spool's file is removed.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), String> {
         let committed = self.commit();
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
@@ -254,7 +254,9 @@ impl Recorder {
                 .map_or(abi::STATUS_OK, |shutdown| unsafe { shutdown(recorder.hook.data, timeout, error) })
         });
         let outcome = committed.and(status.map(drop));
-        if let (Some(spool), Ok(())) = (self.spool, &outcome) {
+        if let (Some(spool), Ok(())) = (self.spool, &outcome)
+            && !spool.has_open_spans()
+        {
             spool.remove();
         }
         outcome

@@ -233,6 +233,12 @@ impl Spool {
         }
     }
 
+    /// Whether a span is open, which nobody but whoever finishes this spool can end once the process is gone.
+    pub fn has_open_spans(&self) -> bool {
+        let slots = self.slots();
+        slots.free.len() + slots.ended.len() < SLOT_COUNT
+    }
+
     /// Removes the file: this process has nothing left that someone else would have to finish.
     pub fn remove(&self) {
         // A file that stays is drained and removed by the head.
