@@ -207,10 +207,15 @@ fn occupied(error: SessionError) -> CommandError {
 }
 
 fn no_worker(settings: &HeadSettings, reason: &str) -> CommandError {
-    let blame = |hook: &HookChoice| format!("\n(hint: hook `{}` runs in each of them)", hook.import_string);
     let exit_code = if settings.hook.is_some() { exit::HOOK_REFUSED } else { exit::FAILED };
-    let text = format!("no worker got ready: {reason}{}", settings.hook.as_ref().map(blame).unwrap_or_default());
-    CommandError::new(exit_code, text)
+    // What workers wrote before they died is in the logs, which outlive the session.
+    let logs = settings.temp_dir.join("sessions");
+    let hint = if reason.contains("\n(hint:") {
+        String::new()
+    } else {
+        format!("\n(hint: what they wrote is in `{}`)", logs.display())
+    };
+    CommandError::new(exit_code, format!("the head gives up: {reason}{hint}"))
 }
 
 /// What the head in the background tells the command that started it.

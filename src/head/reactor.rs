@@ -290,9 +290,13 @@ pub fn on_worker_exited(
         state.failed_starts += 1;
         let reason = match worker.ending {
             Some(Ending::StartTimedOut) => "did not get ready in time".to_owned(),
-            Some(Ending::HookFailed) => worker.hook_failure.unwrap_or_default(),
+            Some(Ending::HookFailed) => worker.hook_failure.clone().unwrap_or_default(),
             _ => exit.cause.clone(),
         };
+        if state.is_hook_required && !state.has_started && worker.ending == Some(Ending::HookFailed) {
+            let message = format!("tracing is required, but the hook failed in a worker: {reason}");
+            give_up(state, effects, message, now);
+        }
         give_up_if_hopeless(state, effects, &reason, now);
     }
     Some(loss)
@@ -303,7 +307,13 @@ fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &s
     if state.failed_starts < FAILED_STARTS_LIMIT || state.no_worker.is_some() {
         return;
     }
-    let message = format!("{} workers in a row did not get ready; the last one: {reason}", state.failed_starts);
+    let blame = state.hook.as_ref().map(|hook| format!(" (hook `{hook}` runs in each)")).unwrap_or_default();
+    let message = format!("{} workers in a row did not get ready{blame}; the last one: {reason}", state.failed_starts);
+    give_up(state, effects, message, now);
+}
+
+/// Starts no worker from now on.
+fn give_up(state: &mut State, effects: &mut impl Effects, message: String, now: Now) {
     effects.log(format!("no more workers are started: {message}"));
     state.no_worker = Some(message);
     fail_if_no_worker(state, effects, now);

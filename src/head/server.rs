@@ -218,11 +218,11 @@ impl Server {
         };
         world.watch(listener.as_fd(), Source::Listener)?;
         world.watch(signals.as_fd(), Source::Signal)?;
+        let hook = world.settings.hook.as_ref();
+        let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
+        state.hook = hook.map(|hook| hook.import_string.clone());
         Ok(Server {
-            state: State::new(
-                world.settings.num_workers,
-                world.settings.hook.as_ref().is_some_and(|hook| hook.is_required),
-            ),
+            state,
             world,
             listener,
             signals,
@@ -602,6 +602,7 @@ impl Server {
             return;
         }
         self.has_said_started = true;
+        self.state.has_started = true;
         let started = Started {
             head_pid: std::process::id(),
             session_dir: self.world.session_dir.clone(),
@@ -611,7 +612,8 @@ impl Server {
             no_worker: self.state.no_worker.clone(),
         };
         on_started(&started, &self.world.session_dir);
-        if self.state.no_worker.is_some() && started.workers_ready == 0 {
+        // Also when some are ready: whoever asked for more is told that it did not start, and waits for this end.
+        if self.state.no_worker.is_some() {
             let now = self.now();
             self.begin_stop(None, Duration::ZERO, true, now);
         }
@@ -653,8 +655,7 @@ impl Server {
         let hook_failures = self.hook_failures();
         let mut warnings = Vec::new();
         if let Some(reason) = &self.state.no_worker {
-            let blame = settings.hook.as_ref().map(|hook| format!("; hook `{}` is loaded by each", hook.import_string));
-            warnings.push(format!("no worker is started any more: {reason}{}", blame.unwrap_or_default()));
+            warnings.push(format!("no worker is started any more: {reason}"));
         }
         if let Some(first) = hook_failures.first() {
             warnings.push(format!(

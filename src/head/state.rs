@@ -41,8 +41,12 @@ pub struct State {
     pub counts: protocol::TaskCounts,
     /// How many workers there should be; those that die are replaced.
     pub workers_wanted: usize,
+    /// The hook that runs in every worker, as `module:attribute`, so that it can be named when workers do not get ready.
+    pub hook: Option<String>,
     /// Whether a worker whose hook failed must not run tasks.
     pub is_hook_required: bool,
+    /// Whether the head has said that it has started. Until then a hook that is required and fails is the end of it.
+    pub has_started: bool,
     /// Workers that ended before the head was to stop, those included that it killed for a task's sake.
     pub workers_lost: u64,
     /// The id of the next worker. Ids are not used again.
@@ -280,7 +284,9 @@ impl State {
             ended_bytes: 0,
             counts: protocol::TaskCounts::default(),
             workers_wanted,
+            hook: None,
             is_hook_required,
+            has_started: false,
             workers_lost: 0,
             next_worker: 1,
             failed_starts: 0,

@@ -107,7 +107,10 @@ fn call(hook: &abi::Hook, place: &str, name: &str) -> Result<Table, HookError> {
     // SAFETY: the module passed the staircase; everything is lent for the call.
     let status = unsafe { on_setup(hook, &mut table, &mut error) };
     let filled = error.filled();
-    let reason = String::from_utf8_lossy(&reason[..filled]).into_owned();
+    let reason = match String::from_utf8_lossy(&reason[..filled]).into_owned() {
+        silence if silence.trim().is_empty() => "it did not say why".to_owned(),
+        reason => reason,
+    };
     match status {
         abi::STATUS_OK if table.is_null() => Err(failed("it returned no tracing, and no error".into())),
         abi::STATUS_OK => Ok(Table(table)),
