@@ -5,5 +5,6 @@ mod support;
 
 mod config;
 mod reports;
+mod spans;
 mod start_stop;
 mod submit;
