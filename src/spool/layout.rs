@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Leases a worker may hold at once, counting those taken back that it has not passed yet.
 pub const CLAIM_COUNT: usize = 1024;
@@ -170,6 +170,9 @@ impl Mapping {
         let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
         let base = unsafe { mmap(std::ptr::null_mut(), FILE_SIZE, flags.0, flags.1, &file, 0)? };
+        // The file is one big hole of which a few pages are ever used; reading ahead would fill the others with zeroes.
+        // SAFETY: it was mapped just now with this size, and the advice changes no contents. A kernel that does not take it is only slower.
+        let _ = unsafe { madvise(base, FILE_SIZE, Advice::Random) };
         let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
         Ok(Mapping { base, _file: file })
     }
