@@ -20,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
 
@@ -34,11 +35,16 @@ use crate::protocol::{
 };
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
-use crate::task::{CommandSpec, Envelope, Failure, FunctionSpec, Outcome, TaskId, TaskSpec, TraceLink};
+use crate::task::{
+    CommandSpec, Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskId, TaskSpec, TraceLink,
+};
 use crate::value::{self, ValueError};
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
+/// After so many submissions a driver looks at what has arrived: often enough that there is a slot in the spool for every
+/// span that waits for its submission to be accepted, and that the head need not keep much.
+const LOOK_EVERY: u64 = 1024;
 /// Bytes of submissions that are sent together.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -53,6 +59,8 @@ pub struct Driver {
     /// Envelopes that were not sent yet, each with its length before it.
     batch: Vec<u8>,
     batch_first_tag: u64,
+    /// The next tag when it was last looked at what had arrived.
+    looked_at_tag: u64,
     /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags.
     producers: VecDeque<ActiveSpan>,
     /// Ends of tasks that nobody has asked for yet.
@@ -65,12 +73,13 @@ pub struct Driver {
 }
 
 /// The tracing of this process, and the context that submissions belong to.
-#[derive(Default)]
 struct DriverTracing {
     recorder: Option<&'static Recorder>,
     carrier: Carrier,
     is_carrier_remote: bool,
-    names: HashMap<String, String>,
+    names: SpanNameTable,
+    /// Asking for it takes a system call each time.
+    pid: u32,
 }
 
 /// A task that was submitted. It names the task for its driver only.
@@ -276,11 +285,18 @@ impl Driver {
             stream,
             inbox,
             welcome,
-            tracing: DriverTracing::default(),
+            tracing: DriverTracing {
+                recorder: None,
+                carrier: Carrier::default(),
+                is_carrier_remote: false,
+                names: SpanNameTable::new(names::REMOTE_SUFFIX),
+                pid: std::process::id(),
+            },
             next_tag: 0,
             next_query: 0,
             batch: Vec::new(),
             batch_first_tag: 0,
+            looked_at_tag: 0,
             producers: VecDeque::new(),
             finished: HashMap::new(),
             accepted: HashMap::new(),
@@ -385,6 +401,10 @@ impl Driver {
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
         if is_full {
             self.send()?;
+            if self.next_tag - self.looked_at_tag >= LOOK_EVERY {
+                self.looked_at_tag = self.next_tag;
+                self.receive_what_is_there()?;
+            }
         }
         Ok(task)
     }
@@ -469,6 +489,18 @@ impl Driver {
         self.stream.try_clone()
     }
 
+    /// Takes in what has arrived, without waiting. So spans of accepted submissions end, and their slots in the spool are free
+    /// again, while a driver submits and submits.
+    fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
+        let mut wanted = [PollFd::new(&self.stream, PollFlags::IN)];
+        match poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(0) => Ok(()),
+            Ok(_) => self.receive(),
+            // It is asked again with the next batch, and by whoever waits.
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Reads once from the head and takes in what has arrived.
     fn receive(&mut self) -> Result<(), DriverError> {
         read(&mut self.inbox, &mut self.stream)?;
@@ -540,33 +572,26 @@ fn read(inbox: &mut FrameBuffer, stream: &mut UnixStream) -> Result<(), DriverEr
 impl DriverTracing {
     fn start_producer(&mut self, spec: &TaskSpec<'_>, task_name: &str, welcome: &Welcome) -> Option<ActiveSpan> {
         let recorder = self.recorder?;
-        let target = spec.target();
-        // Driver after driver submits the same few functions.
-        if !self.names.contains_key(&target) {
-            if self.names.len() > 1024 {
-                self.names.clear();
-            }
-            self.names.insert(target.clone(), format!("{target} {}", names::REMOTE_SUFFIX));
-        }
+        let span_names = self.names.of(spec);
         let remote = match spec {
             TaskSpec::Function(_) => names::REMOTE_FUNCTION,
             TaskSpec::Command(_) => names::REMOTE_COMMAND,
         };
         let attributes = [
             (names::REMOTE, Attribute::Str(remote)),
-            (names::FUNCTION, Attribute::Str(&target)),
-            (names::PID, std::process::id().into()),
+            (names::FUNCTION, Attribute::Str(&span_names.target)),
+            (names::PID, self.pid.into()),
             (names::JOB_ID, welcome.job_id.0.into()),
             (names::NODE_ID, Attribute::Str(&welcome.node_id)),
             (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
             (names::MESSAGING_OPERATION_TYPE, "send".into()),
             (names::MESSAGING_OPERATION_NAME, "send".into()),
-            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&target)),
+            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&span_names.target)),
             (names::TASK_NAME, Attribute::Str(task_name)),
         ];
         let known = if task_name.is_empty() { &attributes[..attributes.len() - 1] } else { &attributes[..] };
         Some(recorder.start(&SpanRequest {
-            name: &self.names[&target],
+            name: &span_names.span,
             kind: abi::SPAN_KIND_PRODUCER,
             parent: self.carrier.trace_context.as_ref(),
             is_parent_remote: self.is_carrier_remote,

@@ -15,7 +15,7 @@ use crate::names;
 use crate::propagation::{Carrier, TraceContext, TraceParent};
 use crate::protocol::{AttemptResult, Lease};
 use crate::spool::Spool;
-use crate::task::{Envelope, Failure, FunctionSpec, Outcome, TaskSpec, WorkerId};
+use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskSpec, WorkerId};
 
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
@@ -24,14 +24,17 @@ pub(super) struct Attempts {
     search: SearchPath,
     worker: WorkerId,
     node_id: String,
+    /// Asking for it takes a system call each time.
+    pid: u32,
+    names: SpanNameTable,
     modules: HashMap<String, Module>,
-    functions: HashMap<(String, String), Function>,
+    /// By module and function, so that a look-up needs no text of its own. As modules are, they are kept for good.
+    functions: HashMap<Box<str>, HashMap<Box<str>, &'static Function>>,
     /// CPU time at the end of the last attempt, which is the start of the next.
     cpu_time_ns: u64,
 }
 
 /// A function that was called before, with what its spans have in common.
-#[derive(Clone)]
 struct Function {
     task: LoadedTask,
     code: (String, String, u32),
@@ -51,6 +54,8 @@ impl Attempts {
             search,
             worker,
             node_id,
+            pid: std::process::id(),
+            names: SpanNameTable::new(names::REMOTE_WORKER_SUFFIX),
             modules: HashMap::new(),
             functions: HashMap::new(),
             cpu_time_ns: of_this_process().cpu_time_ns,
@@ -146,10 +151,9 @@ impl Attempts {
     }
 
     /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.
-    fn load(&mut self, function: &FunctionSpec<'_>) -> Result<Function, String> {
-        let key = (function.module.to_owned(), function.function.to_owned());
-        if let Some(known) = self.functions.get(&key) {
-            return Ok(known.clone());
+    fn load(&mut self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
+        if let Some(&known) = self.functions.get(function.module).and_then(|module| module.get(function.function)) {
+            return Ok(known);
         }
         let module = match self.modules.get(function.module) {
             Some(&module) => module,
@@ -157,21 +161,21 @@ impl Attempts {
         };
         self.modules.insert(function.module.into(), module);
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
-        let found = Function { task, code: task.code() };
-        self.functions.insert(key, found.clone());
+        let found: &'static Function = Box::leak(Box::new(Function { task, code: task.code() }));
+        self.functions.entry(function.module.into()).or_default().insert(function.function.into(), found);
         Ok(found)
     }
 
     fn start_span(
-        &self,
+        &mut self,
         recorder: &'static Recorder,
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         parent: Option<&TraceContext>,
         started_unix_nano: u64,
     ) -> ActiveSpan {
-        let target = envelope.spec.target();
-        let name = format!("{target} {}", names::REMOTE_WORKER_SUFFIX);
+        let span_names = self.names.of(&envelope.spec);
+        let target = &span_names.target;
         let task_id = lease.task.to_string();
         let remote = match envelope.spec {
             TaskSpec::Function(_) => names::REMOTE_FUNCTION,
@@ -179,8 +183,8 @@ impl Attempts {
         };
         let attributes = [
             (names::REMOTE, Attribute::Str(remote)),
-            (names::FUNCTION, Attribute::Str(&target)),
-            (names::PID, std::process::id().into()),
+            (names::FUNCTION, Attribute::Str(target)),
+            (names::PID, self.pid.into()),
             (names::JOB_ID, lease.job.0.into()),
             (names::TASK_ID, lease.task.0.into()),
             (names::WORKER_ID, self.worker.0.into()),
@@ -190,13 +194,13 @@ impl Attempts {
             (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
             (names::MESSAGING_OPERATION_TYPE, "process".into()),
             (names::MESSAGING_OPERATION_NAME, "process".into()),
-            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&target)),
+            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(target)),
             (names::MESSAGING_MESSAGE_ID, Attribute::Str(&task_id)),
             (names::TASK_NAME, Attribute::Str(envelope.name)),
         ];
         let known = if envelope.name.is_empty() { &attributes[..attributes.len() - 1] } else { &attributes[..] };
         recorder.start(&SpanRequest {
-            name: &name,
+            name: &span_names.span,
             kind: abi::SPAN_KIND_CONSUMER,
             parent,
             is_parent_remote: true,
