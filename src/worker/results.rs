@@ -9,7 +9,7 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fault;
 use crate::hook::Recorder;
@@ -36,8 +36,10 @@ pub(super) struct Results {
 struct Batch {
     body: Vec<u8>,
     has_thread: bool,
-    /// Whether more tasks follow before the batch is sent anyway.
-    may_linger: bool,
+    /// Since when the batch waits for tasks that follow; none when it is sent anyway.
+    lingers_since: Option<Instant>,
+    /// Whether the thread sleeps until something lingers. While it watches a batch, it need not be told of the next.
+    is_thread_asleep: bool,
 }
 
 impl Results {
@@ -50,8 +52,8 @@ impl Results {
         let mut batch = lock(&self.batch);
         result.put(&mut batch.body);
         let is_full = batch.body.len() >= BATCH_BYTES;
-        if more_follows && !is_full && !batch.may_linger {
-            batch.may_linger = true;
+        if more_follows && !is_full && batch.lingers_since.is_none() {
+            batch.lingers_since = Some(Instant::now());
             if !batch.has_thread {
                 let results = Arc::clone(self);
                 // Without the thread results may wait for a whole lease; they are not lost.
@@ -60,7 +62,9 @@ impl Results {
                     .spawn(move || results.send_late())
                     .is_ok();
             }
-            self.waiting.notify_one();
+            if std::mem::take(&mut batch.is_thread_asleep) {
+                self.waiting.notify_one();
+            }
         }
         drop(batch);
         if is_full {
@@ -74,7 +78,7 @@ impl Results {
         let mut stream = lock(&self.stream);
         let body = {
             let mut batch = lock(&self.batch);
-            batch.may_linger = false;
+            batch.lingers_since = None;
             std::mem::take(&mut batch.body)
         };
         if body.is_empty() {
@@ -97,19 +101,24 @@ impl Results {
 
     /// Sends, again and again, what has waited for long enough.
     fn send_late(&self) {
+        let mut batch = lock(&self.batch);
         loop {
-            let mut batch = lock(&self.batch);
-            while !batch.may_linger {
+            let Some(since) = batch.lingers_since else {
+                batch.is_thread_asleep = true;
                 batch = self.waiting.wait(batch).unwrap_or_else(PoisonError::into_inner);
-            }
-            let (batch, timeout) = self
-                .waiting
-                .wait_timeout_while(batch, LINGER, |batch| batch.may_linger)
-                .unwrap_or_else(PoisonError::into_inner);
-            drop(batch);
-            if timeout.timed_out() {
-                // A broken connection is found again by the main thread's next read.
-                let _ = self.send();
+                continue;
+            };
+            match LINGER.checked_sub(since.elapsed()) {
+                // The batch may have left by then, and another one linger: that one is looked at again.
+                Some(rest) if !rest.is_zero() => {
+                    (batch, _) = self.waiting.wait_timeout(batch, rest).unwrap_or_else(PoisonError::into_inner);
+                }
+                _ => {
+                    drop(batch);
+                    // A broken connection is found again by the main thread's next read.
+                    let _ = self.send();
+                    batch = lock(&self.batch);
+                }
             }
         }
     }
