@@ -94,7 +94,7 @@ enum Command {
     Head,
     /// A worker, as the head runs it
     #[command(hide = true)]
-    Worker { session_dir: PathBuf, worker: WorkerId },
+    Worker { session_dir: PathBuf, worker: WorkerId, head_pid: u32 },
 }
 
 /// Takes a path that may be empty: a variable that is set to nothing counts as not set.
@@ -186,7 +186,7 @@ pub fn main() -> ExitCode {
         Command::Hooks(args) => hooks::run(&args),
         Command::Modules(args) => modules::run(&args),
         Command::Head => start::run_head(),
-        Command::Worker { session_dir, worker } => crate::worker::run(&session_dir, worker)
+        Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
     };

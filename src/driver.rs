@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
 
+use crate::attempt_span::remote;
 use crate::fault;
 use crate::hook::{ActiveSpan, Attribute, HookError, Recorder, SpanRequest, now_unix_nano, run_hook};
 use crate::names;
@@ -35,9 +36,7 @@ use crate::protocol::{
 };
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
-use crate::task::{
-    CommandSpec, Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskId, TaskSpec, TraceLink,
-};
+use crate::task::{CommandSpec, Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskId, TaskSpec, TraceLink};
 use crate::value::{self, ValueError};
 
 /// Submissions that are sent together.
@@ -65,11 +64,11 @@ pub struct Driver {
     producers: VecDeque<ActiveSpan>,
     /// Ends of tasks that nobody has asked for yet.
     finished: HashMap<u64, Finished>,
-    accepted: HashMap<u64, TaskId>,
+    /// Which ids submissions got, as ranges in the order of their tags; adjacent ones are joined.
+    accepted: Vec<Accepted>,
     replies: HashMap<u64, Reply>,
-    events: VecDeque<Event>,
-    /// Whether acknowledgements and output are kept for [`next_event`](Driver::next_event).
-    keeps_events: bool,
+    /// Output of tasks whose output is wanted, until they are followed.
+    outputs: VecDeque<TaskOutput>,
 }
 
 /// The tracing of this process, and the context that submissions belong to.
@@ -82,8 +81,8 @@ struct DriverTracing {
     pid: u32,
 }
 
-/// A task that was submitted. It names the task for its driver only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A task that was submitted. It names the task for its driver only, and is given up for the outcome, which there is once.
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct TaskHandle {
     tag: u64,
 }
@@ -103,38 +102,17 @@ impl Drop for Driver {
     }
 }
 
-/// What a driver is told.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// The head has taken a task in. Submissions are accepted in their order.
-    Accepted {
-        /// Which submission.
-        task: TaskHandle,
-        /// The id that the task got.
-        id: TaskId,
-    },
-    /// A task that was submitted with [`wants_output`](SubmitRequest::wants_output) has written something.
-    Output {
-        /// Which task.
-        id: TaskId,
-        /// The worker that runs it.
-        worker_pid: u32,
-        /// Where it wrote it to.
-        stream: Stream,
-        /// What it wrote: of any encoding, and cut at any place.
-        bytes: Vec<u8>,
-    },
-    /// A task has ended. It has been accepted before.
-    Finished {
-        /// Which submission.
-        task: TaskHandle,
-        /// Which task.
-        id: TaskId,
-        /// The last attempt that a worker was given, from 1; 0 when none was.
-        attempt: u32,
-        /// How it ended.
-        outcome: Outcome,
-    },
+/// Something that a task has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskOutput {
+    /// Which task.
+    pub id: TaskId,
+    /// The worker that runs it.
+    pub worker_pid: u32,
+    /// Where it wrote it to.
+    pub stream: Stream,
+    /// What it wrote: of any encoding, and cut at any place.
+    pub bytes: Vec<u8>,
 }
 
 /// Why a driver cannot go on.
@@ -252,7 +230,7 @@ pub struct SubmitRequest<'a> {
     pub name: &'a str,
     /// The longest an attempt may run; none for no limit.
     pub run_limit: Option<Duration>,
-    /// Whether [`Event::Output`] is wanted.
+    /// Whether [`Driver::follow`] gets what it writes. Such a task has its worker for itself.
     pub wants_output: bool,
 }
 
@@ -299,10 +277,9 @@ impl Driver {
             looked_at_tag: 0,
             producers: VecDeque::new(),
             finished: HashMap::new(),
-            accepted: HashMap::new(),
+            accepted: Vec::new(),
             replies: HashMap::new(),
-            events: VecDeque::new(),
-            keeps_events: false,
+            outputs: VecDeque::new(),
         })
     }
 
@@ -324,8 +301,7 @@ impl Driver {
         }
         let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
         // Without a spool the spans are recorded all the same; they only do not survive this process.
-        let spool: Option<&'static Spool> =
-            Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
+        let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let limit = Duration::from_millis(hook.timeout_ms);
         let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &self.welcome.spans_dir, spool);
         *of_process = run.recorder;
@@ -435,8 +411,22 @@ impl Driver {
 
     /// Waits for a task to end, however it ends.
     pub fn wait(&mut self, task: TaskHandle) -> Result<Finished, DriverError> {
+        self.follow(task, |_| ())
+    }
+
+    /// Waits for a task to end, and hands over what it writes until then, if its submission
+    /// [wanted that](SubmitRequest::wants_output).
+    pub fn follow(&mut self, task: TaskHandle, mut take: impl FnMut(TaskOutput)) -> Result<Finished, DriverError> {
         self.send()?;
         loop {
+            if !self.outputs.is_empty()
+                && let Some(id) = self.id_of(&task)
+            {
+                let (own, others) = std::mem::take(&mut self.outputs).into_iter().partition(|output| output.id == id);
+                self.outputs = others;
+                let own: VecDeque<TaskOutput> = own;
+                own.into_iter().for_each(&mut take);
+            }
             if let Some(finished) = self.finished.remove(&task.tag) {
                 return Ok(finished);
             }
@@ -445,27 +435,21 @@ impl Driver {
     }
 
     /// Waits until a task is accepted, and returns its id.
-    pub fn accepted(&mut self, task: TaskHandle) -> Result<TaskId, DriverError> {
-        self.keeps_events = true;
+    pub fn accepted(&mut self, task: &TaskHandle) -> Result<TaskId, DriverError> {
         self.send()?;
         loop {
-            if let Some(&id) = self.accepted.get(&task.tag) {
+            if let Some(id) = self.id_of(task) {
                 return Ok(id);
             }
             self.receive()?;
         }
     }
 
-    /// Waits for the next thing that happens to a task of this driver.
-    pub fn next_event(&mut self) -> Result<Event, DriverError> {
-        self.keeps_events = true;
-        self.send()?;
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(event);
-            }
-            self.receive()?;
-        }
+    fn id_of(&self, task: &TaskHandle) -> Option<TaskId> {
+        let after = self.accepted.partition_point(|range| range.first_tag <= task.tag);
+        let range = &self.accepted[after.checked_sub(1)?];
+        let offset = task.tag - range.first_tag;
+        (offset < range.count.into()).then(|| TaskId(range.first_task.0 + offset))
     }
 
     /// Asks the head something.
@@ -511,42 +495,31 @@ impl Driver {
                 kind::ACCEPTED => {
                     let accepted = Accepted::decode(body)?;
                     for offset in 0..u64::from(accepted.count) {
-                        let id = TaskId(accepted.first_task.0 + offset);
                         if let Some(producer) = self.producers.pop_front() {
-                            finish_producer(producer, id);
+                            finish_producer(producer, TaskId(accepted.first_task.0 + offset));
                         }
-                        if self.keeps_events {
-                            let task = TaskHandle { tag: accepted.first_tag + offset };
-                            self.accepted.insert(task.tag, id);
-                            self.events.push_back(Event::Accepted { task, id });
-                        }
+                    }
+                    match self.accepted.last_mut() {
+                        Some(last) if last.is_followed_by(&accepted) => last.count += accepted.count,
+                        _ => self.accepted.push(accepted),
                     }
                 }
                 kind::FINISHED => {
                     let mut take = Take::new(body);
                     while !take.is_empty() {
                         let finished = Finished::take(&mut take)?;
-                        if self.keeps_events {
-                            self.events.push_back(Event::Finished {
-                                task: TaskHandle { tag: finished.tag },
-                                id: finished.task,
-                                attempt: finished.attempt,
-                                outcome: finished.outcome.clone(),
-                            });
-                        }
                         self.finished.insert(finished.tag, finished);
                     }
                 }
-                kind::OUTPUT if self.keeps_events => {
+                kind::OUTPUT => {
                     let output = Output::decode(body)?;
-                    self.events.push_back(Event::Output {
+                    self.outputs.push_back(TaskOutput {
                         id: output.task,
                         worker_pid: output.worker_pid,
                         stream: output.stream,
                         bytes: output.bytes.to_vec(),
                     });
                 }
-                kind::OUTPUT => {}
                 kind::REPLY => {
                     let (number, reply) = take_value(body)?;
                     self.replies.insert(number, reply);
@@ -573,12 +546,8 @@ impl DriverTracing {
     fn start_producer(&mut self, spec: &TaskSpec<'_>, task_name: &str, welcome: &Welcome) -> Option<ActiveSpan> {
         let recorder = self.recorder?;
         let span_names = self.names.of(spec);
-        let remote = match spec {
-            TaskSpec::Function(_) => names::REMOTE_FUNCTION,
-            TaskSpec::Command(_) => names::REMOTE_COMMAND,
-        };
         let attributes = [
-            (names::REMOTE, Attribute::Str(remote)),
+            (names::REMOTE, Attribute::Str(remote(spec))),
             (names::FUNCTION, Attribute::Str(&span_names.target)),
             (names::PID, self.pid.into()),
             (names::JOB_ID, welcome.job_id.0.into()),

@@ -19,3 +19,4 @@ mod recovery;
 pub(crate) mod server;
 pub mod state;
 mod table;
+mod world;

@@ -56,6 +56,7 @@
 //! * No task argument carries trace context, and no span carries arguments.
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll.
 
+mod attempt_span;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -65,6 +66,7 @@ pub mod exit;
 mod fault;
 pub mod head;
 pub mod hook;
+mod identity;
 pub mod names;
 pub mod propagation;
 pub mod protocol;

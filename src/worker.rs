@@ -30,8 +30,8 @@ use results::Results;
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs a worker until the head tells it to end or is gone.
-pub(crate) fn run(session_dir: &Path, worker: WorkerId) -> Result<(), WorkerError> {
-    usage::die_with_parent().map_err(WorkerError::Orphaned)?;
+pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result<(), WorkerError> {
+    usage::die_with_parent(head_pid).map_err(WorkerError::Orphaned)?;
     let spool_path = session::worker_spool(session_dir, worker);
     let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&spool_path).map_err(WorkerError::Spool)?));
     let mut stream = session::connect(session_dir).map_err(WorkerError::Session)?;

@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -137,19 +138,16 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
         rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty())
             .map_err(io::Error::from)?;
     let wait = limit + CHECK_ALLOWANCE;
-    let timeout =
-        Timespec { tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX), tv_nsec: wait.subsec_nanos().into() };
-    let is_ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0);
+    let (stdout, stderr, is_ended) = read_until_end(&mut child, &pidfd, Instant::now() + wait)?;
     if !is_ended {
         child.kill()?;
     }
     let status = child.wait()?;
-    let (stdout, stderr) = (read_now(child.stdout.take()), read_now(child.stderr.take()));
     if status.success()
-        && let Ok(check) = serde_json::from_slice::<HookCheck>(&stdout)
+        && let Ok(check) = serde_json::from_slice::<HookCheck>(report_in(&stdout))
     {
         // What it says holds for every process, but names the one that tried it out.
-        let description = check.description.replace(&child.id().to_string(), "<pid>");
+        let description = check.description.replace(&format!("/{}.", child.id()), "/<pid>.");
         return Ok(HookCheck { description, ..check });
     }
     let said = String::from_utf8_lossy(&stderr);
@@ -163,16 +161,47 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
     Err(CommandError::new(exit::HOOK_REFUSED, error))
 }
 
-/// Reads what is in a pipe whose writer has ended; a process that it left behind may still hold it open.
-fn read_now(pipe: Option<impl Read + std::os::fd::AsFd>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(mut pipe) = pipe
-        && rustix::io::ioctl_fionbio(&pipe, true).is_ok()
-    {
-        // The error at its end is that nothing more has come.
-        let _ = pipe.read_to_end(&mut bytes);
+/// The report at the end of what the process printed: the hook may have printed something itself.
+fn report_in(stdout: &[u8]) -> &[u8] {
+    let start = stdout.windows(3).rposition(|window| window == b"\n{\n").map_or(0, |feed| feed + 1);
+    &stdout[start..]
+}
+
+/// Reads both outputs of a process until it has ended, and not until they are closed: something that it left behind may hold
+/// them open. False at the end if the deadline came first.
+fn read_until_end(
+    child: &mut Child,
+    pidfd: &OwnedFd,
+    deadline: Instant,
+) -> Result<(Vec<u8>, Vec<u8>, bool), CommandError> {
+    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+    let (mut said, mut complained) = (Vec::new(), Vec::new());
+    for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+        rustix::io::ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
     }
-    bytes
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let mut fds = vec![PollFd::new(pidfd, PollFlags::IN)];
+        fds.extend(stdout.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        fds.extend(stderr.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        let is_timed_out = poll(&mut fds, Some(&timeout)) == Ok(0);
+        let is_ended = !fds[0].revents().is_empty();
+        drop(fds);
+        read_now(&mut stdout, &mut said);
+        read_now(&mut stderr, &mut complained);
+        if is_ended || is_timed_out {
+            return Ok((said, complained, is_ended));
+        }
+    }
+}
+
+/// Reads what is in a pipe, and forgets the pipe at its end.
+fn read_now(pipe: &mut Option<impl Read>, bytes: &mut Vec<u8>) {
+    if pipe.as_mut().is_some_and(|pipe| pipe.read_to_end(bytes).is_ok()) {
+        *pipe = None;
+    }
 }
 
 fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {

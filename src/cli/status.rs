@@ -65,7 +65,8 @@ fn render(status: &StatusReport) -> String {
     let lost = [
         (spans.cut, "attribute, event or link", "did not fit the spool"),
         (spans.unrecorded, "span", "found no room in the spool"),
-        (spans.unwritten, "spool", "could not be written to the span file"),
+        (spans.evicted, "ended span", "left the spool before the hook had delivered them"),
+        (spans.unwritten, "span", "of dead processes could not be written to the span file"),
     ];
     for (count, noun, what) in lost {
         if count > 0 {

@@ -12,7 +12,7 @@ use clap::Subcommand;
 
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, parse_duration};
-use crate::driver::{Driver, DriverError, Event, SubmitRequest, command_spec, split_target};
+use crate::driver::{Driver, DriverError, SubmitRequest, TaskHandle, command_spec, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
@@ -88,6 +88,8 @@ struct CommonArgs {
     format: FormatArgs,
 }
 
+/// Bytes of a line that are shown without waiting for its end.
+const LINE_LIMIT: usize = 8192;
 /// What a hook may take to deliver what it has queued when this process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
@@ -153,12 +155,12 @@ fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
         spec: spec.clone(),
     });
     let outcome = submitted.and_then(|task| {
-        let id = driver.accepted(task)?;
+        let id = driver.accepted(&task)?;
         if common.no_wait {
             return Ok((id, None));
         }
         let interrupts = Interrupts::watch(common.place.temp_dir(), id);
-        let outcome = follow(&mut driver, &spec.short_name(), is_command)?;
+        let outcome = follow(&mut driver, task, &spec.short_name(), is_command)?;
         Ok((id, Some((outcome, interrupts.is_ok_and(|interrupts| interrupts.were_any())))))
     });
     end_job(job, &driver, &outcome);
@@ -204,36 +206,29 @@ fn start_tracing(driver: &mut Driver) {
 }
 
 /// Shows what the task writes, until it ends.
-fn follow(driver: &mut Driver, short_name: &str, is_command: bool) -> Result<Outcome, DriverError> {
-    let mut lines: HashMap<Stream, Vec<u8>> = HashMap::new();
-    loop {
-        match driver.next_event()? {
-            Event::Accepted { .. } => {}
-            Event::Output { worker_pid, stream, bytes, .. } => {
-                if is_command && stream == Stream::Stdout {
-                    report::raw(&bytes);
-                    continue;
-                }
-                let prefix = format!("({short_name} pid={worker_pid}) ");
-                let pending = lines.entry(stream).or_default();
-                pending.extend_from_slice(&bytes);
-                while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
-                    let line: Vec<u8> = pending.drain(..=end).collect();
-                    report::task_line(&prefix, &line[..end]);
-                }
-                // A line without an end, such as a progress bar's, is shown in pieces.
-                if pending.len() > 8192 {
-                    report::task_line(&prefix, &std::mem::take(pending));
-                }
-            }
-            Event::Finished { outcome, .. } => {
-                for (_, rest) in lines.drain().filter(|(_, rest)| !rest.is_empty()) {
-                    report::task_line(&format!("({short_name}) "), &rest);
-                }
-                return Ok(outcome);
-            }
+fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: bool) -> Result<Outcome, DriverError> {
+    let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
+    let show = |pid: u32, line: &[u8]| report::task_line(&format!("({short_name} pid={pid}) "), line);
+    let finished = driver.follow(task, |output| {
+        if is_command && output.stream == Stream::Stdout {
+            return report::raw(&output.bytes);
         }
+        let (pid, text) = pending.entry(output.stream).or_default();
+        *pid = output.worker_pid;
+        text.extend_from_slice(&output.bytes);
+        while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            show(*pid, &line[..end]);
+        }
+        // A line without an end, such as a progress bar's, is shown in pieces.
+        if text.len() > LINE_LIMIT {
+            show(*pid, &std::mem::take(text));
+        }
+    })?;
+    for (pid, rest) in pending.into_values().filter(|(_, rest)| !rest.is_empty()) {
+        show(pid, &rest);
     }
+    Ok(finished.outcome)
 }
 
 /// The id of what was submitted and, when it was waited for, its outcome and whether the wait was interrupted.

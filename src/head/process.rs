@@ -54,6 +54,7 @@ impl WorkerProcess {
             .arg("worker")
             .arg(command.session_dir)
             .arg(command.worker.to_string())
+            .arg(std::process::id().to_string())
             .env(crate::config::SPANS_DIR_VARIABLE, command.spans_dir)
             // So that a task that calls tracer reaches its own head.
             .env(crate::config::TEMP_DIR_VARIABLE, command.temp_dir)
@@ -99,17 +100,31 @@ impl WorkerProcess {
         kill_command(spool);
     }
 
+    /// Waits for the end of a process that was killed, and reaps it.
+    pub(super) fn reap(&mut self) {
+        // It fails only when there is nothing to reap.
+        let _ = self.child.wait();
+    }
+
     /// Reaps the process if it has ended.
     pub(super) fn try_reap(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 }
 
-/// Kills the process group of the command that a dead worker was running. Its leader is the worker's child, so
-/// until the worker's death it could not be reaped by anyone else; the kernel's parent-death signal has usually ended it
-/// already, and this gets what it started.
-pub(super) fn kill_command(spool: &Path) {
-    let group = Story::open(spool).ok().and_then(|story| story.command_group());
+/// Kills the process group of the command that a worker of this head was running when it ended just now. The kernel's
+/// parent-death signal has usually ended the command already, and this gets what it started.
+fn kill_command(spool: &Path) {
+    kill_group(Story::open(spool).ok().and_then(|story| story.command_group()));
+}
+
+/// The same for a spool that a dead head left behind. Time has passed, so the group is killed only if its leader is the very
+/// process that was started: what else has the number by now is not ours.
+pub(super) fn kill_command_left_behind(story: &Story) {
+    kill_group(story.identified_command_group());
+}
+
+fn kill_group(group: Option<u32>) {
     if let Some(group) = group.and_then(|group| Pid::from_raw(i32::try_from(group).ok()?)) {
         let _ = kill_process_group(group, Signal::KILL);
     }

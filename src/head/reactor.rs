@@ -20,6 +20,9 @@ pub trait Effects {
     fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome);
     /// What became of a lease, as the ring of claims has it.
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
+    /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
+    /// running has ended, and its result is on the way.
+    fn running(&self, worker: WorkerId) -> Option<(u64, u64)>;
     /// Takes an unclaimed lease back. False when the worker was faster.
     fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool;
     /// Starts a worker; it will be heard of.
@@ -38,6 +41,8 @@ pub const HISTORY_LIMIT: usize = 10_000;
 pub const HISTORY_BYTES_LIMIT: usize = 64 << 20;
 /// Workers in a row that may die before they are ready.
 pub const FAILED_STARTS_LIMIT: u32 = 3;
+/// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
+const LIVED_NS: u64 = 1_000_000_000;
 /// What a command gets beyond its limit, because its worker ends it with a grace period of its own.
 const COMMAND_GRACE_NS: u64 = 5_000_000_000;
 
@@ -67,7 +72,13 @@ pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, rea
 }
 
 /// A worker's hook has run and it takes leases.
-pub fn on_worker_ready(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, ready: WorkerReady) {
+pub fn on_worker_ready(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    ready: WorkerReady,
+    now: Now,
+) {
     let Some(worker) = state.workers.get_mut(&worker_id) else { return };
     if let Some(reason) = &ready.hook_failure {
         let pid = worker.pid;
@@ -80,9 +91,9 @@ pub fn on_worker_ready(state: &mut State, effects: &mut impl Effects, worker_id:
         effects.kill(worker_id);
         return;
     }
-    state.failed_starts = 0;
     if worker.phase == WorkerPhase::Starting {
         worker.phase = WorkerPhase::Ready;
+        worker.ready_monotonic_ns = Some(now.monotonic_ns);
         // At the front: workers that are warm already come first.
         state.available.insert(0, worker_id);
     }
@@ -209,6 +220,8 @@ pub struct LostAttempt {
     pub attempt: u32,
     /// The driver's job that the task belongs to.
     pub job: JobId,
+    /// When the head accepted the task, in nanoseconds since the Unix epoch.
+    pub submitted_unix_nano: u64,
     /// When the lease was granted, in nanoseconds since the Unix epoch; the nearest that the head knows to the
     /// beginning of the attempt.
     pub granted_unix_nano: u64,
@@ -247,6 +260,7 @@ pub fn on_worker_exited(
         _ => exit.error_type.clone(),
     };
     let mut loss = Loss { error_type, description, attempts: Vec::new() };
+    let running = effects.running(worker_id);
     state.counts.leased -= worker.leases.len();
     let mut unclaimed = Vec::new();
     for grant in &worker.leases {
@@ -259,6 +273,7 @@ pub fn on_worker_exited(
             task: grant.task,
             attempt: task.attempt,
             job: task.job,
+            submitted_unix_nano: task.submitted_unix_nano,
             granted_unix_nano: grant.granted.unix_nano,
             envelope: task.envelope.clone(),
         });
@@ -268,17 +283,23 @@ pub fn on_worker_exited(
             }
             Some(Ending::Cancelled { task }) if *task == grant.task => Failure::Cancelled,
             Some(Ending::Stopped) => Failure::HeadStopped,
-            _ => Failure::WorkerLost {
+            _ if running.is_some_and(|(lease, _)| lease == grant.number) => Failure::WorkerLost {
                 worker_pid: worker.pid,
                 cause: exit.cause.clone(),
                 error_type: exit.error_type.clone(),
             },
+            _ => Failure::WorkerLost {
+                worker_pid: worker.pid,
+                cause: format!("{} after the task had ended and before its result was sent", exit.cause),
+                error_type: exit.error_type.clone(),
+            },
         };
+        let since = running.filter(|&(lease, _)| lease == grant.number).map(|(_, since)| since);
         let ended = Ended {
             outcome: Outcome::Failed(failure),
             worker: Some(worker_id),
             worker_pid: Some(worker.pid),
-            started_unix_nano: Some(grant.granted.unix_nano),
+            started_unix_nano: Some(since.unwrap_or(grant.granted.unix_nano)),
             ended_unix_nano: now.unix_nano,
         };
         end_task(state, effects, grant.task, ended);
@@ -286,7 +307,13 @@ pub fn on_worker_exited(
     for task in unclaimed.into_iter().rev() {
         put_back(state, task);
     }
-    if worker.phase == WorkerPhase::Starting && !was_asked {
+    // A worker that ends as soon as it is ready is no better than one that never gets ready.
+    let has_lived = |worker: &Worker| {
+        worker.ready_monotonic_ns.is_some_and(|ready| now.monotonic_ns.saturating_sub(ready) >= LIVED_NS)
+    };
+    if worker.tasks_ended > 0 || has_lived(&worker) || state.workers.values().any(has_lived) {
+        state.failed_starts = 0;
+    } else if !was_asked && loss.attempts.is_empty() {
         state.failed_starts += 1;
         let reason = match worker.ending {
             Some(Ending::StartTimedOut) => "did not get ready in time".to_owned(),
@@ -337,6 +364,23 @@ fn unstarted(failure: Failure, now: Now) -> Ended {
         started_unix_nano: None,
         ended_unix_nano: now.unix_nano,
     }
+}
+
+/// Ends a task whose lease was taken back from its worker before it was begun.
+fn end_unbegun(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    lease: u64,
+    failure: Failure,
+    now: Now,
+) {
+    let Some(grant) = state.workers.get_mut(&worker_id).and_then(|worker| worker.take_lease(lease)) else { return };
+    state.counts.leased -= 1;
+    if let Some(task) = state.tasks.get_mut(grant.task) {
+        task.attempt -= 1;
+    }
+    end_task(state, effects, grant.task, unstarted(failure, now));
 }
 
 /// Puts a task back at the front of the queue.
@@ -526,6 +570,22 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     next
 }
 
+/// Puts every lease that a worker has not begun back at the front of the queue.
+fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId) {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let mut taken = Vec::new();
+    for grant in worker.leases.iter().copied().collect::<Vec<_>>() {
+        if effects.revoke(worker_id, grant.number) {
+            worker.take_lease(grant.number);
+            taken.push(grant.task);
+        }
+    }
+    state.counts.leased -= taken.len();
+    for task in taken.into_iter().rev() {
+        put_back(state, task);
+    }
+}
+
 /// Someone wants a task to end.
 pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) -> CancelReport {
     let Some(task) = state.tasks.get(id) else { return CancelReport::Unknown };
@@ -544,12 +604,17 @@ pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now:
         return CancelReport::Unknown;
     };
     if effects.revoke(worker_id, number) {
-        worker.take_lease(number);
-        state.counts.leased -= 1;
-        end_task(state, effects, id, unstarted(Failure::Cancelled, now));
+        end_unbegun(state, effects, worker_id, number, Failure::Cancelled, now);
         return CancelReport::Cancelled;
     }
-    // It runs, or has just ended and its result is on the way; native code cannot be asked, so the worker goes.
+    // Native code cannot be asked to end, so the worker goes; but it must not take another task with it. What it has not begun
+    // is taken back first, so that afterwards it runs this task or none.
+    take_back_unclaimed(state, effects, worker_id);
+    if effects.running(worker_id).is_none_or(|(lease, _)| lease != number) {
+        // It has ended, and its result is on the way.
+        return CancelReport::Ended;
+    }
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return CancelReport::Unknown };
     worker.ending.get_or_insert(Ending::Cancelled { task: id });
     worker.phase = WorkerPhase::Stopping;
     state.available.retain(|&available| available != worker_id);
@@ -572,12 +637,9 @@ pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: 
         worker.phase = WorkerPhase::Stopping;
         // What it has not begun, it shall not begin.
         let unclaimed: Vec<_> =
-            worker.leases.iter().copied().filter(|grant| effects.revoke(worker_id, grant.number)).collect();
-        for grant in unclaimed {
-            let worker = state.workers.get_mut(&worker_id).expect("its id was just read");
-            worker.take_lease(grant.number);
-            state.counts.leased -= 1;
-            end_task(state, effects, grant.task, unstarted(Failure::HeadStopped, now));
+            worker.leases.iter().map(|grant| grant.number).filter(|&lease| effects.revoke(worker_id, lease)).collect();
+        for lease in unclaimed {
+            end_unbegun(state, effects, worker_id, lease, Failure::HeadStopped, now);
         }
         if force {
             effects.kill(worker_id);
@@ -594,19 +656,15 @@ pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
 
 /// The newest tasks.
 pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize) -> TaskList {
-    let tasks: Vec<_> = state
-        .tasks
-        .iter_newest_first()
-        .take(limit)
-        .map(|(id, task)| state.report(id, task, phase(state, effects, id, task)))
-        .collect();
+    let tasks: Vec<_> =
+        state.tasks.iter_newest_first().take(limit).map(|(id, task)| report(state, effects, id, task)).collect();
     TaskList { left_out: state.tasks.len() - tasks.len(), forgotten: state.counts.forgotten, tasks }
 }
 
 /// One task with its result.
 pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<TaskReport> {
     let task = state.tasks.get(id)?;
-    let mut report = state.report(id, task, phase(state, effects, id, task));
+    let mut report = report(state, effects, id, task);
     if let Progress::Ended(ended) = &task.progress
         && let Outcome::Returned(value) = &ended.outcome
     {
@@ -621,8 +679,8 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
         .workers
         .iter()
         .map(|(&id, worker)| {
-            let running =
-                worker.leases.iter().find(|grant| effects.claim_state(id, grant.number) == ClaimState::Claimed);
+            let running = effects.running(id).map(|(lease, _)| lease);
+            let running = worker.leases.iter().find(|grant| Some(grant.number) == running);
             WorkerReport {
                 id,
                 pid: worker.pid,
@@ -643,22 +701,29 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
         .collect()
 }
 
-fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskState {
-    match &task.progress {
+/// A task's row for people.
+fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
+    let running = match &task.progress {
+        Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {
+            let lease = worker.leases.iter().find(|grant| grant.task == id)?.number;
+            (effects.claim_state(*worker_id, lease) == ClaimState::Claimed).then_some(())?;
+            let (running, since) = effects.running(*worker_id)?;
+            (running == lease).then_some(since)
+        }),
+        Progress::Waiting | Progress::Ended(_) => None,
+    };
+    let phase = match &task.progress {
         Progress::Waiting => TaskState::Waiting,
+        Progress::Leased { .. } if running.is_some() => TaskState::Running,
+        Progress::Leased { .. } => TaskState::Leased,
         Progress::Ended(ended) => match ended.outcome {
             Outcome::Failed(_) => TaskState::Failed,
             Outcome::Returned(_) | Outcome::Completed => TaskState::Succeeded,
         },
-        Progress::Leased { worker: worker_id } => {
-            let lease =
-                state.workers.get(worker_id).and_then(|worker| worker.leases.iter().find(|grant| grant.task == id));
-            match lease.map(|grant| effects.claim_state(*worker_id, grant.number)) {
-                Some(ClaimState::Claimed) => TaskState::Running,
-                _ => TaskState::Leased,
-            }
-        }
-    }
+    };
+    let mut report = state.report(id, task, phase);
+    report.started_unix_nano = report.started_unix_nano.or(running);
+    report
 }
 
 #[cfg(test)]

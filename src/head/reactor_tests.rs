@@ -12,6 +12,7 @@ use crate::task::FunctionSpec;
 #[derive(Default)]
 struct Remember {
     claims: HashMap<(WorkerId, u64), ClaimState>,
+    running: HashMap<WorkerId, u64>,
     /// Worker, lease, task, attempt.
     leases: Vec<(u64, u64, u64, u32)>,
     /// Driver's tag, and the outcome in a word.
@@ -40,6 +41,10 @@ impl Effects for Remember {
 
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
         self.claims.get(&(worker, lease)).copied().unwrap_or(ClaimState::Unknown)
+    }
+
+    fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {
+        self.running.get(&worker).map(|&lease| (lease, 7))
     }
 
     fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool {
@@ -112,7 +117,7 @@ impl Story {
 
     fn ready(&mut self, worker: WorkerId, hook_failure: Option<&str>) {
         let ready = WorkerReady { tracing: "none".into(), hook_failure: hook_failure.map(Into::into) };
-        on_worker_ready(&mut self.state, &mut self.effects, worker, ready);
+        on_worker_ready(&mut self.state, &mut self.effects, worker, ready, self.now);
         self.check();
     }
 
@@ -127,8 +132,7 @@ impl Story {
         let envelope = Envelope { spec, name: "", run_limit, wants_output, trace: None, baggage: "" };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
-        let submission =
-            Submission { driver: Some(DriverId(1)), tag: self.next_tag, job: JobId(1), envelope: &bytes };
+        let submission = Submission { driver: Some(DriverId(1)), tag: self.next_tag, job: JobId(1), envelope: &bytes };
         self.next_tag += 1;
         let id = on_submission(&mut self.state, &submission, self.now).unwrap();
         self.check();
@@ -147,6 +151,7 @@ impl Story {
         let state = self.effects.claims.get_mut(&(WorkerId(worker), lease)).unwrap();
         assert_eq!(*state, ClaimState::Granted);
         *state = ClaimState::Claimed;
+        self.effects.running.insert(WorkerId(worker), lease);
     }
 
     fn result(&mut self, worker: u64, lease: u64, run_ns: u64) {
@@ -367,6 +372,76 @@ fn a_task_is_cancelled_wherever_it_is() {
     assert_eq!(cancel(&mut story, 9), CancelReport::Unknown);
 }
 
+/// The result of an ended task may wait in its worker for more; cancelling the task in that moment used to kill the worker, and with it
+/// the task that it was running by then.
+#[test]
+fn cancelling_a_task_whose_result_is_on_the_way_harms_nobody() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000);
+    story.submit(3);
+    assert_eq!(story.schedule().len(), 3);
+    story.claim(1, 0);
+    story.claim(1, 1);
+    let report = on_cancel(&mut story.state, &mut story.effects, TaskId(1), story.now);
+    assert_eq!((report, story.effects.killed.len()), (CancelReport::Ended, 0));
+    story.check();
+    story.result(1, 0, 1_000);
+    assert_eq!(story.finished(), ended([0], "ok"));
+    assert_eq!(story.schedule(), [(1, 3, 3, 1)], "what was taken back for a moment is leased again");
+}
+
+#[test]
+fn a_task_that_had_ended_when_its_worker_died_is_told_apart_from_the_one_that_ran() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000);
+    story.submit(2);
+    story.schedule();
+    story.claim(1, 0);
+    story.claim(1, 1);
+    story.exit(1);
+    let message = |id| get_task(&story.state, &story.effects, TaskId(id)).unwrap().message.unwrap();
+    assert_eq!(
+        message(1),
+        "its worker (pid 101) was killed by SIGKILL (signal 9) after the task had ended and before its result was sent"
+    );
+    assert_eq!(message(2), "its worker (pid 101) was killed by SIGKILL (signal 9)");
+}
+
+#[test]
+fn workers_that_die_as_soon_as_they_are_ready_are_not_replaced_for_ever() {
+    let mut story = Story::with_workers(1);
+    for worker in 1..=3 {
+        story.exit(worker);
+        story.start_missing();
+        for worker in std::mem::take(&mut story.effects.started) {
+            story.ready(worker, None);
+        }
+    }
+    assert!(story.state.no_worker.is_some());
+
+    let mut story = Story::with_workers(1);
+    for worker in 1..=10 {
+        story.now.monotonic_ns += LIVED_NS;
+        story.exit(worker);
+        story.start_missing();
+        for worker in std::mem::take(&mut story.effects.started) {
+            story.ready(worker, None);
+        }
+    }
+    assert_eq!(story.state.no_worker, None, "one that has lived is replaced whatever ends it");
+}
+
+#[test]
+fn a_running_task_says_since_when() {
+    let mut story = Story::with_workers(1);
+    story.submit(1);
+    story.schedule();
+    let task = |story: &Story| get_task(&story.state, &story.effects, TaskId(1)).unwrap();
+    assert_eq!((task(&story).state, task(&story).started_unix_nano), (TaskState::Leased, None));
+    story.claim(1, 0);
+    assert_eq!((task(&story).state, task(&story).started_unix_nano), (TaskState::Running, Some(7)));
+}
+
 #[test]
 fn a_stop_lets_running_tasks_end_and_fails_the_others() {
     let mut story = Story::with_workers(1);
@@ -418,15 +493,15 @@ fn workers_that_die_before_they_are_ready_are_replaced_a_few_times_only() {
 }
 
 #[test]
-fn one_worker_that_gets_ready_makes_up_for_those_that_did_not() {
+fn one_worker_that_lives_makes_up_for_those_that_did_not() {
     let mut story = Story::starting(1, false);
     for worker in 1..=10 {
+        if worker % 3 == 0 {
+            story.ready(WorkerId(worker), None);
+            story.now.monotonic_ns += LIVED_NS;
+        }
         story.exit(worker);
         story.start_missing();
-        story.effects.started.clear();
-        if worker % 2 == 0 {
-            story.ready(WorkerId(worker + 1), None);
-        }
     }
     assert_eq!(story.state.no_worker, None);
 }

@@ -13,11 +13,12 @@ use tracer_abi as abi;
 use tracer_span_file::{Rotation, SpanFile};
 
 use super::reactor::{Loss, LostAttempt};
+use crate::attempt_span::AttemptSpan;
 use crate::names;
 use crate::protocol::SpanCounts;
-use crate::spool::record::{EventRecord, OwnedValue, SpanRecord, resource_json};
+use crate::spool::record::{EventRecord, SpanRecord, resource_json};
 use crate::spool::{SpanStory, SpoolError, Story};
-use crate::task::{Envelope, TaskId, TaskSpec, WorkerId};
+use crate::task::{Envelope, TaskId, WorkerId};
 
 /// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
 /// wrote last is well within.
@@ -30,48 +31,41 @@ pub(super) struct Place<'a> {
     pub(super) worker: Option<WorkerId>,
 }
 
-/// Writes what is missing to `<spans_dir>/<pid>.json` and removes the spool. Counts what it did.
+/// Writes what is missing to `<spans_dir>/<pid>.json` and removes the spool. Returns what it did, and why not all of it.
 pub(super) fn finish_story(
     spool: &Path,
     spans_dir: &Path,
     loss: &Loss,
     place: Place<'_>,
     now_unix_nano: u64,
-) -> io::Result<SpanCounts> {
+) -> (SpanCounts, Option<io::Error>) {
     let story = match Story::open(spool) {
         Ok(story) => story,
         // A process that had nothing left to finish has removed it.
         Err(SpoolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(SpanCounts::default());
+            return (SpanCounts::default(), None);
         }
         Err(error) => {
             let _ = std::fs::remove_file(spool);
-            return Err(io::Error::other(error));
+            return (SpanCounts::default(), Some(io::Error::other(error)));
         }
     };
-    let spool_counts = story.counts();
-    let mut counts = SpanCounts { cut: 0, unrecorded: spool_counts.unrecorded, ..SpanCounts::default() };
-    let Some(pid) = story.pid() else {
-        std::fs::remove_file(spool)?;
-        return Ok(counts);
-    };
+    let found = story.counts();
+    let spool_counts = SpanCounts { unrecorded: found.unrecorded, evicted: found.evicted, ..SpanCounts::default() };
+    let mut counts = spool_counts;
+    let Some(pid) = story.pid() else { return (counts, std::fs::remove_file(spool).err()) };
     let spans = story.spans();
-    let attempts: Vec<_> = loss.attempts.iter().filter(|lost| is_sampled(lost)).collect();
     let is_traced = !story.resource().is_empty() || !spans.is_empty();
-    if spans.is_empty() && (attempts.is_empty() || !is_traced) {
-        std::fs::remove_file(spool)?;
-        return Ok(counts);
+    let attempts: Vec<_> = loss.attempts.iter().filter(|lost| is_traced && is_sampled(lost)).collect();
+    if spans.is_empty() && attempts.is_empty() {
+        return (counts, std::fs::remove_file(spool).err());
     }
-    let tail = Tail::read(&spans_dir.join(format!("{pid}.json")));
+    let tail = Tail::read(spans_dir, pid);
     let resource = resource_json(&story.resource());
     let mut lines = Vec::new();
-    let mut written = 0;
-    let begun: HashSet<TaskId> =
-        spans.iter().filter(|span| span.is_attempt).map(|span| TaskId(span.task_id)).chain(tail.attempts()).collect();
-    for span in spans {
-        if span.has_ended && tail.has(&span.record.span_id) {
-            continue;
-        }
+    let begun: HashSet<TaskId> = spans.iter().filter(|span| span.is_attempt).map(|span| TaskId(span.task_id)).collect();
+    // What an earlier try at this spool has written is in the file too, open or ended.
+    for span in spans.into_iter().filter(|span| !tail.spans.contains(&span.record.span_id)) {
         counts.cut += u64::from(span.cut);
         if span.has_ended {
             counts.recovered += 1;
@@ -79,13 +73,13 @@ pub(super) fn finish_story(
             counts.closed += 1;
         }
         close(span, loss, now_unix_nano).write_line(&mut lines, &resource);
-        written += 1;
     }
     for lost in attempts.iter().filter(|lost| !begun.contains(&lost.task)) {
-        if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano) {
+        if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano)
+            && !tail.attempts.contains(&(lost.task, record.trace_id))
+        {
             record.write_line(&mut lines, &resource);
             counts.closed += 1;
-            written += 1;
         }
     }
     let appended = SpanFile::try_new(spans_dir, pid, Rotation::default())
@@ -93,11 +87,10 @@ pub(super) fn finish_story(
         .and_then(|mut file| file.append(&lines).map_err(io::Error::other));
     if let Err(error) = appended {
         // The spool stays: the next head tries again.
-        counts = SpanCounts { unwritten: written, ..SpanCounts::default() };
-        return if counts.unwritten > 0 { Err(error) } else { Ok(counts) };
+        let unwritten = counts.recovered + counts.closed;
+        return (SpanCounts { unwritten, ..spool_counts }, Some(error));
     }
-    std::fs::remove_file(spool)?;
-    Ok(counts)
+    (counts, std::fs::remove_file(spool).err())
 }
 
 /// The span as it is to be written.
@@ -152,66 +145,85 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         end_time_unix_nano: now_unix_nano.max(lost.granted_unix_nano),
         ..SpanRecord::default()
     };
-    let remote = match envelope.spec {
-        TaskSpec::Function(_) => names::REMOTE_FUNCTION,
-        TaskSpec::Command(_) => names::REMOTE_COMMAND,
-    };
-    let integer = |value: u64| OwnedValue::I64(i64::try_from(value).unwrap_or(i64::MAX));
-    record.set_attribute(names::REMOTE, remote.into());
-    record.set_attribute(names::FUNCTION, target.as_str().into());
-    record.set_attribute(names::PID, integer(pid.into()));
-    record.set_attribute(names::JOB_ID, integer(lost.job.0));
-    record.set_attribute(names::TASK_ID, integer(lost.task.0));
-    record.set_attribute(names::NODE_ID, place.node_id.into());
-    record.set_attribute(names::ATTEMPT, integer(lost.attempt.into()));
-    if let Some(worker) = place.worker {
-        record.set_attribute(names::WORKER_ID, integer(worker.0));
+    let message_id = lost.task.to_string();
+    let (attributes, count) = AttemptSpan {
+        envelope: &envelope,
+        target: &target,
+        task: lost.task,
+        message_id: &message_id,
+        attempt: lost.attempt,
+        job: lost.job,
+        worker: place.worker?,
+        pid,
+        node_id: place.node_id,
+        queued_ns: lost.granted_unix_nano.saturating_sub(lost.submitted_unix_nano),
+    }
+    .attributes();
+    for (key, value) in &attributes[..count] {
+        record.set_attribute(key, (*value).into());
     }
     fail(&mut record, loss, true);
     Some(record)
 }
 
-/// The end of a span file.
+/// What the end of a process's span file holds.
 #[derive(Default)]
 struct Tail {
-    text: String,
+    spans: HashSet<[u8; 8]>,
+    /// The tasks whose attempt's span is there, with its trace: ids of tasks begin anew in each session.
+    attempts: HashSet<(TaskId, [u8; 16])>,
 }
 
 impl Tail {
-    fn read(path: &Path) -> Tail {
-        let read = || -> io::Result<String> {
-            let mut file = File::open(path)?;
-            let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-            let mut bytes = Vec::new();
-            file.take(TAIL).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        // A file that is not there has nothing; one that cannot be read cannot be appended to either, which is said then.
-        Tail { text: read().unwrap_or_default() }
+    fn read(spans_dir: &Path, pid: u32) -> Tail {
+        let mut tail = Tail::default();
+        let mut left = TAIL;
+        // The file may have been rotated since.
+        for name in [format!("{pid}.json"), format!("{pid}.1.json")] {
+            // A file that is not there has nothing; one that cannot be read cannot be appended to either, which is said then.
+            let text = read_end(&spans_dir.join(name), left).unwrap_or_default();
+            // A torn last line is no span.
+            text.split_inclusive('\n').filter(|line| line.ends_with('\n')).for_each(|line| tail.take(line));
+            left = left.saturating_sub(text.len() as u64);
+        }
+        tail
     }
 
-    fn has(&self, span_id: &[u8; 8]) -> bool {
-        let id: String = span_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Only the span's own id has this key; its parent's has another, and a torn last line has no line feed.
-        let mark = format!("\"span_id\": \"0x{id}\", \"trace_state\"");
-        self.text.rfind(&mark).is_some_and(|place| {
-            let line_start = self.text[..place].rfind('\n').map_or(0, |feed| feed + 1);
-            let is_own = self.text[line_start..place].matches("\"span_id\"").count() == 0;
-            is_own && self.text[place..].contains('\n')
-        })
+    /// Takes a line in. The span's own ids come before those of its parent and its links.
+    fn take(&mut self, line: &str) {
+        let Some(span_id) = after(line, "\"span_id\": \"0x").and_then(hex) else { return };
+        self.spans.insert(span_id);
+        if line.contains("\"SpanKind.CONSUMER\"")
+            && let Some(trace_id) = after(line, "\"trace_id\": \"0x").and_then(hex)
+            && let Some(task) = after(line, &format!("\"{}\": ", names::TASK_ID)).and_then(number)
+        {
+            self.attempts.insert((TaskId(task), trace_id));
+        }
     }
+}
 
-    /// The tasks whose attempt's span is in the file.
-    fn attempts(&self) -> impl Iterator<Item = TaskId> + '_ {
-        let key = format!("\"{}\": ", names::TASK_ID);
-        self.text
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n') && line.contains("SpanKind.CONSUMER"))
-            .filter_map(move |line| {
-                let rest = &line[line.find(&key)? + key.len()..];
-                let digits = rest.find(|character: char| !character.is_ascii_digit())?;
-                rest[..digits].parse().ok()
-            })
+/// The last `length` bytes of a file.
+fn read_end(path: &Path, length: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(length)))?;
+    let mut bytes = Vec::new();
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_once(key).map(|(_, rest)| rest)
+}
+
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
+    Some(bytes)
+}
+
+fn number(text: &str) -> Option<u64> {
+    text[..text.find(|character: char| !character.is_ascii_digit())?].parse().ok()
 }

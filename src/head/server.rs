@@ -5,31 +5,31 @@
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::connection::{Connection, Peer, ReadState, drain};
-use super::process::{WorkerCommand, WorkerProcess, describe_exit, kill_command};
-use super::reactor::{self, Effects, Loss, Submission};
-use super::recovery::{Place, finish_story};
-use super::state::{DriverId, Now, Progress, State, WorkerPhase};
+use super::connection::{Connection, Peer, ReadState};
+use super::process::{describe_exit, kill_command_left_behind};
+use super::reactor::{self, Effects, Loss, Submission, WorkerExit};
+use super::state::{DriverId, Now, State, WorkerPhase};
+use super::world::{Source, World};
 use crate::count::Count;
 use crate::hook::now_unix_nano;
 use crate::protocol::frame::put_frame;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, Finished, Hello, HookChoice, HookFailure, HookReport, Lease, Output, PROTOCOL_VERSION,
-    Query, Reply, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, Welcome, WorkerCounts, WorkerReady,
-    kind, put_reply, put_value, take_value,
+    Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Query, Reply, Role,
+    SpanCounts, StatusReport, StopReport, Stream, Submissions, Welcome, WorkerCounts, WorkerReady, kind, put_reply,
+    put_value, take_value,
 };
 use crate::session::{self, Session};
-use crate::spool::ClaimState;
-use crate::task::{JobId, Outcome, TaskId, WorkerId};
+use crate::spool::Story;
+use crate::task::{JobId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -96,46 +96,6 @@ pub(crate) fn run(
     end
 }
 
-/// What an epoll event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Listener,
-    Signal,
-    Connection(u64),
-    WorkerExit(WorkerId),
-    WorkerOutput(WorkerId, Stream),
-    /// A driver whose connection has closed and whose spool is still there, by its pid.
-    DriverExit(u32),
-}
-
-impl Source {
-    fn token(self) -> u64 {
-        let (tag, id) = match self {
-            Source::Listener => (0, 0),
-            Source::Signal => (1, 0),
-            Source::Connection(id) => (2, id),
-            Source::WorkerExit(worker) => (3, worker.0),
-            Source::WorkerOutput(worker, Stream::Stdout) => (4, worker.0),
-            Source::WorkerOutput(worker, Stream::Stderr) => (5, worker.0),
-            Source::DriverExit(pid) => (6, u64::from(pid)),
-        };
-        id << 3 | tag
-    }
-
-    fn of_token(token: u64) -> Source {
-        let id = token >> 3;
-        match token & 7 {
-            0 => Source::Listener,
-            1 => Source::Signal,
-            2 => Source::Connection(id),
-            3 => Source::WorkerExit(WorkerId(id)),
-            4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),
-            5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
-            _ => Source::DriverExit(id as u32),
-        }
-    }
-}
-
 struct Server {
     state: State,
     world: World,
@@ -154,38 +114,6 @@ struct Stop {
     deadline: Instant,
     is_forced: bool,
     report: StopReport,
-}
-
-/// Everything outside of the state: what the reactor's effects act on.
-struct World {
-    settings: HeadSettings,
-    session_dir: PathBuf,
-    node_id: String,
-    epoll: std::os::fd::OwnedFd,
-    connections: HashMap<u64, Connection>,
-    next_connection: u64,
-    next_job: u64,
-    processes: HashMap<WorkerId, Process>,
-    /// Connections with something to write.
-    dirty: Vec<u64>,
-    /// Ends of tasks to tell, encoded, by connection.
-    finished: HashMap<u64, Vec<u8>>,
-    /// Drivers whose end is waited for, to finish their story.
-    ending_drivers: HashMap<u32, std::os::fd::OwnedFd>,
-    /// Workers the reactor wants started.
-    to_start: Vec<WorkerId>,
-    spans: SpanCounts,
-    warnings: Vec<String>,
-    log: std::fs::File,
-}
-
-/// A worker on the server's side.
-struct Process {
-    worker: WorkerProcess,
-    connection: Option<u64>,
-    /// Leases to send, encoded.
-    leases: Vec<u8>,
-    was_killed: bool,
 }
 
 impl Server {
@@ -241,10 +169,12 @@ impl Server {
             attempts: Vec::new(),
         };
         for spool in session.leavings() {
-            if crate::spool::Story::open(&spool).ok().and_then(|story| story.pid()).is_some_and(is_alive) {
-                continue;
+            if let Ok(story) = Story::open(&spool) {
+                if story.is_owner_alive() {
+                    continue;
+                }
+                kill_command_left_behind(&story);
             }
-            kill_command(&spool);
             self.world.finish_story(&spool, &loss, None);
         }
         self.recovered_at_start = self.world.spans;
@@ -299,7 +229,12 @@ impl Server {
         let limit = self.start_limit_ns();
         let tick = reactor::on_tick(&mut self.state, &mut self.world, limit, now)
             .map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
-        let stop = self.stop.as_ref().map(|stop| stop.deadline.saturating_duration_since(Instant::now()));
+        // Once everything is killed there is nothing to wait for but the ends, and they wake the loop.
+        let stop = self
+            .stop
+            .as_ref()
+            .filter(|stop| !stop.is_forced)
+            .map(|stop| stop.deadline.saturating_duration_since(Instant::now()));
         // A limit is reached a little after the sleep, never a little before.
         let wait = tick.into_iter().chain(stop).min()? + Duration::from_micros(100);
         Some(Timespec {
@@ -437,7 +372,7 @@ impl Server {
                 }
                 (Peer::Worker(worker), kind::WORKER_READY) => {
                     let ready: WorkerReady = take_value(body).map_err(|error| error.to_string())?;
-                    reactor::on_worker_ready(&mut self.state, &mut self.world, worker, ready);
+                    reactor::on_worker_ready(&mut self.state, &mut self.world, worker, ready, now);
                 }
                 (Peer::Worker(worker), kind::RESULTS) => {
                     let results = take_all(body, AttemptResult::take).map_err(|error| error.to_string())?;
@@ -480,7 +415,10 @@ impl Server {
                     Peer::Worker(worker)
                 }
                 _ => {
-                    return refuse(frames, format!("the head has not started worker {worker} as process {}", hello.pid));
+                    return refuse(
+                        frames,
+                        format!("the head has not started worker {worker} as process {}", hello.pid),
+                    );
                 }
             },
         };
@@ -566,15 +504,15 @@ impl Server {
         let spool = session::worker_spool(&self.world.session_dir, worker);
         // Before it is reaped: its pid, and so its group, is still its own.
         process.worker.kill(&spool);
-        let status = match process.worker.try_reap() {
-            Ok(Some(status)) => status,
+        let exit = match process.worker.try_reap() {
+            Ok(Some(status)) => describe_exit(status),
             Ok(None) => {
                 self.world.processes.insert(worker, process);
                 return;
             }
+            // It is gone all the same.
             Err(error) => {
-                self.world.log(format!("worker {worker} cannot be reaped: {error}"));
-                return;
+                WorkerExit { cause: format!("ended, and how cannot be learnt: {error}"), error_type: "unknown".into() }
             }
         };
         if let Some(connection) = process.connection.and_then(|id| self.world.connections.remove(&id)) {
@@ -587,7 +525,6 @@ impl Server {
         }
         // The reactor asks for claims, which are in the process's ring.
         self.world.processes.insert(worker, process);
-        let exit = describe_exit(status);
         let loss = reactor::on_worker_exited(&mut self.state, &mut self.world, worker, &exit, now);
         self.world.processes.remove(&worker);
         if let Some(loss) = loss {
@@ -646,6 +583,16 @@ impl Server {
         }
     }
 
+    /// What needed help or was lost, the spools of the living included.
+    fn span_counts(&self) -> SpanCounts {
+        let living = self.world.processes.values().map(|process| process.worker.claims.counts());
+        living.fold(self.world.spans, |sum, counts| SpanCounts {
+            unrecorded: sum.unrecorded + counts.unrecorded,
+            evicted: sum.evicted + counts.evicted,
+            ..sum
+        })
+    }
+
     fn status(&self, now: Now) -> StatusReport {
         let workers = self.state.workers.values();
         let count = |phase: WorkerPhase, is_idle: bool| {
@@ -690,268 +637,9 @@ impl Server {
                 lost: self.state.workers_lost,
             },
             tasks: self.state.counts,
-            spans: self.world.spans,
+            spans: self.span_counts(),
             warnings,
         }
-    }
-}
-
-impl World {
-    fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(source.token());
-        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
-    }
-
-    fn add_connection(&mut self, stream: UnixStream) -> io::Result<()> {
-        let id = self.next_connection;
-        self.next_connection += 1;
-        let connection = Connection::new(stream)?;
-        self.watch(connection.as_fd(), Source::Connection(id))?;
-        self.connections.insert(id, connection);
-        Ok(())
-    }
-
-    fn spawn(&mut self, worker: WorkerId) -> io::Result<u32> {
-        let command = WorkerCommand {
-            temp_dir: &self.settings.temp_dir,
-            session_dir: &self.session_dir,
-            worker,
-            spans_dir: &self.settings.spans_dir,
-        };
-        let process = WorkerProcess::spawn(&command)?;
-        let pid = process.pid();
-        self.watch(process.pidfd.as_fd(), Source::WorkerExit(worker))?;
-        if let Some(pipe) = &process.stdout {
-            self.watch(pipe.as_fd(), Source::WorkerOutput(worker, Stream::Stdout))?;
-        }
-        if let Some(pipe) = &process.stderr {
-            self.watch(pipe.as_fd(), Source::WorkerOutput(worker, Stream::Stderr))?;
-        }
-        self.processes
-            .insert(worker, Process { worker: process, connection: None, leases: Vec::new(), was_killed: false });
-        Ok(pid)
-    }
-
-    /// Reads what a worker has written to both its outputs.
-    fn read_all_output(&mut self, state: &State, worker: WorkerId) {
-        let mut buffer = [0; 4096];
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            self.read_output(state, worker, stream, &mut buffer);
-        }
-    }
-
-    fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
-        let Some(mut process) = self.processes.remove(&worker) else { return };
-        self.read_process_output(state, worker, &mut process, stream, buffer);
-        self.processes.insert(worker, process);
-    }
-
-    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs.
-    fn read_process_output(
-        &mut self,
-        state: &State,
-        worker_id: WorkerId,
-        process: &mut Process,
-        stream: Stream,
-        buffer: &mut [u8],
-    ) {
-        let watched = state.workers.get(&worker_id).and_then(|worker| {
-            let grant = worker.leases.front()?;
-            let task = state.tasks.get(grant.task)?;
-            let is_running = process.worker.claims.state(grant.number) == ClaimState::Claimed;
-            (is_running && task.wants_output && !matches!(task.progress, Progress::Ended(_)))
-                .then_some((grant.task, task.driver?))
-        });
-        let worker_pid = process.worker.pid();
-        let WorkerProcess { stdout, stderr, log, .. } = &mut process.worker;
-        let mut pieces = Vec::new();
-        let take = |bytes: &[u8]| pieces.push(bytes.to_vec());
-        let is_open = match stream {
-            Stream::Stdout => stdout.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
-            Stream::Stderr => stderr.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
-        };
-        for bytes in &pieces {
-            // A log that cannot be written to, on a full disk, must not keep the task from running.
-            let _ = log.write_all(bytes);
-            if let Some((task, DriverId(driver))) = watched
-                && let Some(connection) = self.connections.get_mut(&driver)
-            {
-                Output { task, worker_pid, stream, bytes }.encode(&mut connection.outbox);
-                self.dirty.push(driver);
-            }
-        }
-        if !is_open {
-            let closed: Option<std::os::fd::OwnedFd> = match stream {
-                Stream::Stdout => process.worker.stdout.take().map(Into::into),
-                Stream::Stderr => process.worker.stderr.take().map(Into::into),
-            };
-            if let Some(closed) = closed {
-                let _ = epoll::delete(&self.epoll, &closed);
-            }
-        }
-    }
-
-    /// Finishes the story of a dead process, and counts what that took.
-    fn finish_story(&mut self, spool: &std::path::Path, loss: &Loss, worker: Option<WorkerId>) {
-        let place = Place { node_id: &self.node_id, worker };
-        match finish_story(spool, &self.settings.spans_dir, loss, place, now_unix_nano()) {
-            Ok(counts) => {
-                self.spans.recovered += counts.recovered;
-                self.spans.closed += counts.closed;
-                self.spans.cut += counts.cut;
-                self.spans.unrecorded += counts.unrecorded;
-            }
-            Err(error) => {
-                self.spans.unwritten += 1;
-                self.log(format!("the spans in `{}` could not be written: {error}", spool.display()));
-            }
-        }
-    }
-
-    /// A driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
-    fn watch_for_end_of_driver(&mut self, pid: u32) {
-        if self.ending_drivers.contains_key(&pid) || self.driver_spools(pid).is_empty() {
-            return;
-        }
-        let pidfd = i32::try_from(pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
-        match pidfd {
-            Some(pidfd) if self.watch(pidfd.as_fd(), Source::DriverExit(pid)).is_ok() => {
-                self.ending_drivers.insert(pid, pidfd);
-            }
-            // It is gone already.
-            _ => self.finish_driver(pid),
-        }
-    }
-
-    /// Finishes the story of a driver that has died.
-    fn finish_driver(&mut self, pid: u32) {
-        if let Some(pidfd) = self.ending_drivers.remove(&pid) {
-            let _ = epoll::delete(&self.epoll, &pidfd);
-        }
-        let loss = Loss {
-            error_type: "lost".into(),
-            description: "the process that waited for it died".into(),
-            attempts: Vec::new(),
-        };
-        for spool in self.driver_spools(pid) {
-            self.finish_story(&spool, &loss, None);
-        }
-    }
-
-    fn driver_spools(&self, pid: u32) -> Vec<PathBuf> {
-        let prefix = format!("driver-{pid}-");
-        let entries = self.session_dir.join("spool").read_dir().into_iter().flatten();
-        entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| {
-                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
-            })
-            .collect()
-    }
-
-    /// Sends what the turn has brought about: leases to workers, ends of tasks to drivers.
-    fn flush(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for process in self.processes.values_mut().filter(|process| !process.leases.is_empty()) {
-            let Some(id) = process.connection else { continue };
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            put_frame(&mut connection.outbox, kind::LEASES, |out| out.put_exact(&process.leases));
-            process.leases.clear();
-            dirty.push(id);
-        }
-        for (id, body) in self.finished.drain() {
-            if let Some(connection) = self.connections.get_mut(&id) {
-                put_frame(&mut connection.outbox, kind::FINISHED, |out| out.put_exact(&body));
-                dirty.push(id);
-            }
-        }
-        dirty.sort_unstable();
-        dirty.dedup();
-        for id in dirty {
-            self.write_connection(id);
-        }
-    }
-
-    fn write_connection(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let wants_room = match connection.write() {
-            Ok(true) if connection.is_closing => return self.drop_connection(id, ""),
-            Ok(is_done) => !is_done,
-            // A worker that cannot be written to is dead or dying; its pidfd says so.
-            Err(error) => {
-                let text = error.to_string();
-                return self.drop_connection(id, &text);
-            }
-        };
-        if wants_room != connection.is_watched_for_room {
-            connection.is_watched_for_room = wants_room;
-            let mut flags = epoll::EventFlags::IN;
-            flags.set(epoll::EventFlags::OUT, wants_room);
-            let data = epoll::EventData::new_u64(Source::Connection(id).token());
-            let _ = epoll::modify(&self.epoll, connection.as_fd(), data, flags);
-        }
-    }
-
-    fn drop_connection(&mut self, id: u64, reason: &str) {
-        let Some(connection) = self.connections.remove(&id) else { return };
-        let _ = epoll::delete(&self.epoll, connection.as_fd());
-        if let Peer::Driver(_) = connection.peer {
-            self.watch_for_end_of_driver(connection.pid);
-        }
-        if !reason.is_empty() && connection.peer != Peer::Unknown {
-            self.log(format!("connection {id} is closed: {reason}"));
-        }
-    }
-}
-
-impl Effects for World {
-    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
-        if let Some(process) = self.processes.get_mut(&worker) {
-            process.worker.claims.grant(lease.number);
-            lease.put(&mut process.leases);
-        }
-    }
-
-    fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {
-        let body = self.finished.entry(driver.0).or_default();
-        Finished::put_parts(body, tag, task, attempt, outcome);
-    }
-
-    fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
-        self.processes.get(&worker).map_or(ClaimState::Unknown, |process| process.worker.claims.state(lease))
-    }
-
-    fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool {
-        self.processes.get(&worker).is_some_and(|process| process.worker.claims.revoke(lease))
-    }
-
-    fn start_worker(&mut self, worker: WorkerId) {
-        self.to_start.push(worker);
-    }
-
-    fn ask_to_end(&mut self, worker: WorkerId) {
-        let Some(id) = self.processes.get(&worker).and_then(|process| process.connection) else {
-            return self.kill(worker);
-        };
-        if let Some(connection) = self.connections.get_mut(&id) {
-            put_frame(&mut connection.outbox, kind::SHUTDOWN, |_| {});
-            self.dirty.push(id);
-        }
-    }
-
-    fn kill(&mut self, worker: WorkerId) {
-        if let Some(process) = self.processes.get_mut(&worker) {
-            process.was_killed = true;
-            process.worker.kill(&session::worker_spool(&self.session_dir, worker));
-        }
-    }
-
-    fn log(&mut self, line: String) {
-        // Where the log cannot be written, there is nobody to tell.
-        let _ = writeln!(self.log, "{} {line}", crate::clock::utc(now_unix_nano()));
     }
 }
 
@@ -978,11 +666,4 @@ fn take_all<'a, T>(
 /// The machine's name, or what stands for it.
 fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn is_alive(pid: u32) -> bool {
-    i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-        .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }

@@ -142,6 +142,8 @@ pub struct Worker {
     pub tracing: String,
     /// Why its hook failed, if it did.
     pub hook_failure: Option<String>,
+    /// When it got ready, by the clock that never jumps.
+    pub ready_monotonic_ns: Option<u64>,
     /// Set when the head ends it on purpose.
     pub ending: Option<Ending>,
 }
@@ -206,6 +208,7 @@ impl Worker {
             tasks_ended: 0,
             tracing: String::new(),
             hook_failure: None,
+            ready_monotonic_ns: None,
             ending: None,
         }
     }

@@ -320,6 +320,11 @@ impl Recorder {
         if started.is_recording == 0 && span.is_null() {
             return ptr::null_mut();
         }
+        let changed_trace_state = match (started.has_trace_state, self.hook.span_trace_state) {
+            // SAFETY: the hook's function with the hook's span, which is not released.
+            (1.., Some(trace_state)) => Some(read_text(|out| unsafe { trace_state(span, out) })),
+            _ => None,
+        };
         let slot = self.spool.filter(|_| started.is_recording != 0).and_then(|spool| {
             // SAFETY: promised by the caller.
             let (parent, name) = unsafe { (start.parent.as_ref(), start.name.as_bytes()) };
@@ -328,7 +333,10 @@ impl Recorder {
                 span_id: started.span_id,
                 parent_span_id: parent.map_or([0; 8], |parent| parent.span_id),
                 // SAFETY: promised by the caller.
-                trace_state: parent.map_or(&[], |parent| unsafe { parent.trace_state.as_bytes() }),
+                trace_state: match &changed_trace_state {
+                    Some(changed) => changed.as_bytes(),
+                    None => parent.map_or(&[], |parent| unsafe { parent.trace_state.as_bytes() }),
+                },
                 start_time_unix_nano,
                 kind: start.kind,
                 name,
@@ -478,10 +486,15 @@ fn copy_start(start: &abi::SpanStart) -> abi::SpanStart {
 }
 
 fn trace_state_of(handle: *mut c_void) -> String {
+    // SAFETY: the handle is null or a RecordedSpan; the buffer is lent for the call.
+    read_text(|out| unsafe { span_trace_state(handle, out) })
+}
+
+/// Lends a buffer that is large enough for any tracestate.
+fn read_text(write: impl FnOnce(&mut abi::TextBuffer)) -> String {
     let mut buffer = vec![0; 8192];
     let mut out = abi::TextBuffer::new(&mut buffer);
-    // SAFETY: the handle is null or a RecordedSpan; the buffer is lent for the call.
-    unsafe { span_trace_state(handle, &mut out) };
+    write(&mut out);
     let filled = out.filled();
     String::from_utf8_lossy(&buffer[..filled]).into_owned()
 }

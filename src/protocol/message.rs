@@ -292,6 +292,8 @@ pub struct SpanCounts {
     pub cut: u64,
     /// Spans that found no room in a spool.
     pub unrecorded: u64,
+    /// Ended spans whose place in a spool was needed before their hook had said that they are delivered.
+    pub evicted: u64,
     /// Spans that could not be written to the span file.
     pub unwritten: u64,
 }
@@ -512,6 +514,14 @@ pub struct Accepted {
 }
 
 impl Accepted {
+    /// Whether `next` goes on where this ends, in tags and in ids.
+    pub(crate) fn is_followed_by(&self, next: &Accepted) -> bool {
+        let count = u64::from(self.count);
+        self.first_tag + count == next.first_tag
+            && self.first_task.0 + count == next.first_task.0
+            && self.count.checked_add(next.count).is_some()
+    }
+
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_frame(out, kind::ACCEPTED, |out| {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use super::layout::{CLAIM_COUNT, Mapping, SpoolError};
+use super::story::SpoolCounts;
 
 /// What became of a lease, as the spool has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,20 @@ impl ClaimRing {
     }
 }
 
+impl ClaimRing {
+    /// The lease that the worker is running, and since when in nanoseconds since the Unix epoch.
+    pub fn running(&self) -> Option<(u64, u64)> {
+        let header = self.mapping.header();
+        let lease = header.running_lease.load(Acquire).checked_sub(1)?;
+        Some((lease, header.running_since.load(Acquire)))
+    }
+
+    /// What did not fit the worker's spool so far.
+    pub fn counts(&self) -> SpoolCounts {
+        SpoolCounts::of(&self.mapping)
+    }
+}
+
 /// Claims a lease for its worker. False when the head has taken it back.
 pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
     change(mapping, lease, CLAIMED)
@@ -92,11 +107,15 @@ mod tests {
             ring.grant(lease);
             assert_eq!(ring.state(lease), ClaimState::Granted);
         }
-        assert!(spool.claim(0));
+        assert!(spool.claim(0, 70));
+        assert_eq!(ring.running(), Some((0, 70)));
+        spool.attempt_ended();
+        assert_eq!(ring.running(), None);
         assert!(!ring.revoke(0), "a claimed lease stays claimed");
         assert!(ring.revoke(1));
-        assert!(!spool.claim(1), "a revoked lease cannot be claimed");
-        assert!(!spool.claim(0), "a lease is claimed once");
+        assert!(!spool.claim(1, 71), "a revoked lease cannot be claimed");
+        assert!(!spool.claim(0, 72), "a lease is claimed once");
+        assert_eq!(ring.running(), None);
         assert_eq!(
             [0, 1, 2].map(|lease| ring.state(lease)),
             [ClaimState::Claimed, ClaimState::Revoked, ClaimState::Granted]
@@ -113,7 +132,7 @@ mod tests {
         let leases = 0..CLAIM_COUNT as u64;
         leases.clone().for_each(|lease| ring.grant(lease));
         let (claimed, revoked) = std::thread::scope(|scope| {
-            let claimed = scope.spawn(|| leases.clone().filter(|&lease| spool.claim(lease)).collect::<Vec<_>>());
+            let claimed = scope.spawn(|| leases.clone().filter(|&lease| spool.claim(lease, 1)).collect::<Vec<_>>());
             let revoked: Vec<_> = leases.clone().rev().filter(|&lease| ring.revoke(lease)).collect();
             (claimed.join().unwrap(), revoked)
         });

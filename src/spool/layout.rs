@@ -74,6 +74,15 @@ pub(super) struct Header {
     pub(super) pid: AtomicU32,
     /// The process group of the command that the owner runs now; 0 for none.
     pub(super) command_group: AtomicU32,
+    /// The owner's [birth](crate::identity::birth).
+    pub(super) owner_birth: AtomicU64,
+    /// The birth of the leader of `command_group`.
+    pub(super) command_birth: AtomicU64,
+    /// The lease that is being run, plus 1; 0 for none. Set before the claim and cleared when the attempt has ended, so a claimed
+    /// lease that is not here has ended.
+    pub(super) running_lease: AtomicU64,
+    /// Since when, in nanoseconds since the Unix epoch.
+    pub(super) running_since: AtomicU64,
     /// Entries of spans that did not fit their slot.
     pub(super) cut: AtomicU64,
     /// Spans that found no free slot.

@@ -68,19 +68,35 @@ impl Spool {
     }
 
     fn over(mapping: Mapping, path: &Path) -> Spool {
-        mapping.header().pid.store(std::process::id(), Release);
+        let header = mapping.header();
+        header.owner_birth.store(crate::identity::birth(std::process::id()).unwrap_or(0), Relaxed);
+        header.pid.store(std::process::id(), Release);
         let slots = Slots { free: (0..SLOT_COUNT as u32).rev().collect(), ended: VecDeque::new() };
         Spool { mapping, path: path.into(), slots: Mutex::new(slots) }
     }
 
     /// Claims a lease: from here on its task has begun. False when the head has taken it back.
-    pub fn claim(&self, lease: u64) -> bool {
-        claims::claim(&self.mapping, lease)
+    pub fn claim(&self, lease: u64, now_unix_nano: u64) -> bool {
+        let header = self.mapping.header();
+        header.running_since.store(now_unix_nano, Relaxed);
+        header.running_lease.store(lease + 1, Release);
+        let is_claimed = claims::claim(&self.mapping, lease);
+        if !is_claimed {
+            self.attempt_ended();
+        }
+        is_claimed
+    }
+
+    /// Says that the attempt at the lease claimed last has ended, whether or not anyone knows how.
+    pub fn attempt_ended(&self) {
+        self.mapping.header().running_lease.store(0, Release);
     }
 
     /// Says which process group the running command has; 0 for none.
     pub fn set_command_group(&self, group: u32) {
-        self.mapping.header().command_group.store(group, Release);
+        let header = self.mapping.header();
+        header.command_birth.store(crate::identity::birth(group).unwrap_or(0), Relaxed);
+        header.command_group.store(group, Release);
     }
 
     /// Stores the resource of this process's spans, for whoever completes them.

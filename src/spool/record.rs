@@ -260,6 +260,16 @@ impl From<i64> for OwnedValue {
     }
 }
 
+impl From<crate::hook::Attribute<'_>> for OwnedValue {
+    fn from(value: crate::hook::Attribute<'_>) -> OwnedValue {
+        match value {
+            crate::hook::Attribute::Str(text) => OwnedValue::Str(text.into()),
+            crate::hook::Attribute::I64(number) => OwnedValue::I64(number),
+            crate::hook::Attribute::Bool(is_so) => OwnedValue::Bool(is_so),
+        }
+    }
+}
+
 impl SpanRecord {
     /// Takes in the entries of a record, up to the first that is not whole.
     pub(super) fn read_entries(&mut self, entries: &[u8]) {

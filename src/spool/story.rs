@@ -37,6 +37,17 @@ pub struct SpoolCounts {
     pub evicted: u64,
 }
 
+impl SpoolCounts {
+    pub(super) fn of(mapping: &Mapping) -> SpoolCounts {
+        let header = mapping.header();
+        SpoolCounts {
+            cut: header.cut.load(Relaxed),
+            unrecorded: header.unrecorded.load(Relaxed),
+            evicted: header.evicted.load(Relaxed),
+        }
+    }
+}
+
 impl Story {
     /// Opens a spool to read it.
     pub fn open(path: &Path) -> Result<Story, SpoolError> {
@@ -48,19 +59,26 @@ impl Story {
         Some(self.mapping.header().pid.load(Acquire)).filter(|&pid| pid != 0)
     }
 
-    /// The process group of the command that was running.
+    /// Whether the process that owns the spool is alive: the very one, not another with its pid.
+    pub fn is_owner_alive(&self) -> bool {
+        let birth = self.mapping.header().owner_birth.load(Relaxed);
+        self.pid().and_then(crate::identity::birth).is_some_and(|found| found == birth)
+    }
+
+    /// The process group of the command that was running, whoever leads it now.
     pub fn command_group(&self) -> Option<u32> {
         Some(self.mapping.header().command_group.load(Acquire)).filter(|&group| group != 0)
     }
 
+    /// The process group of the command that was running, if its leader still is the very process that was started.
+    pub fn identified_command_group(&self) -> Option<u32> {
+        let birth = self.mapping.header().command_birth.load(Relaxed);
+        self.command_group().filter(|&group| crate::identity::birth(group) == Some(birth))
+    }
+
     /// What did not fit.
     pub fn counts(&self) -> SpoolCounts {
-        let header = self.mapping.header();
-        SpoolCounts {
-            cut: header.cut.load(Relaxed),
-            unrecorded: header.unrecorded.load(Relaxed),
-            evicted: header.evicted.load(Relaxed),
-        }
+        SpoolCounts::of(&self.mapping)
     }
 
     /// The resource of the process's spans.

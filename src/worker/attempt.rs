@@ -7,6 +7,7 @@ use tracer_abi as abi;
 
 use super::usage::{self, Usage};
 use super::{command, usage::of_this_process};
+use crate::attempt_span::AttemptSpan;
 use crate::fault;
 use crate::hook::{
     ActiveSpan, Attribute, LoadedTask, Module, Recorder, SearchPath, SpanRequest, TaskContext, now_unix_nano,
@@ -30,8 +31,9 @@ pub(super) struct Attempts {
     modules: HashMap<String, Module>,
     /// By module and function, so that a look-up needs no text of its own. As modules are, they are kept for good.
     functions: HashMap<Box<str>, HashMap<Box<str>, &'static Function>>,
-    /// CPU time at the end of the last attempt, which is the start of the next.
-    cpu_time_ns: u64,
+    /// CPU time at the end of the last attempt, which is the start of the next. None after an attempt that was not sampled, for which
+    /// nobody asked.
+    cpu_time_ns: Option<u64>,
 }
 
 /// A function that was called before, with what its spans have in common.
@@ -58,22 +60,23 @@ impl Attempts {
             names: SpanNameTable::new(names::REMOTE_WORKER_SUFFIX),
             modules: HashMap::new(),
             functions: HashMap::new(),
-            cpu_time_ns: of_this_process().cpu_time_ns,
+            cpu_time_ns: Some(of_this_process().cpu_time_ns),
         }
     }
 
     /// Runs the task of a lease. None when the head has taken the lease back.
     pub(super) fn run(&mut self, lease: &Lease<'_>) -> Option<AttemptResult> {
-        if !self.spool.claim(lease.number) {
+        let started_unix_nano = now_unix_nano();
+        if !self.spool.claim(lease.number, started_unix_nano) {
             return None;
         }
         fault::point("after_claim");
-        let started_unix_nano = now_unix_nano();
         let started = Instant::now();
         let outcome = match Envelope::decode(lease.envelope) {
             Ok(envelope) => self.run_traced(lease, &envelope, started_unix_nano),
             Err(error) => Outcome::Failed(Failure::Module { message: format!("the task cannot be read: {error}") }),
         };
+        self.spool.attempt_ended();
         let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Some(AttemptResult { lease: lease.number, started_unix_nano, run_ns, outcome })
     }
@@ -85,7 +88,11 @@ impl Attempts {
         });
         let span = self.recorder.map(|recorder| {
             recorder.set_running_task(lease.task.0);
-            self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano)
+            let span = self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano);
+            if span.is_recording() && self.cpu_time_ns.is_none() {
+                self.cpu_time_ns = Some(of_this_process().cpu_time_ns);
+            }
+            span
         });
         let (outcome, usage, exit_code) = match &envelope.spec {
             TaskSpec::Function(function) => {
@@ -175,30 +182,20 @@ impl Attempts {
         started_unix_nano: u64,
     ) -> ActiveSpan {
         let span_names = self.names.of(&envelope.spec);
-        let target = &span_names.target;
-        let task_id = lease.task.to_string();
-        let remote = match envelope.spec {
-            TaskSpec::Function(_) => names::REMOTE_FUNCTION,
-            TaskSpec::Command(_) => names::REMOTE_COMMAND,
-        };
-        let attributes = [
-            (names::REMOTE, Attribute::Str(remote)),
-            (names::FUNCTION, Attribute::Str(target)),
-            (names::PID, self.pid.into()),
-            (names::JOB_ID, lease.job.0.into()),
-            (names::TASK_ID, lease.task.0.into()),
-            (names::WORKER_ID, self.worker.0.into()),
-            (names::NODE_ID, Attribute::Str(&self.node_id)),
-            (names::ATTEMPT, lease.attempt.into()),
-            (names::QUEUED_NS, started_unix_nano.saturating_sub(lease.submitted_unix_nano).into()),
-            (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
-            (names::MESSAGING_OPERATION_TYPE, "process".into()),
-            (names::MESSAGING_OPERATION_NAME, "process".into()),
-            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(target)),
-            (names::MESSAGING_MESSAGE_ID, Attribute::Str(&task_id)),
-            (names::TASK_NAME, Attribute::Str(envelope.name)),
-        ];
-        let known = if envelope.name.is_empty() { &attributes[..attributes.len() - 1] } else { &attributes[..] };
+        let message_id = lease.task.to_string();
+        let (attributes, count) = AttemptSpan {
+            envelope,
+            target: &span_names.target,
+            task: lease.task,
+            message_id: &message_id,
+            attempt: lease.attempt,
+            job: lease.job,
+            worker: self.worker,
+            pid: self.pid,
+            node_id: &self.node_id,
+            queued_ns: started_unix_nano.saturating_sub(lease.submitted_unix_nano),
+        }
+        .attributes();
         recorder.start(&SpanRequest {
             name: &span_names.span,
             kind: abi::SPAN_KIND_CONSUMER,
@@ -206,18 +203,19 @@ impl Attempts {
             is_parent_remote: true,
             baggage: envelope.baggage,
             start_time_unix_nano: started_unix_nano,
-            attributes: known,
+            attributes: &attributes[..count],
             is_attempt: true,
         })
     }
 
     fn finish_span(&mut self, span: &ActiveSpan, outcome: &Outcome, command: Option<Usage>, exit_code: Option<i32>) {
         if !span.is_recording() {
+            self.cpu_time_ns = None;
             return;
         }
         let own = usage::of_this_process();
-        let own_cpu_time_ns = own.cpu_time_ns.saturating_sub(self.cpu_time_ns);
-        self.cpu_time_ns = own.cpu_time_ns;
+        let own_cpu_time_ns = own.cpu_time_ns.saturating_sub(self.cpu_time_ns.unwrap_or(own.cpu_time_ns));
+        self.cpu_time_ns = Some(own.cpu_time_ns);
         let used = command.unwrap_or(Usage { cpu_time_ns: 0, ..own });
         span.set_attributes(&[
             (names::CPU_TIME_NS, (own_cpu_time_ns + used.cpu_time_ns).into()),

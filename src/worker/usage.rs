@@ -2,19 +2,16 @@
 
 use std::io;
 
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-/// Asks the kernel for SIGKILL when the process that started this one dies, and checks that it has not died before.
+/// Asks the kernel for SIGKILL when the head dies, which has to be this process's parent, and checks that it has not died before.
 ///
 /// The kernel watches the *thread* that started this process; the head has only one that starts any.
-pub(super) fn die_with_parent() -> io::Result<()> {
-    let parent = getppid();
+pub(super) fn die_with_parent(head_pid: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    match parent {
-        Some(pid) if getppid() == Some(pid) && pid != Pid::INIT => Ok(()),
-        // In a container the head may be process 1 itself; then it cannot have died before.
-        Some(Pid::INIT) if std::process::id() != 1 && getppid() == Some(Pid::INIT) => Ok(()),
-        _ => Err(io::Error::other("its parent has died already")),
+    match getppid() {
+        Some(pid) if pid.as_raw_nonzero().get().unsigned_abs() == head_pid => Ok(()),
+        _ => Err(io::Error::other(format!("its parent is not process {head_pid}, which has died already"))),
     }
 }
 

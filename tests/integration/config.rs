@@ -157,7 +157,9 @@ fn values_that_make_no_sense_are_refused_before_anything_starts() {
         start.args(arguments);
         cluster.run(start).status(2).stdout("").stderr_contains(message);
     }
-    for (name, value) in [("TRACER_NUM_WORKERS", "two"), ("TRACER_HOOK_TIMEOUT", "0"), ("TRACER_TRACING_REQUIRED", "maybe")] {
+    for (name, value) in
+        [("TRACER_NUM_WORKERS", "two"), ("TRACER_HOOK_TIMEOUT", "0"), ("TRACER_TRACING_REQUIRED", "maybe")]
+    {
         let mut start = cluster.command(&["start", "--head"]);
         start.env(name, value);
         cluster.run(start).status(2).stdout("");

@@ -13,7 +13,8 @@ fn json_of(cluster: &Cluster, arguments: &[&str]) -> Value {
 
 #[track_caller]
 fn assert_keys(value: &Value, expected: &[&str]) {
-    let keys: Vec<_> = value.as_object().unwrap_or_else(|| panic!("expected an object, found {value}")).keys().collect();
+    let keys: Vec<_> =
+        value.as_object().unwrap_or_else(|| panic!("expected an object, found {value}")).keys().collect();
     for key in expected {
         assert!(keys.iter().any(|known| known == key), "`{key}` is missing in {value}");
     }
@@ -53,7 +54,8 @@ fn tasks_are_listed_newest_first_with_their_traces_and_what_is_left_out() {
     let list = json_of(&cluster, &["list", "tasks"]);
     assert_eq!((&list["left_out"], &list["forgotten"]), (&json!(0), &json!(0)));
     let states: Vec<_> = cluster.tasks().iter().map(|task| (task["target"].clone(), task["state"].clone())).collect();
-    let expected = [("true", "succeeded"), ("misbehaving_tasks.returns_error", "failed"), ("demo.my_function", "succeeded")];
+    let expected =
+        [("true", "succeeded"), ("misbehaving_tasks.returns_error", "failed"), ("demo.my_function", "succeeded")];
     assert_eq!(states, expected.map(|(target, state)| (json!(target), json!(state))));
     let spans = cluster.spans();
     for task in cluster.tasks() {
@@ -62,7 +64,10 @@ fn tasks_are_listed_newest_first_with_their_traces_and_what_is_left_out() {
         let trace_id = task["trace_id"].as_str().expect("it was traced");
         assert_eq!(attempt.trace_id().trim_start_matches("0x"), trace_id);
     }
-    let run = cluster.tracer(&["list", "tasks", "--limit", "1"]).success().stdout_contains("and 2 older tasks (--limit shows more)\n");
+    let run = cluster
+        .tracer(&["list", "tasks", "--limit", "1"])
+        .success()
+        .stdout_contains("and 2 older tasks (--limit shows more)\n");
     assert_eq!(first_words(&run), ["ID", "3", "and"]);
     assert_eq!(json_of(&cluster, &["list", "tasks", "--limit", "1"])["left_out"], 2);
 }
@@ -73,9 +78,15 @@ fn workers_are_listed_with_what_they_do() {
     let run = cluster.tracer(&["list", "workers"]).success().stderr("");
     assert_eq!(first_words(&run), ["ID", "1", "2"]);
     for worker in cluster.workers() {
-        assert_keys(&worker, &["id", "pid", "state", "uptime_ns", "task", "leases", "tasks_ended", "tracing", "hook_failure"]);
+        assert_keys(
+            &worker,
+            &["id", "pid", "state", "uptime_ns", "task", "leases", "tasks_ended", "tracing", "hook_failure"],
+        );
         assert_eq!((&worker["state"], &worker["task"]), (&json!("idle"), &json!(null)));
-        assert!(worker["tracing"].as_str().is_some_and(|text| text.contains(&format!("{}.json", worker["pid"]))), "{worker}");
+        assert!(
+            worker["tracing"].as_str().is_some_and(|text| text.contains(&format!("{}.json", worker["pid"]))),
+            "{worker}"
+        );
     }
 }
 
@@ -109,8 +120,15 @@ fn a_module_is_shown_with_the_signatures_of_its_tasks() {
         .stdout_contains("module    wordcount\nlibrary   <bin>/libwordcount.so\n")
         .stdout_contains("\ntask count(text: &str) -> u64\n    Counts the words of a text.\n");
     let module = json_of(&cluster, &["modules", "show", "wordcount"]);
-    assert_eq!(module["tasks"][0]["parameters"], json!([{ "name": "text", "type_name": "&str", "is_optional": false }]));
-    cluster.tracer(&["modules", "show", "wordcont"]).status(1).stdout("").stderr_contains("Did you mean `wordcount`?\n");
+    assert_eq!(
+        module["tasks"][0]["parameters"],
+        json!([{ "name": "text", "type_name": "&str", "is_optional": false }])
+    );
+    cluster
+        .tracer(&["modules", "show", "wordcont"])
+        .status(1)
+        .stdout("")
+        .stderr_contains("Did you mean `wordcount`?\n");
 }
 
 #[test]
@@ -122,9 +140,11 @@ fn a_hook_is_tried_out() {
         .stdout_contains("hook      local_tmp_tracing:setup_tracing works\n")
         .stdout_contains("\ndoes      spans to `<folder>/spans/");
     assert_keys(&json_of(&cluster, &["hooks", "check", HOOK]), &["library", "producer", "description"]);
-    cluster.tracer(&["hooks", "check", "local_tmp_tracin:setup_tracing"]).status(4).stdout("").stderr_contains(
-        "\nDid you mean `local_tmp_tracing`?\n",
-    );
+    cluster
+        .tracer(&["hooks", "check", "local_tmp_tracin:setup_tracing"])
+        .status(4)
+        .stdout("")
+        .stderr_contains("\nDid you mean `local_tmp_tracing`?\n");
 }
 
 #[test]

@@ -100,7 +100,10 @@ fn start_and_stop_as_json_are_complete() {
     pids.sort_unstable();
     reported.sort_unstable();
     assert_eq!(reported, pids);
-    assert_eq!((&stopped["head_pid"], &stopped["killed"], &stopped["unfinished"]), (&json!(head_pid), &json!([]), &json!(0)));
+    assert_eq!(
+        (&stopped["head_pid"], &stopped["killed"], &stopped["unfinished"]),
+        (&json!(head_pid), &json!([]), &json!(0))
+    );
 }
 
 #[test]
@@ -245,7 +248,10 @@ fn stop_kills_what_runs_beyond_the_grace_period_and_says_so() {
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
     let stop = cluster.tracer(&["stop", "--grace-period", "100ms"]).success();
     let text = stop.stderr_text();
-    assert!(text.ends_with(&format!(" and 1 worker; 1 had to be killed (pid {worker})\n1 task had not ended\n")), "{stop:?}");
+    assert!(
+        text.ends_with(&format!(" and 1 worker; 1 had to be killed (pid {worker})\n1 task had not ended\n")),
+        "{stop:?}"
+    );
     running.wait().status(1).stderr_contains("error: task 1 (misbehaving_tasks.waits_in_span) failed: ");
     assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
     let spans = cluster.spans();

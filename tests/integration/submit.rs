@@ -68,9 +68,10 @@ fn results_are_json_on_standard_output() {
         .success()
         .stdout("{\"name\":\"a\",\"x\":-1.5,\"y\":null}\n")
         .stderr("");
-    cluster.submit("misbehaving_tasks:shapes", &[]).success().stdout(
-        "{\"empty\":[],\"full\":[null,[true,18446744073709551615,-9223372036854775808]]}\n",
-    );
+    cluster
+        .submit("misbehaving_tasks:shapes", &[])
+        .success()
+        .stdout("{\"empty\":[],\"full\":[null,[true,18446744073709551615,-9223372036854775808]]}\n");
     let report = cluster.submit("wordcount:count", &["\"a b\"", "--format", "json"]).success().json();
     assert_eq!(report, json!({ "id": 4, "trace_id": null, "result": 2 }));
 }
@@ -89,14 +90,10 @@ fn the_largest_arguments_and_results_arrive_whole() {
 #[test]
 fn an_error_is_told_and_recorded() {
     let cluster = Cluster::traced();
-    cluster
-        .submit("misbehaving_tasks:returns_error", &["\"no luck\""])
-        .status(1)
-        .stdout("")
-        .stderr(
-            "error: task 1 (misbehaving_tasks.returns_error) failed: no luck\n\
+    cluster.submit("misbehaving_tasks:returns_error", &["\"no luck\""]).status(1).stdout("").stderr(
+        "error: task 1 (misbehaving_tasks.returns_error) failed: no luck\n\
              (hint: its trace: `tracer trace show --temp-dir <folder>/place <trace>`)\n",
-        );
+    );
     assert_failed_span(&cluster, 1, "alloc::string::String", "no luck");
 }
 
@@ -147,7 +144,11 @@ fn arguments_that_do_not_fit_are_named_with_both_types_and_the_function_is_not_c
         ("wordcount:count", &["3"], "argument 1 (`text`) of `count` takes &str, but got an integer (`3`)"),
         ("wordcount:count", &[], "argument 1 (`text`) of `count` is missing; it takes &str"),
         ("wordcount:count", &["\"a\"", "3"], "`count` takes 1 argument (text: &str), but got 2"),
-        ("misbehaving_tasks:moves", &["1", "2"], "argument 1 (`point`) of `moves` takes Point, but got an integer (`1`)"),
+        (
+            "misbehaving_tasks:moves",
+            &["1", "2"],
+            "argument 1 (`point`) of `moves` takes Point, but got an integer (`1`)",
+        ),
         (
             "misbehaving_tasks:moves",
             &[r#"{"name":"a"}"#, "2"],
@@ -177,7 +178,9 @@ fn unknown_modules_and_functions_are_named_and_the_nearest_is_offered() {
     cluster
         .submit("wordcount:conut", &["\"a\""])
         .status(1)
-        .stderr_contains("module `wordcount` (<bin>/libwordcount.so) has no task `conut`; it has `count`, `frequencies`")
+        .stderr_contains(
+            "module `wordcount` (<bin>/libwordcount.so) has no task `conut`; it has `count`, `frequencies`",
+        )
         .stderr_contains("\nDid you mean `count`?\n");
     assert_failed_span(&cluster, 2, "module", "has no task `conut`");
     cluster
@@ -213,18 +216,26 @@ fn a_failure_as_json_has_the_reason_and_the_same_exit_code() {
     let cluster = Cluster::untraced();
     let run = cluster.submit("misbehaving_tasks:returns_error", &["\"no\"", "--format", "json"]).status(1).stderr("");
     let report = run.json();
-    assert_eq!((&report["id"], &report["message"], &report["failure"]["reason"]), (&json!(1), &json!("no"), &json!("error")));
+    assert_eq!(
+        (&report["id"], &report["message"], &report["failure"]["reason"]),
+        (&json!(1), &json!("no"), &json!("error"))
+    );
 }
 
 #[test]
 fn without_waiting_the_id_is_printed_and_get_gives_the_result_later() {
     let cluster = Cluster::traced();
-    cluster.submit("wordcount:count", &["\"a b c\"", "--no-wait", "--name", "short"]).success().stdout("1\n").stderr("");
+    cluster
+        .submit("wordcount:count", &["\"a b c\"", "--no-wait", "--name", "short"])
+        .success()
+        .stdout("1\n")
+        .stderr("");
     let task = cluster.wait_for_task(1);
     assert_eq!((&task["state"], &task["result"], &task["name"]), (&json!("succeeded"), &json!(3), &json!("short")));
     cluster.tracer(&["get", "1"]).success().stdout_contains("\nresult     3\n").stdout_contains("\nname       short\n");
 
-    let report = cluster.submit("misbehaving_tasks:panics", &["\"x\"", "--no-wait", "--format", "json"]).success().json();
+    let report =
+        cluster.submit("misbehaving_tasks:panics", &["\"x\"", "--no-wait", "--format", "json"]).success().json();
     assert_eq!(report["id"], 2);
     let task = cluster.wait_for_task(2);
     assert_eq!((&task["state"], &task["trace_id"]), (&json!("failed"), &report["trace_id"]));
@@ -249,12 +260,9 @@ fn get_of_a_task_that_never_was_says_so() {
 fn a_function_that_takes_too_long_is_ended_with_its_worker() {
     let cluster = Cluster::traced();
     let waiting = submit_waiting(&cluster, "slow", &["--timeout", "300ms"]);
-    waiting
-        .submission
-        .wait()
-        .status(124)
-        .stdout("")
-        .stderr_contains("error: task 1 (misbehaving_tasks.waits) failed: timed out: it was still running after 300 ms\n");
+    waiting.submission.wait().status(124).stdout("").stderr_contains(
+        "error: task 1 (misbehaving_tasks.waits) failed: timed out: it was still running after 300 ms\n",
+    );
     assert!(!is_alive(waiting.worker_pid), "the worker that ran it is gone");
     assert_failed_span(&cluster, 1, "timeout", "still running after 300 ms");
     cluster.tracer(&["submit", "task"]).success().stdout("1\n");
@@ -324,8 +332,10 @@ fn a_worker_that_is_killed_takes_only_its_own_task_with_it() {
 fn spans_that_were_open_in_a_killed_worker_are_closed_with_what_happened() {
     let cluster = Cluster::traced();
     let (started, released) = (cluster.file("started"), cluster.file("released"));
-    let submission = cluster
-        .submit_in_background("misbehaving_tasks:waits_in_span", &[&json!(started).to_string(), &json!(released).to_string()]);
+    let submission = cluster.submit_in_background(
+        "misbehaving_tasks:waits_in_span",
+        &[&json!(started).to_string(), &json!(released).to_string()],
+    );
     cluster.wait_for_file(&started);
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
     kill(worker, Signal::KILL);

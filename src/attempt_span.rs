@@ -1,0 +1,60 @@
+//! What the span of an attempt begins with: the worker that runs the attempt says so, and the head, when the worker died before it could.
+
+use crate::hook::Attribute;
+use crate::names;
+use crate::task::{Envelope, JobId, TaskId, TaskSpec, WorkerId};
+
+/// Everything about an attempt that its span says from the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttemptSpan<'a> {
+    pub(crate) envelope: &'a Envelope<'a>,
+    /// [`TaskSpec::target`] of the envelope.
+    pub(crate) target: &'a str,
+    pub(crate) task: TaskId,
+    /// The task's id as text.
+    pub(crate) message_id: &'a str,
+    pub(crate) attempt: u32,
+    pub(crate) job: JobId,
+    pub(crate) worker: WorkerId,
+    /// The worker's process.
+    pub(crate) pid: u32,
+    pub(crate) node_id: &'a str,
+    /// From the submission's acceptance to the beginning.
+    pub(crate) queued_ns: u64,
+}
+
+/// How many attributes there are at the most.
+const COUNT: usize = 15;
+
+impl<'a> AttemptSpan<'a> {
+    /// The attributes. The second value says how many of the array there are.
+    pub(crate) fn attributes(&self) -> ([(&'static str, Attribute<'a>); COUNT], usize) {
+        let attributes = [
+            (names::REMOTE, Attribute::Str(remote(&self.envelope.spec))),
+            (names::FUNCTION, Attribute::Str(self.target)),
+            (names::PID, self.pid.into()),
+            (names::JOB_ID, self.job.0.into()),
+            (names::TASK_ID, self.task.0.into()),
+            (names::WORKER_ID, self.worker.0.into()),
+            (names::NODE_ID, Attribute::Str(self.node_id)),
+            (names::ATTEMPT, self.attempt.into()),
+            (names::QUEUED_NS, self.queued_ns.into()),
+            (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
+            (names::MESSAGING_OPERATION_TYPE, "process".into()),
+            (names::MESSAGING_OPERATION_NAME, "process".into()),
+            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(self.target)),
+            (names::MESSAGING_MESSAGE_ID, Attribute::Str(self.message_id)),
+            (names::TASK_NAME, Attribute::Str(self.envelope.name)),
+        ];
+        // Most tasks have no name of their own.
+        (attributes, if self.envelope.name.is_empty() { COUNT - 1 } else { COUNT })
+    }
+}
+
+/// The value of [`names::REMOTE`].
+pub(crate) fn remote(spec: &TaskSpec<'_>) -> &'static str {
+    match spec {
+        TaskSpec::Function(_) => names::REMOTE_FUNCTION,
+        TaskSpec::Command(_) => names::REMOTE_COMMAND,
+    }
+}

@@ -1,0 +1,366 @@
+//! Everything outside of the head's state: connections, worker processes, the clock's neighbours; what the reactor's effects act on.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::event::epoll;
+
+use super::connection::{Connection, Peer, drain};
+use super::process::{WorkerCommand, WorkerProcess};
+use super::reactor::{Effects, Loss};
+use super::recovery::{Place, finish_story};
+use super::server::HeadSettings;
+use super::state::{DriverId, Progress, State};
+use crate::hook::now_unix_nano;
+use crate::protocol::frame::put_frame;
+use crate::protocol::wire::Put;
+use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind};
+use crate::session;
+use crate::spool::ClaimState;
+use crate::task::{Outcome, TaskId, WorkerId};
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Listener,
+    Signal,
+    Connection(u64),
+    WorkerExit(WorkerId),
+    WorkerOutput(WorkerId, Stream),
+    /// A driver whose connection has closed and whose spool is still there, by its pid.
+    DriverExit(u32),
+}
+
+impl Source {
+    pub(super) fn token(self) -> u64 {
+        let (tag, id) = match self {
+            Source::Listener => (0, 0),
+            Source::Signal => (1, 0),
+            Source::Connection(id) => (2, id),
+            Source::WorkerExit(worker) => (3, worker.0),
+            Source::WorkerOutput(worker, Stream::Stdout) => (4, worker.0),
+            Source::WorkerOutput(worker, Stream::Stderr) => (5, worker.0),
+            Source::DriverExit(pid) => (6, u64::from(pid)),
+        };
+        id << 3 | tag
+    }
+
+    pub(super) fn of_token(token: u64) -> Source {
+        let id = token >> 3;
+        match token & 7 {
+            0 => Source::Listener,
+            1 => Source::Signal,
+            2 => Source::Connection(id),
+            3 => Source::WorkerExit(WorkerId(id)),
+            4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),
+            5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
+            _ => Source::DriverExit(id as u32),
+        }
+    }
+}
+
+/// Everything outside of the state: what the reactor's effects act on.
+pub(super) struct World {
+    pub(super) settings: HeadSettings,
+    pub(super) session_dir: PathBuf,
+    pub(super) node_id: String,
+    pub(super) epoll: OwnedFd,
+    pub(super) connections: HashMap<u64, Connection>,
+    pub(super) next_connection: u64,
+    pub(super) next_job: u64,
+    pub(super) processes: HashMap<WorkerId, Process>,
+    /// Connections with something to write.
+    pub(super) dirty: Vec<u64>,
+    /// Ends of tasks to tell, encoded, by connection.
+    pub(super) finished: HashMap<u64, Vec<u8>>,
+    /// Drivers whose end is waited for, to finish their story.
+    pub(super) ending_drivers: HashMap<u32, OwnedFd>,
+    /// Workers the reactor wants started.
+    pub(super) to_start: Vec<WorkerId>,
+    pub(super) spans: SpanCounts,
+    pub(super) warnings: Vec<String>,
+    pub(super) log: std::fs::File,
+}
+
+/// A worker on the server's side.
+pub(super) struct Process {
+    pub(super) worker: WorkerProcess,
+    pub(super) connection: Option<u64>,
+    /// Leases to send, encoded.
+    pub(super) leases: Vec<u8>,
+    pub(super) was_killed: bool,
+}
+
+impl World {
+    pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(source.token());
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    pub(super) fn add_connection(&mut self, stream: UnixStream) -> io::Result<()> {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let connection = Connection::new(stream)?;
+        self.watch(connection.as_fd(), Source::Connection(id))?;
+        self.connections.insert(id, connection);
+        Ok(())
+    }
+
+    pub(super) fn spawn(&mut self, worker: WorkerId) -> io::Result<u32> {
+        let command = WorkerCommand {
+            temp_dir: &self.settings.temp_dir,
+            session_dir: &self.session_dir,
+            worker,
+            spans_dir: &self.settings.spans_dir,
+        };
+        let mut process = WorkerProcess::spawn(&command)?;
+        let pid = process.pid();
+        if let Err(error) = self.watch_process(worker, &process) {
+            // Nobody would hear of its end; so it ends here.
+            process.kill(&session::worker_spool(&self.session_dir, worker));
+            process.reap();
+            return Err(error);
+        }
+        self.processes
+            .insert(worker, Process { worker: process, connection: None, leases: Vec::new(), was_killed: false });
+        Ok(pid)
+    }
+
+    fn watch_process(&self, worker: WorkerId, process: &WorkerProcess) -> io::Result<()> {
+        self.watch(process.pidfd.as_fd(), Source::WorkerExit(worker))?;
+        if let Some(pipe) = &process.stdout {
+            self.watch(pipe.as_fd(), Source::WorkerOutput(worker, Stream::Stdout))?;
+        }
+        if let Some(pipe) = &process.stderr {
+            self.watch(pipe.as_fd(), Source::WorkerOutput(worker, Stream::Stderr))?;
+        }
+        Ok(())
+    }
+
+    /// Reads what a worker has written to both its outputs.
+    pub(super) fn read_all_output(&mut self, state: &State, worker: WorkerId) {
+        let mut buffer = [0; 4096];
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.read_output(state, worker, stream, &mut buffer);
+        }
+    }
+
+    pub(super) fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
+        let Some(mut process) = self.processes.remove(&worker) else { return };
+        self.read_process_output(state, worker, &mut process, stream, buffer);
+        self.processes.insert(worker, process);
+    }
+
+    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs.
+    pub(super) fn read_process_output(
+        &mut self,
+        state: &State,
+        worker_id: WorkerId,
+        process: &mut Process,
+        stream: Stream,
+        buffer: &mut [u8],
+    ) {
+        let watched = state.workers.get(&worker_id).and_then(|worker| {
+            let grant = worker.leases.front()?;
+            let task = state.tasks.get(grant.task)?;
+            let is_running = process.worker.claims.state(grant.number) == ClaimState::Claimed;
+            (is_running && task.wants_output && !matches!(task.progress, Progress::Ended(_)))
+                .then_some((grant.task, task.driver?))
+        });
+        let worker_pid = process.worker.pid();
+        let WorkerProcess { stdout, stderr, log, .. } = &mut process.worker;
+        let mut pieces = Vec::new();
+        let take = |bytes: &[u8]| pieces.push(bytes.to_vec());
+        let is_open = match stream {
+            Stream::Stdout => stdout.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
+            Stream::Stderr => stderr.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
+        };
+        for bytes in &pieces {
+            // A log that cannot be written to, on a full disk, must not keep the task from running.
+            let _ = log.write_all(bytes);
+            if let Some((task, DriverId(driver))) = watched
+                && let Some(connection) = self.connections.get_mut(&driver)
+            {
+                Output { task, worker_pid, stream, bytes }.encode(&mut connection.outbox);
+                self.dirty.push(driver);
+            }
+        }
+        if !is_open {
+            let closed: Option<OwnedFd> = match stream {
+                Stream::Stdout => process.worker.stdout.take().map(Into::into),
+                Stream::Stderr => process.worker.stderr.take().map(Into::into),
+            };
+            if let Some(closed) = closed {
+                let _ = epoll::delete(&self.epoll, &closed);
+            }
+        }
+    }
+
+    /// Finishes the story of a dead process, and counts what that took.
+    pub(super) fn finish_story(&mut self, spool: &Path, loss: &Loss, worker: Option<WorkerId>) {
+        let place = Place { node_id: &self.node_id, worker };
+        let (counts, error) = finish_story(spool, &self.settings.spans_dir, loss, place, now_unix_nano());
+        self.spans.recovered += counts.recovered;
+        self.spans.closed += counts.closed;
+        self.spans.cut += counts.cut;
+        self.spans.unrecorded += counts.unrecorded;
+        self.spans.evicted += counts.evicted;
+        self.spans.unwritten += counts.unwritten;
+        if let Some(error) = error {
+            self.log(format!("the spans in `{}` could not be written: {error}", spool.display()));
+        }
+    }
+
+    /// A driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
+    pub(super) fn watch_for_end_of_driver(&mut self, pid: u32) {
+        if self.ending_drivers.contains_key(&pid) || self.driver_spools(pid).is_empty() {
+            return;
+        }
+        let pidfd = i32::try_from(pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
+        match pidfd {
+            Some(pidfd) if self.watch(pidfd.as_fd(), Source::DriverExit(pid)).is_ok() => {
+                self.ending_drivers.insert(pid, pidfd);
+            }
+            // It is gone already.
+            _ => self.finish_driver(pid),
+        }
+    }
+
+    /// Finishes the story of a driver that has died.
+    pub(super) fn finish_driver(&mut self, pid: u32) {
+        if let Some(pidfd) = self.ending_drivers.remove(&pid) {
+            let _ = epoll::delete(&self.epoll, &pidfd);
+        }
+        let loss = Loss {
+            error_type: "lost".into(),
+            description: "the process that waited for it died".into(),
+            attempts: Vec::new(),
+        };
+        for spool in self.driver_spools(pid) {
+            self.finish_story(&spool, &loss, None);
+        }
+    }
+
+    pub(super) fn driver_spools(&self, pid: u32) -> Vec<PathBuf> {
+        let prefix = format!("driver-{pid}-");
+        let entries = self.session_dir.join("spool").read_dir().into_iter().flatten();
+        entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
+            })
+            .collect()
+    }
+
+    /// Sends what the turn has brought about: leases to workers, ends of tasks to drivers.
+    pub(super) fn flush(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for process in self.processes.values_mut().filter(|process| !process.leases.is_empty()) {
+            let Some(id) = process.connection else { continue };
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            put_frame(&mut connection.outbox, kind::LEASES, |out| out.put_exact(&process.leases));
+            process.leases.clear();
+            dirty.push(id);
+        }
+        for (id, body) in self.finished.drain() {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                put_frame(&mut connection.outbox, kind::FINISHED, |out| out.put_exact(&body));
+                dirty.push(id);
+            }
+        }
+        dirty.sort_unstable();
+        dirty.dedup();
+        for id in dirty {
+            self.write_connection(id);
+        }
+    }
+
+    pub(super) fn write_connection(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let wants_room = match connection.write() {
+            Ok(true) if connection.is_closing => return self.drop_connection(id, ""),
+            Ok(is_done) => !is_done,
+            // A worker that cannot be written to is dead or dying; its pidfd says so.
+            Err(error) => {
+                let text = error.to_string();
+                return self.drop_connection(id, &text);
+            }
+        };
+        if wants_room != connection.is_watched_for_room {
+            connection.is_watched_for_room = wants_room;
+            let mut flags = epoll::EventFlags::IN;
+            flags.set(epoll::EventFlags::OUT, wants_room);
+            let data = epoll::EventData::new_u64(Source::Connection(id).token());
+            let _ = epoll::modify(&self.epoll, connection.as_fd(), data, flags);
+        }
+    }
+
+    pub(super) fn drop_connection(&mut self, id: u64, reason: &str) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let _ = epoll::delete(&self.epoll, connection.as_fd());
+        if let Peer::Driver(_) = connection.peer {
+            self.watch_for_end_of_driver(connection.pid);
+        }
+        if !reason.is_empty() && connection.peer != Peer::Unknown {
+            self.log(format!("connection {id} is closed: {reason}"));
+        }
+    }
+}
+
+impl Effects for World {
+    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        if let Some(process) = self.processes.get_mut(&worker) {
+            process.worker.claims.grant(lease.number);
+            lease.put(&mut process.leases);
+        }
+    }
+
+    fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {
+        let body = self.finished.entry(driver.0).or_default();
+        Finished::put_parts(body, tag, task, attempt, outcome);
+    }
+
+    fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
+        self.processes.get(&worker).map_or(ClaimState::Unknown, |process| process.worker.claims.state(lease))
+    }
+
+    fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {
+        self.processes.get(&worker)?.worker.claims.running()
+    }
+
+    fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool {
+        self.processes.get(&worker).is_some_and(|process| process.worker.claims.revoke(lease))
+    }
+
+    fn start_worker(&mut self, worker: WorkerId) {
+        self.to_start.push(worker);
+    }
+
+    fn ask_to_end(&mut self, worker: WorkerId) {
+        let Some(id) = self.processes.get(&worker).and_then(|process| process.connection) else {
+            return self.kill(worker);
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            put_frame(&mut connection.outbox, kind::SHUTDOWN, |_| {});
+            self.dirty.push(id);
+        }
+    }
+
+    fn kill(&mut self, worker: WorkerId) {
+        if let Some(process) = self.processes.get_mut(&worker) {
+            process.was_killed = true;
+            process.worker.kill(&session::worker_spool(&self.session_dir, worker));
+        }
+    }
+
+    fn log(&mut self, line: String) {
+        // Where the log cannot be written, there is nobody to tell.
+        let _ = writeln!(self.log, "{} {line}", crate::clock::utc(now_unix_nano()));
+    }
+}
