@@ -528,6 +528,7 @@ fn a_hook_that_fails_in_a_worker_is_said_and_the_worker_works() {
 #[test]
 fn a_hook_that_is_required_and_fails_makes_its_worker_useless() {
     let mut story = Story::starting(1, true);
+    story.state.has_started = true;
     for worker in 1..=3 {
         story.ready(WorkerId(worker), Some("no such host"));
         story.submit(1);
@@ -537,6 +538,31 @@ fn a_hook_that_is_required_and_fails_makes_its_worker_useless() {
     }
     assert_eq!(story.effects.killed, [1, 2, 3].map(WorkerId));
     assert!(story.state.no_worker.as_ref().unwrap().ends_with("the last one: no such host"));
+}
+
+#[test]
+fn a_hook_that_is_required_and_fails_in_one_worker_ends_the_start() {
+    let mut story = Story::starting(2, true);
+    story.ready(WorkerId(1), None);
+    story.ready(WorkerId(2), Some("no such host"));
+    story.exit(2);
+    let reason = "tracing is required, but the hook failed in a worker: no such host";
+    assert_eq!(story.state.no_worker.as_deref(), Some(reason));
+    story.start_missing();
+    assert_eq!(story.state.workers.len(), 1, "it is not tried again");
+}
+
+#[test]
+fn workers_that_do_not_get_ready_are_blamed_on_the_hook_that_each_runs() {
+    let mut story = Story::starting(1, false);
+    story.state.hook = Some("collector:setup".into());
+    for worker in 1..=3 {
+        story.exit(worker);
+        story.start_missing();
+    }
+    let reason = story.state.no_worker.as_deref().unwrap();
+    let expected = "3 workers in a row did not get ready (hook `collector:setup` runs in each); the last one: ";
+    assert!(reason.starts_with(expected), "{reason}");
 }
 
 #[test]
