@@ -6,5 +6,7 @@ mod support;
 mod config;
 mod reports;
 mod spans;
+mod hooks;
+mod modules;
 mod start_stop;
 mod submit;

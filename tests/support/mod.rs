@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, reason = "the harness reads as the library that it is")]
 
 mod cluster;
+mod foreign;
 mod modules;
 mod processes;
 mod run;
@@ -16,6 +17,7 @@ mod spans;
 mod wait;
 
 pub use cluster::{Builder, Cluster};
+pub use foreign::{build_standalone, compile_c};
 pub use modules::{build_modules, module_folder};
 pub use processes::{Process, is_alive, kill};
 pub use run::{Background, Run};

@@ -6,9 +6,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::fs::{FlockOperation, flock};
+
 /// The packages whose libraries tests load.
-const PACKAGES: [&str; 6] =
-    ["wordcount", "async_task", "tracing_task", "hook_stdout", "local_tmp_tracing", "misbehaving_tasks"];
+const PACKAGES: &[&str] = &[
+    "wordcount",
+    "async_task",
+    "tracing_task",
+    "hook_stdout",
+    "local_tmp_tracing",
+    "misbehaving_tasks",
+    "bad_hooks",
+    "hook_forms",
+    "own_provider",
+    "own_subscriber",
+    "traced_tasks",
+];
 
 /// The folder of the executable under test, and of the libraries.
 pub fn module_folder() -> &'static Path {
@@ -36,7 +49,7 @@ fn build_once() -> Result<(), String> {
         .write(true)
         .open(folder.join("modules-built-for"))
         .map_err(|error| error.to_string())?;
-    rustix::fs::flock(&mark, rustix::fs::FlockOperation::LockExclusive).map_err(|error| error.to_string())?;
+    flock(&mark, FlockOperation::LockExclusive).map_err(|error| error.to_string())?;
     let run_id = std::env::var("NEXTEST_RUN_ID").ok();
     let mut built_for = String::new();
     mark.read_to_string(&mut built_for).map_err(|error| error.to_string())?;
@@ -71,7 +84,7 @@ fn build(flags: &[&str]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{cargo:?}\n{stderr}")) }
 }
 
-fn target_dir() -> PathBuf {
+pub(super) fn target_dir() -> PathBuf {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     tmp.parent().expect("cargo's folder for temporary files is in the target folder").into()
 }

@@ -1,0 +1,331 @@
+//! Task modules: whatever they trace with, it becomes part of their tasks' traces.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, HOOK, Span, Spans, build_standalone, kill, wait_until};
+
+/// The spans of the one task that was submitted, and its attempt among them. Nothing is torn, double or without its parent.
+#[track_caller]
+fn attempt(spans: &Spans) -> &Span {
+    spans.assert_whole(&[]);
+    let consumer = spans.only("is a CONSUMER", |span| span.kind() == "SpanKind.CONSUMER");
+    let producer = spans.parent_of(consumer);
+    assert_eq!(producer.kind(), "SpanKind.PRODUCER");
+    assert_eq!(producer.name().strip_suffix("remote"), consumer.name().strip_suffix("remote_worker"));
+    let job = spans.parent_of(producer);
+    assert_eq!((job.name(), job.parent_id()), ("tracer job", None));
+    consumer
+}
+
+/// Submits a task that succeeds. Returns its result and all spans, which are in the span files when the result is seen.
+#[track_caller]
+fn traced(cluster: &Cluster, target: &str, arguments: &[&str]) -> (Value, Spans) {
+    let result = cluster.submit(target, arguments).success().json();
+    (result, cluster.spans())
+}
+
+#[track_caller]
+fn assert_child(spans: &Spans, name: &str, parent: &Span) {
+    let span = spans.named(name);
+    assert_eq!(span.trace_id(), parent.trace_id(), "of `{name}`");
+    assert_eq!(span.parent_id(), Some(parent.span_id()), "of `{name}`, in {}", spans.describe());
+    assert_eq!(span.file, parent.file, "of `{name}`");
+}
+
+fn without_prefix(id: &str) -> &str {
+    id.trim_start_matches("0x")
+}
+
+// ---- OpenTelemetry --------------------------------------------------------------------------------------------------
+
+#[test]
+fn spans_of_ordinary_opentelemetry_code_are_children_of_the_task() {
+    let cluster = Cluster::traced();
+    let (result, spans) = traced(&cluster, "traced_tasks:nested", &[]);
+    let attempt = attempt(&spans);
+    assert_child(&spans, "outer", attempt);
+    let outer = spans.named("outer");
+    assert_child(&spans, "inner", outer);
+    let inner = spans.named("inner");
+    assert_eq!(outer.kind(), "SpanKind.INTERNAL");
+    // What task code injects into a request is what the span file says.
+    assert_eq!(result, json!([without_prefix(inner.trace_id()), without_prefix(inner.span_id())]));
+    let pid = cluster.worker_pids()[0];
+    assert_eq!(inner.resource_attribute("process.pid"), pid);
+    assert_eq!(attempt.attribute("tracer.pid"), pid);
+}
+
+#[test]
+fn active_span_is_the_span_of_the_task() {
+    let cluster = Cluster::traced();
+    let (result, spans) = traced(&cluster, "traced_tasks:active_span", &[]);
+    let attempt = attempt(&spans);
+    assert_eq!(spans.len(), 3, "{}", spans.describe());
+    assert_eq!(result, without_prefix(attempt.span_id()));
+    assert_eq!(attempt.attribute("fixture.mark"), "set by the task");
+    let events = attempt.events("marked");
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["attributes"], json!({"step": 1}));
+    // It was lent: the task could not end it, so what tracer sets at its end is on it too.
+    assert!(attempt.attribute("tracer.cpu_time_ns").is_u64(), "{}", attempt.value);
+}
+
+#[test]
+fn thread_that_takes_the_context_along_stays_in_the_trace() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "traced_tasks:on_a_thread", &[]);
+    assert_child(&spans, "on the thread", attempt(&spans));
+    let (_, spans) = traced(&cluster, "traced_tasks:on_a_forgetful_thread", &[]);
+    let forgotten = spans.named("on its own");
+    assert_eq!(forgotten.parent_id(), None, "OpenTelemetry's context belongs to a thread");
+}
+
+#[test]
+fn concurrent_futures_keep_their_spans_apart() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "traced_tasks:concurrent", &[]);
+    let attempt = attempt(&spans);
+    for (child, inner) in [("left", "in left"), ("right", "in right")] {
+        assert_child(&spans, child, attempt);
+        assert_child(&spans, inner, spans.named(child));
+    }
+    assert_eq!(spans.children_of(attempt).len(), 2);
+}
+
+#[test]
+fn everything_that_a_span_can_have_crosses_the_boundary() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "traced_tasks:rich", &[]);
+    assert_child(&spans, "rich and renamed", attempt(&spans));
+    let rich = spans.named("rich and renamed");
+    assert_eq!(rich.kind(), "SpanKind.CLIENT");
+    assert_eq!(rich.value["status"], json!({"status_code": "ERROR", "description": "it did not go well"}));
+    assert_eq!(
+        rich.value["attributes"],
+        json!({
+            "bool": true, "int": 8, "float": 2.5, "text": "é\n\"quoted\"", "bools": [true, false], "ints": [1, i64::MIN],
+            "floats": [0.5], "texts": ["a", "b"],
+        })
+    );
+    let events = rich.events("moment");
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["attributes"], json!({"at": "noon"}));
+    let [link] = rich.links() else { panic!("one link: {}", rich.value) };
+    assert_eq!(link["context"]["trace_id"], "0x00000000000000000000000000000abc");
+    assert_eq!(link["context"]["span_id"], "0x0000000000000def");
+    assert!(link["context"]["trace_state"].to_string().contains("vendor"), "{link}");
+    assert_eq!(link["attributes"], json!({"why": "because"}));
+}
+
+#[test]
+fn baggage_of_the_shell_is_read_in_the_task() {
+    let cluster = Cluster::traced();
+    let mut command = cluster.command(&["submit", "task", "traced_tasks:baggage"]);
+    command.env("BAGGAGE", "user=ada,city=S%C3%A3o%20Paulo");
+    cluster.run(command).success().stdout("{\"city\":\"São Paulo\",\"user\":\"ada\"}\n");
+    // It belongs to that submission and to no later one.
+    cluster.submit("traced_tasks:baggage", &[]).success().stdout("{}\n");
+}
+
+#[test]
+fn span_that_was_left_open_is_closed_when_the_worker_dies() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "traced_tasks:leaves_a_span_open", &[]);
+    let parent = attempt(&spans).clone();
+    assert_eq!(spans.all_named("left open").len(), 0, "it is open");
+    kill(cluster.worker_pids()[0], Signal::KILL);
+    let spans = cluster.wait_for_spans("the open one", |spans| !spans.all_named("left open").is_empty());
+    attempt(&spans);
+    assert_child(&spans, "left open", &parent);
+    let open = spans.named("left open");
+    assert_eq!(
+        (open.status_code(), open.status_description()),
+        ("ERROR", "the worker was killed by SIGKILL (signal 9)")
+    );
+    assert_eq!(open.attribute("error.type"), "signal:9");
+    assert_eq!(open.attribute("fixture.mark"), "before the end");
+}
+
+#[test]
+fn span_that_was_left_open_is_not_lost_when_the_head_stops() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "traced_tasks:leaves_a_span_open", &[]);
+    let parent = attempt(&spans).clone();
+    cluster.stop().success();
+    let spans = cluster.spans();
+    attempt(&spans);
+    assert_child(&spans, "left open", &parent);
+    let open = spans.named("left open");
+    assert_eq!((open.status_code(), open.status_description()), ("ERROR", "it was still open when the worker ended"));
+    assert_eq!(open.attribute("error.type"), "unfinished");
+    assert_eq!(open.attribute("fixture.mark"), "before the end");
+}
+
+// ---- tracing --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn spans_of_ordinary_tracing_code_are_children_of_the_task() {
+    let cluster = Cluster::traced();
+    let (result, spans) = traced(&cluster, "traced_tasks:add", &[r#"["1","x","2"]"#]);
+    assert_eq!(result, 3);
+    let attempt = attempt(&spans);
+    assert_child(&spans, "sum", attempt);
+    let sum = spans.named("sum");
+    let parsed = spans.all_named("parse");
+    assert_eq!(parsed.len(), 3, "{}", spans.describe());
+    for span in &parsed {
+        assert_eq!((span.trace_id(), span.parent_id()), (sum.trace_id(), Some(sum.span_id())));
+    }
+    let texts: Vec<_> = parsed.iter().map(|span| span.attribute("text").as_str().unwrap()).collect();
+    assert_eq!(texts, ["1", "x", "2"]);
+    let failed: Vec<_> = parsed.iter().filter(|span| span.status_code() == "ERROR").collect();
+    assert_eq!(failed.len(), 1, "{}", spans.describe());
+    assert_eq!(failed[0].attribute("text"), "x");
+}
+
+#[test]
+fn futures_instrumented_with_tracing_keep_their_spans_apart() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "traced_tasks:add_async", &[]);
+    let attempt = attempt(&spans);
+    assert_child(&spans, "first", attempt);
+    assert_child(&spans, "second", attempt);
+    // OpenTelemetry code below a span of `tracing` is in the right place too.
+    let inner = spans.all_named("in the future");
+    let mut parents: Vec<_> = inner.iter().map(|span| spans.parent_of(span).name()).collect();
+    parents.sort_unstable();
+    assert_eq!(parents, ["first", "second"]);
+}
+
+#[test]
+fn module_may_have_a_subscriber_of_its_own() {
+    let cluster = Cluster::traced();
+    let (_, spans) = traced(&cluster, "own_subscriber:detailed", &[]);
+    assert_child(&spans, "step", attempt(&spans));
+    let step = spans.named("step");
+    assert_eq!(step.attribute("number"), 1);
+    // Of level `debug`, which the subscriber that a module gets by default would have dropped.
+    assert_eq!(step.events("taken").len(), 1, "{}", step.value);
+}
+
+#[test]
+fn module_with_a_provider_of_its_own_is_reported() {
+    let cluster = Cluster::traced();
+    let run = cluster.submit("own_provider:trace", &[]).success();
+    let spans = cluster.spans();
+    attempt(&spans);
+    assert_eq!(spans.all_named("lost").len(), 0, "it went to the module's own provider");
+    let warning = "module `own_provider` has replaced its global tracer provider (OpenTelemetry 0.33)";
+    run.stderr_contains(warning);
+    let logs = std::fs::read_dir(cluster.session_dir().join("logs")).unwrap().map(|log| log.unwrap().path());
+    let log = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert!(logs.into_iter().any(|path| log(&path).contains(warning)), "the log of the worker says so");
+}
+
+// ---- other versions, other compilers, no hook -----------------------------------------------------------------------
+
+#[track_caller]
+fn assert_otel_0_31_is_traced(folder: &Path) {
+    let cluster = Cluster::builder().hook(HOOK).arg("--module-path").arg(folder).start();
+    let (result, spans) = traced(&cluster, "otel_0_31:nested", &[]);
+    {
+        let attempt = attempt(&spans);
+        assert_child(&spans, "outer 0.31", attempt);
+        assert_child(&spans, "inner 0.31", spans.named("outer 0.31"));
+        assert_child(&spans, "failed 0.31", attempt);
+        let inner = spans.named("inner 0.31");
+        assert_eq!(result, json!([without_prefix(inner.trace_id()), without_prefix(inner.span_id())]));
+        let failed = spans.named("failed 0.31");
+        assert_eq!((failed.status_code(), failed.status_description()), ("ERROR", "as it should"));
+        assert_eq!(attempt.attribute("fixture.otel"), "0.31");
+    }
+    // `tracing`, in an async task, beside a module on OpenTelemetry 0.33 in the same worker.
+    cluster.submit("traced_tasks:nested", &[]).success();
+    cluster.submit("otel_0_31:instrumented", &[]).success();
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    let step = spans.named("step");
+    assert_eq!(spans.parent_of(step).name(), "otel_0_31.instrumented tracer.remote_worker");
+    assert_eq!(step.attribute("number"), 3);
+    assert_eq!(spans.parent_of(spans.named("outer")).name(), "traced_tasks.nested tracer.remote_worker");
+}
+
+#[test]
+fn module_on_opentelemetry_0_31_is_traced_like_any_other() {
+    if let Some(folder) = build_standalone("otel_0_31", "") {
+        assert_otel_0_31_is_traced(&folder);
+    }
+}
+
+#[test]
+fn module_of_a_nightly_compiler_is_traced_like_any_other() {
+    if let Some(folder) = build_standalone("otel_0_31", "nightly") {
+        assert_otel_0_31_is_traced(&folder);
+    }
+}
+
+#[test]
+fn traced_code_runs_in_an_untraced_cluster() {
+    let cluster = Cluster::untraced();
+    let zero = json!(["0".repeat(32), "0".repeat(16)]);
+    assert_eq!(cluster.submit("traced_tasks:nested", &[]).success().json(), zero);
+    cluster.submit("traced_tasks:concurrent", &[]).success();
+    assert_eq!(cluster.submit("traced_tasks:add", &[r#"["1"]"#]).success().json(), 1);
+    assert_eq!(cluster.spans().len(), 0);
+    // What the shell is part of goes on through it.
+    let mut command = cluster.command(&["submit", "task", "traced_tasks:nested"]);
+    command.env("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    let result = cluster.run(command).success().json();
+    assert_eq!(result, json!(["0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"]));
+}
+
+// ---- modules that cannot be used ------------------------------------------------------------------------------------
+
+#[test]
+fn misspelt_module_and_function_get_the_nearest_as_a_suggestion() {
+    let cluster = Cluster::untraced();
+    for (target, said) in [
+        ("wordcuont:count", "Did you mean `wordcount`?"),
+        ("traced_tasks:nestd", "Did you mean `nested`?"),
+        (
+            "traced_tasks:nestd",
+            "module `traced_tasks` (<bin>/libtraced_tasks.so) has no task `nestd`; it has `nested`, `active_span`",
+        ),
+        ("bad_hooks:panics", "module `bad_hooks` (<bin>/libbad_hooks.so) has no task `panics`; it has no tasks at all"),
+        ("./libnone.so:task", "module `<folder>/libnone.so` was not found: there is no such file"),
+    ] {
+        cluster.submit(target, &[]).status(1).stdout("").stderr_contains(said);
+    }
+}
+
+#[test]
+fn module_that_cannot_be_loaded_fails_its_tasks_and_no_others() {
+    let cluster = Cluster::traced();
+    std::fs::write(cluster.file("libtext.so"), "no library").unwrap();
+    let run = cluster.submit("./libtext.so:task", &[]).status(1);
+    run.stderr_contains("`<folder>/libtext.so` cannot be loaded as a shared library: file too short");
+    let spans = cluster.spans();
+    let failed = attempt(&spans);
+    assert_eq!(failed.status_code(), "ERROR");
+    assert!(failed.status_description().contains("cannot be loaded as a shared library"), "{}", failed.value);
+    assert_eq!(failed.events("exception").len(), 1);
+    let pid = cluster.worker_pids();
+    cluster.submit("wordcount:count", &["\"a b c\""]).success().stdout("3\n");
+    assert_eq!(cluster.worker_pids(), pid, "the worker lives on");
+}
+
+#[test]
+fn module_that_was_built_in_between_is_found() {
+    let cluster = Cluster::builder().arg("--module-path").arg("mine").build();
+    std::fs::create_dir(cluster.file("mine")).unwrap();
+    cluster.start_head(&[]).success();
+    cluster.submit("made_later:nested", &[]).status(1).stderr_contains("module `made_later` was not found");
+    let built = crate::support::module_folder().join("libtraced_tasks.so");
+    std::fs::copy(built, cluster.file("mine/libmade_later.so")).unwrap();
+    wait_until("the module is found", || {
+        (cluster.submit("made_later:active_span", &[]).output.status.code() == Some(0)).then_some(())
+    });
+}
