@@ -526,6 +526,26 @@ fn driver_whose_hook_fails_submits_and_tracer_writes_its_spans() {
     assert_eq!(job.resource_attribute("process.pid"), pid(job).unwrap());
 }
 
+#[test]
+fn hook_that_hangs_or_panics_in_a_worker_leaves_it_running_tasks() {
+    for (hook, further, reason) in [
+        ("never_returns_in_workers", &["--hook-timeout=300ms"][..], "did not return within 300 ms"),
+        ("panics_in_workers", &[], "panicked: no endpoint for workers at tests/fixtures/bad_hooks/src/lib.rs:<line>"),
+    ] {
+        let cluster = Cluster::builder().hook(&format!("bad_hooks:{hook}")).build();
+        let run = cluster.start_head(further).success();
+        assert!(shown(&run).contains(reason), "{}", run.describe());
+        let result = cluster.submit("traced_tasks:nested", &[]).success().json();
+        let spans = cluster.spans();
+        let [_, _, consumer, _, inner] = assert_one_trace(&spans);
+        assert_eq!(result, ids(inner), "{hook}");
+        let failed = &cluster.status()["hook"]["failed_workers"];
+        assert_eq!(failed[0]["pid"].as_u64(), pid(consumer), "{hook}: {failed}");
+        cluster.stop().success();
+        cluster.assert_nothing_runs();
+    }
+}
+
 /// The logs of the workers that were ever started in this cluster.
 fn worker_logs(cluster: &Cluster) -> usize {
     let sessions = fs::read_dir(cluster.temp_dir().join("sessions")).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Span, Spans, build_standalone, kill, wait_until};
+use crate::support::{Cluster, HOOK, Span, Spans, build_standalone, compile_c, kill, module_folder, wait_until};
 
 /// The spans of the one task that was submitted, and its attempt among them. Nothing is torn, double or without its parent.
 #[track_caller]
@@ -318,12 +318,25 @@ fn module_that_cannot_be_loaded_fails_its_tasks_and_no_others() {
 }
 
 #[test]
+fn module_whose_preparation_fails_runs_no_task() {
+    let cluster = Cluster::traced();
+    compile_c("tests/fixtures/c/refuses_to_load.c", &cluster.file("librefuses_to_load.so"));
+    let reason =
+        "the module <folder>/librefuses_to_load.so could not get ready to run tasks: table `prices` is missing";
+    for _ in 0..2 {
+        cluster.submit("./librefuses_to_load.so:price", &[]).status(1).stderr_contains(reason);
+    }
+    cluster.submit("wordcount:count", &["\"a\""]).success();
+    assert_eq!(cluster.status()["workers"]["lost"], 0, "the task was not called");
+}
+
+#[test]
 fn module_that_was_built_in_between_is_found() {
     let cluster = Cluster::builder().arg("--module-path").arg("mine").build();
     std::fs::create_dir(cluster.file("mine")).unwrap();
     cluster.start_head(&[]).success();
     cluster.submit("made_later:nested", &[]).status(1).stderr_contains("module `made_later` was not found");
-    let built = crate::support::module_folder().join("libtraced_tasks.so");
+    let built = module_folder().join("libtraced_tasks.so");
     std::fs::copy(built, cluster.file("mine/libmade_later.so")).unwrap();
     wait_until("the module is found", || {
         (cluster.submit("made_later:active_span", &[]).output.status.code() == Some(0)).then_some(())
