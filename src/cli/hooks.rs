@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::modules::SearchArgs;
-use super::{CommandError, CommandResult, FormatArgs, report};
+use super::{CommandResult, Format, FormatArgs, report};
 use crate::config::parse_duration;
 use crate::exit;
 use crate::hook::{HookCheck, check_hook};
@@ -37,13 +37,40 @@ enum What {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let What::Check { hook, hook_timeout, search, format } = &args.what;
-    let check = check_hook(&search.search_path(), hook, *hook_timeout)
-        .map_err(|error| CommandError::new(exit::HOOK_REFUSED, error))?;
-    report::value(format.format, &check, |check| render(hook, check));
-    Ok(exit::OK)
+    report::keep_data_alone()?;
+    let error = match check_hook(&search.search_path(), hook, *hook_timeout) {
+        Ok(check) => {
+            report::value(format.format, &HookReport::Works(check), |report| render(hook, report));
+            return Ok(exit::OK);
+        }
+        Err(error) => error,
+    };
+    match format.format {
+        Format::Text => report::error(&error),
+        Format::Json => {
+            let report = HookReport::Refused { refused: error.to_string() };
+            report::value(format.format, &report, |report| render(hook, report));
+        }
+    }
+    Ok(exit::HOOK_REFUSED)
 }
 
-fn render(hook: &str, check: &HookCheck) -> String {
+/// The answer of `hooks check --format json`, which `tracer start` reads.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub(super) enum HookReport {
+    Refused {
+        /// Why, for people.
+        refused: String,
+    },
+    Works(HookCheck),
+}
+
+fn render(hook: &str, report: &HookReport) -> String {
+    let check = match report {
+        HookReport::Works(check) => check,
+        HookReport::Refused { refused } => return refused.clone(),
+    };
     let library = check.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
     report::fields(&[
         ("hook", format!("{hook} works")),

@@ -1,21 +1,47 @@
 //! The only place that writes to standard output and standard error.
 //!
 //! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough.
+//! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
 
 use std::error::Error;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::Format;
 
+/// Where data goes once [`keep_data_alone`] was called.
+static DATA: OnceLock<File> = OnceLock::new();
+
+/// From now on only data goes to standard output; what the code of others writes there goes to standard error.
+pub(super) fn keep_data_alone() -> io::Result<()> {
+    let data = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(io::stderr())?;
+    // It was set before only if this was called before, and then standard output is the same file.
+    let _ = DATA.set(data.into());
+    Ok(())
+}
+
+/// Runs `write` with where data goes.
+fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    end_quietly_if_closed(match DATA.get() {
+        Some(mut data) => write(&mut data),
+        None => {
+            let mut out = io::stdout().lock();
+            write(&mut out).and_then(|()| out.flush())
+        }
+    });
+}
+
 /// Writes data, with a line feed.
 pub(super) fn data(text: &str) {
-    let mut out = io::stdout().lock();
-    let written =
-        out.write_all(text.as_bytes()).and_then(|()| if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") });
-    end_quietly_if_closed(written.and_then(|()| out.flush()));
+    with_data_output(|out| {
+        out.write_all(text.as_bytes())?;
+        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
+    });
 }
 
 /// Writes talk, with a line feed.
@@ -101,8 +127,7 @@ fn end_quietly_if_closed(written: io::Result<()>) {
 
 /// Writes a command's standard output as it is.
 pub(super) fn raw(bytes: &[u8]) {
-    let mut out = io::stdout().lock();
-    end_quietly_if_closed(out.write_all(bytes).and_then(|()| out.flush()));
+    with_data_output(|out| out.write_all(bytes));
 }
 
 /// Writes a line of a task's output, with who wrote it.

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::hooks::HookReport;
 use super::modules::split_paths;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, Overrides, Settings, parse_duration};
@@ -132,75 +133,61 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        // What the hook itself has to say is for the user.
+        .stderr(Stdio::inherit())
         .spawn()?;
     let pidfd =
         rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty())
             .map_err(io::Error::from)?;
     let wait = limit + CHECK_ALLOWANCE;
-    let (stdout, stderr, is_ended) = read_until_end(&mut child, &pidfd, Instant::now() + wait)?;
+    let (stdout, is_ended) = read_until_end(&mut child, &pidfd, Instant::now() + wait)?;
     if !is_ended {
         child.kill()?;
     }
     let status = child.wait()?;
-    if status.success()
-        && let Ok(check) = serde_json::from_slice::<HookCheck>(report_in(&stdout))
-    {
-        // What it says holds for every process, but names the one that tried it out.
-        let description = check.description.replace(&format!("/{}.", child.id()), "/<pid>.");
-        return Ok(HookCheck { description, ..check });
-    }
-    let said = String::from_utf8_lossy(&stderr);
-    let error: Box<dyn std::error::Error> = match said.find("error: ") {
-        Some(start) if status.code() == Some(exit::HOOK_REFUSED.into()) => said[start + 7..].trim_end().into(),
-        _ if !is_ended => {
+    let error: Box<dyn std::error::Error> = match serde_json::from_slice(&stdout) {
+        Ok(HookReport::Works(check)) => {
+            // What it says holds for every process, but names the one that tried it out.
+            let description = check.description.replace(&format!("/{}.", child.id()), "/<pid>.");
+            return Ok(HookCheck { description, ..check });
+        }
+        Ok(HookReport::Refused { refused }) => refused.into(),
+        Err(_) if !is_ended => {
             HookError::TimedOut { hook: hook.import_string.clone(), place: "its process".into(), limit: wait }.into()
         }
-        _ => HookError::Died { hook: hook.import_string.clone(), cause: describe_exit(status).cause }.into(),
+        Err(_) => HookError::Died { hook: hook.import_string.clone(), cause: describe_exit(status).cause }.into(),
     };
     Err(CommandError::new(exit::HOOK_REFUSED, error))
 }
 
-/// The report at the end of what the process printed: the hook may have printed something itself.
-fn report_in(stdout: &[u8]) -> &[u8] {
-    let start = stdout.windows(3).rposition(|window| window == b"\n{\n").map_or(0, |feed| feed + 1);
-    &stdout[start..]
-}
-
-/// Reads both outputs of a process until it has ended, and not until they are closed: something that it left behind may hold
-/// them open. False at the end if the deadline came first.
+/// Reads what a process prints until it has ended, and not until its output is closed: something that it left behind may hold
+/// that open. False at the end if the deadline came first.
 fn read_until_end(
     child: &mut Child,
     pidfd: &OwnedFd,
     deadline: Instant,
-) -> Result<(Vec<u8>, Vec<u8>, bool), CommandError> {
-    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let (mut said, mut complained) = (Vec::new(), Vec::new());
-    for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+) -> Result<(Vec<u8>, bool), CommandError> {
+    let mut stdout = child.stdout.take();
+    if let Some(pipe) = &stdout {
         rustix::io::ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
     }
+    let mut said = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout =
             Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
         let mut fds = vec![PollFd::new(pidfd, PollFlags::IN)];
         fds.extend(stdout.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        fds.extend(stderr.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         let is_timed_out = poll(&mut fds, Some(&timeout)) == Ok(0);
         let is_ended = !fds[0].revents().is_empty();
         drop(fds);
-        read_now(&mut stdout, &mut said);
-        read_now(&mut stderr, &mut complained);
-        if is_ended || is_timed_out {
-            return Ok((said, complained, is_ended));
+        // Until its end it is read again and again; the error then is that nothing more has come.
+        if stdout.as_mut().is_some_and(|pipe| pipe.read_to_end(&mut said).is_ok()) {
+            stdout = None;
         }
-    }
-}
-
-/// Reads what is in a pipe, and forgets the pipe at its end.
-fn read_now(pipe: &mut Option<impl Read>, bytes: &mut Vec<u8>) {
-    if pipe.as_mut().is_some_and(|pipe| pipe.read_to_end(bytes).is_ok()) {
-        *pipe = None;
+        if is_ended || is_timed_out {
+            return Ok((said, is_ended));
+        }
     }
 }
 

@@ -142,6 +142,7 @@ fn variable(text: &str) -> Result<(&[u8], &[u8]), CommandError> {
 }
 
 fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
+    report::keep_data_alone()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
     start_tracing(&mut driver);
     let job = driver.start_job();

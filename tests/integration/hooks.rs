@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Run, Span, Spans, compile_c, is_alive, kill, module_folder, wait_until};
+use crate::support::{
+    Cluster, HOOK, Run, Span, Spans, compile_c, compile_c_with, is_alive, kill, module_folder, wait_until,
+};
 
 /// The exit code of a hook that is refused.
 const REFUSED: i32 = 4;
@@ -232,6 +234,62 @@ fn hooks_can_be_tried_out_without_a_head() {
     cluster.assert_nothing_runs();
 }
 
+#[test]
+fn what_a_hook_prints_is_not_taken_for_data() {
+    let (cluster, run) = Cluster::builder().hook("hook_forms:talkative").try_start();
+    let text = run.success().stdout("").stderr_text();
+    // What it says when it is tried out is for the user; workers have logs.
+    assert!(text.starts_with("{\"description\": \"from the hook\"}\nerror: from the hook\ntracer "), "{text}");
+    let said = "{\"description\": \"from the hook\"}\nerror: from the hook\n";
+    cluster.submit("wordcount:count", &["\"a b\""]).success().stdout("2\n").stderr(said);
+    let check = cluster.tracer(&["hooks", "check", "hook_forms:talkative", "--format", "json"]).success().stderr(said);
+    assert_eq!(check.json()["description"], "LineExporter in batches");
+
+    let refused = Cluster::builder().build();
+    assert_refused(
+        &refused,
+        "hook_forms:talkative_failure",
+        &[],
+        "to standard output\nerror: from the hook\n\
+         error: hook `hook_forms:talkative_failure` (<bin>/libhook_forms.so) returned an error: the true reason\nin two \
+         lines\n",
+    );
+    let check = refused.tracer(&["hooks", "check", "hook_forms:talkative_failure", "--format", "json"]).status(REFUSED);
+    assert!(check.json()["refused"].as_str().unwrap().ends_with("returned an error: the true reason\nin two lines"));
+}
+
+#[test]
+fn exporter_that_prints_leaves_the_result_alone() {
+    let cluster = Cluster::builder().hook("hook_stdout:setup_tracing").start();
+    let run = cluster.submit("wordcount:count", &["\"a b c\""]).success().stdout("3\n");
+    run.stderr_contains("tracer job").stderr_contains("wordcount.count tracer.remote_worker");
+    cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn spans_that_a_hook_had_not_delivered_outlive_a_killed_worker() {
+    // A finished provider does not tell its resource.
+    for (hook, service) in [("description", json!("tracer")), ("provider", Value::Null)] {
+        let cluster = Cluster::builder().hook(&format!("hook_forms:{hook}")).start();
+        cluster.submit("traced_tasks:nested", &[]).success();
+        let worker = cluster.worker_pids()[0];
+        kill(worker, Signal::KILL);
+        let spans = cluster.wait_for_spans("those of the worker", |spans| spans.len() >= 3);
+        let mut names: Vec<_> = spans.iter().map(Span::name).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["inner", "outer", "traced_tasks.nested tracer.remote_worker"], "{hook}");
+        for span in spans.iter() {
+            assert_eq!(span.file, cluster.spans_dir().join(format!("{worker}.json")), "{hook}");
+            assert_eq!(*span.resource_attribute("service.name"), service, "{hook}");
+        }
+        // They hang together with what the command's hook has exported.
+        let mut all = exported(&cluster);
+        all.spans.retain(|span| pid(span) != Some(worker.into()));
+        all.spans.extend(spans.spans);
+        assert_one_trace(&all);
+    }
+}
+
 // ---- hooks that are refused -----------------------------------------------------------------------------------------
 
 #[test]
@@ -282,7 +340,7 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         "hook_forms:own_describtion",
         &[],
         "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
-         `provider`, `processors`, `own_description` and `own_provider`\n\
+         `talkative`, `talkative_failure`, `provider`, `processors`, `own_description` and `own_provider`\n\
          Did you mean `own_description`?\n",
     );
     assert_refused(
@@ -318,6 +376,20 @@ fn file_that_is_no_module_is_refused_at_the_step_that_shows_it() {
         "./libundefined_symbol.so:setup_tracing",
         &[],
         "error: `<folder>/libundefined_symbol.so` cannot be loaded as a shared library: undefined symbol: made_elsewhere\n\
+         (hint: a module is a cdylib for this system; check it with `file` and `ldd`)\n",
+    );
+    // Something else that the module needs is missing. It is not the module that is said to be.
+    compiled(&cluster, "no_entry");
+    let folder = format!("-L{}", cluster.folder().display());
+    let further = [folder.as_str(), "-Wl,--no-as-needed", "-lno_entry"];
+    compile_c_with("tests/fixtures/c/odd_hooks.c", &cluster.file("libneedy.so"), &further);
+    fs::remove_file(cluster.file("libno_entry.so")).unwrap();
+    assert_refused(
+        &cluster,
+        "./libneedy.so:returns_nothing",
+        &[],
+        "error: `<folder>/libneedy.so` cannot be loaded as a shared library: libno_entry.so: cannot open shared object \
+         file: No such file or directory\n\
          (hint: a module is a cdylib for this system; check it with `file` and `ldd`)\n",
     );
     compiled(&cluster, "no_entry");
@@ -488,7 +560,7 @@ fn worker_whose_hook_fails_runs_tasks_and_tracer_writes_their_spans() {
 fn worker_whose_hook_fails_is_said_when_the_head_starts() {
     let (_cluster, run) = Cluster::builder().workers(2).hook("bad_hooks:fails_in_the_second_worker").try_start();
     run.success().stderr_contains(
-        "warning: the hook failed in worker 2 (pid <pid>), whose spans tracer writes itself: hook \
+        " (pid <pid>), whose spans tracer writes itself: hook \
          `bad_hooks:fails_in_the_second_worker` (<bin>/libbad_hooks.so) returned an error: the collector takes one \
          connection only\n",
     );

@@ -15,6 +15,12 @@ fn root() -> &'static Path {
 /// Compiles a file in C, named from the root of the repository, to a shared library.
 #[track_caller]
 pub fn compile_c(source: &str, library: &Path) {
+    compile_c_with(source, library, &[]);
+}
+
+/// The same with further arguments for the compiler.
+#[track_caller]
+pub fn compile_c_with(source: &str, library: &Path, further: &[&str]) {
     std::fs::create_dir_all(library.parent().expect("a library is in a folder")).expect("the folder can be made");
     let mut compiler = Command::new("cc");
     compiler
@@ -22,7 +28,8 @@ pub fn compile_c(source: &str, library: &Path) {
         .arg(root().join("hooks/abi/include"))
         .arg("-o")
         .arg(library)
-        .arg(root().join(source));
+        .arg(root().join(source))
+        .args(further);
     let output = compiler.output().unwrap_or_else(|error| panic!("{compiler:?} cannot be run: {error}"));
     assert!(output.status.success(), "{compiler:?}\n{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -17,7 +17,7 @@ mod spans;
 mod wait;
 
 pub use cluster::{Builder, Cluster};
-pub use foreign::{build_standalone, compile_c};
+pub use foreign::{build_standalone, compile_c, compile_c_with};
 pub use modules::{build_modules, module_folder};
 pub use processes::{Process, is_alive, kill};
 pub use run::{Background, Run};
