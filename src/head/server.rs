@@ -137,7 +137,7 @@ impl Server {
             processes: HashMap::new(),
             dirty: Vec::new(),
             finished: HashMap::new(),
-            ending_drivers: HashMap::new(),
+            ending: HashMap::new(),
             to_start: Vec::new(),
             spans: SpanCounts::default(),
             warnings: Vec::new(),
@@ -255,7 +255,7 @@ impl Server {
             Source::Connection(id) => drop(self.read_connection(id, now)),
             Source::WorkerOutput(worker, stream) => self.world.read_output(&self.state, worker, stream, buffer),
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
-            Source::DriverExit(pid) => self.world.finish_driver(pid),
+            Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
         }
     }
 

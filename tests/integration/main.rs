@@ -5,6 +5,7 @@ mod support;
 
 mod config;
 mod reports;
+mod seen_means_recorded;
 mod spans;
 mod hooks;
 mod modules;
