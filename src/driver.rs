@@ -13,7 +13,7 @@
 //! something. Everything blocks; there is no runtime between the socket and the caller. A driver is used from one thread; open
 //! one for each thread that submits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -63,7 +63,7 @@ pub struct Driver {
     /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags.
     producers: VecDeque<ActiveSpan>,
     /// Ends of tasks that nobody has asked for yet.
-    finished: HashMap<u64, Finished>,
+    finished: BTreeMap<u64, Finished>,
     /// Which ids submissions got, as ranges in the order of their tags; adjacent ones are joined.
     accepted: Vec<Accepted>,
     replies: HashMap<u64, Reply>,
@@ -276,7 +276,7 @@ impl Driver {
             batch_first_tag: 0,
             looked_at_tag: 0,
             producers: VecDeque::new(),
-            finished: HashMap::new(),
+            finished: BTreeMap::new(),
             accepted: Vec::new(),
             replies: HashMap::new(),
             outputs: VecDeque::new(),
@@ -428,6 +428,19 @@ impl Driver {
                 own.into_iter().for_each(&mut take);
             }
             if let Some(finished) = self.finished.remove(&task.tag) {
+                return Ok(finished);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Waits until some task has ended that nobody has waited for yet. Of several, the one that was submitted first is told first.
+    ///
+    /// It is for drivers that take results as they come. With no task left to wait for, it waits for ever.
+    pub fn next_finished(&mut self) -> Result<Finished, DriverError> {
+        self.send()?;
+        loop {
+            if let Some((_, finished)) = self.finished.pop_first() {
                 return Ok(finished);
             }
             self.receive()?;

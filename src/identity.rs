@@ -8,9 +8,7 @@ use std::sync::OnceLock;
 /// When a process was started, as a number that no other process with its pid has: made of the kernel's start time and the id of
 /// the boot. None when there is no such process.
 pub(crate) fn birth(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets, which may hold anything; the start time is the 22nd.
-    let start_ticks: u64 = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let (_, start_ticks) = state_and_start(pid)?;
     static BOOT: OnceLock<u64> = OnceLock::new();
     let boot = BOOT.get_or_init(|| {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -19,6 +17,21 @@ pub(crate) fn birth(pid: u32) -> Option<u64> {
     let mixed = start_ticks ^ boot;
     // 0 means unknown where births are kept.
     Some(mixed.max(1))
+}
+
+/// Whether that very process is alive. One that has ended and was not reaped yet is not.
+pub(crate) fn is_alive(pid: u32, born: u64) -> bool {
+    let is_dead = state_and_start(pid).is_none_or(|(state, _)| matches!(state, b'Z' | b'X'));
+    !is_dead && birth(pid) == Some(born)
+}
+
+/// The state of a process and when it was started, in the kernel's ticks since the boot.
+fn state_and_start(pid: u32) -> Option<(u8, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets, which may hold anything; the state is the third, the start the 22nd.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -31,5 +44,20 @@ mod tests {
         assert_eq!(birth(std::process::id()), Some(own));
         assert_ne!(birth(1), Some(own));
         assert_eq!(birth(u32::MAX), None);
+        assert!(is_alive(std::process::id(), own) && !is_alive(std::process::id(), own + 1));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_and_was_not_reaped_is_not_alive() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let born = birth(child.id()).unwrap();
+        assert!(is_alive(child.id(), born));
+        drop(child.stdin.take());
+        let pid = rustix::process::Pid::from_child(&child);
+        let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), options).unwrap();
+        assert_eq!(birth(child.id()), Some(born), "its number is not free yet");
+        assert!(!is_alive(child.id(), born));
+        child.wait().unwrap();
     }
 }

@@ -313,7 +313,7 @@ fn tell(report: &Report) {
 
 /// Lets go of the outputs of the command that started this process.
 fn detach(session_dir: &Path) -> io::Result<()> {
-    let log = std::fs::OpenOptions::new().append(true).create(true).open(session_dir.join("logs/head.log"))?;
+    let log = std::fs::OpenOptions::new().append(true).open(session_dir.join("logs/head.log"))?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

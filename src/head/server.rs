@@ -5,16 +5,18 @@
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
 use std::collections::HashMap;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
 use super::connection::{Connection, Peer, ReadState};
-use super::process::{describe_exit, kill_command_left_behind};
+use super::process::{describe_exit, open_pidfd};
 use super::reactor::{self, Effects, Loss, Submission, WorkerExit};
 use super::state::{DriverId, Now, State, WorkerPhase};
 use super::world::{Source, World};
@@ -78,6 +80,8 @@ pub(crate) enum HeadEnd {
 const SIGNAL_GRACE: Duration = Duration::from_secs(10);
 /// What a worker's start may take beyond its hook.
 const START_ALLOWANCE: Duration = Duration::from_secs(20);
+/// How long the workers of a dead head may take to die, before they are taken for something else.
+const DYING_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes read from a pipe at once.
 const READ_SIZE: usize = 64 << 10;
 
@@ -125,7 +129,7 @@ impl Server {
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::low_level::pipe::register(signal, signal_tx.try_clone()?)?;
         }
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(session.dir().join("logs/head.log"))?;
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(session.dir().join("logs/head.log"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let world = World {
             session_dir: session.dir().into(),
@@ -169,13 +173,13 @@ impl Server {
             attempts: Vec::new(),
         };
         for spool in session.leavings() {
-            if let Ok(story) = Story::open(&spool) {
-                if story.is_owner_alive() {
-                    continue;
-                }
-                kill_command_left_behind(&story);
+            let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
+            match owner {
+                // A worker dies with its head, and may be dying still; a driver may live on.
+                Some(pid) if is_of_worker(&spool) && wait_for_end(pid, DYING_LIMIT) => self.world.finish_left(&spool, &loss),
+                Some(pid) => self.world.finish_at_end_of(pid, vec![spool], loss.clone()),
+                None => self.world.finish_left(&spool, &loss),
             }
-            self.world.finish_story(&spool, &loss, None);
         }
         self.recovered_at_start = self.world.spans;
     }
@@ -666,4 +670,17 @@ fn take_all<'a, T>(
 /// The machine's name, or what stands for it.
 fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Whether a spool that a dead head left is that of a worker.
+fn is_of_worker(spool: &Path) -> bool {
+    spool.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"worker-"))
+}
+
+/// Waits until a process has ended. False if it has not within the limit.
+fn wait_for_end(pid: u32, limit: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let Some(pidfd) = open_pidfd(pid) else { return true };
+    let timeout = Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(0), tv_nsec: limit.subsec_nanos().into() };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::event::epoll;
 
 use super::connection::{Connection, Peer, drain};
-use super::process::{WorkerCommand, WorkerProcess};
+use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind, open_pidfd};
 use super::reactor::{Effects, Loss};
 use super::recovery::{Place, finish_story};
 use super::server::HeadSettings;
@@ -19,7 +19,7 @@ use crate::protocol::frame::put_frame;
 use crate::protocol::wire::Put;
 use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind};
 use crate::session;
-use crate::spool::ClaimState;
+use crate::spool::{ClaimState, Story};
 use crate::task::{Outcome, TaskId, WorkerId};
 
 /// What an epoll event is about.
@@ -30,8 +30,8 @@ pub(super) enum Source {
     Connection(u64),
     WorkerExit(WorkerId),
     WorkerOutput(WorkerId, Stream),
-    /// A driver whose connection has closed and whose spool is still there, by its pid.
-    DriverExit(u32),
+    /// A process that is not a worker of this head and whose spool is still there, by its pid.
+    OwnerExit(u32),
 }
 
 impl Source {
@@ -43,7 +43,7 @@ impl Source {
             Source::WorkerExit(worker) => (3, worker.0),
             Source::WorkerOutput(worker, Stream::Stdout) => (4, worker.0),
             Source::WorkerOutput(worker, Stream::Stderr) => (5, worker.0),
-            Source::DriverExit(pid) => (6, u64::from(pid)),
+            Source::OwnerExit(pid) => (6, u64::from(pid)),
         };
         id << 3 | tag
     }
@@ -57,7 +57,7 @@ impl Source {
             3 => Source::WorkerExit(WorkerId(id)),
             4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),
             5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
-            _ => Source::DriverExit(id as u32),
+            _ => Source::OwnerExit(id as u32),
         }
     }
 }
@@ -76,13 +76,20 @@ pub(super) struct World {
     pub(super) dirty: Vec<u64>,
     /// Ends of tasks to tell, encoded, by connection.
     pub(super) finished: HashMap<u64, Vec<u8>>,
-    /// Drivers whose end is waited for, to finish their story.
-    pub(super) ending_drivers: HashMap<u32, OwnedFd>,
+    /// Processes whose end is waited for, to finish their story, by pid.
+    pub(super) ending: HashMap<u32, EndingProcess>,
     /// Workers the reactor wants started.
     pub(super) to_start: Vec<WorkerId>,
     pub(super) spans: SpanCounts,
     pub(super) warnings: Vec<String>,
     pub(super) log: std::fs::File,
+}
+
+/// A process whose end is waited for.
+pub(super) struct EndingProcess {
+    pidfd: OwnedFd,
+    spools: Vec<PathBuf>,
+    loss: Loss,
 }
 
 /// A worker on the server's side.
@@ -216,35 +223,47 @@ impl World {
 
     /// A driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
     pub(super) fn watch_for_end_of_driver(&mut self, pid: u32) {
-        if self.ending_drivers.contains_key(&pid) || self.driver_spools(pid).is_empty() {
+        let spools = self.driver_spools(pid);
+        if spools.is_empty() {
             return;
-        }
-        let pidfd = i32::try_from(pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
-        match pidfd {
-            Some(pidfd) if self.watch(pidfd.as_fd(), Source::DriverExit(pid)).is_ok() => {
-                self.ending_drivers.insert(pid, pidfd);
-            }
-            // It is gone already.
-            _ => self.finish_driver(pid),
-        }
-    }
-
-    /// Finishes the story of a driver that has died.
-    pub(super) fn finish_driver(&mut self, pid: u32) {
-        if let Some(pidfd) = self.ending_drivers.remove(&pid) {
-            let _ = epoll::delete(&self.epoll, &pidfd);
         }
         let loss = Loss {
             error_type: "lost".into(),
             description: "the process that waited for it died".into(),
             attempts: Vec::new(),
         };
-        for spool in self.driver_spools(pid) {
-            self.finish_story(&spool, &loss, None);
+        self.finish_at_end_of(pid, spools, loss);
+    }
+
+    /// Finishes the story in these spools when their process has ended, which may be now.
+    pub(super) fn finish_at_end_of(&mut self, pid: u32, spools: Vec<PathBuf>, loss: Loss) {
+        if let Some(ending) = self.ending.get_mut(&pid) {
+            let new = spools.into_iter().filter(|spool| !ending.spools.contains(spool)).collect::<Vec<_>>();
+            ending.spools.extend(new);
+            return;
         }
+        match open_pidfd(pid) {
+            Some(pidfd) if self.watch(pidfd.as_fd(), Source::OwnerExit(pid)).is_ok() => {
+                self.ending.insert(pid, EndingProcess { pidfd, spools, loss });
+            }
+            // It is gone already.
+            _ => spools.iter().for_each(|spool| self.finish_left(spool, &loss)),
+        }
+    }
+
+    /// A process whose end was waited for has ended.
+    pub(super) fn on_owner_exit(&mut self, pid: u32) {
+        let Some(ending) = self.ending.remove(&pid) else { return };
+        let _ = epoll::delete(&self.epoll, &ending.pidfd);
+        ending.spools.iter().for_each(|spool| self.finish_left(spool, &ending.loss));
+    }
+
+    /// Finishes the story in a spool whose process has died, and ends the command that it ran.
+    pub(super) fn finish_left(&mut self, spool: &Path, loss: &Loss) {
+        if let Ok(story) = Story::open(spool) {
+            kill_command_left_behind(&story);
+        }
+        self.finish_story(spool, loss, None);
     }
 
     pub(super) fn driver_spools(&self, pid: u32) -> Vec<PathBuf> {

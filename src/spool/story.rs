@@ -62,7 +62,7 @@ impl Story {
     /// Whether the process that owns the spool is alive: the very one, not another with its pid.
     pub fn is_owner_alive(&self) -> bool {
         let birth = self.mapping.header().owner_birth.load(Relaxed);
-        self.pid().and_then(crate::identity::birth).is_some_and(|found| found == birth)
+        self.pid().is_some_and(|pid| crate::identity::is_alive(pid, birth))
     }
 
     /// The process group of the command that was running, whoever leads it now.

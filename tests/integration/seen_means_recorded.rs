@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 use serde_json::Value;
 use tracer::Driver;
-use tracer::driver::{Event, TaskHandle};
 use tracer::propagation::Carrier;
 use tracer::protocol::{Query, Reply, WorkerState};
 use tracer::task::{Failure, Outcome, TaskId};
@@ -175,8 +174,7 @@ fn a_worker_that_dies_when_its_result_is_sent_has_succeeded() {
 /// own, which all tests in it would share.
 struct Submitter {
     driver: Driver,
-    outcomes: HashMap<TaskHandle, Outcome>,
-    ids: HashMap<TaskHandle, TaskId>,
+    outcomes: HashMap<TaskId, Outcome>,
 }
 
 const OUTSIDE: &str = "b7ad6b7169203331";
@@ -189,30 +187,22 @@ impl Submitter {
         let (carrier, rejections) = Carrier::from_headers([parent.as_str()], [], []);
         assert!(rejections.is_empty());
         driver.set_parent(carrier, true);
-        Submitter { driver, outcomes: HashMap::new(), ids: HashMap::new() }
+        Submitter { driver, outcomes: HashMap::new() }
     }
 
     #[track_caller]
-    fn submit(&mut self, target: &str, argument: u64) -> TaskHandle {
+    fn submit(&mut self, target: &str, argument: u64) {
         let remote = self.driver.remote(target).arg(argument).expect("a number is an argument");
-        remote.submit().expect("the head takes it")
+        remote.submit().expect("the head takes it");
     }
 
-    /// Waits until another task has ended. The outcome of each is told once.
+    /// Waits until another task has ended, and returns its place among the submissions. The outcome of each is told once.
     #[track_caller]
-    fn next_ended(&mut self) -> (TaskHandle, TaskId, Outcome) {
-        loop {
-            match self.driver.next_event().expect("the head answers") {
-                Event::Accepted { task, id } => assert_eq!(self.ids.insert(task, id), None),
-                Event::Output { .. } => {}
-                Event::Finished { task, id, outcome, .. } => {
-                    assert_eq!(self.ids.get(&task), Some(&id), "a task ends after it was accepted");
-                    let earlier = self.outcomes.insert(task, outcome.clone());
-                    assert_eq!(earlier, None, "task {id} has ended twice");
-                    return (task, id, outcome);
-                }
-            }
-        }
+    fn next_ended(&mut self) -> (u64, TaskId, Outcome) {
+        let finished = self.driver.next_finished().expect("the head answers");
+        let earlier = self.outcomes.insert(finished.task, finished.outcome.clone());
+        assert_eq!(earlier, None, "task {} has ended twice", finished.task);
+        (finished.tag, finished.task, finished.outcome)
     }
 
     /// The workers that take tasks.
@@ -277,15 +267,14 @@ const MANY: u64 = 300;
 fn a_worker_dies_among_many(point: &str, time: u32) {
     let cluster = with_a_kill_at(point, time);
     let mut submitter = Submitter::of(&cluster);
-    let tasks: HashMap<_, _> =
-        (0..MANY).map(|number| (submitter.submit("misbehaving_tasks:makes_one_span", number), number)).collect();
+    (0..MANY).for_each(|number| submitter.submit("misbehaving_tasks:makes_one_span", number));
     let mut failed = 0;
     for _ in 0..MANY {
-        let (task, id, outcome) = submitter.next_ended();
+        let (number, id, outcome) = submitter.next_ended();
         assert_eq!(recorded_attempts(&cluster, id), 1, "task {id} is seen to have ended as {outcome:?}");
         match &outcome {
             Outcome::Returned(bytes) => {
-                assert_eq!(tracer::value::from_bytes::<u64>(bytes).expect("a number"), tasks[&task]);
+                assert_eq!(tracer::value::from_bytes::<u64>(bytes).expect("a number"), number);
             }
             _ => failed += 1,
         }
@@ -297,12 +286,12 @@ fn a_worker_dies_among_many(point: &str, time: u32) {
     let spans = cluster.spans();
     spans.assert_whole(&[&format!("0x{OUTSIDE}")]);
     assert_eq!(spans.all_named(INNER_ATTEMPT).len() as u64, MANY, "leases that were not claimed are no attempts");
-    for (task, outcome) in &submitter.outcomes {
-        assert_recorded(&spans, submitter.ids[task], outcome);
+    for (&id, outcome) in &submitter.outcomes {
+        assert_recorded(&spans, id, outcome);
     }
     // Nothing more is told of them.
-    let last = submitter.submit("misbehaving_tasks:makes_one_span", 0);
-    assert_eq!(submitter.next_ended().0, last);
+    submitter.submit("misbehaving_tasks:makes_one_span", MANY);
+    assert_eq!(submitter.next_ended().0, MANY);
 }
 
 #[test]
@@ -383,8 +372,8 @@ fn workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_tas
     }
     let spans = cluster.spans();
     spans.assert_whole(&[&format!("0x{OUTSIDE}")]);
-    for (task, outcome) in &submitter.outcomes {
-        assert_recorded(&spans, submitter.ids[task], outcome);
+    for (&id, outcome) in &submitter.outcomes {
+        assert_recorded(&spans, id, outcome);
     }
     assert_eq!(spans.all_named(INNER_ATTEMPT).len(), ROUNDS * WAVE);
     assert_eq!(cluster.status()["workers"]["lost"], ROUNDS);
