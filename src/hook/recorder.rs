@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracer_abi as abi;
 
 use super::module::{read_sized, text};
+use crate::fault;
 use crate::propagation::{TraceContext, TraceParent};
 use crate::spool::record::slice;
 use crate::spool::{SlotIndex, SpanOpening, Spool};
@@ -268,6 +269,7 @@ impl Recorder {
         let mut reason = [0; 1024];
         let mut error = abi::TextBuffer::new(&mut reason);
         let status = deliver(self, &mut error);
+        fault::point("after_write");
         if let (Some(spool), Some(batch)) = (self.spool, batch) {
             match status {
                 abi::STATUS_OK | abi::STATUS_ALREADY => spool.written(batch),

@@ -146,6 +146,11 @@ fn a_worker_that_dies_before_its_spans_are_written_leaves_them() {
 }
 
 #[test]
+fn a_worker_that_dies_before_it_notes_that_its_spans_are_written_leaves_none_twice() {
+    a_worker_dies_before_its_result("after_write", Got::SpanEnded);
+}
+
+#[test]
 fn a_worker_that_dies_when_its_spans_are_written_leaves_none_twice() {
     a_worker_dies_before_its_result("after_commit", Got::SpanEnded);
 }
@@ -312,6 +317,11 @@ fn results_of_one_lease_are_recorded_when_its_worker_dies_between_tasks() {
 #[test]
 fn results_of_one_lease_are_recorded_when_its_worker_dies_before_they_are_written() {
     a_worker_dies_among_many("before_commit", 2);
+}
+
+#[test]
+fn results_of_one_lease_are_recorded_when_its_worker_dies_before_it_notes_that_they_are() {
+    a_worker_dies_among_many("after_write", 2);
 }
 
 #[test]
