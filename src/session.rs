@@ -235,6 +235,11 @@ pub fn worker_spool(session_dir: &Path, worker: crate::task::WorkerId) -> PathBu
     session_dir.join(format!("spool/worker-{worker}.spool"))
 }
 
+/// Whether a spool is a worker's.
+pub(crate) fn is_worker_spool(spool: &Path) -> bool {
+    spool.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"worker-"))
+}
+
 /// The spool of a driver.
 pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> PathBuf {
     session_dir.join(format!("spool/driver-{pid}-{started_unix_nano}.spool"))

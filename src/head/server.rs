@@ -176,7 +176,7 @@ impl Server {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
-                Some(pid) if is_of_worker(&spool) && wait_for_end(pid, DYING_LIMIT) => self.world.finish_left(&spool, &loss),
+                Some(pid) if session::is_worker_spool(&spool) && wait_for_end(pid, DYING_LIMIT) => self.world.finish_left(&spool, &loss),
                 Some(pid) => self.world.finish_at_end_of(pid, vec![spool], loss.clone()),
                 None => self.world.finish_left(&spool, &loss),
             }
@@ -670,11 +670,6 @@ fn take_all<'a, T>(
 /// The machine's name, or what stands for it.
 fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Whether a spool that a dead head left is that of a worker.
-fn is_of_worker(spool: &Path) -> bool {
-    spool.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"worker-"))
 }
 
 /// Waits until a process has ended. False if it has not within the limit.
