@@ -175,6 +175,7 @@ impl From<std::io::Error> for CommandError {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    forget_empty_variables();
     let result = match Cli::parse().command {
         Command::Start(args) => start::run(args),
         Command::Stop(args) => stop::run(&args),
@@ -194,6 +195,16 @@ pub fn main() -> ExitCode {
         report::error(failure.error.as_ref());
         failure.exit_code
     }))
+}
+
+/// A variable that is set to nothing counts as not set; the parser would take it for a value.
+fn forget_empty_variables() {
+    let is_ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"TRACER_");
+    let variables: Vec<_> = std::env::vars_os().filter(|(name, value)| value.is_empty() && is_ours(name)).collect();
+    for (name, _) in variables {
+        // SAFETY: this process has one thread yet.
+        unsafe { std::env::remove_var(name) };
+    }
 }
 
 #[cfg(test)]

@@ -118,8 +118,9 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Read { source, .. } => Some(source),
-            Error::File { source, .. } => Some(source),
+            // The text of the cause is part of this error's own.
+            Error::Read { source, .. } => source.source(),
+            Error::File { source, .. } => source.source(),
             Error::Invalid { .. } => None,
         }
     }
