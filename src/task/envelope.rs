@@ -187,8 +187,9 @@ fn module_stem(module: &str) -> &str {
 }
 
 fn file_name(program: &[u8]) -> String {
-    let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or(program);
-    String::from_utf8_lossy(name).into_owned()
+    let program = String::from_utf8_lossy(program);
+    let name = program.rsplit('/').next().filter(|name| !name.is_empty());
+    name.unwrap_or(&program).into()
 }
 
 #[cfg(test)]
@@ -252,7 +253,11 @@ mod tests {
         assert_eq!(function("wordcount"), "wordcount.count");
         assert_eq!(function("/opt/lib/libwordcount.so"), "wordcount.count");
         assert_eq!(function("./odd.so"), "odd.count");
-        let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
-        assert_eq!(TaskSpec::Command(program).target(), "true");
+        let program = |program| {
+            let spec = CommandSpec { program, arguments: vec![], environment: vec![], directory: b"/" };
+            TaskSpec::Command(spec).target()
+        };
+        assert_eq!(program(b"/bin/true"), "true");
+        assert_eq!(program(b"bin/"), "bin/");
     }
 }

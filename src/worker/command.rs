@@ -102,6 +102,7 @@ fn not_started(program: String, directory: &Path, error: &io::Error) -> Failure 
     let message = match error.kind() {
         io::ErrorKind::NotFound if program.contains('/') => "there is no such file".to_owned(),
         io::ErrorKind::NotFound => "there is no such program in PATH".to_owned(),
+        io::ErrorKind::PermissionDenied if directory.join(&program).is_dir() => "it is a folder".to_owned(),
         io::ErrorKind::PermissionDenied => "it is not executable".to_owned(),
         _ => error.to_string(),
     };
