@@ -3,11 +3,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod commands;
 mod config;
+mod hooks;
+mod leftovers;
+mod modules;
+mod output;
 mod reports;
+mod security;
 mod seen_means_recorded;
 mod spans;
-mod hooks;
-mod modules;
 mod start_stop;
 mod submit;

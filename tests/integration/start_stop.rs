@@ -43,8 +43,8 @@ fn a_head_goes_to_the_background_and_says_what_is_running_and_what_is_next() {
     let start = cluster.start_head(&[]).success().stdout("").stderr(&format!(
         "tracer {VERSION} is running: head (pid <pid>) and 2 workers\n\
          \n  session  <folder>/place/sessions/<session>\
-         \n  hook     local_tmp_tracing:setup_tracing, from <bin>/liblocal_tmp_tracing.so\
-         \n  spans    spans to `<folder>/spans/<pid>.json`\
+         \n  tracing  local_tmp_tracing:setup_tracing, from <bin>/liblocal_tmp_tracing.so\
+         \n           spans to `<folder>/spans/<pid>.json`\
          \n\nNext\
          \n  submit a task  tracer submit task --temp-dir <folder>/place demo:my_function\
          \n  see its trace  tracer trace show --temp-dir <folder>/place last\
@@ -69,7 +69,7 @@ fn every_command_that_start_prints_works_as_it_is_printed() {
     assert_eq!(commands.len(), 4, "{start:?}");
     let runs: Vec<_> = commands.iter().map(|command| cluster.run(shell(&cluster, command)).success()).collect();
     assert_eq!(runs[0].stdout_text(), "1\n");
-    assert!(runs[1].stdout_text().contains("demo.my_function tracer.remote_worker"), "{:?}", runs[1]);
+    assert!(runs[1].stdout_text().contains("─ demo.my_function tracer.r"), "{:?}", runs[1]);
     assert!(runs[2].stdout_text().starts_with("head "), "{:?}", runs[2]);
     assert!(runs[3].stderr_text().starts_with("stopped the head"), "{:?}", runs[3]);
 }

@@ -1,0 +1,142 @@
+//! Nothing outlives its owner, however the owner ends.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Background, Cluster, HOOK, is_alive, kill, wait_until};
+
+#[track_caller]
+fn pid_in(path: &Path) -> u32 {
+    wait_until(&format!("`{}` holds a process id", path.display()), || {
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    })
+}
+
+/// A command with a child, both of which ignore that they are asked to end.
+#[track_caller]
+fn submit_stubborn_command(cluster: &Cluster) -> Background {
+    let script = "trap '' TERM INT HUP; sleep 1000 & echo $! > child; echo $$ > own; wait; wait";
+    let submission = cluster.tracer_in_background(&["submit", "command", "--", "sh", "-c", script]);
+    pid_in(&cluster.file("child"));
+    pid_in(&cluster.file("own"));
+    submission
+}
+
+/// A function that has started a process and waits.
+#[track_caller]
+fn submit_function_with_child(cluster: &Cluster) -> Background {
+    let arguments = [json!(cluster.file("grandchild")).to_string(), json!(cluster.file("never")).to_string()];
+    let submission =
+        cluster.submit_in_background("misbehaving_tasks:starts_a_process_and_waits", &[&arguments[0], &arguments[1]]);
+    pid_in(&cluster.file("grandchild"));
+    submission
+}
+
+#[test]
+fn workers_end_with_a_head_that_is_killed() {
+    let cluster = Cluster::builder().workers(4).start();
+    kill(cluster.head_pid(), Signal::KILL);
+    cluster.assert_nothing_runs();
+}
+
+#[test]
+fn a_command_ends_with_a_head_that_is_killed_and_its_child_when_the_next_one_starts() {
+    let cluster = Cluster::builder().hook(HOOK).start();
+    let submission = submit_stubborn_command(&cluster);
+    let (own, child) = (pid_in(&cluster.file("own")), pid_in(&cluster.file("child")));
+    kill(cluster.head_pid(), Signal::KILL);
+    submission.wait().status(1);
+    wait_until("the command is gone", || (!is_alive(own)).then_some(()));
+    cluster.start_head(&[]).success();
+    wait_until("its child is gone", || (!is_alive(child)).then_some(()));
+    cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn head_worker_and_submitter_killed_at_once_leave_nothing_and_lose_no_span() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    let mut submission = submit_stubborn_command(&cluster);
+    let workers = cluster.worker_pids();
+    kill(cluster.head_pid(), Signal::STOP);
+    for pid in workers {
+        kill(pid, Signal::KILL);
+    }
+    submission.signal(Signal::KILL);
+    kill(cluster.head_pid(), Signal::KILL);
+    wait_until("the submitter has ended", || (!submission.is_running()).then_some(()));
+    cluster.start_head(&[]).success().stderr_contains("\n  recovered  ");
+    for file in ["own", "child"] {
+        let pid = pid_in(&cluster.file(file));
+        wait_until(&format!("{file} is gone"), || (!is_alive(pid)).then_some(()));
+    }
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    for name in ["tracer job", "sh tracer.remote_worker"] {
+        assert_eq!(spans.named(name).status_code(), "ERROR", "{}", spans.describe());
+    }
+}
+
+#[test]
+fn a_stop_takes_everything_along_that_tasks_have_started() {
+    let cluster = Cluster::builder().workers(2).start();
+    let left =
+        cluster.submit("misbehaving_tasks:leaves_a_process", &[&json!(cluster.file("left")).to_string()]).success();
+    let left: u32 = left.stdout_text().trim().parse().expect("a process id");
+    assert!(is_alive(left), "a function may leave a process, for as long as its worker lives");
+    let (command, function) = (submit_stubborn_command(&cluster), None::<Background>);
+    drop(function);
+    cluster.tracer(&["stop", "--grace-period", "50ms"]).success();
+    command.wait().status(1);
+    assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
+}
+
+#[test]
+fn a_worker_that_is_killed_takes_everything_along_that_its_function_has_started() {
+    let cluster = Cluster::untraced();
+    let submission = submit_function_with_child(&cluster);
+    let grandchild = pid_in(&cluster.file("grandchild"));
+    let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+    kill(worker, Signal::KILL);
+    submission.wait().status(1);
+    wait_until("what it started is gone", || (!is_alive(grandchild)).then_some(()));
+}
+
+#[test]
+fn a_cancelled_function_takes_everything_along_that_it_has_started() {
+    let cluster = Cluster::untraced();
+    let submission = submit_function_with_child(&cluster);
+    let grandchild = pid_in(&cluster.file("grandchild"));
+    submission.signal(Signal::INT);
+    submission.wait().status(130);
+    wait_until("what it started is gone", || (!is_alive(grandchild)).then_some(()));
+}
+
+#[test]
+fn a_stopped_head_leaves_no_socket_and_no_spool() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    cluster.tracer(&["submit", "task"]).success();
+    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    let session = cluster.session_dir();
+    cluster.stop().success();
+    assert!(!session.join("head.sock").exists());
+    let spools: Vec<_> =
+        fs::read_dir(session.join("spool")).expect("it is kept").flatten().map(|entry| entry.path()).collect();
+    assert!(spools.is_empty(), "{spools:?}");
+    assert!(session.join("logs/head.log").exists(), "the logs are kept");
+}
+
+#[test]
+fn ctrl_c_in_the_shell_that_started_a_head_does_not_reach_it() {
+    let cluster = Cluster::untraced();
+    let head = cluster.head_pid();
+    let session = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let (_, fields) = stat.rsplit_once(") ").expect("the form of stat");
+        fields.split(' ').nth(3).expect("the session").parse::<u32>().expect("a number")
+    };
+    assert_eq!(session(head), head, "the head leads a session of its own");
+    assert_ne!(session(std::process::id()), head);
+}

@@ -1,0 +1,323 @@
+//! Who may reach a head, and what hostile clients can do to it: nothing.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tracer::protocol::frame::put_frame;
+use tracer::protocol::{Hello, PROTOCOL_VERSION, Role, kind};
+
+use crate::support::{Cluster, wait_until};
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).expect("it exists").mode() & 0o7777
+}
+
+/// Everything below a folder.
+fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("the folder is ours").flatten() {
+        if entry.path().is_dir() {
+            all.extend(walk(&entry.path()));
+        }
+        all.push(entry.path());
+    }
+    all
+}
+
+#[track_caller]
+fn connect(cluster: &Cluster) -> UnixStream {
+    let stream = UnixStream::connect(cluster.session_dir().join("head.sock")).expect("the head listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("it is a socket");
+    stream
+}
+
+/// Sends bytes and reads until the head closes the connection. Sending may fail: the head may have closed it before.
+#[track_caller]
+fn answer_to(cluster: &Cluster, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = connect(cluster);
+    let _ = stream.write_all(bytes);
+    read_to_end(&mut stream)
+}
+
+#[track_caller]
+fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => answer,
+        // Closed with something unread in it.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => answer,
+        Err(error) => panic!("the head does not close the connection: {error}"),
+    }
+}
+
+/// A connection that has said hello.
+#[track_caller]
+fn connect_as_driver(cluster: &Cluster) -> UnixStream {
+    let mut stream = connect(cluster);
+    stream.write_all(&hello()).expect("the head reads");
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).expect("the head answers");
+    let mut frame = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut frame).expect("the head answers");
+    assert_eq!(frame[0], kind::WELCOME);
+    stream
+}
+
+fn hello() -> Vec<u8> {
+    let mut frame = Vec::new();
+    Hello::of_this_process(Role::Driver).encode(&mut frame);
+    frame
+}
+
+fn frame(frame_kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_frame(&mut bytes, frame_kind, |out| out.extend_from_slice(body));
+    bytes
+}
+
+#[test]
+fn what_a_head_makes_is_for_its_user_alone() {
+    let cluster = Cluster::traced();
+    // The most permissive mask must not open anything.
+    cluster.tracer(&["submit", "task"]).success();
+    cluster.submit("misbehaving_tasks:prints_bytes", &["[104,10]"]).success();
+    assert_eq!(mode(&cluster.temp_dir()), 0o700);
+    assert_eq!(mode(&cluster.session_dir()), 0o700);
+    for path in walk(&cluster.temp_dir()) {
+        let expected = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode(&path), expected, "{} has mode {:04o}", path.display(), mode(&path));
+    }
+    assert_eq!(mode(&cluster.spans_dir()), 0o700);
+}
+
+#[test]
+fn a_place_that_is_a_link_or_open_to_others_is_refused() {
+    let cluster = Cluster::builder().build();
+    let refuse = |place: &str, reason: &str| {
+        cluster.start_head(&["--temp-dir", place]).status(2).stdout("").stderr(&format!(
+            "error: `<folder>/{place}` cannot hold a session: {reason}\n(hint: name another folder with --temp-dir)\n"
+        ));
+    };
+    fs::create_dir(cluster.file("open")).expect("the folder is ours");
+    fs::set_permissions(cluster.file("open"), fs::Permissions::from_mode(0o755)).expect("the folder is ours");
+    refuse("open", "others may enter it (its mode is 0755, expected 0700)");
+    fs::create_dir(cluster.file("private")).expect("the folder is ours");
+    fs::set_permissions(cluster.file("private"), fs::Permissions::from_mode(0o700)).expect("the folder is ours");
+    symlink(cluster.file("private"), cluster.file("link")).expect("the folder is ours");
+    refuse("link", "it is a symbolic link");
+    fs::write(cluster.file("file"), "").expect("the folder is ours");
+    refuse("file", "it is not a folder");
+    assert_eq!(fs::read_dir(cluster.file("private")).expect("it exists").count(), 0, "nothing is made in it");
+    cluster.start_head(&["--temp-dir", "private"]).success();
+    cluster.tracer(&["stop", "--temp-dir", "private"]).success();
+}
+
+#[test]
+fn a_place_of_another_user_is_refused() {
+    let cluster = Cluster::builder().build();
+    let place = cluster.file("theirs");
+    fs::create_dir(&place).expect("the folder is ours");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).expect("the folder is ours");
+    if std::os::unix::fs::chown(&place, Some(12345), None).is_err() {
+        // Only root can give a folder away.
+        return;
+    }
+    cluster
+        .start_head(&["--temp-dir", "theirs"])
+        .status(2)
+        .stderr_contains("it belongs to user 12345, but this process runs as user 0\n");
+}
+
+#[test]
+fn a_lock_that_is_a_link_is_not_followed() {
+    let cluster = Cluster::builder().build();
+    fs::create_dir(cluster.temp_dir()).expect("the folder is ours");
+    fs::set_permissions(cluster.temp_dir(), fs::Permissions::from_mode(0o700)).expect("the folder is ours");
+    fs::write(cluster.file("precious"), "precious").expect("the folder is ours");
+    symlink(cluster.file("precious"), cluster.temp_dir().join("head.lock")).expect("the folder is ours");
+    cluster.start_head(&[]).status(1).stdout("").stderr_contains("error: cannot open `<folder>/place/head.lock`: ");
+    assert_eq!(fs::read_to_string(cluster.file("precious")).expect("it exists"), "precious");
+}
+
+#[test]
+fn bytes_that_are_no_hello_close_their_connection_and_nothing_else() {
+    let cluster = Cluster::builder().workers(2).hook(crate::support::HOOK).start();
+    let mut wrong_mark = hello();
+    wrong_mark[5] = b'X';
+    let torn_hello = &hello()[..9];
+    let trailing = {
+        let mut body = hello().split_off(5);
+        body.push(0);
+        frame(kind::HELLO, &body)
+    };
+    let cases: [(&str, &[u8]); 8] = [
+        ("garbage", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("a huge length", &[0xff, 0xff, 0xff, 0xff, kind::HELLO]),
+        ("a frame without a kind", &[0, 0, 0, 0]),
+        ("another kind", &frame(kind::SUBMIT, b"")),
+        ("a kind of the head's", &frame(kind::WELCOME, b"")),
+        ("another mark", &wrong_mark),
+        ("a hello that is too short", &frame(kind::HELLO, b"TRCR")),
+        ("a hello that goes on", &trailing),
+    ];
+    let mut well_behaved = cluster.submit_in_background(
+        "misbehaving_tasks:waits",
+        &[
+            &serde_json::json!(cluster.file("started")).to_string(),
+            &serde_json::json!(cluster.file("released")).to_string(),
+        ],
+    );
+    cluster.wait_for_file(&cluster.file("started"));
+    for (what, bytes) in cases {
+        let answer = answer_to(&cluster, bytes);
+        assert!(answer.is_empty(), "{what} is answered: {}", String::from_utf8_lossy(&answer));
+        cluster.tracer(&["submit", "command", "true"]).success();
+    }
+    // Torn and then closed, or left hanging.
+    let mut torn = connect(&cluster);
+    torn.write_all(torn_hello).expect("the head reads");
+    torn.shutdown(std::net::Shutdown::Write).expect("it is open");
+    assert!(read_to_end(&mut torn).is_empty());
+    let mut hanging = connect(&cluster);
+    hanging.write_all(torn_hello).expect("the head reads");
+    cluster.tracer(&["submit", "task"]).success().stdout("1\n");
+
+    assert!(well_behaved.is_running());
+    fs::write(cluster.file("released"), "").expect("the folder is ours");
+    well_behaved.wait().success();
+    drop(hanging);
+    assert_eq!(cluster.status()["workers"]["lost"], 0);
+    let log = cluster.head_log();
+    assert!(log.contains("is closed: a frame of 4294967295 bytes arrived, but at most 4096 are taken"), "{log}");
+}
+
+#[test]
+fn another_version_of_the_protocol_is_refused_in_words() {
+    let cluster = Cluster::untraced();
+    let mut old = hello();
+    let version = 5 + 4;
+    old[version..version + 4].copy_from_slice(&(PROTOCOL_VERSION + 1).to_le_bytes());
+    let answer = answer_to(&cluster, &old);
+    assert_eq!(answer[4], kind::REFUSED);
+    let text = String::from_utf8_lossy(&answer[9..]).into_owned();
+    assert_eq!(
+        text,
+        format!(
+            "the head (tracer {}) speaks version {PROTOCOL_VERSION} of the protocol, but this program speaks version {}",
+            env!("CARGO_PKG_VERSION"),
+            PROTOCOL_VERSION + 1
+        )
+    );
+    cluster.tracer(&["submit", "task"]).success().stdout("1\n");
+}
+
+#[test]
+fn nobody_can_pass_for_a_worker() {
+    let cluster = Cluster::untraced();
+    for worker in [1, 2, u64::MAX] {
+        let mut bytes = Vec::new();
+        Hello::of_this_process(Role::Worker(tracer::task::WorkerId(worker))).encode(&mut bytes);
+        let answer = answer_to(&cluster, &bytes);
+        assert_eq!(answer[4], kind::REFUSED);
+        let text = String::from_utf8_lossy(&answer[9..]).into_owned();
+        assert_eq!(text, format!("the head has not started worker {worker} as process {}", std::process::id()));
+    }
+    assert_eq!(cluster.status()["workers"]["lost"], 0);
+    cluster.tracer(&["submit", "task"]).success().stdout("1\n");
+}
+
+#[test]
+fn a_client_that_turns_hostile_loses_its_connection_alone() {
+    let cluster = Cluster::traced();
+    let cases: [(&str, Vec<u8>); 7] = [
+        ("a second hello", hello()),
+        ("results of tasks it has not", frame(kind::RESULTS, &[0; 64])),
+        ("a worker's report", frame(kind::WORKER_READY, b"")),
+        ("an unknown kind", frame(250, b"x")),
+        ("a query that is none", frame(kind::QUERY, b"\xc1\xff")),
+        ("a submission that ends too early", frame(kind::SUBMIT, &[0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 0, 0])),
+        ("a huge length", vec![0xff, 0xff, 0xff, 0xff]),
+    ];
+    for (what, bytes) in cases {
+        let mut stream = connect_as_driver(&cluster);
+        let _ = stream.write_all(&bytes);
+        let answer = read_to_end(&mut stream);
+        assert!(answer.len() < 4096, "{what} is answered with {} bytes", answer.len());
+        cluster.tracer(&["submit", "task"]).success().stdout("1\n");
+    }
+    assert_eq!(cluster.status()["workers"]["lost"], 0);
+}
+
+#[test]
+fn a_frame_that_announces_much_takes_no_memory() {
+    let cluster = Cluster::untraced();
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", cluster.head_pid())).expect("the head runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory").trim();
+        line.trim_end_matches(" kB").trim().parse::<u64>().expect("a number")
+    };
+    let before = memory();
+    let streams: Vec<_> = (0..20)
+        .map(|_| {
+            let mut stream = connect_as_driver(&cluster);
+            stream
+                .write_all(&(200_u32 << 20).to_le_bytes())
+                .and_then(|()| stream.write_all(&[kind::SUBMIT; 1000]))
+                .expect("it reads");
+            stream
+        })
+        .collect();
+    cluster.tracer(&["submit", "task"]).success().stdout("1\n");
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 50 << 10, "20 frames that announce 200 MiB each took {grown} KiB");
+    drop(streams);
+}
+
+#[test]
+fn random_bytes_never_harm_the_head() {
+    let cluster = Cluster::untraced();
+    let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
+    let bytes = prop::collection::vec(any::<u8>(), 0..300);
+    let bodies = prop::collection::vec((0_u8..10, prop::collection::vec(any::<u8>(), 0..200)), 0..4);
+    let outcome = runner.run(&(any::<bool>(), bytes, bodies), |(says_hello, bytes, bodies)| {
+        let mut stream = if says_hello { connect_as_driver(&cluster) } else { connect(&cluster) };
+        for (frame_kind, body) in bodies {
+            let _ = stream.write_all(&frame(frame_kind, &body));
+        }
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        read_to_end(&mut stream);
+        // Another client is answered.
+        connect_as_driver(&cluster);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    cluster.tracer(&["submit", "task"]).success().stdout("1\n");
+    assert_eq!(cluster.status()["workers"]["lost"], 0);
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_nobody_up() {
+    let cluster = Cluster::untraced();
+    let mut deaf = connect_as_driver(&cluster);
+    let mut query = Vec::new();
+    tracer::protocol::put_query(&mut query, 1, &tracer::protocol::Query::Tasks { limit: 1000 });
+    deaf.set_nonblocking(true).expect("it is a socket");
+    for _ in 0..20_000 {
+        // Its answers fill the socket and then the head's own room.
+        if deaf.write_all(&query).is_err() {
+            break;
+        }
+    }
+    wait_until("others are served", || {
+        (cluster.tracer(&["submit", "task"]).output.status.code() == Some(0)).then_some(())
+    });
+}
