@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -149,6 +150,8 @@ fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
     let target = spec.target();
     let is_command = matches!(spec, TaskSpec::Command(_));
+    // Before the task is accepted: from then on a Ctrl-C must not leave it running.
+    let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
     let submitted = driver.submit(&SubmitRequest {
         name: &common.name,
         run_limit: common.timeout,
@@ -157,12 +160,10 @@ fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
     });
     let outcome = submitted.and_then(|task| {
         let id = driver.accepted(&task)?;
-        if common.no_wait {
-            return Ok((id, None));
-        }
-        let interrupts = Interrupts::watch(common.place.temp_dir(), id);
+        let Some(interrupts) = interrupts else { return Ok((id, None)) };
+        interrupts.accepted(id);
         let outcome = follow(&mut driver, task, &spec.short_name(), is_command)?;
-        Ok((id, Some((outcome, interrupts.is_ok_and(|interrupts| interrupts.were_any())))))
+        Ok((id, Some((outcome, interrupts.were_any()))))
     });
     end_job(job, &driver, &outcome);
     let (id, ended) = outcome?;
@@ -321,37 +322,70 @@ fn exit_code(failure: &Failure) -> u8 {
     }
 }
 
-/// Ctrl-C while waiting: the first cancels the task, the second leaves at once.
+/// Ctrl-C while waiting: the first cancels the task, as soon as it is accepted; the second leaves at once.
 struct Interrupts {
-    count: std::sync::Arc<std::sync::atomic::AtomicU32>,
+    temp_dir: PathBuf,
+    state: Arc<Mutex<InterruptState>>,
+}
+
+#[derive(Default)]
+struct InterruptState {
+    count: u32,
+    accepted: Option<TaskId>,
 }
 
 impl Interrupts {
-    fn watch(temp_dir: PathBuf, id: TaskId) -> std::io::Result<Interrupts> {
-        use std::sync::atomic::Ordering::Relaxed;
+    fn watch(temp_dir: PathBuf) -> std::io::Result<Interrupts> {
         let (mut signals, signal_tx) = UnixStream::pair()?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, signal_tx.try_clone()?)?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, signal_tx)?;
-        let count = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-        let counter = std::sync::Arc::clone(&count);
+        let interrupts = Interrupts { temp_dir: temp_dir.clone(), state: Arc::default() };
+        let state = Arc::clone(&interrupts.state);
         std::thread::Builder::new().name("interrupts".into()).spawn(move || {
             let mut byte = [0];
             while signals.read_exact(&mut byte).is_ok() {
-                if counter.fetch_add(1, Relaxed) > 0 {
-                    // What this process has not finished of its trace, the head finishes.
-                    std::process::exit(exit::INTERRUPTED.into());
-                }
-                report::talk(&format!("cancelling task {id} (Ctrl-C again leaves it)"));
-                let cancelled = Driver::connect(&temp_dir).and_then(|mut driver| driver.query(&Query::Cancel { id }));
-                if let Err(error) = cancelled {
-                    report::warning(&format!("task {id} could not be cancelled: {error}"));
+                let accepted = {
+                    let mut state = lock(&state);
+                    state.count += 1;
+                    if state.count > 1 {
+                        // What this process has not finished of its trace, the head finishes.
+                        std::process::exit(exit::INTERRUPTED.into());
+                    }
+                    state.accepted
+                };
+                if let Some(id) = accepted {
+                    cancel(&temp_dir, id);
                 }
             }
         })?;
-        Ok(Interrupts { count })
+        Ok(interrupts)
+    }
+
+    /// The task exists from now on. It is cancelled if that was asked for before.
+    fn accepted(&self, id: TaskId) {
+        let was_interrupted = {
+            let mut state = lock(&self.state);
+            state.accepted = Some(id);
+            state.count > 0
+        };
+        if was_interrupted {
+            cancel(&self.temp_dir, id);
+        }
     }
 
     fn were_any(&self) -> bool {
-        self.count.load(std::sync::atomic::Ordering::Relaxed) > 0
+        lock(&self.state).count > 0
+    }
+}
+
+fn lock(state: &Mutex<InterruptState>) -> MutexGuard<'_, InterruptState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cancel(temp_dir: &Path, id: TaskId) {
+    report::talk(&format!("cancelling task {id} (Ctrl-C again leaves it)"));
+    let cancelled = Driver::connect(temp_dir).and_then(|mut driver| driver.query(&Query::Cancel { id }));
+    if let Err(error) = cancelled {
+        report::warning(&format!("task {id} could not be cancelled: {error}"));
     }
 }
