@@ -31,17 +31,19 @@ pub(super) struct CommandRun {
 }
 
 /// Runs a command to its end.
-pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, limit: Option<Duration>, spool: &Spool) -> CommandRun {
+pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, limit: Option<Duration>, spool: &'static Spool) -> CommandRun {
     let program = OsStr::from_bytes(spec.program);
     let name = program.to_string_lossy().into_owned();
     let failed = |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default() };
     let directory = Path::new(OsStr::from_bytes(spec.directory));
     let started = Instant::now();
-    let pid = match spawn(spec, program, directory, carrier) {
+    let pid = match spawn(spec, program, directory, carrier, spool) {
         Ok(pid) => pid,
-        Err(error) => return failed(not_started(name, directory, &error)),
+        Err(error) => {
+            spool.set_command_group(0);
+            return failed(not_started(name, directory, &error));
+        }
     };
-    spool.set_command_group(pid.as_raw_nonzero().get().unsigned_abs());
     let has_timed_out = wait_for_end(pid, limit.map(|limit| started + limit));
     // Ended and not reaped: the group's number is still its own.
     let _ = kill_process_group(pid, Signal::KILL);
@@ -63,7 +65,13 @@ pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, limit: Option<Durat
     CommandRun { outcome, exit_code, usage }
 }
 
-fn spawn(spec: &CommandSpec<'_>, program: &OsStr, directory: &Path, carrier: &Carrier) -> io::Result<Pid> {
+fn spawn(
+    spec: &CommandSpec<'_>,
+    program: &OsStr,
+    directory: &Path,
+    carrier: &Carrier,
+    spool: &'static Spool,
+) -> io::Result<Pid> {
     let mut command = Command::new(program);
     command
         .args(spec.arguments.iter().map(|argument| OsStr::from_bytes(argument)))
@@ -78,9 +86,11 @@ fn spawn(spec: &CommandSpec<'_>, program: &OsStr, directory: &Path, carrier: &Ca
     }
     command.envs(spec.environment.iter().map(|(key, value)| (OsStr::from_bytes(key), OsStr::from_bytes(value))));
     let worker = rustix::process::getpid();
-    // SAFETY: between fork and exec only system calls are made: nothing allocates, locks or logs.
+    // SAFETY: between fork and exec there are system calls and one store to shared memory: nothing allocates, locks or logs.
     unsafe {
         command.pre_exec(move || {
+            // By the process itself, so that whoever comes after a worker that dies at once knows the group. It leads its own.
+            spool.set_command_group(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The worker may have died before the kernel knew that it matters.
             if rustix::process::getppid() != Some(worker) {
