@@ -1,0 +1,425 @@
+//! What the parts cost from the inside: the steps that a task or a span takes once each.
+//!
+//! `end_to_end` says what a user pays; this says where it goes. Everything here happens per task or per span, so a microsecond
+//! more in one of these is a microsecond more for every task that anyone runs.
+//!
+//! ```text
+//! cargo bench --bench inner                  # everything
+//! cargo bench --bench inner -- span          # whatever has `span` in its name
+//! cargo bench --bench inner -- --quick       # a first impression
+//! ```
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use opentelemetry::trace::{Span as _, SpanKind, Tracer as _, TracerProvider as _};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tempfile::TempDir;
+use tracer::head::reactor::{self, Effects, Submission};
+use tracer::head::state::{DriverId, Now, State};
+use tracer::hook::{Attribute, Recorder, SpanRequest};
+use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
+use tracer::protocol::wire::{Put, Take};
+use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
+use tracer::spool::{ClaimState, SpanOpening, Spool};
+use tracer::task::{Envelope, FunctionSpec, JobId, Outcome, TaskId, TaskSpec, TraceLink, WorkerId};
+use tracer_local_tmp_tracing::FileProcessor;
+use tracer_sdk::hook::{DurableProcessor, Tracing};
+use tracer_span_file::{ResourceJson, Rotation, SpanKind as FileSpanKind, Status, Value, write_line};
+
+/// Spans that are committed together, as a busy worker does.
+const COMMIT_EVERY: u64 = 128;
+/// 2026-11-05T12:00:00Z.
+const EPOCH: u64 = 1_793_880_000_000_000_000;
+/// Keeps what the benchmarks write small.
+const ROTATION: Rotation = Rotation { max_bytes: 16 << 20, keep: 1 };
+
+fn folder() -> TempDir {
+    tempfile::Builder::new().prefix("inner-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("target can be written to")
+}
+
+/// Rendering one span as its line of the span file, in memory.
+fn line(criterion: &mut Criterion) {
+    let resource = [("service.name", Value::Str("tracer")), ("process.pid", Value::I64(4711))];
+    let resource = ResourceJson::new(&resource[..], "");
+    let attributes = [
+        ("tracer.remote", Value::Str("function")),
+        ("tracer.function", Value::Str("demo.my_function")),
+        ("tracer.pid", Value::I64(4711)),
+        ("tracer.queued_ns", Value::I64(123_456)),
+        ("messaging.system", Value::Str("tracer")),
+    ];
+    let mut buffer = Vec::with_capacity(1 << 20);
+    criterion.bench_function("line of a span with 5 attributes", |bencher| {
+        let mut span_id = 0u64;
+        bencher.iter(|| {
+            if buffer.len() > 1 << 19 {
+                buffer.clear();
+            }
+            span_id += 1;
+            let span = span_of_file(span_id, &attributes);
+            write_line(&mut buffer, black_box(&span), &resource);
+        });
+    });
+}
+
+fn span_of_file<'a>(number: u64, attributes: &'a [(&'a str, Value<'a>)]) -> tracer_span_file::Span<'a> {
+    tracer_span_file::Span {
+        name: "demo.my_function tracer.remote_worker",
+        // Two spans to a trace.
+        trace_id: u128::from(number / 2 + 1).to_be_bytes(),
+        span_id: (number + 1).to_be_bytes(),
+        trace_state: "",
+        kind: FileSpanKind::Consumer,
+        parent_span_id: (number % 2 == 1).then(|| number.to_be_bytes()),
+        start_time_unix_nano: EPOCH + number * 1000,
+        end_time_unix_nano: EPOCH + number * 1000 + 500,
+        status: Status::Unset,
+        attributes,
+        events: &[],
+        links: &[],
+    }
+}
+
+/// The folder of the process's one tracing.
+static SPANS_DIR: OnceLock<TempDir> = OnceLock::new();
+
+fn default_hook() -> Result<Tracing, tracer_local_tmp_tracing::SpanDirError> {
+    let processor = FileProcessor::try_new(SPANS_DIR.get_or_init(folder).path(), ROTATION)?;
+    Ok(Tracing::builder().with_durable_processor(processor).build())
+}
+
+/// The default hook's table, wrapped by the recorder with a spool, as every process of a cluster has it.
+fn recorder() -> &'static Recorder {
+    static RECORDER: OnceLock<&'static Recorder> = OnceLock::new();
+    RECORDER.get_or_init(|| {
+        let table = tracer_sdk::hook::export(default_hook).expect("the folder can be written to");
+        let path = SPANS_DIR.get_or_init(folder).path().join("bench.spool");
+        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).expect("the folder can be written to")));
+        Recorder::install(table, Some(spool))
+    })
+}
+
+/// One span from its start to the file: 5 attributes at the start, one more later, committed in batches. Once with the
+/// OpenTelemetry SDK alone, as an ordinary program would, and once through the boundary to the hook and through the spool. The
+/// difference is what the boundary and surviving a kill cost.
+///
+/// A task's spans pass the proxy of its module besides. It is not linked in here: tracer's own build has it not, and a
+/// benchmark must not change the program that it measures.
+fn span(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("span to file");
+    group.throughput(Throughput::Elements(1));
+
+    let direct = folder();
+    let processor = FileProcessor::try_new(direct.path(), ROTATION).expect("the folder can be written to");
+    let provider = SdkTracerProvider::builder().with_span_processor(processor.clone()).build();
+    let tracer = provider.tracer_with_scope(InstrumentationScope::builder("bench").build());
+    group.bench_function("by the SDK alone", |bencher| {
+        let mut commit = Committer::default();
+        bencher.iter(|| {
+            let mut span = tracer.build(builder());
+            span.set_attribute(KeyValue::new("tracer.cpu_time_ns", 1234));
+            span.end();
+            commit.after_one(|| processor.commit());
+        });
+    });
+
+    let recorder = recorder();
+    group.bench_function("through the boundary and the spool", |bencher| {
+        let mut commit = Committer::default();
+        let attributes = [
+            ("tracer.remote", Attribute::Str("function")),
+            ("tracer.function", Attribute::Str("demo.my_function")),
+            ("tracer.pid", Attribute::I64(4711)),
+            ("tracer.queued_ns", Attribute::I64(123_456)),
+            ("messaging.system", Attribute::Str("tracer")),
+        ];
+        bencher.iter(|| {
+            let span = recorder.start(&SpanRequest {
+                name: "demo.my_function tracer.remote_worker",
+                kind: tracer_abi::SPAN_KIND_CONSUMER,
+                parent: None,
+                is_parent_remote: false,
+                baggage: "",
+                start_time_unix_nano: 0,
+                attributes: black_box(&attributes),
+                is_attempt: false,
+            });
+            span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
+            span.end();
+            commit.after_one(|| recorder.commit());
+        });
+    });
+    group.finish();
+}
+
+fn builder() -> opentelemetry::trace::SpanBuilder {
+    opentelemetry::trace::SpanBuilder::from_name("demo.my_function tracer.remote_worker")
+        .with_kind(SpanKind::Consumer)
+        .with_attributes([
+            KeyValue::new("tracer.remote", "function"),
+            KeyValue::new("tracer.function", "demo.my_function"),
+            KeyValue::new("tracer.pid", 4711),
+            KeyValue::new("tracer.queued_ns", 123_456),
+            KeyValue::new("messaging.system", "tracer"),
+        ])
+}
+
+/// Commits after every so many spans.
+#[derive(Default)]
+struct Committer {
+    spans: u64,
+}
+
+impl Committer {
+    fn after_one(&mut self, commit: impl FnOnce() -> Result<(), String>) {
+        self.spans += 1;
+        if self.spans.is_multiple_of(COMMIT_EVERY) {
+            commit().expect("the span file can be written to");
+        }
+    }
+}
+
+/// What makes a span survive its process: its slot in the spool, from open to free.
+fn spool(criterion: &mut Criterion) {
+    let folder = folder();
+    let spool = Spool::create(&folder.path().join("bench.spool")).expect("the folder can be written to");
+    let attributes: Vec<_> = ["tracer.remote", "tracer.function", "tracer.pid", "tracer.queued_ns", "messaging.system"]
+        .into_iter()
+        .map(|key| tracer_abi::KeyValue {
+            key: tracer_abi::Str::new(key),
+            value: tracer_abi::Value { tag: tracer_abi::VALUE_I64, as_: tracer_abi::ValueUnion { i64_: 4711 } },
+        })
+        .collect();
+    criterion.bench_function("spool: open, 5 attributes, end, written", |bencher| {
+        let mut spans = 0u64;
+        bencher.iter(|| {
+            spans += 1;
+            let slot = spool
+                .open(&SpanOpening {
+                    trace_id: [1; 16],
+                    span_id: spans.to_be_bytes(),
+                    parent_span_id: [2; 8],
+                    trace_state: b"",
+                    start_time_unix_nano: EPOCH,
+                    kind: tracer_abi::SPAN_KIND_CONSUMER,
+                    name: b"demo.my_function tracer.remote_worker",
+                    scope: b"tracer",
+                    task_id: 7,
+                    is_attempt: true,
+                })
+                .expect("written slots are free again");
+            // SAFETY: the attributes point to literals.
+            unsafe { spool.set_attributes(slot, black_box(&attributes)) };
+            spool.end(slot, EPOCH + 1);
+            spool.handed_over(slot);
+            if spans.is_multiple_of(COMMIT_EVERY) {
+                let ended = spool.take_handed_over();
+                spool.written(ended);
+            }
+        });
+    });
+}
+
+fn envelope() -> Envelope<'static> {
+    Envelope {
+        spec: TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] }),
+        name: "",
+        run_limit: None,
+        wants_output: false,
+        trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),
+        baggage: "",
+    }
+}
+
+fn envelope_bytes() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    envelope().encode(&mut bytes);
+    bytes
+}
+
+/// What a task costs on the wire: its envelope, and its share of a frame.
+fn wire(criterion: &mut Criterion) {
+    const LEASES: u64 = 128;
+    let mut out = Vec::new();
+    criterion.bench_function("envelope: encode", |bencher| {
+        let envelope = envelope();
+        bencher.iter(|| {
+            out.clear();
+            black_box(&envelope).encode(&mut out);
+        });
+    });
+    let bytes = envelope_bytes();
+    criterion.bench_function("envelope: decode", |bencher| {
+        bencher.iter(|| Envelope::decode(black_box(&bytes)).expect("it was encoded before").name.len());
+    });
+
+    let lease = |number| Lease {
+        number,
+        task: TaskId(number),
+        attempt: 1,
+        job: JobId(1),
+        submitted_unix_nano: EPOCH,
+        envelope: &bytes,
+    };
+    let mut group = criterion.benchmark_group("frame");
+    group.throughput(Throughput::Elements(LEASES));
+    let mut out = Vec::new();
+    group.bench_function("encode 128 leases", |bencher| {
+        bencher.iter(|| {
+            out.clear();
+            put_frame(&mut out, kind::LEASES, |out| (0..LEASES).for_each(|number| black_box(lease(number)).put(out)));
+            out.len()
+        });
+    });
+    let mut buffer = FrameBuffer::new();
+    group.bench_function("decode 128 leases", |bencher| {
+        bencher.iter(|| {
+            buffer.read_from(&mut black_box(out.as_slice())).expect("a slice can be read");
+            let (_, body) = buffer.next_frame(FRAME_LIMIT).expect("it is short").expect("it is whole");
+            let mut take = Take::new(body);
+            let mut tasks = 0;
+            while !take.is_empty() {
+                tasks += Lease::take(&mut take).expect("it was encoded before").task.0;
+            }
+            tasks
+        });
+    });
+    let result =
+        |lease| AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, outcome: Outcome::Returned(vec![1]) };
+    let mut body = Vec::new();
+    (0..LEASES).for_each(|number| result(number).put(&mut body));
+    group.bench_function("encode and decode 128 results", |bencher| {
+        let mut out = Vec::new();
+        bencher.iter(|| {
+            out.clear();
+            put_frame(&mut out, kind::RESULTS, |out| out.put_exact(black_box(&body)));
+            let mut take = Take::new(&out[5..]);
+            let mut run_ns = 0;
+            while !take.is_empty() {
+                run_ns += AttemptResult::take(&mut take).expect("it was encoded before").run_ns;
+            }
+            run_ns
+        });
+    });
+    group.finish();
+}
+
+/// The world outside of the reactor: leases that were granted and not reported, oldest first.
+#[derive(Default)]
+struct Remembered {
+    leases: VecDeque<(WorkerId, u64)>,
+    finished: u64,
+}
+
+impl Effects for Remembered {
+    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        self.leases.push_back((worker, lease.number));
+    }
+
+    fn finished(&mut self, _driver: DriverId, _tag: u64, _task: TaskId, _attempt: u32, _outcome: &Outcome) {
+        self.finished += 1;
+    }
+
+    fn claim_state(&self, _worker: WorkerId, _lease: u64) -> ClaimState {
+        ClaimState::Claimed
+    }
+
+    fn revoke(&mut self, _worker: WorkerId, _lease: u64) -> bool {
+        false
+    }
+
+    fn start_worker(&mut self, _worker: WorkerId) {}
+
+    fn ask_to_end(&mut self, _worker: WorkerId) {}
+
+    fn kill(&mut self, _worker: WorkerId) {}
+
+    fn log(&mut self, _line: String) {}
+}
+
+/// The head's decisions for one task, from its submission to its end, with many others queued. It must not grow with them.
+fn head(criterion: &mut Criterion) {
+    let now = Now { monotonic_ns: 1, unix_nano: EPOCH };
+    let envelope = envelope_bytes();
+    let mut group = criterion.benchmark_group("head: submit, schedule, end a task");
+    group.throughput(Throughput::Elements(1));
+    for queued in [10, 1_000, 100_000] {
+        group.bench_function(BenchmarkId::new("queued", queued), |bencher| {
+            let mut state = State::new(2, false);
+            let mut effects = Remembered::default();
+            for worker in [WorkerId(1), WorkerId(2)] {
+                reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, now);
+                let ready = WorkerReady { tracing: "none".into(), hook_failure: None };
+                reactor::on_worker_ready(&mut state, &mut effects, worker, ready);
+            }
+            let submit = |state: &mut State, tag| {
+                let submission =
+                    Submission { driver: Some(DriverId(1)), tag, job: JobId(1), envelope: black_box(&envelope) };
+                reactor::on_submission(state, &submission, now).expect("the envelope is whole");
+            };
+            (0..queued).for_each(|tag| submit(&mut state, tag));
+            let mut tag = queued;
+            bencher.iter(|| {
+                submit(&mut state, tag);
+                tag += 1;
+                reactor::schedule(&mut state, &mut effects, now);
+                let (worker, lease) = effects.leases.pop_front().expect("there is work, so there are leases");
+                let outcome = Outcome::Returned(vec![1]);
+                let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, outcome };
+                reactor::on_result(&mut state, &mut effects, worker, result, now);
+            });
+            state.check().expect("the parts agree");
+        });
+    }
+    group.finish();
+}
+
+/// `tracer trace list` on a full folder: reading and grouping everything.
+fn load(criterion: &mut Criterion) {
+    const SPANS: u64 = 100_000;
+    let folder = folder();
+    write_spans(folder.path(), SPANS);
+    let mut group = criterion.benchmark_group("trace");
+    group.throughput(Throughput::Elements(SPANS)).sample_size(10);
+    group.bench_function("load 100,000 spans", |bencher| {
+        bencher.iter_batched(
+            || (),
+            |()| {
+                let loaded = tracer::trace::load(folder.path()).expect("the folder can be read");
+                assert_eq!(loaded.traces.len() as u64, SPANS / 2);
+                loaded
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+fn write_spans(folder: &Path, count: u64) {
+    let resource = ResourceJson::new(&[("service.name", Value::Str("tracer")), ("process.pid", Value::I64(1))][..], "");
+    let mut lines = Vec::new();
+    for number in 0..count {
+        let attributes = [
+            ("tracer.remote", Value::Str("function")),
+            ("tracer.function", Value::Str("demo.my_function")),
+            ("tracer.pid", Value::I64(1)),
+            ("tracer.task_id", Value::I64(number as i64)),
+            ("messaging.system", Value::Str("tracer")),
+        ];
+        write_line(&mut lines, &span_of_file(number, &attributes), &resource);
+    }
+    std::fs::write(folder.join("1.json"), lines).expect("the folder can be written to");
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
+    targets = line, span, spool, wire, head, load
+}
+criterion_main!(benches);
