@@ -162,11 +162,7 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
 
 /// Reads what a process prints until it has ended, and not until its output is closed: something that it left behind may hold
 /// that open. False at the end if the deadline came first.
-fn read_until_end(
-    child: &mut Child,
-    pidfd: &OwnedFd,
-    deadline: Instant,
-) -> Result<(Vec<u8>, bool), CommandError> {
+fn read_until_end(child: &mut Child, pidfd: &OwnedFd, deadline: Instant) -> Result<(Vec<u8>, bool), CommandError> {
     let mut stdout = child.stdout.take();
     if let Some(pipe) = &stdout {
         rustix::io::ioctl_fionbio(pipe, true).map_err(io::Error::from)?;

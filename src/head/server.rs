@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -176,7 +176,9 @@ impl Server {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
-                Some(pid) if session::is_worker_spool(&spool) && wait_for_end(pid, DYING_LIMIT) => self.world.finish_left(&spool, &loss),
+                Some(pid) if session::is_worker_spool(&spool) && wait_for_end(pid, DYING_LIMIT) => {
+                    self.world.finish_left(&spool, &loss)
+                }
                 Some(pid) => self.world.finish_at_end_of(pid, vec![spool], loss.clone()),
                 None => self.world.finish_left(&spool, &loss),
             }
@@ -676,6 +678,7 @@ fn node_id() -> String {
 fn wait_for_end(pid: u32, limit: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let Some(pidfd) = open_pidfd(pid) else { return true };
-    let timeout = Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(0), tv_nsec: limit.subsec_nanos().into() };
+    let timeout =
+        Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(0), tv_nsec: limit.subsec_nanos().into() };
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0)
 }

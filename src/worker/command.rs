@@ -31,7 +31,12 @@ pub(super) struct CommandRun {
 }
 
 /// Runs a command to its end.
-pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, limit: Option<Duration>, spool: &'static Spool) -> CommandRun {
+pub(super) fn run(
+    spec: &CommandSpec<'_>,
+    carrier: &Carrier,
+    limit: Option<Duration>,
+    spool: &'static Spool,
+) -> CommandRun {
     let program = OsStr::from_bytes(spec.program);
     let name = program.to_string_lossy().into_owned();
     let failed = |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default() };

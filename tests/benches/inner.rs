@@ -101,7 +101,8 @@ fn recorder() -> &'static Recorder {
         let table = tracer_sdk::hook::export(default_hook).expect("the folder can be written to");
         let path = SPANS_DIR.get_or_init(folder).path().join("bench.spool");
         let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).expect("the folder can be written to")));
-        Recorder::install(table, Some(spool))
+        // SAFETY: a table that a hook returned, which lives as long as the process.
+        unsafe { Recorder::install(table, Some(spool)) }
     })
 }
 
@@ -330,6 +331,10 @@ impl Effects for Remembered {
         ClaimState::Claimed
     }
 
+    fn running(&self, _worker: WorkerId) -> Option<(u64, u64)> {
+        None
+    }
+
     fn revoke(&mut self, _worker: WorkerId, _lease: u64) -> bool {
         false
     }
@@ -356,7 +361,7 @@ fn head(criterion: &mut Criterion) {
             for worker in [WorkerId(1), WorkerId(2)] {
                 reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, now);
                 let ready = WorkerReady { tracing: "none".into(), hook_failure: None };
-                reactor::on_worker_ready(&mut state, &mut effects, worker, ready);
+                reactor::on_worker_ready(&mut state, &mut effects, worker, ready, now);
             }
             let submit = |state: &mut State, tag| {
                 let submission =
