@@ -24,6 +24,10 @@ use crate::value;
 
 /// Submit a task or a command, and wait for it
 #[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  tracer submit task wordcount:count '\"the quick brown fox\"'
+  tracer submit command -- python3 train.py")]
 pub(super) struct Args {
     #[command(subcommand)]
     what: What,
