@@ -92,6 +92,12 @@ impl Spool {
         self.mapping.header().running_lease.store(0, Release);
     }
 
+    /// Notes the process group of a command that is about to start. Called in the process that becomes it, where only a store is
+    /// allowed; [`set_command_group`](Self::set_command_group) follows in the worker.
+    pub fn note_command_group(&self, group: u32) {
+        self.mapping.header().command_group.store(group, Release);
+    }
+
     /// Says which process group the running command has; 0 for none.
     pub fn set_command_group(&self, group: u32) {
         let header = self.mapping.header();

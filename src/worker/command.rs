@@ -49,6 +49,8 @@ pub(super) fn run(
             return failed(not_started(name, directory, &error));
         }
     };
+    // Again, now with when its leader was born.
+    spool.set_command_group(pid.as_raw_nonzero().get().unsigned_abs());
     let has_timed_out = wait_for_end(pid, limit.map(|limit| started + limit));
     // Ended and not reaped: the group's number is still its own.
     let _ = kill_process_group(pid, Signal::KILL);
@@ -95,7 +97,7 @@ fn spawn(
     unsafe {
         command.pre_exec(move || {
             // By the process itself, so that whoever comes after a worker that dies at once knows the group. It leads its own.
-            spool.set_command_group(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
+            spool.note_command_group(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The worker may have died before the kernel knew that it matters.
             if rustix::process::getppid() != Some(worker) {
