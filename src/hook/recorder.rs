@@ -337,6 +337,7 @@ impl Recorder {
                 // SAFETY: promised by the caller.
                 trace_state: match &changed_trace_state {
                     Some(changed) => changed.as_bytes(),
+                    // SAFETY: promised by the caller.
                     None => parent.map_or(&[], |parent| unsafe { parent.trace_state.as_bytes() }),
                 },
                 start_time_unix_nano,
