@@ -9,7 +9,8 @@
 //! 4
 //! $ tracer submit task wordcount:frequencies '"to be or not to be"' 2
 //! [{"count":2,"word":"be"},{"count":2,"word":"to"}]
-//! $ tracer submit task wordcount:count_file '"LICENSE"'
+//! $ tracer submit task wordcount:count_file "\"$PWD/LICENSE\""
+//! 1581
 //! ```
 
 use std::cmp::Reverse;
