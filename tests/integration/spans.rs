@@ -468,7 +468,7 @@ fn an_unsampled_trace_leaves_no_span_and_its_tasks_run() {
     let shell = [("TRACEPARENT", &*trace_parent("00"))];
     submit_with(&cluster, &shell, &["task", "wordcount:frequencies", "\"a\""])
         .success()
-        .stdout("[{\"count\":1,\"word\":\"a\"}]\n");
+        .stdout("[{\"word\":\"a\",\"count\":1}]\n");
     submit_with(&cluster, &shell, &["task", "misbehaving_tasks:panics", "\"boom\""]).status(1);
     // Not even a worker that dies leaves one.
     submit_with(&cluster, &shell, &["task", "misbehaving_tasks:aborts"]).status(1);

@@ -8,7 +8,7 @@
 //! $ tracer submit task wordcount:count '"the quick brown fox"'
 //! 4
 //! $ tracer submit task wordcount:frequencies '"to be or not to be"' 2
-//! [{"count":2,"word":"be"},{"count":2,"word":"to"}]
+//! [{"word":"be","count":2},{"word":"to","count":2}]
 //! $ tracer submit task wordcount:count_file "\"$PWD/LICENSE\""
 //! 1581
 //! ```
