@@ -39,6 +39,8 @@ pub struct HeadRecord {
     pub spans_dir: PathBuf,
     /// When it was started, in nanoseconds since the Unix epoch.
     pub started_unix_nano: u64,
+    /// The head's guard, which ends last.
+    pub guard_pid: Option<u32>,
 }
 
 /// Why a place cannot be used, or no head be reached.
@@ -145,6 +147,7 @@ impl Session {
             session_dir: dir.clone(),
             spans_dir: spans_dir.into(),
             started_unix_nano: now_unix_nano,
+            guard_pid: crate::head::guard::pid(),
         };
         write_record(&mut lock, Some(&record)).map_err(io_error("write", &lock_path))?;
         Ok(Session { temp_dir: temp_dir.clone(), dir, lock })

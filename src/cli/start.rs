@@ -15,6 +15,7 @@ use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, Overrides, Settings, parse_duration};
 use crate::count::Count;
 use crate::exit;
+use crate::head::guard;
 use crate::head::process::describe_exit;
 use crate::head::server::{self, HeadEnd, HeadSettings, Started};
 use crate::hook::{HookCheck, HookError, ImportString, now_unix_nano};
@@ -188,6 +189,7 @@ fn read_until_end(child: &mut Child, pidfd: &OwnedFd, deadline: Instant) -> Resu
 }
 
 fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
+    guard::split(guard::Place::Foreground)?;
     let shown = settings.clone();
     let end = run_server(settings, &mut |started, _| {
         if started.no_worker.is_none() {
@@ -274,13 +276,14 @@ fn head_died(child: &mut Child) -> io::Result<CommandError> {
 
 /// The head in the background: settings come in through standard input, one report goes out through standard output.
 pub(super) fn run_head() -> CommandResult {
+    // A session of its own: no terminal, and no signals from the one it was started in. It fails only for the leader of a
+    // group, which this process is not.
+    let _ = rustix::process::setsid();
+    guard::split(guard::Place::Background)?;
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
     let settings: HeadSettings = serde_json::from_slice(&input)
         .map_err(|error| CommandError::new(exit::USAGE, format!("`tracer head` is run by `tracer start`: {error}")))?;
-    // A session of its own: no terminal, and no signals from the one it was started in. It fails only for the leader of a
-    // group, which this process is not.
-    let _ = rustix::process::setsid();
     let end = run_server(settings, &mut |started, session_dir| {
         tell(&Report::Started(started.clone()));
         // From here on the command that started this process is gone, and with it where its output went.

@@ -9,9 +9,10 @@ use super::connect::unexpected_reply;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::config::parse_duration;
 use crate::count::Count;
-use crate::driver::Driver;
+use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::protocol::{Query, Reply, StopReport};
+use crate::session::find_head;
 
 /// End the head and its workers
 ///
@@ -36,16 +37,21 @@ pub(super) struct Args {
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let mut driver = Driver::connect(&args.place.temp_dir())?;
-    let pid = i32::try_from(driver.welcome().head_pid).ok().and_then(Pid::from_raw);
-    // Opened while the head is known to live, so that it is surely the head that is waited for.
-    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let temp_dir = args.place.temp_dir();
+    let head = find_head(&temp_dir).map_err(DriverError::Session)?;
+    let mut driver = Driver::connect(&temp_dir)?;
+    // Opened while the head is known to live, so that these are surely the processes that are waited for.
+    let pids = [Some(driver.welcome().head_pid), head.guard_pid];
+    let pidfds: Vec<_> = pids
+        .into_iter()
+        .filter_map(|pid| pidfd_open(Pid::from_raw(i32::try_from(pid?).ok()?)?, PidfdFlags::empty()).ok())
+        .collect();
     let grace_ms = u64::try_from(args.grace_period.as_millis()).unwrap_or(u64::MAX);
     let reply = driver.query(&Query::Stop { grace_ms, force: args.force })?;
     let Reply::Stopped(stopped) = reply else { return Err(unexpected_reply()) };
-    if let Some(pidfd) = pidfd {
+    for pidfd in &pidfds {
         let limit = Timespec { tv_sec: i64::try_from(EXIT_LIMIT.as_secs()).unwrap_or(10), tv_nsec: 0 };
-        let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit));
+        let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
         if ended == Ok(0) {
             let text = format!("the head (pid {}) has stopped its workers but does not end", stopped.head_pid);
             return Err(CommandError::new(exit::FAILED, text));

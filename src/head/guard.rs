@@ -1,0 +1,175 @@
+//! The guard: the head's parent, which lives as long as anything below it.
+//!
+//! A task may start processes that leave its group, and may outlive everyone who knows of them. The guard is a *subreaper*: when a
+//! process below it loses its parents, the guard becomes its parent. When the head has ended, however it ended, the guard
+//! kills what is left below it, until nothing is, and then ends as the head did. It makes no decision and holds no state, and
+//! shares the head's memory, so it costs next to nothing.
+//!
+//! If the guard itself is killed, the head is asked to stop.
+
+use std::fs;
+use std::io;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper, set_parent_process_death_signal,
+    setpgid, wait,
+};
+
+static GUARD: AtomicU32 = AtomicU32::new(0);
+
+/// The guard above this process, if it is a head that has one.
+pub(crate) fn pid() -> Option<u32> {
+    Some(GUARD.load(Relaxed)).filter(|&pid| pid != 0)
+}
+
+/// Where the head runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a terminal, whose signals the guard passes on.
+    Foreground,
+    /// On its own; the guard lets go of standard input and output.
+    Background,
+}
+
+/// Splits this process in two: returns in the head, and never in the guard.
+///
+/// To be called while the process has one thread: the head begins as a copy of that thread.
+pub(crate) fn split(place: Place) -> io::Result<()> {
+    let guard = getpid();
+    set_child_subreaper(Some(guard))?;
+    let signals = Signals::block()?;
+    // SAFETY: this process has one thread, so no lock is held by another that the copy would not have.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            signals.unblock()?;
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            if getppid() != Some(guard) {
+                return Err(io::Error::other("the guard of the head has died already"));
+            }
+            if place == Place::Foreground {
+                // A Ctrl-C in the terminal reaches the guard, which passes it on; the head must not get it twice.
+                setpgid(None, None)?;
+            }
+            GUARD.store(guard.as_raw_nonzero().get().unsigned_abs(), Relaxed);
+            Ok(())
+        }
+        head => {
+            let head = Pid::from_raw(head).expect("fork returns a process id");
+            if place == Place::Background {
+                let_go();
+            }
+            let status = watch(head, &signals);
+            kill_all();
+            end_like(status)
+        }
+    }
+}
+
+/// Lets go of what the command that started this process waits on.
+fn let_go() {
+    if let Ok(null) = fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+/// Passes signals on to the head and reaps what has ended, until the head has.
+fn watch(head: Pid, signals: &Signals) -> ExitStatus {
+    use std::os::unix::process::ExitStatusExt;
+    loop {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if pid == head {
+                return ExitStatus::from_raw(status.as_raw());
+            }
+        }
+        match signals.next() {
+            libc::SIGCHLD => {}
+            signal => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    let _ = kill_process(head, signal);
+                }
+            }
+        }
+    }
+}
+
+/// Kills the children, and those that become children by that, until there are none.
+fn kill_all() {
+    loop {
+        for child in children() {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        // An error says that there is no child any more.
+        if wait(WaitOptions::empty()).is_err() {
+            return;
+        }
+    }
+}
+
+/// This process's children, as `/proc` shows them.
+fn children() -> Vec<Pid> {
+    let own = std::process::id().to_string();
+    let is_child = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The parent follows the program's name, which is in brackets and may hold anything, and the state.
+        let parent = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?;
+        (parent == own).then(|| Pid::from_raw(pid)).flatten()
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| is_child(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// Ends with the head's exit code, or by the signal that ended the head.
+fn end_like(status: ExitStatus) -> ! {
+    use std::os::unix::process::ExitStatusExt;
+    if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
+        let _ = kill_process(getpid(), signal);
+    }
+    let code = status.code().unwrap_or(i32::from(crate::exit::FAILED));
+    // SAFETY: it ends the process at once. What is registered to run at exit belongs to the head.
+    unsafe { libc::_exit(code) }
+}
+
+/// The signals that the guard waits for instead of being interrupted by them.
+struct Signals {
+    awaited: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    fn block() -> io::Result<Signals> {
+        // SAFETY: the sets are plain memory, and each is filled in before it is read.
+        unsafe {
+            let mut awaited = std::mem::zeroed();
+            let mut before = std::mem::zeroed();
+            libc::sigemptyset(&mut awaited);
+            for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT] {
+                libc::sigaddset(&mut awaited, signal);
+            }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, &mut before) {
+                0 => Ok(Signals { awaited, before }),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    fn unblock(&self) -> io::Result<()> {
+        // SAFETY: the set was filled in by `block`.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Waits for the next one.
+    fn next(&self) -> i32 {
+        let mut signal = 0;
+        // SAFETY: both point to initialized memory. It fails for a set with an invalid signal only.
+        unsafe { libc::sigwait(&self.awaited, &mut signal) };
+        signal
+    }
+}
