@@ -38,21 +38,53 @@ fn submit_function_with_child(cluster: &Cluster) -> Background {
 #[test]
 fn workers_end_with_a_head_that_is_killed() {
     let cluster = Cluster::builder().workers(4).start();
-    kill(cluster.head_pid(), Signal::KILL);
+    cluster.kill_head();
     cluster.assert_nothing_runs();
 }
 
 #[test]
-fn a_command_ends_with_a_head_that_is_killed_and_its_child_when_the_next_one_starts() {
-    let cluster = Cluster::builder().hook(HOOK).start();
-    let submission = submit_stubborn_command(&cluster);
-    let (own, child) = (pid_in(&cluster.file("own")), pid_in(&cluster.file("child")));
-    kill(cluster.head_pid(), Signal::KILL);
-    submission.wait().status(1);
-    wait_until("the command is gone", || (!is_alive(own)).then_some(()));
-    cluster.start_head(&[]).success();
-    wait_until("its child is gone", || (!is_alive(child)).then_some(()));
+fn everything_that_tasks_have_started_ends_with_a_head_that_is_killed() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    let command = submit_stubborn_command(&cluster);
+    let function = submit_function_with_child(&cluster);
+    cluster.kill_head();
+    command.wait().status(1);
+    function.wait().status(1);
+    cluster.assert_nothing_runs();
+    cluster.start_head(&[]).success().stderr_contains("\n  recovered  2 spans that a dead head's processes left\n");
     cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends() {
+    for is_killed in [false, true] {
+        let cluster = Cluster::untraced();
+        let script = "setsid sh -c 'echo $$ > daemon; exec sleep 1000' & while [ ! -s daemon ]; do sleep 0.01; done";
+        cluster.tracer(&["submit", "command", "--", "sh", "-c", script]).success();
+        let daemon = pid_in(&cluster.file("daemon"));
+        if is_killed {
+            assert!(is_alive(daemon));
+            cluster.kill_head();
+            cluster.assert_nothing_runs();
+        } else {
+            cluster.stop().success();
+            assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
+        }
+    }
+}
+
+#[test]
+fn a_head_in_the_foreground_that_is_killed_takes_everything_along() {
+    let cluster = Cluster::builder().build();
+    let mut head = cluster.spawn(cluster.start_command(&["--block"]));
+    head.wait_for_stderr("Ctrl-C");
+    let command = submit_stubborn_command(&cluster);
+    head.signal(Signal::KILL);
+    wait_until("it has ended", || (!head.is_running()).then_some(()));
+    command.wait();
+    drop(head);
+    // The head is asked to stop, and gives the command its grace period.
+    cluster.assert_nothing_runs();
 }
 
 #[test]
@@ -65,7 +97,7 @@ fn head_worker_and_submitter_killed_at_once_leave_nothing_and_lose_no_span() {
         kill(pid, Signal::KILL);
     }
     submission.signal(Signal::KILL);
-    kill(cluster.head_pid(), Signal::KILL);
+    cluster.kill_head();
     wait_until("the submitter has ended", || (!submission.is_running()).then_some(()));
     cluster.start_head(&[]).success().stderr_contains("\n  recovered  ");
     for file in ["own", "child"] {
@@ -86,8 +118,7 @@ fn a_stop_takes_everything_along_that_tasks_have_started() {
         cluster.submit("misbehaving_tasks:leaves_a_process", &[&json!(cluster.file("left")).to_string()]).success();
     let left: u32 = left.stdout_text().trim().parse().expect("a process id");
     assert!(is_alive(left), "a function may leave a process, for as long as its worker lives");
-    let (command, function) = (submit_stubborn_command(&cluster), None::<Background>);
-    drop(function);
+    let command = submit_stubborn_command(&cluster);
     cluster.tracer(&["stop", "--grace-period", "50ms"]).success();
     command.wait().status(1);
     assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
@@ -137,6 +168,5 @@ fn ctrl_c_in_the_shell_that_started_a_head_does_not_reach_it() {
         let (_, fields) = stat.rsplit_once(") ").expect("the form of stat");
         fields.split(' ').nth(3).expect("the session").parse::<u32>().expect("a number")
     };
-    assert_eq!(session(head), head, "the head leads a session of its own");
-    assert_ne!(session(std::process::id()), head);
+    assert_ne!(session(head), session(std::process::id()), "signals of a terminal go to its session");
 }

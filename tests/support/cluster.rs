@@ -243,6 +243,14 @@ impl Cluster {
         command
     }
 
+    /// Kills the head with SIGKILL, and waits until it is gone.
+    #[track_caller]
+    pub fn kill_head(&self) {
+        let pid = self.head_pid();
+        processes::kill(pid, Signal::KILL);
+        wait_until("the head is gone", || (!processes::is_alive(pid)).then_some(()));
+    }
+
     /// `tracer stop`.
     #[track_caller]
     pub fn stop(&self) -> Run {
