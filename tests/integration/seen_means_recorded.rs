@@ -476,7 +476,7 @@ fn head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_
     let waiting = submit_and_see_it_run(&cluster);
     // Stopped first, so that neither sees the other die.
     let processes: Vec<_> = cluster.processes().iter().map(|process| process.pid).collect();
-    assert_eq!(processes.len(), 3, "{:?}", cluster.processes());
+    assert_eq!(processes.len(), 4, "a guard, a head, a worker and the submission: {:?}", cluster.processes());
     processes.iter().for_each(|&pid| kill(pid, Signal::STOP));
     processes.iter().for_each(|&pid| kill(pid, Signal::KILL));
     assert_eq!(waiting.wait().output.status.code(), None);
