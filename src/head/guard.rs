@@ -129,7 +129,8 @@ fn end_like(status: ExitStatus) -> ! {
     if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
         let _ = kill_process(getpid(), signal);
     }
-    let code = status.code().unwrap_or(i32::from(crate::exit::FAILED));
+    // The first process of a container does not die of its own signals.
+    let code = status.code().unwrap_or_else(|| crate::exit::from_signal(status.signal().unwrap_or(0)).into());
     // SAFETY: it ends the process at once. What is registered to run at exit belongs to the head.
     unsafe { libc::_exit(code) }
 }
