@@ -28,7 +28,8 @@
 //! 5. The span ends, the recorder commits, and only then is the result sent: *seen means recorded*.
 //! 6. The head records the one outcome and tells the driver, whose spans end the same way. [`trace`] reads it all back.
 //!
-//! When a process dies on the way, `head::recovery` finishes its story from its spool before anyone is told of the loss.
+//! When a process dies on the way, `head::recovery` finishes its story from its spool before anyone is told of the loss. When
+//! the head ends, `head::guard` above it ends whatever is left.
 //!
 //! # The rooms
 //!

@@ -81,9 +81,12 @@ fn a_head_in_the_foreground_that_is_killed_takes_everything_along() {
     let command = submit_stubborn_command(&cluster);
     head.signal(Signal::KILL);
     wait_until("it has ended", || (!head.is_running()).then_some(()));
-    command.wait();
-    drop(head);
-    // The head is asked to stop, and gives the command its grace period.
+    // What is left of the head was asked to stop, and gives the command its grace period unless it is asked again.
+    wait_until("the head is stopping", || {
+        cluster.tracer(&["submit", "task"]).stderr_text().contains("takes no more tasks").then_some(())
+    });
+    kill(cluster.head_pid(), Signal::TERM);
+    command.wait().status(1);
     cluster.assert_nothing_runs();
 }
 
