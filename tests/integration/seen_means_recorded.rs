@@ -480,6 +480,7 @@ fn head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_
     processes.iter().for_each(|&pid| kill(pid, Signal::STOP));
     processes.iter().for_each(|&pid| kill(pid, Signal::KILL));
     assert_eq!(waiting.wait().output.status.code(), None);
+    cluster.assert_nothing_runs();
     cluster.start_head(&[]).success();
     let spans = cluster.wait_for_spans("all four are closed", |spans| spans.len() == 4);
     spans.assert_whole(&[]);
