@@ -41,6 +41,9 @@ pub const HISTORY_LIMIT: usize = 10_000;
 pub const HISTORY_BYTES_LIMIT: usize = 64 << 20;
 /// Workers in a row that may die before they are ready.
 pub const FAILED_STARTS_LIMIT: u32 = 3;
+/// Workers in a row that may die soon after they were ready, without having run anything. More than of the others: some may have been
+/// killed by somebody who is at it.
+pub const BRIEF_LIVES_LIMIT: u32 = 12;
 /// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
 const LIVED_NS: u64 = 1_000_000_000;
 /// What a command gets beyond its limit, because its worker ends it with a grace period of its own.
@@ -173,6 +176,8 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         return;
     };
     worker.tasks_ended += 1;
+    state.failed_starts = 0;
+    state.brief_lives = 0;
     let pid = worker.pid;
     state.counts.leased -= 1;
     if let Some(task) = state.tasks.get(grant.task) {
@@ -313,8 +318,12 @@ pub fn on_worker_exited(
     };
     if worker.tasks_ended > 0 || has_lived(&worker) || state.workers.values().any(has_lived) {
         state.failed_starts = 0;
+        state.brief_lives = 0;
     } else if !was_asked && loss.attempts.is_empty() {
-        state.failed_starts += 1;
+        match worker.phase {
+            WorkerPhase::Starting => state.failed_starts += 1,
+            WorkerPhase::Ready | WorkerPhase::Stopping => state.brief_lives += 1,
+        }
         let reason = match worker.ending {
             Some(Ending::StartTimedOut) => "did not get ready in time".to_owned(),
             Some(Ending::HookFailed) => worker.hook_failure.clone().unwrap_or_default(),
@@ -331,11 +340,18 @@ pub fn on_worker_exited(
 
 /// Ends the respawning when worker after worker dies before it is ready, and fails what waits for one.
 fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
-    if state.failed_starts < FAILED_STARTS_LIMIT || state.no_worker.is_some() {
+    let what = if state.failed_starts >= FAILED_STARTS_LIMIT {
+        format!("{} workers in a row did not get ready", state.failed_starts)
+    } else if state.brief_lives >= BRIEF_LIVES_LIMIT {
+        format!("{} workers in a row ended as soon as they were ready", state.brief_lives)
+    } else {
+        return;
+    };
+    if state.no_worker.is_some() {
         return;
     }
     let blame = state.hook.as_ref().map(|hook| format!(" (hook `{hook}` runs in each)")).unwrap_or_default();
-    let message = format!("{} workers in a row did not get ready{blame}; the last one: {reason}", state.failed_starts);
+    let message = format!("{what}{blame}; the last one: {reason}");
     give_up(state, effects, message, now);
 }
 

@@ -410,14 +410,16 @@ fn a_task_that_had_ended_when_its_worker_died_is_told_apart_from_the_one_that_ra
 #[test]
 fn workers_that_die_as_soon_as_they_are_ready_are_not_replaced_for_ever() {
     let mut story = Story::with_workers(1);
-    for worker in 1..=3 {
-        story.exit(worker);
+    for worker in 1..=BRIEF_LIVES_LIMIT {
+        assert_eq!(story.state.no_worker, None);
+        story.exit(worker.into());
         story.start_missing();
         for worker in std::mem::take(&mut story.effects.started) {
             story.ready(worker, None);
         }
     }
-    assert!(story.state.no_worker.is_some());
+    let reason = story.state.no_worker.unwrap();
+    assert!(reason.starts_with("12 workers in a row ended as soon as they were ready"), "{reason}");
 
     let mut story = Story::with_workers(1);
     for worker in 1..=10 {
@@ -703,6 +705,7 @@ proptest! {
         // Then nothing more goes wrong.
         story.state.no_worker = None;
         story.state.failed_starts = 0;
+        story.state.brief_lives = 0;
         while story.state.counts.waiting + story.state.counts.leased > 0 {
             story.take(&Step::Ready);
             story.take(&Step::Schedule);

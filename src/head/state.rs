@@ -53,6 +53,8 @@ pub struct State {
     pub next_worker: u64,
     /// Workers in a row that died before they were ready.
     pub failed_starts: u32,
+    /// Workers in a row that died soon after they were ready, without having run anything.
+    pub brief_lives: u32,
     /// Why no worker is started any more.
     pub no_worker: Option<String>,
     /// Set when the head is to stop: nothing is accepted or leased any more.
@@ -293,6 +295,7 @@ impl State {
             workers_lost: 0,
             next_worker: 1,
             failed_starts: 0,
+            brief_lives: 0,
             no_worker: None,
             is_stopping: false,
         }
