@@ -199,7 +199,9 @@ fn built_in_hook_needs_no_library() {
     let tracer = cluster.file("alone/tracer");
     fs::create_dir(tracer.parent().unwrap()).unwrap();
     // By a process of its own: a copy that this one had open for writing, and that a fork of another test inherited, could not be run.
-    assert!(std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_tracer")).arg(&tracer).status().unwrap().success());
+    assert!(
+        std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_tracer")).arg(&tracer).status().unwrap().success()
+    );
     fs::set_permissions(&tracer, fs::Permissions::from_mode(0o755)).unwrap();
     let run = |arguments: &[&str]| {
         let mut command = cluster.program(&tracer);

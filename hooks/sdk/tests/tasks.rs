@@ -226,26 +226,30 @@ fn arguments_that_fit_are_passed() {
 #[test]
 fn arguments_that_do_not_fit_are_named_with_both_types() {
     for (name, arguments, expected) in [
-        ("count", json!([7]), "argument 1 (`text`) of `count` takes String, but got an integer (`7`)"),
+        ("count", json!([7]), "argument 1 (`text`) of `count` takes String, but got an integer"),
         ("count", json!([null]), "argument 1 (`text`) of `count` takes String, but got `null`"),
         ("count", json!([["a"]]), "argument 1 (`text`) of `count` takes String, but got an array of 1 element"),
         ("count", json!([{}]), "argument 1 (`text`) of `count` takes String, but got an object with 0 fields"),
-        ("count", json!([true]), "argument 1 (`text`) of `count` takes String, but got a boolean (`true`)"),
-        ("count", json!([1.5]), "argument 1 (`text`) of `count` takes String, but got a number (`1.5`)"),
+        ("count", json!([true]), "argument 1 (`text`) of `count` takes String, but got a boolean"),
+        ("count", json!([1.5]), "argument 1 (`text`) of `count` takes String, but got a number"),
         ("count", json!(["a", "b", "c"]), "`count` takes 1 argument (text: String), but got 3"),
         ("count", json!([]), "argument 1 (`text`) of `count` is missing; it takes String"),
         ("nothing", json!([1]), "`nothing` takes no arguments, but got 1"),
         ("repeat", json!(["a"]), "argument 2 (`limit`) of `repeat` is missing; it takes u32"),
-        ("repeat", json!(["a", -1]), "argument 2 (`limit`) of `repeat` takes u32, but got an integer (`-1`)"),
-        ("repeat", json!(["a", 2.5]), "argument 2 (`limit`) of `repeat` takes u32, but got a number (`2.5`)"),
-        ("match", json!([300]), "argument 1 (`type`) of `match` takes u8, but got an integer (`300`)"),
-        ("first", json!(["a", "b"]), "argument 2 (`limit`) of `first` takes Option<u32>, but got a string (`\"b\"`)"),
+        (
+            "repeat",
+            json!(["a", -1]),
+            "argument 2 (`limit`) of `repeat` takes u32, but got an integer outside of its range",
+        ),
+        ("repeat", json!(["a", 2.5]), "argument 2 (`limit`) of `repeat` takes u32, but got a number"),
+        ("match", json!([300]), "argument 1 (`type`) of `match` takes u8, but got an integer outside of its range"),
+        ("first", json!(["a", "b"]), "argument 2 (`limit`) of `first` takes Option<u32>, but got a string"),
         ("first", json!(["a", 1, 2]), "`first` takes 1 to 2 arguments (text: &str, limit: Option<u32>), but got 3"),
         (
             "configure",
             json!([{"ratio": 1, "limits": {"names": ["a", 2], "max": 3}}]),
             "argument 1 (`config`) of `configure` takes Config, but got an object with 2 fields: \
-             `limits.names[1]`: expected a string, got an integer (`2`)",
+             `limits.names[1]`: expected a string, got an integer",
         ),
         (
             "configure",
