@@ -102,14 +102,16 @@ pub(super) unsafe fn status(code: u32, description: abi::Str) -> Option<Status> 
     }
 }
 
+/// Copies attributes, with room for `spare` more.
+///
 /// # Safety
 ///
 /// `pointer` and `count` describe an array of attributes that, with all they point to, is valid during the call, or one of
 /// them is 0.
-pub(super) unsafe fn attributes(pointer: *const abi::KeyValue, count: usize) -> Vec<KeyValue> {
+pub(super) unsafe fn attributes(pointer: *const abi::KeyValue, count: usize, spare: usize) -> Vec<KeyValue> {
     // SAFETY: promised by the caller.
     let pairs = unsafe { array(pointer, count) };
-    let mut attributes = Vec::with_capacity(pairs.len());
+    let mut attributes = Vec::with_capacity(pairs.len() + spare);
     for pair in pairs {
         // SAFETY: promised by the caller.
         if let Some(attribute) = unsafe { attribute(pair) } {
@@ -193,7 +195,12 @@ pub(super) unsafe fn event(pointer: *const abi::Event) -> Event {
     // SAFETY: promised by the caller.
     unsafe {
         let event = sized(pointer, &mut space);
-        Event::new(name(event.name), time(event.time_unix_nano), attributes(event.attributes, event.attribute_count), 0)
+        Event::new(
+            name(event.name),
+            time(event.time_unix_nano),
+            attributes(event.attributes, event.attribute_count, 0),
+            0,
+        )
     }
 }
 
@@ -205,7 +212,7 @@ pub(super) unsafe fn link(pointer: *const abi::Link) -> Link {
     // SAFETY: promised by the caller.
     unsafe {
         let link = sized(pointer, &mut space);
-        Link::new(span_context(&link.context), attributes(link.attributes, link.attribute_count), 0)
+        Link::new(span_context(&link.context), attributes(link.attributes, link.attribute_count, 0), 0)
     }
 }
 
@@ -267,7 +274,7 @@ pub(super) unsafe fn scope(pointer: *const abi::Scope) -> InstrumentationScope {
             builder = builder.with_schema_url(schema_url);
         }
         if scope.attribute_count > 0 {
-            builder = builder.with_attributes(attributes(scope.attributes, scope.attribute_count));
+            builder = builder.with_attributes(attributes(scope.attributes, scope.attribute_count, 0));
         }
         builder.build()
     }

@@ -29,6 +29,8 @@ use super::guard::{GuardedProcessor, SharedProcessor, panic_text};
 const FLAG_RANDOM: u8 = 0x02;
 /// The flags that exist. Others may not be passed on.
 const FLAGS_KNOWN: u8 = 0x03;
+/// Room for attributes that are set after the start. Without it the first one moves all that the span was started with.
+const SPARE_ATTRIBUTES: usize = 8;
 /// No caller waits longer, and the standard library's clocks can add it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -255,7 +257,8 @@ unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box
     }
     if start.attribute_count > 0 {
         // SAFETY: promised by the caller.
-        builder.attributes = Some(unsafe { convert::attributes(start.attributes, start.attribute_count) });
+        builder.attributes =
+            Some(unsafe { convert::attributes(start.attributes, start.attribute_count, SPARE_ATTRIBUTES) });
     }
     if start.link_count > 0 {
         // SAFETY: promised by the caller.
