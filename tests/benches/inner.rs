@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group};
 use opentelemetry::trace::{Span as _, SpanKind, Tracer as _, TracerProvider as _};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -427,4 +427,12 @@ criterion_group! {
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
     targets = line, span, spool, wire, head, load
 }
-criterion_main!(benches);
+
+fn main() {
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+    // The tracing of a process is never dropped, so its folder is not either.
+    if let Some(folder) = SPANS_DIR.get() {
+        let _ = std::fs::remove_dir_all(folder.path());
+    }
+}
