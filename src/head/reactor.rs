@@ -44,6 +44,8 @@ pub const FAILED_STARTS_LIMIT: u32 = 3;
 /// Workers in a row that may die soon after they were ready, without having run anything. More than of the others: some may have been
 /// killed by somebody who is at it.
 pub const BRIEF_LIVES_LIMIT: u32 = 12;
+/// How long tasks wait behind others before they are moved to a worker that has nothing to do.
+const BEHIND_NS: u64 = scheduler::LEASE_TIME_NS / 4;
 /// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
 const LIVED_NS: u64 = 1_000_000_000;
 /// What a command gets beyond its limit, because its worker ends it with a grace period of its own.
@@ -505,28 +507,16 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
 
 /// Takes unclaimed leases back from a worker that is behind, for one that has nothing to do.
 fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
-    let has_idle = |state: &State| {
-        state.available.iter().any(|id| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty()))
-    };
     if !has_idle(state) {
         return;
     }
-    let Some(busiest) = state
-        .available
-        .iter()
-        .copied()
-        .filter(|id| state.workers.contains_key(id))
-        .max_by_key(|id| state.workers[id].load.expected_ns)
-    else {
-        return;
-    };
+    let behind = state.available.iter().copied().filter(|id| {
+        state.workers.get(id).is_some_and(|worker| worker.leases.len() > 1 && is_behind(effects, *id, worker, now))
+    });
+    let Some(busiest) = behind.max_by_key(|id| state.workers[id].load.expected_ns) else { return };
     let worker = state.workers.get_mut(&busiest).expect("chosen among those that exist");
     // The first is being run, or about to be.
     let unclaimed: Vec<_> = worker.leases.iter().skip(1).copied().collect();
-    // Worth it only for work that would wait: a few short tasks are done before they could be moved.
-    if worker.load.expected_ns < scheduler::LEASE_TIME_NS / 8 {
-        return;
-    }
     let mut taken = Vec::new();
     for grant in unclaimed.iter().rev().take(scheduler::to_take_back(unclaimed.len())) {
         if !effects.revoke(busiest, grant.number) {
@@ -549,6 +539,18 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
             break;
         }
     }
+}
+
+/// Whether a worker has nothing to do.
+fn has_idle(state: &State) -> bool {
+    state.available.iter().any(|id| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty()))
+}
+
+/// Whether what a worker has not begun would wait so long that it is worth moving: a few short tasks are done before they could
+/// be moved. How long tasks take is a guess; how long this one has been running is not.
+fn is_behind(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) -> bool {
+    let has_run = |(_, since)| now.unix_nano.saturating_sub(since) >= BEHIND_NS;
+    worker.load.expected_ns >= BEHIND_NS || effects.running(id).is_some_and(has_run)
 }
 
 /// Ends what has run too long, and workers that do not get ready. Returns when to call again, in nanoseconds of the
@@ -583,7 +585,10 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     }
     let workers = &state.workers;
     state.available.retain(|id| workers.get(id).is_some_and(|worker| worker.phase == WorkerPhase::Ready));
-    next
+    // A task may turn out to be long while another worker has nothing to do; nobody would say so.
+    let may_fall_behind = has_idle(state) && state.workers.values().any(|worker| worker.leases.len() > 1);
+    let look_again = may_fall_behind.then(|| now.monotonic_ns + BEHIND_NS);
+    next.into_iter().chain(look_again).min()
 }
 
 /// Puts every lease that a worker has not begun back at the front of the queue.

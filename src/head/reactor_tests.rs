@@ -12,7 +12,8 @@ use crate::task::FunctionSpec;
 #[derive(Default)]
 struct Remember {
     claims: HashMap<(WorkerId, u64), ClaimState>,
-    running: HashMap<WorkerId, u64>,
+    /// The lease that each worker runs, and since when.
+    running: HashMap<WorkerId, (u64, u64)>,
     /// Worker, lease, task, attempt.
     leases: Vec<(u64, u64, u64, u32)>,
     /// Driver's tag, and the outcome in a word.
@@ -44,7 +45,7 @@ impl Effects for Remember {
     }
 
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {
-        self.running.get(&worker).map(|&lease| (lease, 7))
+        self.running.get(&worker).copied()
     }
 
     fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool {
@@ -151,7 +152,7 @@ impl Story {
         let state = self.effects.claims.get_mut(&(WorkerId(worker), lease)).unwrap();
         assert_eq!(*state, ClaimState::Granted);
         *state = ClaimState::Claimed;
-        self.effects.running.insert(WorkerId(worker), lease);
+        self.effects.running.insert(WorkerId(worker), (lease, self.now.unix_nano));
     }
 
     fn result(&mut self, worker: u64, lease: u64, run_ns: u64) {
@@ -331,6 +332,32 @@ fn an_idle_worker_gets_what_a_busy_one_has_not_begun() {
     assert_eq!(story.schedule(), [], "and no more than that");
 }
 
+/// Tasks of a function that used to be short were leased together, and one of them is not short: those behind it used to wait for it
+/// while another worker had nothing to do.
+#[test]
+fn tasks_do_not_wait_behind_one_that_turns_out_to_be_long() {
+    let mut story = Story::with_workers(2);
+    story.measure(1_000);
+    story.submit(6);
+    assert_eq!(story.schedule().len(), 6);
+    story.claim(1, 0);
+    for lease in 0..3 {
+        story.claim(2, lease);
+        story.result(2, lease, 1_000);
+    }
+    assert_eq!(story.schedule(), [], "it may still be as short as the others");
+    let next = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(next, Some(story.now.monotonic_ns + BEHIND_NS), "the head looks again by itself");
+    story.now.monotonic_ns += BEHIND_NS;
+    story.now.unix_nano += BEHIND_NS;
+    let moved: Vec<_> = story.schedule().iter().map(|lease| (lease.0, lease.3)).collect();
+    assert_eq!(moved, [(2, 1)]);
+    story.claim(2, 3);
+    story.result(2, 3, 1_000);
+    assert_eq!(story.schedule().len(), 1, "and the last one too");
+    assert_eq!(on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now), None);
+}
+
 #[test]
 fn a_task_that_runs_into_its_limit_costs_its_worker_and_nobody_else() {
     let mut story = Story::with_workers(2);
@@ -441,7 +468,7 @@ fn a_running_task_says_since_when() {
     let task = |story: &Story| get_task(&story.state, &story.effects, TaskId(1)).unwrap();
     assert_eq!((task(&story).state, task(&story).started_unix_nano), (TaskState::Leased, None));
     story.claim(1, 0);
-    assert_eq!((task(&story).state, task(&story).started_unix_nano), (TaskState::Running, Some(7)));
+    assert_eq!((task(&story).state, task(&story).started_unix_nano), (TaskState::Running, Some(1_000)));
 }
 
 #[test]
