@@ -291,6 +291,9 @@ impl Driver {
     /// Runs the session's hook in this process, so that submissions are spans. Returns why it failed, if it did; tracer then
     /// writes this process's spans itself. Without a hook in the session, nothing happens.
     ///
+    /// The hook reads this process's environment, so one that writes files writes them where `TRACER_SPANS_DIR` says here; set it to
+    /// [`Welcome::spans_dir`] before other threads are started, as `tracer submit` does, to have all spans in one place.
+    ///
     /// A hook runs once in a process: a further driver shares the tracing of the first, whatever its own session's hook is.
     pub fn start_tracing(&mut self) -> Option<HookError> {
         let hook = self.welcome.hook.clone()?;
