@@ -41,6 +41,8 @@ pub const NUM_WORKERS_LIMIT: u32 = 1024;
 pub struct Overrides {
     /// The configuration file (`--config`, `TRACER_CONFIG`). Without one, no file is read.
     pub config: Option<PathBuf>,
+    /// See [`Settings::block`].
+    pub block: Option<bool>,
     /// See [`Settings::num_workers`].
     pub num_workers: Option<u32>,
     /// See [`Settings::temp_dir`].
@@ -60,6 +62,8 @@ pub struct Overrides {
 /// The settings of a head, final and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// Whether `tracer start` stays in the foreground.
+    pub block: bool,
     /// How many workers run: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
     pub num_workers: u32,
     /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
@@ -161,6 +165,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         (!folders.is_empty()).then_some(folders)
     };
     let settings = Settings {
+        block: stronger.block.or(weaker.block).unwrap_or(false),
         num_workers: match stronger.num_workers.or(weaker.num_workers) {
             Some(num_workers) => num_workers,
             None => default_num_workers(),
@@ -215,6 +220,7 @@ mod tests {
         assert_eq!(
             settings,
             Settings {
+                block: false,
                 num_workers: default_num_workers(),
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
@@ -228,6 +234,7 @@ mod tests {
     }
 
     const WHOLE_FILE: &str = r#"
+block = true
 num_workers = 3
 temp_dir = "/var/tmp/tracer"
 module_path = ["/opt/modules", "modules"]
@@ -245,6 +252,7 @@ hook_timeout = "500ms"
         assert_eq!(
             merge(Overrides::default(), file).expect("the settings are valid"),
             Settings {
+                block: true,
                 num_workers: 3,
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -260,6 +268,7 @@ hook_timeout = "500ms"
     fn flags_and_environment_win_over_the_file() {
         let overrides = Overrides {
             config: None,
+            block: Some(false),
             num_workers: Some(8),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
@@ -271,6 +280,7 @@ hook_timeout = "500ms"
         assert_eq!(
             merge(overrides, parse(WHOLE_FILE).expect("the file is valid")).expect("the settings are valid"),
             Settings {
+                block: false,
                 num_workers: 8,
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
@@ -314,7 +324,7 @@ hook_timeout = "500ms"
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `num_workers`, `temp_dir`, `module_path`, `tracing`",
+                 known are `block`, `num_workers`, `temp_dir`, `module_path`, `tracing`",
             ),
             (
                 "startup_hook = 'a:b'",

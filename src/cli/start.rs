@@ -36,8 +36,8 @@ pub(super) struct Args {
     #[arg(long)]
     head: bool,
     /// Stay in the foreground until stopped
-    #[arg(long, env = "TRACER_BLOCK", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
-    block: bool,
+    #[arg(long, env = "TRACER_BLOCK", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    block: Option<bool>,
     /// How many workers to run [default: the cpus]
     #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
     num_workers: Option<u32>,
@@ -76,6 +76,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
     let settings = config::load(Overrides {
         config: args.config,
+        block: args.block,
         num_workers: args.num_workers,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
@@ -89,9 +90,10 @@ pub(super) fn run(args: Args) -> CommandResult {
     if let Ok(holder) = find_head(&settings.temp_dir) {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
     }
+    let is_foreground = settings.block;
     let head_settings = head_settings(settings)?;
     let format = args.format.format;
-    if args.block { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
+    if is_foreground { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
 }
 
 /// Tries the hook out and settles everything that the head is given.

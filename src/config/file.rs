@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 use super::{Overrides, check_hook_timeout, check_num_workers, parse_duration};
 use crate::suggestion;
 
-const TOP_KEYS: [&str; 4] = ["num_workers", "temp_dir", "module_path", "tracing"];
-const TRACING_KEYS: [&str; 4] = ["startup_hook", "required", "spans_dir", "hook_timeout"];
+const TOP_KEYS: &[&str] = &["block", "num_workers", "temp_dir", "module_path", "tracing"];
+const TRACING_KEYS: &[&str] = &["startup_hook", "required", "spans_dir", "hook_timeout"];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
     let mut file = Overrides::default();
     for (key, value) in document.get_ref() {
         match key.get_ref().as_ref() {
+            "block" => file.block = Some(reader.boolean("block", value)?),
             "num_workers" => file.num_workers = Some(reader.num_workers(value)?),
             "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
@@ -64,11 +65,7 @@ impl Reader<'_> {
                 "startup_hook" => {
                     file.tracing_startup_hook = Some(self.string("tracing.startup_hook", value)?.to_string());
                 }
-                "required" => {
-                    let required = value.get_ref().as_bool();
-                    file.tracing_required =
-                        Some(required.ok_or_else(|| self.wrong_type("tracing.required", "a boolean", value))?);
-                }
+                "required" => file.tracing_required = Some(self.boolean("tracing.required", value)?),
                 "spans_dir" => file.spans_dir = Some(self.path("tracing.spans_dir", value)?),
                 "hook_timeout" => {
                     let key = "tracing.hook_timeout";
@@ -86,6 +83,10 @@ impl Reader<'_> {
             }
         }
         Ok(())
+    }
+
+    fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool, FileError> {
+        value.get_ref().as_bool().ok_or_else(|| self.wrong_type(key, "a boolean", value))
     }
 
     fn num_workers(&self, value: &Value<'_>) -> Result<u32, FileError> {
@@ -122,7 +123,7 @@ impl Reader<'_> {
         if elsewhere.contains(&key) {
             message += &format!("\n(hint: it belongs {place})");
         } else {
-            match suggestion::hint(key, known) {
+            match suggestion::hint(key, known.iter().copied()) {
                 none if none.is_empty() => message += &format!("; known are `{}`", known.join("`, `")),
                 hint => message += &hint,
             }
