@@ -1,5 +1,6 @@
 //! The command line: one file for each subcommand, which holds its arguments, and `report`, which alone prints.
 
+mod cancel;
 mod connect;
 mod get;
 mod hooks;
@@ -83,6 +84,8 @@ enum Command {
     List(list::Args),
     /// Show one task with its result
     Get(get::Args),
+    /// End a task that waits or runs
+    Cancel(cancel::Args),
     /// Read traces back from the span files
     Trace(trace::Args),
     /// Try tracing hooks out
@@ -183,6 +186,7 @@ pub fn main() -> ExitCode {
         Command::Submit(args) => submit::run(args),
         Command::List(args) => list::run(&args),
         Command::Get(args) => get::run(&args),
+        Command::Cancel(args) => cancel::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Hooks(args) => hooks::run(&args),
         Command::Modules(args) => modules::run(&args),

@@ -178,7 +178,7 @@ fn help_and_version_are_for_standard_output() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["--version"]).success().stdout(concat!("tracer ", env!("CARGO_PKG_VERSION"), "\n")).stderr("");
     cluster.tracer(&["--help"]).success().stderr("").stdout_contains("Exit codes:\n");
-    for command in ["start", "stop", "status", "submit", "list", "get", "trace", "hooks", "modules"] {
+    for command in ["start", "stop", "status", "submit", "list", "get", "cancel", "trace", "hooks", "modules"] {
         cluster.tracer(&[command, "--help"]).success().stderr("").stdout_contains("Example:\n");
     }
     cluster.tracer(&["frobnicate"]).status(2).stdout("").stderr_contains("unrecognized subcommand 'frobnicate'");

@@ -363,6 +363,32 @@ fn ctrl_c_cancels_the_task() {
 }
 
 #[test]
+fn cancel_ends_a_task_that_runs_and_one_that_waits_and_says_when_there_is_nothing_to_end() {
+    let cluster = Cluster::builder().workers(1).hook("local_tmp_tracing:setup_tracing").start();
+    let running = submit_waiting(&cluster, "running", &[]);
+    let waiting = cluster.submit("demo:my_function", &["--no-wait"]).success();
+    waiting.stdout("2\n");
+    cluster.tracer(&["cancel", "2"]).success().stdout("").stderr("task 2 is cancelled\n");
+    cluster.tracer(&["cancel", "1"]).success().stdout("").stderr("task 1 is cancelled\n");
+    running.submission.wait().status(1).stderr_contains("failed: it was cancelled\n");
+    assert!(!is_alive(running.worker_pid));
+    assert_failed_span(&cluster, 1, "cancelled", "it was cancelled");
+    assert_eq!((&cluster.task(2)["failure"]["reason"], &cluster.task(2)["attempt"]), (&json!("cancelled"), &json!(0)));
+    // The worker is replaced.
+    cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+    cluster.tracer(&["cancel", "3"]).success().stderr("task 3 had ended before; `tracer get 3` shows how\n");
+    assert_eq!(
+        cluster.tracer(&["cancel", "3", "--format", "json"]).success().json(),
+        json!({"id": 3, "state": "ended"})
+    );
+    cluster
+        .tracer(&["cancel", "99"])
+        .status(1)
+        .stdout("")
+        .stderr("error: there is no task 99\n(hint: `tracer list tasks` shows those that are known)\n");
+}
+
+#[test]
 fn ctrl_c_also_cancels_a_task_that_waits_for_a_worker() {
     let cluster = Cluster::traced();
     let running = submit_waiting(&cluster, "running", &[]);
