@@ -182,9 +182,20 @@ unsafe fn array_value(tag: u32, elements: abi::Array) -> Option<Value> {
     }
 }
 
+/// Values up to this length are looked up as names are. Many say the same again and again, such as the name of a function; longer
+/// ones are rarely the same twice.
+const REPEATING_LEN: usize = 48;
+
 unsafe fn string(string: abi::Str) -> StringValue {
+    if string.len > REPEATING_LEN {
+        // SAFETY: promised by the caller.
+        return StringValue::from(unsafe { text(string) }.into_owned());
+    }
     // SAFETY: promised by the caller.
-    StringValue::from(unsafe { text(string) }.into_owned())
+    match unsafe { name(string) } {
+        Cow::Borrowed(text) => StringValue::from(text),
+        Cow::Owned(text) => StringValue::from(text),
+    }
 }
 
 /// # Safety
