@@ -72,25 +72,15 @@ const LONG_EXAMPLES: &str = concat!(
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a head with its workers
     Start(start::Args),
-    /// End the head and its workers
     Stop(stop::Args),
-    /// Show how the head, its workers and its tracing are doing
     Status(status::Args),
-    /// Submit a task or a command, and wait for it
     Submit(submit::Args),
-    /// List tasks, workers, modules or hooks
     List(list::Args),
-    /// Show one task with its result
     Get(get::Args),
-    /// End a task that waits or runs
     Cancel(cancel::Args),
-    /// Read traces back from the span files
     Trace(trace::Args),
-    /// Try tracing hooks out
     Hooks(hooks::Args),
-    /// Look into modules
     Modules(modules::Args),
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]

@@ -21,6 +21,7 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Load a hook and run it here, as every process of a head would
+    #[command(after_help = "Example:\n  tracer hooks check local_tmp_tracing:setup_tracing")]
     Check {
         /// The hook, as `module:attribute`
         #[arg(value_name = "MODULE:ATTRIBUTE")]

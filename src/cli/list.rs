@@ -21,6 +21,7 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Tasks, newest first
+    #[command(after_help = "Example:\n  tracer list tasks --limit 20")]
     Tasks {
         /// The most to show
         #[arg(long, default_value_t = 100)]
@@ -31,6 +32,7 @@ enum What {
         format: FormatArgs,
     },
     /// Worker processes
+    #[command(after_help = "Example:\n  tracer list workers --format json | jq '.[].pid'")]
     Workers {
         #[command(flatten)]
         place: PlaceArgs,
@@ -38,6 +40,7 @@ enum What {
         format: FormatArgs,
     },
     /// Modules that can be found by name
+    #[command(after_help = "Example:\n  tracer list modules --module-path target/debug")]
     Modules {
         #[command(flatten)]
         search: SearchArgs,
@@ -45,6 +48,7 @@ enum What {
         format: FormatArgs,
     },
     /// Tracing hooks of the modules that can be found by name
+    #[command(after_help = "Example:\n  tracer list hooks")]
     Hooks {
         #[command(flatten)]
         search: SearchArgs,

@@ -20,6 +20,7 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Show a module's tasks with their parameters, its hooks and its versions
+    #[command(after_help = "Example:\n  tracer modules show wordcount")]
     Show {
         /// The module's name, or the path of its library
         module: String,
