@@ -87,7 +87,11 @@ enum Command {
     Head,
     /// A worker, as the head runs it
     #[command(hide = true)]
-    Worker { session_dir: PathBuf, worker: WorkerId, head_pid: u32 },
+    Worker {
+        session_dir: PathBuf,
+        worker: WorkerId,
+        head_pid: u32,
+    },
 }
 
 /// Takes a path that may be empty: a variable that is set to nothing counts as not set.

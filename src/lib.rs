@@ -21,7 +21,7 @@
 //! 1. [`cli`] parses `tracer submit task m:f`, and a [`Driver`] connects to the head whose place [`session`] finds.
 //! 2. The driver runs the session's hook ([`hook::run_hook`]), opens the job's span and the PRODUCER span, and sends a
 //!    [`task::Envelope`], which carries the trace context beside the arguments, never in them.
-//! 3. The head's loop (`head::server`) reads it and tells the reactor ([`head::reactor`]), which queues the task over
+//! 3. The head's loop (`head::server`) reads it, writes it to the journal, and tells the reactor ([`head::reactor`]), which queues the task over
 //!    [`head::state`] and, as [`scheduler`] decides, leases it to a worker.
 //! 4. The `worker` claims the lease in its [`spool`], opens the CONSUMER span through its [`hook::Recorder`], loads the module, and
 //!    calls the task, to which it lends the span. Every span of the task passes through the recorder into the spool.
@@ -51,7 +51,7 @@
 //! * [`scheduler`] and [`head::reactor`] read no clock, open no file and know no socket. Time is an argument.
 //! * Only `hook::module` opens a shared library. Only [`hook`] and the crates under `hooks` touch the ABI's pointers.
 //! * Only `head::process` and `worker::command` start or signal processes; nothing is ever found by name.
-//! * Only `head::recovery` and the tables behind a recorder write span files.
+//! * Only `head::recovery` and the tables behind a recorder write span files. Only `head::journal` writes what the head has to remember.
 //! * Only `cli::report` prints. Workers and modules write to their own standard error, which is a log.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments.

@@ -238,9 +238,9 @@ pub fn worker_spool(session_dir: &Path, worker: crate::task::WorkerId) -> PathBu
     session_dir.join(format!("spool/worker-{worker}.spool"))
 }
 
-/// Whether a spool is a worker's.
-pub(crate) fn is_worker_spool(spool: &Path) -> bool {
-    spool.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"worker-"))
+/// The worker that a spool belongs to; none for a driver's.
+pub(crate) fn worker_of_spool(spool: &Path) -> Option<crate::task::WorkerId> {
+    spool.file_name()?.to_str()?.strip_prefix("worker-")?.strip_suffix(".spool")?.parse().ok()
 }
 
 /// The spool of a driver.

@@ -357,6 +357,14 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     if recovered > 0 {
         fields.push(("  recovered", format!("{} that a dead head's processes left", Count(recovered, "span"))));
     }
+    if started.tasks_restored > 0 {
+        let tasks = Count(started.tasks_restored, "task");
+        fields.push(("  restored", format!("{tasks} that a dead head had accepted")));
+    }
+    if started.tasks_lost > 0 {
+        let tasks = Count(started.tasks_lost, "task");
+        fields.push(("  lost", format!("{tasks} that ran when their head died; `tracer list tasks` shows them")));
+    }
     text.push_str(&report::fields(&fields));
     let place = if settings.temp_dir == config::default_temp_dir() {
         String::new()

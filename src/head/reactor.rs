@@ -3,6 +3,9 @@
 //! Nothing here reads a clock, touches a socket or knows a process. Inputs come in through the `on_` functions; after a batch of
 //! them the server calls [`schedule`] once.
 
+use std::collections::HashSet;
+
+use crate::protocol::wire::WireError;
 use crate::protocol::{
     AttemptResult, CancelReport, Lease, TaskList, TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
 };
@@ -16,6 +19,8 @@ use super::state::{DriverId, Ended, Ending, Grant, Now, Progress, State, TargetI
 pub trait Effects {
     /// Enters a lease in the worker's ring of claims and sends it.
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
+    /// Notes in the journal how a task ended, before anyone is told.
+    fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended);
     /// Tells a driver how its task ended.
     fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome);
     /// What became of a lease, as the ring of claims has it.
@@ -117,16 +122,20 @@ pub struct Submission<'a> {
 }
 
 /// Takes a task in and queues it.
-pub fn on_submission(
-    state: &mut State,
-    submission: &Submission<'_>,
-    now: Now,
-) -> Result<TaskId, crate::protocol::wire::WireError> {
+pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -> Result<TaskId, WireError> {
+    let task = new_task(state, submission, now.unix_nano)?;
+    let id = state.tasks.insert(task);
+    state.queue.push_back(id);
+    state.counts.waiting += 1;
+    Ok(id)
+}
+
+fn new_task(state: &mut State, submission: &Submission<'_>, submitted_unix_nano: u64) -> Result<Task, WireError> {
     let envelope = Envelope::decode(submission.envelope)?;
     let is_command = matches!(envelope.spec, TaskSpec::Command(_));
     let run_limit_ns = envelope.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     let target = target(state, &envelope.spec);
-    let id = state.tasks.insert(Task {
+    Ok(Task {
         envelope: submission.envelope.into(),
         name: (!envelope.name.is_empty()).then(|| envelope.name.into()),
         target,
@@ -134,7 +143,7 @@ pub fn on_submission(
         tag: submission.tag,
         job: submission.job,
         trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),
-        submitted_unix_nano: now.unix_nano,
+        submitted_unix_nano,
         run_limit_ns: if is_command && run_limit_ns > 0 {
             run_limit_ns.saturating_add(COMMAND_GRACE_NS)
         } else {
@@ -144,10 +153,104 @@ pub fn on_submission(
         must_be_alone: is_command || run_limit_ns > 0 || envelope.wants_output,
         wants_output: envelope.wants_output,
         progress: Progress::Waiting,
-    });
-    state.queue.push_back(id);
-    state.counts.waiting += 1;
-    Ok(id)
+    })
+}
+
+/// A task that a head before this one had accepted is read back. Nobody waits for it any more.
+pub fn on_restored_submission(
+    state: &mut State,
+    id: TaskId,
+    job: JobId,
+    submitted_unix_nano: u64,
+    envelope: &[u8],
+) -> Result<(), WireError> {
+    let task = new_task(state, &Submission { driver: None, tag: 0, job, envelope }, submitted_unix_nano)?;
+    state.tasks.restore(id, task);
+    Ok(())
+}
+
+/// A task that has ended under a head before this one is read back, as far as it is remembered.
+pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
+    let target = state.targets.index(task.target);
+    state.tasks.restore(
+        id,
+        Task {
+            envelope: Box::default(),
+            name: (!task.name.is_empty()).then(|| task.name.into()),
+            target,
+            driver: None,
+            tag: 0,
+            job: task.job,
+            trace_id: task.trace_id,
+            submitted_unix_nano: task.submitted_unix_nano,
+            run_limit_ns: 0,
+            attempt: 0,
+            must_be_alone: false,
+            wants_output: false,
+            progress: Progress::Waiting,
+        },
+    );
+}
+
+/// What is left of an ended task's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered<'a> {
+    /// See [`Task::job`].
+    pub job: JobId,
+    /// See [`Task::submitted_unix_nano`].
+    pub submitted_unix_nano: u64,
+    /// See [`Task::trace_id`].
+    pub trace_id: [u8; 16],
+    /// Its target's name.
+    pub target: &'a str,
+    /// The name given with `--name`; empty for none.
+    pub name: &'a str,
+}
+
+/// The end of a task under a head before this one is read back.
+pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: Ended) {
+    if let Some(task) = state.tasks.get_mut(id) {
+        task.attempt = attempt;
+        // Written again it would be told twice.
+        remember_end(state, id, ended);
+    }
+}
+
+/// Everything is read back. What had been claimed by a worker of the dead head, and has not ended, is lost; what had not, waits
+/// again. Returns the lost attempts.
+pub fn on_restored(
+    state: &mut State,
+    effects: &mut impl Effects,
+    claimed: &HashSet<TaskId>,
+    now: Now,
+) -> Vec<LostAttempt> {
+    let mut open: Vec<_> = state
+        .tasks
+        .iter_newest_first()
+        .filter(|(_, task)| !matches!(task.progress, Progress::Ended(_)))
+        .map(|(id, _)| id)
+        .collect();
+    open.reverse();
+    let mut lost = Vec::new();
+    for id in open {
+        let Some(task) = state.tasks.get_mut(id) else { continue };
+        if !claimed.contains(&id) {
+            state.queue.push_back(id);
+            state.counts.waiting += 1;
+            continue;
+        }
+        task.attempt = 1;
+        lost.push(LostAttempt {
+            task: id,
+            attempt: task.attempt,
+            job: task.job,
+            submitted_unix_nano: task.submitted_unix_nano,
+            granted_unix_nano: task.submitted_unix_nano,
+            envelope: task.envelope.clone(),
+        });
+        end_task(state, effects, id, unstarted(Failure::HeadLost, now));
+    }
+    lost
 }
 
 fn target(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
@@ -366,7 +469,9 @@ fn give_up(state: &mut State, effects: &mut impl Effects, message: String, now: 
 
 /// Fails what waits when there is no worker and will be none.
 pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now) {
-    let Some(message) = state.no_worker.clone().filter(|_| state.workers.is_empty()) else { return };
+    // Until the start has succeeded, what waits is what another head had accepted, and waits for a head that can start.
+    let is_hopeless = state.has_started && state.workers.is_empty();
+    let Some(message) = state.no_worker.clone().filter(|_| is_hopeless) else { return };
     for task in std::mem::take(&mut state.queue) {
         state.counts.waiting -= 1;
         let failure = Failure::NoWorker { message: format!("no worker can run it: {message}") };
@@ -414,9 +519,16 @@ fn put_back(state: &mut State, id: TaskId) {
 /// Records the one outcome of a task and tells who waits for it.
 fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: Ended) {
     let Some(task) = state.tasks.get_mut(id) else { return };
+    effects.journal_end(id, task.attempt, &ended);
     if let Some(driver) = task.driver {
         effects.finished(driver, task.tag, id, task.attempt, &ended.outcome);
     }
+    remember_end(state, id, ended);
+}
+
+/// Keeps an outcome, as long as there is room for it.
+fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
+    let Some(task) = state.tasks.get_mut(id) else { return };
     match ended.outcome {
         Outcome::Failed(_) => state.counts.failed += 1,
         Outcome::Returned(_) | Outcome::Completed => state.counts.succeeded += 1,

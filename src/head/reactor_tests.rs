@@ -16,6 +16,8 @@ struct Remember {
     running: HashMap<WorkerId, (u64, u64)>,
     /// Worker, lease, task, attempt.
     leases: Vec<(u64, u64, u64, u32)>,
+    /// Tasks whose end is in the journal.
+    journaled: Vec<TaskId>,
     /// Driver's tag, and the outcome in a word.
     finished: Vec<(u64, String)>,
     started: Vec<WorkerId>,
@@ -30,6 +32,10 @@ impl Effects for Remember {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.claims.insert((worker, lease.number), ClaimState::Granted);
         self.leases.push((worker.0, lease.number, lease.task.0, lease.attempt));
+    }
+
+    fn journal_end(&mut self, task: TaskId, _attempt: u32, _ended: &Ended) {
+        self.journaled.push(task);
     }
 
     fn finished(&mut self, _driver: DriverId, tag: u64, _task: TaskId, _attempt: u32, outcome: &Outcome) {
@@ -508,6 +514,7 @@ fn a_stop_that_is_overdue_kills() {
 #[test]
 fn workers_that_die_before_they_are_ready_are_replaced_a_few_times_only() {
     let mut story = Story::starting(1, false);
+    story.state.has_started = true;
     story.submit(2);
     for worker in 1..=FAILED_STARTS_LIMIT {
         assert_eq!(std::mem::take(&mut story.effects.started), [WorkerId(worker.into())]);
@@ -617,6 +624,41 @@ fn only_the_newest_ended_tasks_are_remembered_and_the_others_counted() {
     assert_eq!(list.tasks[0].id, TaskId(tasks));
     assert!(get_task(&story.state, &story.effects, TaskId(1)).is_none());
     assert_eq!(get_task(&story.state, &story.effects, TaskId(tasks)).unwrap().result, Some(serde_json::json!(1)));
+}
+
+#[test]
+fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_lost() {
+    let mut story = Story::with_workers(1);
+    let mut envelope = Vec::new();
+    let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
+    Envelope { spec, name: "mine", run_limit: None, wants_output: true, trace: None, baggage: "" }
+        .encode(&mut envelope);
+    for id in [40, 41, 42] {
+        on_restored_submission(&mut story.state, TaskId(id), JobId(5), 77, &envelope).unwrap();
+    }
+    let remembered =
+        Remembered { job: JobId(2), submitted_unix_nano: 8, trace_id: [1; 16], target: "wordcount.count", name: "old" };
+    on_restored_memory(&mut story.state, TaskId(43), remembered);
+    let ended = Ended {
+        outcome: Outcome::Returned(vec![4]),
+        worker: Some(WorkerId(9)),
+        worker_pid: Some(900),
+        started_unix_nano: Some(9),
+        ended_unix_nano: 10,
+    };
+    on_restored_end(&mut story.state, TaskId(43), 1, ended);
+    assert_eq!(story.effects.journaled, [], "what was read back is not written again");
+    let lost = on_restored(&mut story.state, &mut story.effects, &HashSet::from([TaskId(41), TaskId(43)]), story.now);
+    story.check();
+    assert_eq!(lost.iter().map(|lost| lost.task.0).collect::<Vec<_>>(), [41]);
+    assert_eq!(story.effects.journaled, [TaskId(41)]);
+    assert_eq!(story.schedule(), [(1, 0, 40, 1)], "its output is no longer watched, but it was to be alone");
+    let task = |id| get_task(&story.state, &story.effects, TaskId(id)).unwrap();
+    assert_eq!(task(41).message.unwrap(), "the head died while it ran, and its worker with it");
+    assert_eq!((task(43).target.as_str(), task(43).name.as_deref()), ("wordcount.count", Some("old")));
+    assert_eq!((task(43).result, task(43).trace_id), (Some(serde_json::json!(4)), Some("01".repeat(16))));
+    assert_eq!((task(42).submitted_unix_nano, task(42).job_id), (77, JobId(5)));
+    assert_eq!(story.submit_with(None, false), TaskId(44), "ids go on");
 }
 
 #[test]

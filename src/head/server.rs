@@ -4,7 +4,7 @@
 //! (schedule once, write once to each peer). Nothing is written to a peer amid handling, so what a client sees is never
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -16,9 +16,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::connection::{Connection, Peer, ReadState};
+use super::journal::{
+    Journal, Record, Submitted, put_ended, put_next_ids, put_remembered, put_submitted, read_records,
+};
 use super::process::{describe_exit, open_pidfd};
-use super::reactor::{self, Effects, Loss, Submission, WorkerExit};
-use super::state::{DriverId, Now, State, WorkerPhase};
+use super::reactor::{self, Effects, Loss, LostAttempt, Remembered, Submission, WorkerExit};
+use super::state::{DriverId, Now, Progress, State, WorkerPhase};
 use super::world::{Source, World};
 use crate::count::Count;
 use crate::hook::now_unix_nano;
@@ -31,7 +34,7 @@ use crate::protocol::{
 };
 use crate::session::{self, Session};
 use crate::spool::Story;
-use crate::task::{JobId, WorkerId};
+use crate::task::{Envelope, JobId, TaskId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -63,6 +66,10 @@ pub(crate) struct Started {
     pub(crate) hook_failures: Vec<HookFailure>,
     /// Spans of a dead head's processes that were completed.
     pub(crate) recovered: SpanCounts,
+    /// Tasks that a dead head had accepted, and that wait again.
+    pub(crate) tasks_restored: usize,
+    /// Tasks that were running when their head died; they have failed.
+    pub(crate) tasks_lost: usize,
     /// Why no worker can be started, if that is so.
     pub(crate) no_worker: Option<String>,
 }
@@ -92,8 +99,9 @@ pub(crate) fn run(
     mut session: Session,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
-    let mut server = Server::new(settings, &session)?;
-    server.recover_leavings(&session);
+    let (mut server, journal) = Server::new(settings, &session)?;
+    server.take_over(&session, &journal);
+    drop(journal);
     session.remove_old_sessions();
     let end = server.run(on_started);
     session.close();
@@ -108,6 +116,10 @@ struct Server {
     clock: Instant,
     has_said_started: bool,
     recovered_at_start: SpanCounts,
+    /// Tasks that a dead head had accepted and that wait again.
+    tasks_restored: usize,
+    /// Tasks that were running when their head died.
+    tasks_lost: usize,
     stop: Option<Stop>,
 }
 
@@ -121,7 +133,8 @@ struct Stop {
 }
 
 impl Server {
-    fn new(settings: HeadSettings, session: &Session) -> io::Result<Server> {
+    /// Makes a server, and returns what the journal of its place holds.
+    fn new(settings: HeadSettings, session: &Session) -> io::Result<(Server, Vec<u8>)> {
         let listener = session.listen().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         let (signals, signal_tx) = UnixStream::pair()?;
@@ -130,6 +143,7 @@ impl Server {
             signal_hook::low_level::pipe::register(signal, signal_tx.try_clone()?)?;
         }
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(session.dir().join("logs/head.log"))?;
+        let opened = Journal::open(&session.temp_dir().join("tasks.journal")).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let world = World {
             session_dir: session.dir().into(),
@@ -143,17 +157,24 @@ impl Server {
             finished: HashMap::new(),
             ending: HashMap::new(),
             to_start: Vec::new(),
+            journal: opened.journal,
+            journal_failure: None,
             spans: SpanCounts::default(),
             warnings: Vec::new(),
             log,
             settings,
         };
+        let mut world = world;
+        if opened.cut > 0 {
+            let bytes = Count(opened.cut, "byte");
+            world.log(format!("the journal ended in {bytes} that were no whole record; they were cut off"));
+        }
         world.watch(listener.as_fd(), Source::Listener)?;
         world.watch(signals.as_fd(), Source::Signal)?;
         let hook = world.settings.hook.as_ref();
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.hook = hook.map(|hook| hook.import_string.clone());
-        Ok(Server {
+        let server = Server {
             state,
             world,
             listener,
@@ -161,29 +182,110 @@ impl Server {
             clock: Instant::now(),
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
+            tasks_restored: 0,
+            tasks_lost: 0,
             stop: None,
-        })
+        };
+        Ok((server, opened.bytes))
     }
 
-    /// Finishes the story of the processes that a dead head left behind.
-    fn recover_leavings(&mut self, session: &Session) {
-        let loss = Loss {
-            error_type: "lost".into(),
-            description: "the head of its session died, and it with it".into(),
-            attempts: Vec::new(),
-        };
+    /// Takes over what a dead head left behind: its tasks, from the journal, and the story of its processes, from their spools.
+    fn take_over(&mut self, session: &Session, journal: &[u8]) {
+        let mut abandoned = Vec::new();
         for spool in session.leavings() {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
-                Some(pid) if session::is_worker_spool(&spool) && wait_for_end(pid, DYING_LIMIT) => {
-                    self.world.finish_left(&spool, &loss)
+                Some(pid) if session::worker_of_spool(&spool).is_none() || !wait_for_end(pid, DYING_LIMIT) => {
+                    self.world.finish_at_end_of(pid, vec![spool], left_by_a_dead_head(Vec::new()));
                 }
-                Some(pid) => self.world.finish_at_end_of(pid, vec![spool], loss.clone()),
-                None => self.world.finish_left(&spool, &loss),
+                _ => abandoned.push(spool),
             }
         }
+        let claimed: Vec<HashSet<TaskId>> = abandoned
+            .iter()
+            .map(|spool| Story::open(spool).map(|story| story.claimed_tasks()).unwrap_or_default())
+            .map(|tasks| tasks.into_iter().map(TaskId).collect())
+            .collect();
+        let lost = self.restore(journal, &claimed.iter().flatten().copied().collect());
+        for (spool, claimed) in abandoned.iter().zip(&claimed) {
+            let attempts = lost.iter().filter(|lost| claimed.contains(&lost.task)).cloned().collect();
+            self.world.finish_left(spool, &left_by_a_dead_head(attempts));
+        }
         self.recovered_at_start = self.world.spans;
+    }
+
+    /// Reads the journal back. Returns the attempts that were going on when the head died.
+    fn restore(&mut self, journal: &[u8], claimed: &HashSet<TaskId>) -> Vec<LostAttempt> {
+        let now = self.now();
+        for record in read_records(journal) {
+            match record {
+                Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
+                    self.world.next_job = self.world.next_job.max(job.0 + 1);
+                    let restored =
+                        reactor::on_restored_submission(&mut self.state, task, job, submitted_unix_nano, envelope);
+                    if let Err(error) = restored {
+                        self.world.log(format!("task {task} in the journal cannot be read: {error}"));
+                    }
+                }
+                Record::Remembered(task, remembered) => {
+                    self.world.next_job = self.world.next_job.max(remembered.job.0 + 1);
+                    reactor::on_restored_memory(&mut self.state, task, remembered);
+                }
+                Record::Ended(record) => {
+                    reactor::on_restored_end(&mut self.state, record.task, record.attempt, record.ended);
+                }
+                Record::NextIds { task, job } => {
+                    self.state.tasks.reserve(task);
+                    self.world.next_job = self.world.next_job.max(job.0);
+                }
+            }
+        }
+        let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, now);
+        self.tasks_restored = self.state.queue.len();
+        self.tasks_lost = lost.len();
+        self.world.write_journal();
+        lost
+    }
+
+    /// Writes a new journal when most of the old one is about tasks that nobody remembers.
+    fn keep_journal_short(&mut self) {
+        if !self.world.journal.wants_turning_over() {
+            return;
+        }
+        let (state, next_job) = (&self.state, JobId(self.world.next_job));
+        let turned = self.world.journal.turn_over(|out| {
+            let mut tasks: Vec<_> = state.tasks.iter_newest_first().collect();
+            tasks.reverse();
+            for (id, task) in tasks {
+                match &task.progress {
+                    Progress::Ended(ended) => {
+                        let remembered = Remembered {
+                            job: task.job,
+                            submitted_unix_nano: task.submitted_unix_nano,
+                            trace_id: task.trace_id,
+                            target: state.targets.name(task.target),
+                            name: task.name.as_deref().unwrap_or_default(),
+                        };
+                        put_remembered(out, id, &remembered);
+                        put_ended(out, id, task.attempt, ended);
+                    }
+                    Progress::Waiting | Progress::Leased { .. } => put_submitted(
+                        out,
+                        &Submitted {
+                            task: id,
+                            job: task.job,
+                            submitted_unix_nano: task.submitted_unix_nano,
+                            envelope: &task.envelope,
+                        },
+                    ),
+                }
+            }
+            put_next_ids(out, state.tasks.next_id(), next_job);
+        });
+        if let Err(error) = turned {
+            self.world.log(format!("the journal cannot be turned over: {error}"));
+        }
     }
 
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
@@ -195,6 +297,7 @@ impl Server {
         loop {
             self.say_started(on_started);
             if let Some(end) = self.finished() {
+                self.world.write_journal();
                 self.world.flush();
                 return Ok(end);
             }
@@ -277,6 +380,8 @@ impl Server {
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
         reactor::schedule(&mut self.state, &mut self.world, now);
+        self.world.write_journal();
+        self.keep_journal_short();
         self.world.flush();
     }
 
@@ -450,16 +555,29 @@ impl Server {
             put_frame(outbox, kind::REFUSED, |out| out.put_str("the head is stopping and takes no more tasks"));
             return Ok(());
         }
-        let mut first_task = None;
-        let mut count = 0;
-        for (tag, envelope) in (first_tag..).zip(submissions) {
-            let envelope = envelope.map_err(|error| error.to_string())?;
-            let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope };
-            let task = reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
-            first_task.get_or_insert(task);
-            count += 1;
+        let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+        if let Some(error) = envelopes.iter().find_map(|envelope| Envelope::decode(envelope).err()) {
+            return Err(error.to_string());
         }
-        if let Some(first_task) = first_task {
+        // In the journal before they are acknowledged, and before they can be leased.
+        let first_task = self.state.tasks.next_id();
+        let submitted = (first_task.0..).zip(&envelopes).map(|(task, envelope)| Submitted {
+            task: TaskId(task),
+            job,
+            submitted_unix_nano: now.unix_nano,
+            envelope,
+        });
+        if let Err(error) = self.world.journal.submit(submitted) {
+            let reason = format!("the journal cannot be written, so nothing was accepted: {error}");
+            put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
+            return Ok(());
+        }
+        for (tag, envelope) in (first_tag..).zip(&envelopes) {
+            let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope };
+            reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
+        }
+        if !envelopes.is_empty() {
+            let count = u32::try_from(envelopes.len()).map_err(|error| error.to_string())?;
             Accepted { first_tag, first_task, count }.encode(outbox);
         }
         Ok(())
@@ -552,11 +670,15 @@ impl Server {
             workers_ready: self.state.workers.values().filter(|worker| worker.phase == WorkerPhase::Ready).count(),
             hook_failures: self.hook_failures(),
             recovered: self.recovered_at_start,
+            tasks_restored: self.tasks_restored,
+            tasks_lost: self.tasks_lost,
             no_worker: self.state.no_worker.clone(),
         };
         on_started(&started, &self.world.session_dir);
         // Also when some are ready: whoever asked for more is told that it did not start, and waits for this end.
         if self.state.no_worker.is_some() {
+            // What another head had accepted waits for one that can start.
+            self.world.journal.suspend();
             let now = self.now();
             self.begin_stop(None, Duration::ZERO, true, now);
         }
@@ -621,6 +743,9 @@ impl Server {
             let spans = Count(self.world.spans.unwritten, "span");
             warnings.push(format!("{spans} of dead processes could not be written to the span folder"));
         }
+        if let Some(reason) = &self.world.journal_failure {
+            warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
+        }
         warnings.extend(self.world.warnings.iter().cloned());
         StatusReport {
             version: crate::VERSION.into(),
@@ -681,4 +806,10 @@ fn wait_for_end(pid: u32, limit: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(0), tv_nsec: limit.subsec_nanos().into() };
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0)
+}
+
+/// What the spans are closed with that the processes of a dead head left open.
+fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
+    let description = "the head of its session died, and it with it".into();
+    Loss { error_type: "lost".into(), description, attempts }
 }

@@ -63,6 +63,31 @@ impl TaskTable {
         id
     }
 
+    /// Adds a task under an id that was given to it before: a larger one than all others have.
+    pub fn restore(&mut self, id: TaskId, task: Task) {
+        self.reserve(id);
+        self.insert(task);
+    }
+
+    /// Makes sure that ids below this one are not given out again.
+    pub fn reserve(&mut self, next: TaskId) {
+        if next.0 <= self.next {
+            return;
+        }
+        if self.segments.is_empty() {
+            self.first = next.0;
+        } else {
+            // Segments in between stay empty and cost next to nothing.
+            let (segment, entry) = self.place(next).expect("it is not below the first");
+            while self.segments.len() <= segment {
+                self.segments.push_back(Segment { entries: Vec::new(), live: 0 });
+            }
+            let last = self.segments.back_mut().expect("there is one at least");
+            last.entries.resize_with(entry, || None);
+        }
+        self.next = next.0;
+    }
+
     pub fn get(&self, id: TaskId) -> Option<&Task> {
         let (segment, entry) = self.place(id)?;
         self.segments.get(segment)?.entries.get(entry)?.as_ref()
@@ -80,7 +105,8 @@ impl TaskTable {
         let task = segment.entries.get_mut(entry)?.take()?;
         segment.live -= 1;
         self.len -= 1;
-        while self.segments.front().is_some_and(|front| front.live == 0 && front.entries.len() == SEGMENT) {
+        // The last segment is still filled.
+        while self.segments.len() > 1 && self.segments.front().is_some_and(|front| front.live == 0) {
             self.segments.pop_front();
             self.first += SEGMENT as u64;
         }
@@ -126,5 +152,30 @@ mod tests {
         let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id).take(2).collect();
         assert_eq!(newest, [TaskId(3000), TaskId(2999)]);
         assert_eq!(table.insert(Task::sample(7)), TaskId(3001));
+    }
+
+    #[test]
+    fn tasks_come_back_under_their_ids_however_far_apart() {
+        let mut table = TaskTable::default();
+        let ids = [5, 6, 1000, 5_000, 5_001, 3_000_000].map(TaskId);
+        ids.iter().for_each(|&id| table.restore(id, Task::sample(id.0)));
+        assert!(ids.iter().all(|&id| table.get(id).unwrap().tag == id.0));
+        assert!(table.get(TaskId(7)).is_none() && table.get(TaskId(2_999_999)).is_none());
+        assert_eq!(table.insert(Task::sample(0)), TaskId(3_000_001));
+        table.reserve(TaskId(3_000_500));
+        assert_eq!(table.insert(Task::sample(0)), TaskId(3_000_500));
+        let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id.0).collect();
+        assert_eq!(newest, [3_000_500, 3_000_001, 3_000_000, 5_001, 5_000, 1000, 6, 5]);
+        ids.iter().for_each(|&id| drop(table.remove(id).unwrap()));
+        assert_eq!(table.len(), 2);
+        assert!(table.segments.len() <= 2, "empty segments are given back");
+    }
+
+    #[test]
+    fn ids_that_were_given_out_in_another_life_are_not_given_out_again() {
+        let mut table = TaskTable::default();
+        table.reserve(TaskId(42));
+        assert_eq!(table.insert(Task::sample(0)), TaskId(42));
+        assert!(table.get(TaskId(41)).is_none());
     }
 }

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use rustix::event::epoll;
 
 use super::connection::{Connection, Peer, drain};
+use super::journal::Journal;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind, open_pidfd};
 use super::reactor::{Effects, Loss};
 use super::recovery::{Place, finish_story};
 use super::server::HeadSettings;
-use super::state::{DriverId, Progress, State};
+use super::state::{DriverId, Ended, Progress, State};
 use crate::hook::now_unix_nano;
 use crate::protocol::frame::put_frame;
 use crate::protocol::wire::Put;
@@ -80,6 +81,9 @@ pub(super) struct World {
     pub(super) ending: HashMap<u32, EndingProcess>,
     /// Workers the reactor wants started.
     pub(super) to_start: Vec<WorkerId>,
+    pub(super) journal: Journal,
+    /// Why the journal could not be written the last time, if it could not.
+    pub(super) journal_failure: Option<String>,
     pub(super) spans: SpanCounts,
     pub(super) warnings: Vec<String>,
     pub(super) log: std::fs::File,
@@ -263,7 +267,7 @@ impl World {
         if let Ok(story) = Story::open(spool) {
             kill_command_left_behind(&story);
         }
-        self.finish_story(spool, loss, None);
+        self.finish_story(spool, loss, session::worker_of_spool(spool));
     }
 
     pub(super) fn driver_spools(&self, pid: u32) -> Vec<PathBuf> {
@@ -275,6 +279,20 @@ impl World {
                 path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
             })
             .collect()
+    }
+
+    /// Writes to the journal which tasks have ended, before anyone is told. When that fails, it is kept and tried again with the next
+    /// turn: nobody is made to wait for a disk that is full.
+    pub(super) fn write_journal(&mut self) {
+        match self.journal.write() {
+            Ok(()) => self.journal_failure = None,
+            Err(error) => {
+                if self.journal_failure.is_none() {
+                    self.log(format!("the journal cannot be written: {error}"));
+                }
+                self.journal_failure = Some(error.to_string());
+            }
+        }
     }
 
     /// Sends what the turn has brought about: leases to workers, ends of tasks to drivers.
@@ -335,9 +353,13 @@ impl World {
 impl Effects for World {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         if let Some(process) = self.processes.get_mut(&worker) {
-            process.worker.claims.grant(lease.number);
+            process.worker.claims.grant(lease.number, lease.task.0);
             lease.put(&mut process.leases);
         }
+    }
+
+    fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended) {
+        self.journal.ended(task, attempt, ended);
     }
 
     fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {

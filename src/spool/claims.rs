@@ -40,7 +40,8 @@ impl ClaimRing {
     }
 
     /// Enters a lease, before it is sent.
-    pub fn grant(&self, lease: u64) {
+    pub fn grant(&self, lease: u64, task: u64) {
+        self.mapping.claim_tasks()[entry(lease)].store(task, Release);
         self.mapping.claims()[entry(lease)].store(lease << 2 | GRANTED, Release);
     }
 
@@ -83,6 +84,12 @@ pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
     change(mapping, lease, CLAIMED)
 }
 
+/// The tasks whose leases were claimed, of those whose entries were not used again.
+pub(super) fn claimed_tasks(mapping: &Mapping) -> Vec<u64> {
+    let claims = mapping.claims().iter().zip(mapping.claim_tasks());
+    claims.filter(|(claim, _)| claim.load(Acquire) & 3 == CLAIMED).map(|(_, task)| task.load(Acquire)).collect()
+}
+
 fn change(mapping: &Mapping, lease: u64, to: u64) -> bool {
     mapping.claims()[entry(lease)].compare_exchange(lease << 2 | GRANTED, lease << 2 | to, AcqRel, Acquire).is_ok()
 }
@@ -104,7 +111,7 @@ mod tests {
         let spool = Spool::attach(&path).unwrap();
 
         for lease in 0..4 {
-            ring.grant(lease);
+            ring.grant(lease, 100 + lease);
             assert_eq!(ring.state(lease), ClaimState::Granted);
         }
         assert!(spool.claim(0, 70));
@@ -112,6 +119,7 @@ mod tests {
         spool.attempt_ended();
         assert_eq!(ring.running(), None);
         assert!(!ring.revoke(0), "a claimed lease stays claimed");
+        assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [100]);
         assert!(ring.revoke(1));
         assert!(!spool.claim(1, 71), "a revoked lease cannot be claimed");
         assert!(!spool.claim(0, 72), "a lease is claimed once");
@@ -130,7 +138,7 @@ mod tests {
         let ring = ClaimRing::create(&path).unwrap();
         let spool = Spool::attach(&path).unwrap();
         let leases = 0..CLAIM_COUNT as u64;
-        leases.clone().for_each(|lease| ring.grant(lease));
+        leases.clone().for_each(|lease| ring.grant(lease, lease));
         let (claimed, revoked) = std::thread::scope(|scope| {
             let claimed = scope.spawn(|| leases.clone().filter(|&lease| spool.claim(lease, 1)).collect::<Vec<_>>());
             let revoked: Vec<_> = leases.clone().rev().filter(|&lease| ring.revoke(lease)).collect();

@@ -20,7 +20,8 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
 pub(super) const VERSION: u32 = 1;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
-const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
+const CLAIM_TASKS_OFFSET: usize = CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
+const SLOTS_OFFSET: usize = (CLAIM_TASKS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
 const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
 
 /// Why a spool could not be made or read.
@@ -194,6 +195,12 @@ impl Mapping {
     pub(super) fn claims(&self) -> &[AtomicU64; CLAIM_COUNT] {
         // SAFETY: within the mapping, aligned, and atomics.
         unsafe { self.base.add(CLAIMS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
+    }
+
+    /// The task of each claim.
+    pub(super) fn claim_tasks(&self) -> &[AtomicU64; CLAIM_COUNT] {
+        // SAFETY: within the mapping, aligned, and atomics.
+        unsafe { self.base.add(CLAIM_TASKS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
     }
 
     /// The slot's header. `index` is below [`SLOT_COUNT`].

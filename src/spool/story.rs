@@ -76,6 +76,11 @@ impl Story {
         self.command_group().filter(|&group| crate::identity::birth(group) == Some(birth))
     }
 
+    /// The tasks that the process had claimed, whether or not they have ended; those claimed long ago are not among them.
+    pub fn claimed_tasks(&self) -> Vec<u64> {
+        super::claims::claimed_tasks(&self.mapping)
+    }
+
     /// What did not fit.
     pub fn counts(&self) -> SpoolCounts {
         SpoolCounts::of(&self.mapping)

@@ -100,6 +100,8 @@ pub enum Failure {
     Cancelled,
     /// The head was stopped before the task had ended.
     HeadStopped,
+    /// The head died while a worker ran the task, and the worker with it.
+    HeadLost,
     /// No worker can be started.
     NoWorker {
         /// Why none can be started, as the last that was tried showed.
@@ -131,6 +133,7 @@ impl Failure {
             Failure::WorkerLost { error_type, .. } => error_type.clone(),
             Failure::Cancelled => "cancelled".into(),
             Failure::HeadStopped => "stopped".into(),
+            Failure::HeadLost => "lost".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
         }
     }
@@ -164,6 +167,7 @@ impl fmt::Display for Failure {
                 write!(f, "its worker (pid {worker_pid}) {cause}")
             }
             Failure::Cancelled => f.write_str("it was cancelled"),
+            Failure::HeadLost => f.write_str("the head died while it ran, and its worker with it"),
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
         }
     }
@@ -277,6 +281,7 @@ mod tests {
                 "its worker (pid 7) was killed by SIGSEGV (signal 11)",
             ),
             (Failure::Cancelled, "cancelled", "it was cancelled"),
+            (Failure::HeadLost, "lost", "the head died while it ran, and its worker with it"),
             (Failure::HeadStopped, "stopped", "the head was stopped before it had ended"),
         ]
     }

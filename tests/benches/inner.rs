@@ -21,7 +21,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tempfile::TempDir;
 use tracer::head::reactor::{self, Effects, Submission};
-use tracer::head::state::{DriverId, Now, State};
+use tracer::head::state::{DriverId, Ended, Now, State};
 use tracer::hook::{Attribute, Recorder, SpanRequest};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
@@ -322,6 +322,8 @@ impl Effects for Remembered {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.leases.push_back((worker, lease.number));
     }
+
+    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
 
     fn finished(&mut self, _driver: DriverId, _tag: u64, _task: TaskId, _attempt: u32, _outcome: &Outcome) {
         self.finished += 1;

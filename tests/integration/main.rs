@@ -6,6 +6,7 @@ mod support;
 mod commands;
 mod config;
 mod hooks;
+mod journal;
 mod leftovers;
 mod modules;
 mod output;
