@@ -1,6 +1,7 @@
 //! The only place that writes to standard output and standard error.
 //!
-//! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough.
+//! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough. Data that
+//! cannot be written for another reason, such as a full disk, is one, and ends the process.
 //! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
 
 use std::error::Error;
@@ -27,13 +28,18 @@ pub(super) fn keep_data_alone() -> io::Result<()> {
 
 /// Runs `write` with where data goes.
 fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
-    end_quietly_if_closed(match DATA.get() {
+    let written = match DATA.get() {
         Some(mut data) => write(&mut data),
         None => {
             let mut out = io::stdout().lock();
             write(&mut out).and_then(|()| out.flush())
         }
-    });
+    };
+    end_quietly_if_closed(&written);
+    if let Err(reason) = written {
+        error(&io::Error::other(format!("standard output cannot be written to: {reason}")));
+        std::process::exit(crate::exit::FAILED.into());
+    }
 }
 
 /// Writes data, with a line feed.
@@ -47,7 +53,7 @@ pub(super) fn data(text: &str) {
 /// Writes talk, with a line feed.
 pub(super) fn talk(text: &str) {
     let mut out = io::stderr().lock();
-    end_quietly_if_closed(writeln!(out, "{text}"));
+    end_quietly_if_closed(&writeln!(out, "{text}"));
 }
 
 /// Writes an error with its causes.
@@ -117,7 +123,7 @@ pub(super) fn fields(fields: &[(&str, String)]) -> String {
         .collect()
 }
 
-fn end_quietly_if_closed(written: io::Result<()>) {
+fn end_quietly_if_closed(written: &io::Result<()>) {
     if let Err(error) = written
         && error.kind() == io::ErrorKind::BrokenPipe
     {
@@ -130,10 +136,15 @@ pub(super) fn raw(bytes: &[u8]) {
     with_data_output(|out| out.write_all(bytes));
 }
 
-/// Writes a line of a task's output, with who wrote it.
-pub(super) fn task_line(prefix: &str, line: &[u8]) {
-    let mut text = prefix.as_bytes().to_vec();
-    text.extend_from_slice(line);
-    text.push(b'\n');
-    end_quietly_if_closed(io::stderr().lock().write_all(&text));
+/// Writes lines of a task's output at once, each with who wrote it. The last one gets a line feed if it has none.
+pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
+    let mut text = Vec::with_capacity(lines.len() + 2 * prefix.len());
+    for line in lines.split_inclusive(|&byte| byte == b'\n') {
+        text.extend_from_slice(prefix.as_bytes());
+        text.extend_from_slice(line);
+    }
+    if !text.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    end_quietly_if_closed(&io::stderr().lock().write_all(&text));
 }

@@ -214,7 +214,7 @@ fn start_tracing(driver: &mut Driver) {
 /// Shows what the task writes, until it ends.
 fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: bool) -> Result<Outcome, DriverError> {
     let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
-    let show = |pid: u32, line: &[u8]| report::task_line(&format!("({short_name} pid={pid}) "), line);
+    let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
     let finished = driver.follow(task, |output| {
         if is_command && output.stream == Stream::Stdout {
             return report::raw(&output.bytes);
@@ -222,17 +222,18 @@ fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: b
         let (pid, text) = pending.entry(output.stream).or_default();
         *pid = output.worker_pid;
         text.extend_from_slice(&output.bytes);
-        while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = text.drain(..=end).collect();
-            show(*pid, &line[..end]);
+        let lines = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        if lines > 0 {
+            report::task_lines(&prefix(*pid), &text[..lines]);
+            text.drain(..lines);
         }
         // A line without an end, such as a progress bar's, is shown in pieces.
         if text.len() > LINE_LIMIT {
-            show(*pid, &std::mem::take(text));
+            report::task_lines(&prefix(*pid), &std::mem::take(text));
         }
     })?;
     for (pid, rest) in pending.into_values().filter(|(_, rest)| !rest.is_empty()) {
-        show(pid, &rest);
+        report::task_lines(&prefix(pid), &rest);
     }
     Ok(finished.outcome)
 }

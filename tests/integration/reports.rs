@@ -193,3 +193,17 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     shell.args(["-c", "tracer submit task misbehaving_tasks:big_result 1000000 | head -c 3"]);
     cluster.run(shell).success().stdout("\"xx").stderr("");
 }
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let cluster = Cluster::untraced();
+    for arguments in [&["submit", "task"][..], &["status"], &["submit", "command", "--", "echo", "hello"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
+        let mut command = cluster.command(arguments);
+        command.stdout(full).stderr(std::process::Stdio::piped());
+        let output = command.output().expect("it can be started");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.starts_with("error: standard output cannot be written to: No space left on device"), "{text}");
+    }
+}
