@@ -8,8 +8,10 @@ use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
 use crate::task::{JobId, WorkerId};
 
 /// Bytes kept for a client that does not read. Beyond it the connection is closed: a client that has died inside must not
-/// fill the head's memory.
-const BACKLOG_LIMIT: usize = 64 << 20;
+/// fill the head's memory. The longest frame is far from being too much.
+const BACKLOG_LIMIT: usize = FRAME_LIMIT + (64 << 20);
+/// Bytes that are written already and may stay in the outbox in front of the others.
+const WRITTEN_LIMIT: usize = 1 << 20;
 /// Reads per wake-up and connection, so that one client that sends without pause does not starve the others.
 const READS_PER_WAKE_UP: usize = 16;
 
@@ -93,8 +95,13 @@ impl Connection {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.outbox.len() - self.written > BACKLOG_LIMIT {
+                    if self.backlog() > BACKLOG_LIMIT {
                         return Err(io::Error::other("the client does not read what it is sent"));
+                    }
+                    // A client that never catches up must not make the outbox grow with all that it was ever sent.
+                    if self.written > WRITTEN_LIMIT.max(self.outbox.len() / 2) {
+                        self.outbox.drain(..self.written);
+                        self.written = 0;
                     }
                     return Ok(false);
                 }
@@ -109,9 +116,14 @@ impl Connection {
         Ok(true)
     }
 
+    /// Bytes that are not written yet.
+    pub(super) fn backlog(&self) -> usize {
+        self.outbox.len() - self.written
+    }
+
     /// Whether there is something to write.
     pub(super) fn has_backlog(&self) -> bool {
-        self.written < self.outbox.len()
+        self.backlog() > 0
     }
 }
 
@@ -140,4 +152,36 @@ pub(super) fn drain(pipe: &mut impl Read, buffer: &mut [u8], mut take: impl FnMu
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_reads_and_never_catches_up_costs_no_more_than_its_backlog() {
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(stream).unwrap();
+        let piece = vec![7; 64 << 10];
+        // So that there always is a backlog.
+        connection.outbox.extend_from_slice(&vec![7; 1 << 20]);
+        let mut read = vec![0; piece.len()];
+        for _ in 0..512 {
+            connection.outbox.extend_from_slice(&piece);
+            assert!(!connection.write().unwrap(), "it has not caught up");
+            client.read_exact(&mut read).unwrap();
+        }
+        let kept = connection.outbox.len();
+        assert!(kept < 8 << 20, "{kept} bytes are kept for a backlog of {}", connection.backlog());
+    }
+
+    #[test]
+    fn a_client_is_sent_the_longest_frame_even_if_it_takes_its_time() {
+        let (stream, _client) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(stream).unwrap();
+        connection.outbox = vec![0; FRAME_LIMIT + 5];
+        assert!(!connection.write().unwrap(), "it is waited for");
+        connection.outbox.resize(FRAME_LIMIT + (65 << 20), 0);
+        assert!(connection.write().is_err(), "not for ever");
+    }
 }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::connection::{Connection, Peer, ReadState};
 use super::journal::{
@@ -89,6 +90,8 @@ const SIGNAL_GRACE: Duration = Duration::from_secs(10);
 const START_ALLOWANCE: Duration = Duration::from_secs(20);
 /// How long the workers of a dead head may take to die, before they are taken for something else.
 const DYING_LIMIT: Duration = Duration::from_secs(2);
+/// How long nobody is accepted when nobody can be.
+const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes read from a pipe at once.
 const READ_SIZE: usize = 64 << 10;
 
@@ -114,6 +117,8 @@ struct Server {
     listener: UnixListener,
     signals: UnixStream,
     clock: Instant,
+    /// While no connection can be accepted: when to try again.
+    listens_again: Option<Instant>,
     has_said_started: bool,
     recovered_at_start: SpanCounts,
     /// Tasks that a dead head had accepted and that wait again.
@@ -154,12 +159,15 @@ impl Server {
             next_job: 1,
             processes: HashMap::new(),
             dirty: Vec::new(),
+            held: Vec::new(),
             finished: HashMap::new(),
             ending: HashMap::new(),
             to_start: Vec::new(),
             journal: opened.journal,
             journal_failure: None,
             spans: SpanCounts::default(),
+            open_files: raise_open_files(),
+            has_refused: false,
             warnings: Vec::new(),
             log,
             settings,
@@ -180,6 +188,7 @@ impl Server {
             listener,
             signals,
             clock: Instant::now(),
+            listens_again: None,
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
             tasks_restored: 0,
@@ -345,7 +354,8 @@ impl Server {
             .filter(|stop| !stop.is_forced)
             .map(|stop| stop.deadline.saturating_duration_since(Instant::now()));
         // A limit is reached a little after the sleep, never a little before.
-        let wait = tick.into_iter().chain(stop).min()? + Duration::from_micros(100);
+        let listen = self.listens_again.map(|again| again.saturating_duration_since(Instant::now()));
+        let wait = tick.into_iter().chain(stop).chain(listen).min()? + Duration::from_micros(100);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
@@ -376,6 +386,11 @@ impl Server {
             stop.is_forced = true;
             reactor::on_stop_overdue(&mut self.state, &mut self.world);
         }
+        if self.listens_again.is_some_and(|again| again <= Instant::now())
+            && self.world.watch(self.listener.as_fd(), Source::Listener).is_ok()
+        {
+            self.listens_again = None;
+        }
         reactor::start_missing_workers(&mut self.state, &mut self.world);
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
@@ -399,6 +414,11 @@ impl Server {
 
     fn accept(&mut self) {
         loop {
+            // A worker that is about to connect must not be kept waiting behind drivers that wait for workers.
+            let is_worker_awaited = self.world.processes.values().any(|process| process.connection.is_none());
+            if self.world.connections.len() >= self.world.connection_limit() && !is_worker_awaited {
+                return self.stop_listening("as many are open as the limit on open files leaves room for");
+            }
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     if let Err(error) = self.world.add_connection(stream) {
@@ -407,11 +427,21 @@ impl Server {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.world.log(format!("no connection can be accepted: {error}"));
-                    return;
-                }
+                Err(error) => return self.stop_listening(&error.to_string()),
             }
+        }
+    }
+
+    /// Leaves those who want to connect waiting for a moment: they would wake the loop again and again.
+    fn stop_listening(&mut self, reason: &str) {
+        let _ = epoll::delete(&self.world.epoll, &self.listener);
+        self.listens_again = Some(Instant::now() + LISTEN_PAUSE);
+        // Once, however often it happens.
+        if !self.world.has_refused {
+            self.world.has_refused = true;
+            self.world.log(format!("no connection can be accepted for now: {reason}"));
+            let hint = "(hint: a head that is started with a higher `ulimit -n` takes more)";
+            self.world.warnings.push(format!("commands had to wait for a connection: {reason}\n{hint}"));
         }
     }
 
@@ -445,7 +475,7 @@ impl Server {
             self.world.log(format!("connection {id} is closed: {reason}"));
         }
         if let Peer::Driver(_) = connection.peer {
-            self.world.watch_for_end_of_driver(connection.pid);
+            self.world.on_driver_gone(id, connection.pid);
         }
         if let Peer::Worker(worker) = connection.peer {
             if let Some(process) = self.world.processes.get_mut(&worker) {
@@ -797,6 +827,13 @@ fn take_all<'a, T>(
 /// The machine's name, or what stands for it.
 fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Lets this process open as many files as the system allows, and returns what it was allowed before.
+fn raise_open_files() -> Option<Rlimit> {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    setrlimit(Resource::Nofile, raised).ok().map(|()| before)
 }
 
 /// Waits until a process has ended. False if it has not within the limit.

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::event::epoll;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::connection::{Connection, Peer, drain};
 use super::journal::Journal;
@@ -22,6 +23,10 @@ use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind};
 use crate::session;
 use crate::spool::{ClaimState, Story};
 use crate::task::{Outcome, TaskId, WorkerId};
+
+/// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
+/// as it would for any reader.
+const OUTPUT_BACKLOG_LIMIT: usize = 4 << 20;
 
 /// What an epoll event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +80,8 @@ pub(super) struct World {
     pub(super) processes: HashMap<WorkerId, Process>,
     /// Connections with something to write.
     pub(super) dirty: Vec<u64>,
+    /// Outputs of workers that are not read until a driver has taken in what it was sent, by that driver's connection.
+    pub(super) held: Vec<(u64, WorkerId, Stream)>,
     /// Ends of tasks to tell, encoded, by connection.
     pub(super) finished: HashMap<u64, Vec<u8>>,
     /// Processes whose end is waited for, to finish their story, by pid.
@@ -85,6 +92,10 @@ pub(super) struct World {
     /// Why the journal could not be written the last time, if it could not.
     pub(super) journal_failure: Option<String>,
     pub(super) spans: SpanCounts,
+    /// How many files the head was allowed to have open before it allowed itself more; its workers get this.
+    pub(super) open_files: Option<Rlimit>,
+    /// Whether it was said that a connection had to wait.
+    pub(super) has_refused: bool,
     pub(super) warnings: Vec<String>,
     pub(super) log: std::fs::File,
 }
@@ -105,10 +116,29 @@ pub(super) struct Process {
     pub(super) was_killed: bool,
 }
 
+impl Process {
+    fn output(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        match stream {
+            Stream::Stdout => self.worker.stdout.as_ref().map(AsFd::as_fd),
+            Stream::Stderr => self.worker.stderr.as_ref().map(AsFd::as_fd),
+        }
+    }
+}
+
 impl World {
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let data = epoll::EventData::new_u64(source.token());
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// The most connections, so that there is room left for the files of the workers, now and when they are replaced.
+    pub(super) fn connection_limit(&self) -> usize {
+        const FILES_OF_HEAD: usize = 32;
+        const FILES_OF_WORKER: usize = 8;
+        const FEWEST: usize = 16;
+        let allowed = getrlimit(Resource::Nofile).current.and_then(|allowed| usize::try_from(allowed).ok());
+        let taken = FILES_OF_HEAD + FILES_OF_WORKER * self.settings.num_workers + self.ending.len();
+        allowed.unwrap_or(usize::MAX).saturating_sub(taken).max(FEWEST + self.settings.num_workers)
     }
 
     pub(super) fn add_connection(&mut self, stream: UnixStream) -> io::Result<()> {
@@ -129,6 +159,10 @@ impl World {
         };
         let mut process = WorkerProcess::spawn(&command)?;
         let pid = process.pid();
+        if let (Some(limit), Some(pid)) = (&self.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw)) {
+            // It runs nothing of a user's before the head has answered its hello. At worst it may open more files.
+            let _ = prlimit(Some(pid), Resource::Nofile, *limit);
+        }
         if let Err(error) = self.watch_process(worker, &process) {
             // Nobody would hear of its end; so it ends here.
             process.kill(&session::worker_spool(&self.session_dir, worker));
@@ -151,21 +185,48 @@ impl World {
         Ok(())
     }
 
-    /// Reads what a worker has written to both its outputs.
+    /// Reads what a worker has written to both its outputs, even if the driver is behind: its task has ended.
     pub(super) fn read_all_output(&mut self, state: &State, worker: WorkerId) {
         let mut buffer = [0; 4096];
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.read_output(state, worker, stream, &mut buffer);
+            if let Some(mut process) = self.processes.remove(&worker) {
+                self.read_process_output(state, worker, &mut process, stream, &mut buffer);
+                self.processes.insert(worker, process);
+            }
         }
+        // The next task may be another driver's.
+        self.release(|_, held| held == worker);
     }
 
+    /// Reads what a worker has written, and if its driver is too far behind, no more until that has caught up.
     pub(super) fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
         let Some(mut process) = self.processes.remove(&worker) else { return };
-        self.read_process_output(state, worker, &mut process, stream, buffer);
+        let driver = self.read_process_output(state, worker, &mut process, stream, buffer);
+        if let Some(DriverId(driver)) = driver
+            && self.connections.get(&driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
+            && let Some(pipe) = process.output(stream)
+            && epoll::delete(&self.epoll, pipe).is_ok()
+        {
+            self.held.push((driver, worker, stream));
+        }
         self.processes.insert(worker, process);
     }
 
-    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs.
+    /// Reads again the outputs that were held for this driver, or of this worker.
+    fn release(&mut self, is_meant: impl Fn(u64, WorkerId) -> bool) {
+        for (driver, worker, stream) in std::mem::take(&mut self.held) {
+            if !is_meant(driver, worker) {
+                self.held.push((driver, worker, stream));
+                continue;
+            }
+            let pipe = self.processes.get(&worker).and_then(|process| process.output(stream));
+            if let Some(Err(error)) = pipe.map(|pipe| self.watch(pipe, Source::WorkerOutput(worker, stream))) {
+                self.log(format!("the output of worker {worker} is not read any more: {error}"));
+            }
+        }
+    }
+
+    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs, which is returned.
     pub(super) fn read_process_output(
         &mut self,
         state: &State,
@@ -173,7 +234,7 @@ impl World {
         process: &mut Process,
         stream: Stream,
         buffer: &mut [u8],
-    ) {
+    ) -> Option<DriverId> {
         let watched = state.workers.get(&worker_id).and_then(|worker| {
             let grant = worker.leases.front()?;
             let task = state.tasks.get(grant.task)?;
@@ -208,6 +269,7 @@ impl World {
                 let _ = epoll::delete(&self.epoll, &closed);
             }
         }
+        watched.map(|(_, driver)| driver)
     }
 
     /// Finishes the story of a dead process, and counts what that took.
@@ -225,8 +287,14 @@ impl World {
         }
     }
 
+    /// A driver's connection has closed, so nothing is held for it any more.
+    pub(super) fn on_driver_gone(&mut self, id: u64, pid: u32) {
+        self.release(|driver, _| driver == id);
+        self.watch_for_end_of_driver(pid);
+    }
+
     /// A driver's connection has closed. If it left a spool it has died, or lives on without the connection; only its end tells.
-    pub(super) fn watch_for_end_of_driver(&mut self, pid: u32) {
+    fn watch_for_end_of_driver(&mut self, pid: u32) {
         let spools = self.driver_spools(pid);
         if spools.is_empty() {
             return;
@@ -329,6 +397,7 @@ impl World {
                 return self.drop_connection(id, &text);
             }
         };
+        let is_behind = connection.backlog() > OUTPUT_BACKLOG_LIMIT / 2;
         if wants_room != connection.is_watched_for_room {
             connection.is_watched_for_room = wants_room;
             let mut flags = epoll::EventFlags::IN;
@@ -336,13 +405,16 @@ impl World {
             let data = epoll::EventData::new_u64(Source::Connection(id).token());
             let _ = epoll::modify(&self.epoll, connection.as_fd(), data, flags);
         }
+        if !is_behind {
+            self.release(|driver, _| driver == id);
+        }
     }
 
     pub(super) fn drop_connection(&mut self, id: u64, reason: &str) {
         let Some(connection) = self.connections.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, connection.as_fd());
         if let Peer::Driver(_) = connection.peer {
-            self.watch_for_end_of_driver(connection.pid);
+            self.on_driver_gone(id, connection.pid);
         }
         if !reason.is_empty() && connection.peer != Peer::Unknown {
             self.log(format!("connection {id} is closed: {reason}"));

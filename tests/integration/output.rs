@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Background, Cluster};
+use crate::support::{Background, Cluster, wait_until};
 
 /// Submits a task that prints two lines on each output and a last one without an end, and runs until the returned file exists.
 #[track_caller]
@@ -126,4 +127,53 @@ fn what_a_worker_wrote_before_it_died_is_shown() {
         .stdout("last words\n")
         .stderr_contains("(sh pid=<pid>) and more\n")
         .stderr_contains("its worker (pid <pid>) was killed by SIGKILL (signal 9)\n");
+}
+
+/// More than the head keeps for a driver that does not read.
+const PLENTY: usize = 24 << 20;
+
+#[test]
+fn a_task_waits_for_a_submitter_that_takes_its_time_and_nothing_is_lost() {
+    let cluster = Cluster::untraced();
+    let [pid] = cluster.worker_pids()[..] else { panic!("one worker") };
+    let released = cluster.file("released");
+    let script = r#"echo begun; while [ ! -e "$0" ]; do sleep 0.01; done; head -c "$1" /dev/zero"#;
+    let (gate, length) = (released.display().to_string(), PLENTY.to_string());
+    let submission = cluster.tracer_in_background(&["submit", "command", "--", "sh", "-c", script, &gate, &length]);
+    submission.wait_for_stdout("begun\n");
+    submission.signal(Signal::STOP);
+    fs::write(released, "").expect("the folder is ours");
+
+    let log = cluster.session_dir().join(format!("logs/worker-1-{pid}.log"));
+    let (mut seen, mut unchanged) = (0, 0);
+    wait_until("the task has ended, or its output is not read any more", || {
+        // Each answer is a turn of the head, which would have read what there was.
+        let has_ended = cluster.task(1)["state"] != "running";
+        let size = fs::metadata(&log).map_or(0, |log| log.len());
+        unchanged = if size == seen { unchanged + 1 } else { 0 };
+        seen = size;
+        (has_ended || (unchanged == 20 && size > 1 << 20)).then_some(())
+    });
+    assert_eq!(cluster.task(1)["state"], "running", "it waits to be read");
+    // Nobody else does.
+    cluster.tracer(&["status"]).success();
+
+    submission.signal(Signal::CONT);
+    let run = submission.wait();
+    assert_eq!(run.stderr_text(), "");
+    let run = run.success();
+    assert_eq!(run.stdout_text().len(), "begun\n".len() + PLENTY);
+}
+
+#[test]
+fn a_task_whose_submitter_is_killed_while_it_does_not_read_goes_on() {
+    let cluster = Cluster::untraced();
+    let script = r#"echo begun; head -c "$0" /dev/zero; echo done > done"#;
+    let length = PLENTY.to_string();
+    let submission = cluster.tracer_in_background(&["submit", "command", "--", "sh", "-c", script, &length]);
+    submission.wait_for_stdout("begun\n");
+    submission.signal(Signal::STOP);
+    submission.signal(Signal::KILL);
+    cluster.wait_for_file(&cluster.file("done"));
+    assert_eq!(cluster.wait_for_task(1)["state"], "succeeded");
 }

@@ -321,3 +321,24 @@ fn a_client_that_does_not_read_holds_nobody_up() {
         (cluster.tracer(&["submit", "task"]).output.status.code() == Some(0)).then_some(())
     });
 }
+
+#[test]
+fn clients_beyond_the_limit_on_open_files_wait_and_the_head_stays_calm() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let cluster = Cluster::untraced();
+    let head = Pid::from_raw(cluster.head_pid().cast_signed()).expect("a process id");
+    let few = Rlimit { current: Some(32), maximum: Some(32) };
+    prlimit(Some(head), Resource::Nofile, few).expect("it is a process of this user");
+    let socket = tracer::session::socket_path(&cluster.session_dir());
+    let clients: Vec<_> = (0..64).map(|_| UnixStream::connect(&socket).expect("the head listens")).collect();
+    let complaint = "no connection can be accepted for now";
+    wait_until("the head has said that it can take no more", || cluster.head_log().contains(complaint).then_some(()));
+    let waiting = cluster.tracer_in_background(&["submit", "task"]);
+    // The loop turns only when there is something to do: for a little while it is as good as asleep.
+    let turns = || fs::read_to_string(format!("/proc/{}/status", cluster.head_pid())).unwrap_or_default();
+    wait_until("the head sleeps", || turns().contains("State:\tS").then_some(()));
+    drop(clients);
+    waiting.wait().success().stdout("1\n");
+    assert_eq!(cluster.head_log().matches(complaint).count(), 1, "{}", cluster.head_log());
+    cluster.tracer(&["status"]).success().stdout_contains("commands had to wait for a connection");
+}
