@@ -4,6 +4,7 @@
 //! cannot be written for another reason, such as a full disk, is one, and ends the process.
 //! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -44,16 +45,17 @@ fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
 
 /// Writes data, with a line feed.
 pub(super) fn data(text: &str) {
-    with_data_output(|out| {
-        out.write_all(text.as_bytes())?;
-        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
-    });
+    with_data_output(|out| out.write_all(line(text).as_bytes()));
 }
 
 /// Writes talk, with a line feed.
 pub(super) fn talk(text: &str) {
-    let mut out = io::stderr().lock();
-    end_quietly_if_closed(&writeln!(out, "{text}"));
+    end_quietly_if_closed(&io::stderr().lock().write_all(line(text).as_bytes()));
+}
+
+/// The text with its line feed, to be written at once: commands that run beside each other often share an output.
+fn line(text: &str) -> Cow<'_, str> {
+    if text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
 }
 
 /// Writes an error with its causes.

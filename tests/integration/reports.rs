@@ -207,3 +207,32 @@ fn a_result_that_cannot_be_written_is_an_error() {
         assert!(text.starts_with("error: standard output cannot be written to: No space left on device"), "{text}");
     }
 }
+
+#[test]
+fn commands_that_share_an_output_do_not_mix_their_lines() {
+    let cluster = Cluster::untraced();
+    // One write is one datagram.
+    let written_by = |arguments: &[&str], is_error: bool| {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
+        let theirs = std::os::fd::OwnedFd::from(theirs);
+        let mut command = cluster.command(arguments);
+        if is_error {
+            command.stderr(theirs)
+        } else {
+            command.stdout(theirs)
+        };
+        command.output().expect("it can be started");
+        ours.set_nonblocking(true).expect("it is a socket");
+        let mut buffer = [0; 4096];
+        let mut writes = Vec::new();
+        while let Ok(length @ 1..) = ours.recv(&mut buffer) {
+            writes.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+        }
+        writes
+    };
+    assert_eq!(written_by(&["submit", "task"], false), ["1\n"]);
+    assert_eq!(written_by(&["list", "tasks"], false).len(), 1);
+    let errors = written_by(&["submit", "task", "demo:my_functio"], true);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].starts_with("error: ") && errors[0].ends_with('\n'), "{errors:?}");
+}
