@@ -29,7 +29,7 @@ use crate::fault;
 use crate::hook::{ActiveSpan, Attribute, HookError, Recorder, SpanRequest, now_unix_nano, run_hook};
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
-use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
+use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
     Accepted, Finished, Hello, Output, Query, Reply, Role, Stream, Submissions, Welcome, kind, put_query, take_value,
@@ -135,6 +135,11 @@ pub enum DriverError {
     },
     /// An argument or a result cannot be carried over.
     Value(ValueError),
+    /// A task with its arguments has more bytes than can be sent.
+    TooLarge {
+        /// How many it has, encoded.
+        bytes: usize,
+    },
     /// The name is not `module:function`.
     Target {
         /// What was given instead.
@@ -153,6 +158,10 @@ impl fmt::Display for DriverError {
             DriverError::Protocol(_) => f.write_str("the head said something that this program does not understand"),
             DriverError::Failed { id, failure } => write!(f, "task {id} failed: {failure}"),
             DriverError::Value(error) => error.fmt(f),
+            DriverError::TooLarge { bytes } => {
+                write!(f, "the task with its arguments has {bytes} bytes, but at most {PAYLOAD_LIMIT} are taken")?;
+                f.write_str("\n(hint: pass large data in a file, and its path as the argument)")
+            }
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 f.write_str("\n(hint: for example `demo:my_function`)")
@@ -372,7 +381,16 @@ impl Driver {
         let start = self.batch.len();
         self.batch.put_u32(0);
         envelope.encode(&mut self.batch);
-        let length = u32::try_from(self.batch.len() - start - 4).unwrap_or(u32::MAX);
+        let bytes = self.batch.len() - start - 4;
+        if bytes > PAYLOAD_LIMIT {
+            self.batch.truncate(start);
+            let error = DriverError::TooLarge { bytes };
+            if let Some(producer) = producer {
+                producer.set_error(&error.to_string());
+            }
+            return Err(error);
+        }
+        let length = u32::try_from(bytes).expect("the limit is less than 4 GiB");
         self.batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
         self.producers.extend(producer);
         let task = TaskHandle { tag: self.next_tag };

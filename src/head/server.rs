@@ -26,7 +26,7 @@ use super::state::{DriverId, Now, Progress, State, WorkerPhase};
 use super::world::{Source, World};
 use crate::count::Count;
 use crate::hook::now_unix_nano;
-use crate::protocol::frame::put_frame;
+use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
     Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Query, Reply, Role,
@@ -588,6 +588,11 @@ impl Server {
         let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         if let Some(error) = envelopes.iter().find_map(|envelope| Envelope::decode(envelope).err()) {
             return Err(error.to_string());
+        }
+        // No lease could carry it.
+        if let Some(envelope) = envelopes.iter().find(|envelope| envelope.len() > PAYLOAD_LIMIT) {
+            let length = envelope.len();
+            return Err(format!("a task of {length} bytes arrived, but at most {PAYLOAD_LIMIT} are taken"));
         }
         // In the journal before they are acknowledged, and before they can be leased.
         let first_task = self.state.tasks.next_id();

@@ -17,7 +17,7 @@ use super::recovery::{Place, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, Progress, State};
 use crate::hook::now_unix_nano;
-use crate::protocol::frame::put_frame;
+use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
 use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind};
 use crate::session;
@@ -83,7 +83,7 @@ pub(super) struct World {
     /// Outputs of workers that are not read until a driver has taken in what it was sent, by that driver's connection.
     pub(super) held: Vec<(u64, WorkerId, Stream)>,
     /// Ends of tasks to tell, encoded, by connection.
-    pub(super) finished: HashMap<u64, Vec<u8>>,
+    pub(super) finished: HashMap<u64, Bodies>,
     /// Processes whose end is waited for, to finish their story, by pid.
     pub(super) ending: HashMap<u32, EndingProcess>,
     /// Workers the reactor wants started.
@@ -107,12 +107,44 @@ pub(super) struct EndingProcess {
     loss: Loss,
 }
 
+/// Messages of one kind on their way into frames: into one, or into several when they are large.
+#[derive(Debug, Default)]
+pub(super) struct Bodies {
+    /// Each of them is a frame's.
+    full: Vec<Vec<u8>>,
+    last: Vec<u8>,
+}
+
+impl Bodies {
+    /// Where the next message goes.
+    fn body(&mut self) -> &mut Vec<u8> {
+        if self.last.len() >= FRAME_TARGET {
+            self.full.push(std::mem::take(&mut self.last));
+        }
+        &mut self.last
+    }
+
+    fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.last.is_empty()
+    }
+
+    /// Moves everything to `out`.
+    fn put_frames(&mut self, out: &mut Vec<u8>, kind: u8) {
+        for body in self.full.drain(..) {
+            put_frame(out, kind, |out| out.put_exact(&body));
+        }
+        put_frame(out, kind, |out| out.put_exact(&self.last));
+        self.last.clear();
+        self.last.shrink_to(FRAME_TARGET);
+    }
+}
+
 /// A worker on the server's side.
 pub(super) struct Process {
     pub(super) worker: WorkerProcess,
     pub(super) connection: Option<u64>,
     /// Leases to send, encoded.
-    pub(super) leases: Vec<u8>,
+    pub(super) leases: Bodies,
     pub(super) was_killed: bool,
 }
 
@@ -169,8 +201,10 @@ impl World {
             process.reap();
             return Err(error);
         }
-        self.processes
-            .insert(worker, Process { worker: process, connection: None, leases: Vec::new(), was_killed: false });
+        self.processes.insert(
+            worker,
+            Process { worker: process, connection: None, leases: Bodies::default(), was_killed: false },
+        );
         Ok(pid)
     }
 
@@ -369,13 +403,12 @@ impl World {
         for process in self.processes.values_mut().filter(|process| !process.leases.is_empty()) {
             let Some(id) = process.connection else { continue };
             let Some(connection) = self.connections.get_mut(&id) else { continue };
-            put_frame(&mut connection.outbox, kind::LEASES, |out| out.put_exact(&process.leases));
-            process.leases.clear();
+            process.leases.put_frames(&mut connection.outbox, kind::LEASES);
             dirty.push(id);
         }
-        for (id, body) in self.finished.drain() {
+        for (id, mut bodies) in self.finished.drain() {
             if let Some(connection) = self.connections.get_mut(&id) {
-                put_frame(&mut connection.outbox, kind::FINISHED, |out| out.put_exact(&body));
+                bodies.put_frames(&mut connection.outbox, kind::FINISHED);
                 dirty.push(id);
             }
         }
@@ -426,7 +459,7 @@ impl Effects for World {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         if let Some(process) = self.processes.get_mut(&worker) {
             process.worker.claims.grant(lease.number, lease.task.0);
-            lease.put(&mut process.leases);
+            lease.put(process.leases.body());
         }
     }
 
@@ -435,7 +468,7 @@ impl Effects for World {
     }
 
     fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {
-        let body = self.finished.entry(driver.0).or_default();
+        let body = self.finished.entry(driver.0).or_default().body();
         Finished::put_parts(body, tag, task, attempt, outcome);
     }
 
@@ -475,5 +508,41 @@ impl Effects for World {
     fn log(&mut self, line: String) {
         // Where the log cannot be written, there is nobody to tell.
         let _ = writeln!(self.log, "{} {line}", crate::clock::utc(now_unix_nano()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
+
+    #[test]
+    fn large_messages_of_one_turn_do_not_make_a_frame_that_nobody_takes() {
+        let mut bodies = Bodies::default();
+        let large = vec![7; PAYLOAD_LIMIT / 2];
+        for _ in 0..3 {
+            bodies.body().extend_from_slice(&large);
+        }
+        bodies.body().push(8);
+        let mut out = Vec::new();
+        bodies.put_frames(&mut out, kind::LEASES);
+        assert!(bodies.is_empty());
+        let mut inbox = FrameBuffer::new();
+        let (mut stream, mut lengths) = (out.as_slice(), Vec::new());
+        while inbox.read_from(&mut stream).unwrap() > 0 {
+            while let Some((_, body)) = inbox.next_frame(FRAME_LIMIT).expect("it is not too long") {
+                lengths.push(body.len());
+            }
+        }
+        assert_eq!(lengths, [large.len(), large.len(), large.len(), 1]);
+    }
+
+    #[test]
+    fn small_messages_share_a_frame() {
+        let mut bodies = Bodies::default();
+        (0..1000).for_each(|_| bodies.body().extend_from_slice(&[7; 100]));
+        let mut out = Vec::new();
+        bodies.put_frames(&mut out, kind::LEASES);
+        assert_eq!(out.len(), 5 + 100_000);
     }
 }

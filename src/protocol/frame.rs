@@ -5,6 +5,10 @@ use std::io::{self, Read};
 
 /// The longest frame taken from a peer that has said hello.
 pub const FRAME_LIMIT: usize = 256 << 20;
+/// The longest task and the longest result, encoded. Less than [`FRAME_LIMIT`], because other things travel in the same frame.
+pub const PAYLOAD_LIMIT: usize = FRAME_LIMIT - (2 << 20);
+/// Bytes in a frame with many messages from which on the next message begins another. It does not bound a single message.
+pub const FRAME_TARGET: usize = 1 << 20;
 /// The longest frame taken before that.
 pub const HELLO_LIMIT: usize = 4096;
 

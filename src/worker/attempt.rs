@@ -14,6 +14,7 @@ use crate::hook::{
 };
 use crate::names;
 use crate::propagation::{Carrier, TraceContext, TraceParent};
+use crate::protocol::frame::PAYLOAD_LIMIT;
 use crate::protocol::{AttemptResult, Lease};
 use crate::spool::Spool;
 use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskSpec, WorkerId};
@@ -143,7 +144,7 @@ impl Attempts {
             let known = if file.is_empty() { &code[..1] } else { &code[..] };
             span.set_attributes(known);
         }
-        loaded.task.run(
+        let outcome = loaded.task.run(
             function.arguments,
             &TaskContext {
                 task: lease.task,
@@ -154,7 +155,17 @@ impl Attempts {
                 trace_context: parent,
                 baggage: envelope.baggage,
             },
-        )
+        );
+        match outcome {
+            Outcome::Returned(value) if value.len() > PAYLOAD_LIMIT => Outcome::Failed(Failure::Result {
+                message: format!(
+                    "the result has {} bytes, but at most {PAYLOAD_LIMIT} are taken\n\
+                     (hint: write large data to a file, and return its path)",
+                    value.len()
+                ),
+            }),
+            outcome => outcome,
+        }
     }
 
     /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.

@@ -411,3 +411,36 @@ fn a_submitter_that_is_killed_leaves_its_task_running_and_its_span_is_closed() {
     assert_eq!(cluster.wait_for_task(1)["state"], "succeeded");
     assert_eq!(cluster.task(1)["result"], waiting.worker_pid);
 }
+
+#[test]
+fn a_result_that_is_too_large_fails_its_task_and_nothing_else() {
+    let cluster = Cluster::untraced();
+    let [pid] = cluster.worker_pids()[..] else { panic!("one worker") };
+    let run = cluster.submit("misbehaving_tasks:big_result", &["300000000"]).status(1).stdout("");
+    let run = run.stderr_contains("the result has 300000005 bytes, but at most 266338304 are taken");
+    run.stderr_contains("(hint: write large data to a file, and return its path)");
+    assert_eq!(cluster.worker_pids(), [pid], "its worker lives");
+}
+
+#[test]
+fn a_task_that_is_too_large_is_refused_by_the_driver_and_the_next_one_is_not() {
+    let cluster = Cluster::untraced();
+    let mut driver = tracer::Driver::connect(&cluster.temp_dir()).expect("the head runs");
+    let text = "x".repeat(300_000_000);
+    let error = driver
+        .remote("misbehaving_tasks:length")
+        .arg(text)
+        .expect("a text")
+        .submit()
+        .expect_err("it is too large")
+        .to_string();
+    assert!(error.starts_with("the task with its arguments has 300000"), "{error}");
+    assert!(error.contains("at most 266338304 are taken\n(hint: "), "{error}");
+    let task = driver
+        .remote("misbehaving_tasks:length")
+        .arg("x".repeat(20_000_000))
+        .expect("a text")
+        .submit()
+        .expect("it is accepted");
+    assert_eq!(driver.get::<usize>(task).expect("it runs"), 20_000_000);
+}
