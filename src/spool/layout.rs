@@ -5,8 +5,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Leases a worker may hold at once, counting those taken back that it has not passed yet.
@@ -17,11 +20,13 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2048;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
 const CLAIM_TASKS_OFFSET: usize = CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
 const SLOTS_OFFSET: usize = (CLAIM_TASKS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
+/// Slots that get their space on the disk together.
+pub(super) const SLOTS_PER_STEP: usize = 32;
 const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
 
 /// Why a spool could not be made or read.
@@ -90,6 +95,9 @@ pub(super) struct Header {
     pub(super) unrecorded: AtomicU64,
     /// Ended spans whose slot was needed before anyone said that they were written.
     pub(super) evicted: AtomicU64,
+    /// Slots from the first on that have their space on the disk. The others may not be touched, not even to read: where there is no
+    /// space for a page of a mapping, the kernel's answer is SIGBUS.
+    pub(super) slots_backed: AtomicU32,
     /// Bytes of `resource` that hold attributes.
     pub(super) resource_len: AtomicU32,
     /// The resource of the owner's spans, as entries of a [record](super::record).
@@ -128,7 +136,7 @@ const _: () = assert!(size_of::<SlotHeader>() == 80 && SLOT_SIZE.is_multiple_of(
 /// A mapped spool file.
 pub(super) struct Mapping {
     base: NonNull<u8>,
-    _file: File,
+    file: File,
 }
 
 // SAFETY: the mapping is shared memory reached through atomics, and through entry bytes that one thread at a time
@@ -142,10 +150,18 @@ impl Mapping {
     pub(super) fn create(path: &Path) -> Result<Mapping, SpoolError> {
         let io = |source| SpoolError::Io { path: path.into(), source };
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
-        file.set_len(FILE_SIZE as u64).map_err(io)?;
-        let mapping = Mapping::map(file).map_err(io)?;
+        let made = file.set_len(FILE_SIZE as u64).and_then(|()| {
+            back(&file, 0, SLOTS_OFFSET)?;
+            let mapping = Mapping::map(file)?;
+            mapping.back_more_slots()?;
+            Ok(mapping)
+        });
+        let mapping = made.map_err(|error| {
+            // Nobody could use it, and it would be taken for what a process left behind.
+            let _ = std::fs::remove_file(path);
+            io(error)
+        })?;
         let header = mapping.header();
-        use std::sync::atomic::Ordering::{Relaxed, Release};
         header.version.store(VERSION, Relaxed);
         header.slot_count.store(SLOT_COUNT as u32, Relaxed);
         header.slot_size.store(SLOT_SIZE as u32, Relaxed);
@@ -184,7 +200,7 @@ impl Mapping {
         // SAFETY: it was mapped just now with this size, and the advice changes no contents. A kernel that does not take it is only slower.
         let _ = unsafe { madvise(base, FILE_SIZE, Advice::Random) };
         let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Mapping { base, _file: file })
+        Ok(Mapping { base, file })
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -203,7 +219,22 @@ impl Mapping {
         unsafe { self.base.add(CLAIM_TASKS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
     }
 
-    /// The slot's header. `index` is below [`SLOT_COUNT`].
+    /// How many slots, from the first on, may be touched.
+    pub(super) fn slots_backed(&self) -> usize {
+        (self.header().slots_backed.load(Acquire) as usize).min(SLOT_COUNT)
+    }
+
+    /// Gets space on the disk for the next few slots. Called by one thread at a time of one process at a time: who makes the file, then
+    /// who owns it.
+    pub(super) fn back_more_slots(&self) -> io::Result<()> {
+        let backed = self.slots_backed();
+        let count = SLOTS_PER_STEP.min(SLOT_COUNT - backed);
+        back(&self.file, SLOTS_OFFSET + backed * SLOT_SIZE, count * SLOT_SIZE)?;
+        self.header().slots_backed.store((backed + count) as u32, Release);
+        Ok(())
+    }
+
+    /// The slot's header. `index` is below [`slots_backed`](Self::slots_backed).
     pub(super) fn slot(&self, index: usize) -> &SlotHeader {
         assert!(index < SLOT_COUNT, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion, aligned by the assertion on SLOT_SIZE, and atomics.
@@ -222,6 +253,15 @@ impl Mapping {
     pub(super) fn resource(&self) -> NonNull<[u8]> {
         let start = NonNull::from(&self.header().resource).cast::<u8>();
         NonNull::slice_from_raw_parts(start, RESOURCE_SIZE)
+    }
+}
+
+/// Gets space on the disk for a part of the file that nobody has used yet.
+fn back(file: &File, offset: usize, length: usize) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), offset as u64, length as u64) {
+        // Not every file system can; then zeroes are written, which are what is there.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&vec![0; length], offset as u64),
+        outcome => Ok(outcome?),
     }
 }
 

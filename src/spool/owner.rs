@@ -123,7 +123,8 @@ impl Spool {
         self.mapping.header().resource_len.store(writer.len() as u32, Release);
     }
 
-    /// Records that a span has started. None when every slot holds an open span: that is counted.
+    /// Records that a span has started. None when every slot holds an open span, or the disk has no space for a further slot: that is
+    /// counted.
     pub fn open(&self, opening: &SpanOpening<'_>) -> Option<SlotIndex> {
         let Some(index) = self.take_free_slot() else {
             self.mapping.header().unrecorded.fetch_add(1, Relaxed);
@@ -269,7 +270,12 @@ impl Spool {
 
     fn take_free_slot(&self) -> Option<u32> {
         let mut slots = self.slots();
-        slots.free.pop().or_else(|| {
+        // Those without space are taken last, in order, because slots are given back to the front.
+        let can_use_free = slots.free.last().is_some_and(|&next| {
+            (next as usize) < self.mapping.slots_backed() || self.mapping.back_more_slots().is_ok()
+        });
+        let free = if can_use_free { slots.free.pop() } else { None };
+        free.or_else(|| {
             let oldest = slots.ended.pop_front()?;
             self.mapping.header().evicted.fetch_add(1, Relaxed);
             Some(oldest)
@@ -279,5 +285,54 @@ impl Spool {
     fn slots(&self) -> MutexGuard<'_, Slots> {
         // The lists are whole after every statement, so a panic while they were locked harmed nothing.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::layout::SLOTS_PER_STEP;
+    use super::super::{SLOT_SIZE, Story};
+    use super::*;
+
+    fn opening(span_id: u8) -> SpanOpening<'static> {
+        SpanOpening {
+            trace_id: [7; 16],
+            span_id: [span_id; 8],
+            parent_span_id: [0; 8],
+            trace_state: b"",
+            start_time_unix_nano: 1000,
+            kind: abi::SPAN_KIND_INTERNAL,
+            name: b"step",
+            scope: b"test",
+            task_id: 0,
+            is_attempt: false,
+        }
+    }
+
+    /// A store to a page of a mapping for which a full disk has no space ends the process.
+    #[test]
+    fn no_slot_is_touched_before_its_space_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let space = || std::fs::metadata(&path).unwrap().blocks() as usize * 512;
+        let spool = Spool::create(&path).unwrap();
+        let at_first = space();
+        assert!(at_first >= SLOTS_PER_STEP * SLOT_SIZE, "{at_first} bytes for the first slots");
+        assert_eq!(spool.mapping.slots_backed(), SLOTS_PER_STEP);
+        let slots: Vec<_> = (0..SLOTS_PER_STEP).map(|_| spool.open(&opening(1)).unwrap()).collect();
+        assert_eq!(space(), at_first, "there was space for all of them");
+        let next = spool.open(&opening(2)).unwrap();
+        assert_eq!(spool.mapping.slots_backed(), 2 * SLOTS_PER_STEP);
+        assert!(space() >= at_first + SLOTS_PER_STEP * SLOT_SIZE, "{} bytes for the next slots", space());
+        for slot in slots.into_iter().chain([next]) {
+            spool.end(slot, 2000);
+            spool.handed_over(slot);
+        }
+        spool.written(spool.take_handed_over());
+        (0..2 * SLOTS_PER_STEP).for_each(|_| assert!(spool.open(&opening(3)).is_some()));
+        assert_eq!(spool.mapping.slots_backed(), 2 * SLOTS_PER_STEP, "slots that have space are used first");
+        assert_eq!(Story::open(&path).unwrap().spans().len(), 2 * SLOTS_PER_STEP);
     }
 }

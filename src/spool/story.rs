@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_OPEN, SpoolError};
+use super::layout::{Mapping, SLOT_ENDED, SLOT_OPEN, SpoolError};
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 
 /// The spool of another process, dead or about to be.
@@ -97,7 +97,7 @@ impl Story {
 
     /// The spans that are open, or have ended and are not known to be written, in order of their start.
     pub fn spans(&self) -> Vec<SpanStory> {
-        let mut spans: Vec<_> = (0..SLOT_COUNT).filter_map(|index| self.span(index)).collect();
+        let mut spans: Vec<_> = (0..self.mapping.slots_backed()).filter_map(|index| self.span(index)).collect();
         spans.sort_by_key(|span| span.record.start_time_unix_nano);
         spans
     }
