@@ -13,7 +13,9 @@ use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
 use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit, WorkerId};
 
-use super::state::{DriverId, Ended, Ending, Grant, Now, Progress, State, TargetIndex, Task, Worker, WorkerPhase};
+use super::state::{
+    DriverId, Ended, Ending, Grant, Now, Progress, StartAgain, State, TargetIndex, Task, Worker, WorkerPhase,
+};
 
 /// Everything the reactor may cause. The server does it; tests remember it.
 pub trait Effects {
@@ -51,14 +53,17 @@ pub const FAILED_STARTS_LIMIT: u32 = 3;
 pub const BRIEF_LIVES_LIMIT: u32 = 12;
 /// How long tasks wait behind others before they are moved to a worker that has nothing to do.
 const BEHIND_NS: u64 = scheduler::LEASE_TIME_NS / 4;
+/// How long to wait after a worker could not be started.
+const START_AGAIN_NS: u64 = 1_000_000_000;
 /// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
 const LIVED_NS: u64 = 1_000_000_000;
 /// What a command gets beyond its limit, because its worker ends it with a grace period of its own.
 const COMMAND_GRACE_NS: u64 = 5_000_000_000;
 
 /// Starts the workers that are missing.
-pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects) {
-    if state.is_stopping || state.no_worker.is_some() {
+pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now: Now) {
+    let must_wait = state.start_again.as_ref().is_some_and(|again| again.monotonic_ns > now.monotonic_ns);
+    if state.is_stopping || state.no_worker.is_some() || must_wait {
         return;
     }
     let wanted = state.workers_wanted.saturating_sub(state.workers.len());
@@ -71,11 +76,21 @@ pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects) {
 
 /// A worker process was started.
 pub fn on_worker_started(state: &mut State, worker: WorkerId, pid: u32, now: Now) {
+    state.start_again = None;
     state.workers.insert(worker, Worker::starting(pid, now));
 }
 
-/// A worker process could not be started at all.
+/// A worker process could not be started at all. A head that has started goes on without it and tries again, because a full disk or a
+/// limit that was reached says nothing about workers; one that has not, gives up soon.
 pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
+    if state.has_started {
+        if state.start_again.is_none() {
+            effects.log(format!("a worker could not be started, which is tried again and again: {reason}"));
+        }
+        let monotonic_ns = now.monotonic_ns.saturating_add(START_AGAIN_NS);
+        state.start_again = Some(StartAgain { reason: reason.into(), monotonic_ns });
+        return;
+    }
     state.failed_starts += 1;
     effects.log(format!("a worker could not be started: {reason}"));
     give_up_if_hopeless(state, effects, reason, now);
@@ -694,6 +709,10 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
         } else {
             next = Some(next.map_or(deadline, |next| next.min(deadline)));
         }
+    }
+    let is_missing = state.workers.len() < state.workers_wanted && state.no_worker.is_none() && !state.is_stopping;
+    if let Some(again) = state.start_again.as_ref().filter(|_| is_missing) {
+        next = Some(next.map_or(again.monotonic_ns, |next| next.min(again.monotonic_ns)));
     }
     let workers = &state.workers;
     state.available.retain(|id| workers.get(id).is_some_and(|worker| worker.phase == WorkerPhase::Ready));

@@ -115,7 +115,7 @@ impl Story {
     }
 
     fn start_missing(&mut self) {
-        start_missing_workers(&mut self.state, &mut self.effects);
+        start_missing_workers(&mut self.state, &mut self.effects, self.now);
         for worker in std::mem::take(&mut self.effects.to_start) {
             on_worker_started(&mut self.state, worker, 100 + worker.0 as u32, self.now);
         }
@@ -526,6 +526,32 @@ fn workers_that_die_before_they_are_ready_are_replaced_a_few_times_only() {
     assert_eq!(story.finished(), ended([0, 1], "no_worker"), "nothing waits for what will not come");
     let reason = story.state.no_worker.clone().unwrap();
     assert_eq!(reason, "3 workers in a row did not get ready; the last one: was killed by SIGKILL (signal 9)");
+}
+
+#[test]
+fn a_worker_for_which_there_is_no_room_is_started_when_there_is() {
+    let mut story = Story::with_workers(1);
+    story.state.has_started = true;
+    story.exit(1);
+    story.submit(1);
+    story.effects.log.clear();
+    for _ in 0..10 {
+        start_missing_workers(&mut story.state, &mut story.effects, story.now);
+        assert_eq!(std::mem::take(&mut story.effects.to_start).len(), 1);
+        on_worker_start_failed(&mut story.state, &mut story.effects, "no space left", story.now);
+        start_missing_workers(&mut story.state, &mut story.effects, story.now);
+        assert_eq!(story.effects.to_start, [], "not at once");
+        let next = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+        story.now.monotonic_ns = next.expect("it is tried again");
+    }
+    assert_eq!(story.state.no_worker, None);
+    assert_eq!(story.effects.log.len(), 1, "it is said once: {:?}", story.effects.log);
+    story.effects.started.clear();
+    story.start_missing();
+    let [worker] = story.effects.started[..] else { panic!("one worker") };
+    story.ready(worker, None);
+    assert_eq!(story.state.start_again, None);
+    assert_eq!(story.schedule().len(), 1, "the task has waited");
 }
 
 #[test]

@@ -299,7 +299,7 @@ impl Server {
 
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
         let now = self.now();
-        reactor::start_missing_workers(&mut self.state, &mut self.world);
+        reactor::start_missing_workers(&mut self.state, &mut self.world, now);
         self.start_workers(now);
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut buffer = vec![0; READ_SIZE];
@@ -391,7 +391,7 @@ impl Server {
         {
             self.listens_again = None;
         }
-        reactor::start_missing_workers(&mut self.state, &mut self.world);
+        reactor::start_missing_workers(&mut self.state, &mut self.world, now);
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
         reactor::schedule(&mut self.state, &mut self.world, now);
@@ -405,7 +405,12 @@ impl Server {
             match self.world.spawn(worker) {
                 Ok(pid) => reactor::on_worker_started(&mut self.state, worker, pid, now),
                 Err(error) => {
-                    let reason = format!("could not be started: {error}");
+                    let mut reason = format!("could not be started: {error}");
+                    let mut cause = std::error::Error::source(&error);
+                    while let Some(error) = cause {
+                        reason.push_str(&format!(": {error}"));
+                        cause = error.source();
+                    }
                     reactor::on_worker_start_failed(&mut self.state, &mut self.world, &reason, now);
                 }
             }
@@ -766,6 +771,9 @@ impl Server {
         let mut warnings = Vec::new();
         if let Some(reason) = &self.state.no_worker {
             warnings.push(format!("no worker is started any more: {reason}"));
+        }
+        if let Some(again) = &self.state.start_again {
+            warnings.push(format!("a worker {}; it is tried again every second", again.reason));
         }
         if let Some(first) = hook_failures.first() {
             warnings.push(format!(

@@ -55,10 +55,21 @@ pub struct State {
     pub failed_starts: u32,
     /// Workers in a row that died soon after they were ready, without having run anything.
     pub brief_lives: u32,
+    /// While the system has no room for a further worker: why, and when it is asked again.
+    pub start_again: Option<StartAgain>,
     /// Why no worker is started any more.
     pub no_worker: Option<String>,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub is_stopping: bool,
+}
+
+/// A worker that could not be started, and shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartAgain {
+    /// What the system said.
+    pub reason: String,
+    /// When to try again, by the clock that never jumps.
+    pub monotonic_ns: u64,
 }
 
 /// A task that the head has accepted.
@@ -295,6 +306,7 @@ impl State {
             workers_lost: 0,
             next_worker: 1,
             failed_starts: 0,
+            start_again: None,
             brief_lives: 0,
             no_worker: None,
             is_stopping: false,
