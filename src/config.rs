@@ -6,6 +6,7 @@
 
 mod duration;
 mod file;
+mod sampling_ratio;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
+pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
 
 /// The environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
@@ -24,6 +26,8 @@ pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 /// The environment variable for [`Settings::tracing_startup_hook`].
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
+/// The environment variable for [`Settings::sampling_ratio`]. Hooks in Rust read it too, in every process of a session.
+pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
@@ -55,6 +59,8 @@ pub struct Overrides {
     pub tracing_required: Option<bool>,
     /// See [`Settings::hook_timeout`].
     pub hook_timeout: Option<Duration>,
+    /// See [`Settings::sampling_ratio`].
+    pub sampling_ratio: Option<SamplingRatio>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
 }
@@ -76,6 +82,8 @@ pub struct Settings {
     pub tracing_required: bool,
     /// How long a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
     pub hook_timeout: Duration,
+    /// The share of new traces that are sampled. By default all.
+    pub sampling_ratio: SamplingRatio,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
 }
@@ -178,6 +186,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             .or(weaker.tracing_startup_hook.filter(hook_is_said)),
         tracing_required: stronger.tracing_required.or(weaker.tracing_required).unwrap_or(false),
         hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
+        sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
     };
     // What the file says was checked where its line number was at hand.
@@ -214,6 +223,10 @@ mod tests {
         parse_file(Path::new("/etc/tracer/tracer.toml"), text).map_err(|error| error.to_string())
     }
 
+    fn ratio(number: f64) -> SamplingRatio {
+        SamplingRatio::try_from(number).expect("a ratio")
+    }
+
     #[test]
     fn without_anything_the_defaults_hold() {
         let settings = load(Overrides::default()).expect("the defaults are valid");
@@ -227,6 +240,7 @@ mod tests {
                 tracing_startup_hook: None,
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(10),
+                sampling_ratio: SamplingRatio::ALL,
                 module_path: Vec::new(),
             }
         );
@@ -244,6 +258,7 @@ startup_hook = "local_tmp_tracing:setup_tracing"
 required = true
 spans_dir = "spans"
 hook_timeout = "500ms"
+sampling_ratio = 0.25
 "#;
 
     #[test]
@@ -259,6 +274,7 @@ hook_timeout = "500ms"
                 tracing_startup_hook: Some("local_tmp_tracing:setup_tracing".into()),
                 tracing_required: true,
                 hook_timeout: Duration::from_millis(500),
+                sampling_ratio: ratio(0.25),
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
             }
         );
@@ -275,6 +291,7 @@ hook_timeout = "500ms"
             tracing_startup_hook: Some("otlp:setup".into()),
             tracing_required: Some(false),
             hook_timeout: Some(Duration::from_secs(2)),
+            sampling_ratio: Some(ratio(0.0)),
             module_path: Some(vec!["here".into()]),
         };
         assert_eq!(
@@ -287,6 +304,7 @@ hook_timeout = "500ms"
                 tracing_startup_hook: Some("otlp:setup".into()),
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(2),
+                sampling_ratio: ratio(0.0),
                 module_path: vec!["here".into()],
             }
         );
@@ -319,7 +337,7 @@ hook_timeout = "500ms"
             (
                 "[tracing]\nexporter = 'otlp'",
                 "/etc/tracer/tracer.toml:2: unknown key `tracing.exporter`; \
-                 known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`",
+                 known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`",
             ),
             (
                 "port = 1",
@@ -368,6 +386,14 @@ hook_timeout = "500ms"
             (
                 "[tracing]\nhook_timeout = 0",
                 "/etc/tracer/tracer.toml:2: `tracing.hook_timeout`: expected a duration above zero, found 0",
+            ),
+            (
+                "[tracing]\nsampling_ratio = 1.5",
+                "/etc/tracer/tracer.toml:2: `tracing.sampling_ratio`: expected a number from 0 to 1, found `1.5`",
+            ),
+            (
+                "[tracing]\nsampling_ratio = 'half'",
+                "/etc/tracer/tracer.toml:2: `tracing.sampling_ratio`: expected a number from 0 to 1, found a string",
             ),
             (
                 "[tracing]\nhook_timeout = true",

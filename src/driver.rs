@@ -26,7 +26,7 @@ use tracer_abi as abi;
 
 use crate::attempt_span::remote;
 use crate::fault;
-use crate::hook::{ActiveSpan, Attribute, HookError, Recorder, SpanRequest, now_unix_nano, run_hook};
+use crate::hook::{ActiveSpan, Attribute, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook};
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
@@ -315,7 +315,8 @@ impl Driver {
         // Without a spool the spans are recorded all the same; they only do not survive this process.
         let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let limit = Duration::from_millis(hook.timeout_ms);
-        let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &self.welcome.spans_dir, spool);
+        let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
+        let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, own, spool);
         *of_process = run.recorder;
         self.tracing.recorder = run.recorder;
         run.failure

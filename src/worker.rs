@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hook::{HookError, Recorder, SearchPath, run_hook};
+use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, run_hook};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
 use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
@@ -115,7 +115,8 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, worker: WorkerId)
 fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
     let Some(hook) = &welcome.hook else { return (None, None) };
     let limit = Duration::from_millis(hook.timeout_ms);
-    let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, &welcome.spans_dir, Some(spool));
+    let own = OwnSettings { spans_dir: &welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
+    let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, own, Some(spool));
     if let Some(failure) = &run.failure {
         eprintln!("tracer: {failure}");
     }

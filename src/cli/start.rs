@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::hooks::HookReport;
 use super::modules::split_paths;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config::{self, Overrides, Settings, parse_duration};
+use crate::config::{self, Overrides, SamplingRatio, Settings, parse_duration};
 use crate::count::Count;
 use crate::exit;
 use crate::head::guard;
@@ -50,6 +50,9 @@ pub(super) struct Args {
     /// How long the hook may take [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
     hook_timeout: Option<Duration>,
+    /// The share of new traces that are sampled, 0 to 1; a hook's own sampler and OTEL_TRACES_SAMPLER come first [default: 1]
+    #[arg(long, value_name = "RATIO", env = config::SAMPLING_RATIO_VARIABLE)]
+    tracing_sampling_ratio: Option<SamplingRatio>,
     /// Where span files are written [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -83,6 +86,7 @@ pub(super) fn run(args: Args) -> CommandResult {
         tracing_startup_hook: args.tracing_startup_hook,
         tracing_required: args.tracing_required,
         hook_timeout: args.hook_timeout,
+        sampling_ratio: args.tracing_sampling_ratio,
         module_path: split_paths(args.module_path.as_ref()),
     })
     .map_err(|error| CommandError::new(exit::USAGE, error))?;
@@ -110,6 +114,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
             library: None,
             timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
             is_required: settings.tracing_required,
+            sampling_ratio: settings.sampling_ratio,
         }),
         hook_description: String::new(),
     };
@@ -133,6 +138,7 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
         .arg(&hook.import_string)
         .env(config::MODULE_PATH_VARIABLE, module_path)
         .env(config::SPANS_DIR_VARIABLE, &settings.spans_dir)
+        .env(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string())
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -348,7 +354,9 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
-            fields.push(("  tracing", format!("{}, {place}\n{}", hook.import_string, settings.hook_description)));
+            let sampling = hook.sampling_ratio.line();
+            let text = format!("{}, {place}\n{}{sampling}", hook.import_string, settings.hook_description);
+            fields.push(("  tracing", text));
         }
         None => fields
             .push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),

@@ -28,7 +28,8 @@ fn render(status: &StatusReport) -> String {
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
-            format!("{}, {place}\n{}", hook.import_string, hook.description)
+            let sampling = hook.sampling_ratio.line();
+            format!("{}, {place}\n{}{sampling}", hook.import_string, hook.description)
         }
     };
     let workers = &status.workers;

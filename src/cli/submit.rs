@@ -199,8 +199,14 @@ fn hex(bytes: &[u8]) -> String {
 /// Runs the session's hook here, and takes the trace of the shell over.
 fn start_tracing(driver: &mut Driver) {
     // The hook writes where the head's processes write, whatever the environment of this one says.
+    let welcome = driver.welcome();
     // SAFETY: this process has one thread yet.
-    unsafe { std::env::set_var(config::SPANS_DIR_VARIABLE, &driver.welcome().spans_dir) };
+    unsafe { std::env::set_var(config::SPANS_DIR_VARIABLE, &welcome.spans_dir) };
+    // And new traces are sampled as the head was told.
+    if let Some(hook) = &welcome.hook {
+        // SAFETY: as above.
+        unsafe { std::env::set_var(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string()) };
+    }
     if let Some(failure) = driver.start_tracing() {
         report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
     }

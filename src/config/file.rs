@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Overrides, check_hook_timeout, check_num_workers, parse_duration};
+use super::{Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_num_workers, parse_duration};
 use crate::suggestion;
 
 const TOP_KEYS: &[&str] = &["block", "num_workers", "temp_dir", "module_path", "tracing"];
-const TRACING_KEYS: &[&str] = &["startup_hook", "required", "spans_dir", "hook_timeout"];
+const TRACING_KEYS: &[&str] = &["startup_hook", "required", "spans_dir", "hook_timeout", "sampling_ratio"];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +79,7 @@ impl Reader<'_> {
                     file.hook_timeout =
                         Some(check_hook_timeout(timeout).map_err(|reason| self.invalid(key, &reason, value))?);
                 }
+                "sampling_ratio" => file.sampling_ratio = Some(self.ratio("tracing.sampling_ratio", value)?),
                 unknown => return Err(self.unknown_key("tracing.", unknown, key.span().start)),
             }
         }
@@ -98,6 +99,15 @@ impl Reader<'_> {
         check_num_workers(number).map_err(|reason| self.invalid(key, &reason, value))
     }
 
+    fn ratio(&self, key: &str, value: &Value<'_>) -> Result<SamplingRatio, FileError> {
+        let text = match value.get_ref() {
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+            DeValue::Float(number) => number.as_str(),
+            _ => return Err(self.wrong_type(key, "a number from 0 to 1", value)),
+        };
+        text.parse().map_err(|error: SamplingRatioError| self.invalid(key, &error.to_string(), value))
+    }
+
     fn string<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, FileError> {
         value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a string", value))
     }
@@ -114,10 +124,10 @@ impl Reader<'_> {
     }
 
     fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
-        let (known, elsewhere, place) = if table.is_empty() {
-            (TOP_KEYS, TRACING_KEYS, "in the table `[tracing]`")
+        let (known, elsewhere, place): (&[&str], &[&str], _) = if table.is_empty() {
+            (&TOP_KEYS, &TRACING_KEYS, "in the table `[tracing]`")
         } else {
-            (TRACING_KEYS, TOP_KEYS, "at the top of the file, above every table")
+            (&TRACING_KEYS, &TOP_KEYS, "at the top of the file, above every table")
         };
         let mut message = format!("unknown key `{table}{key}`");
         if elsewhere.contains(&key) {

@@ -16,6 +16,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::reactor::WorkerExit;
+use crate::config::SamplingRatio;
 use crate::spool::{ClaimRing, Story};
 use crate::task::{SignalName, WorkerId};
 
@@ -25,6 +26,7 @@ pub(super) struct WorkerCommand<'a> {
     pub(super) session_dir: &'a Path,
     pub(super) worker: WorkerId,
     pub(super) spans_dir: &'a Path,
+    pub(super) sampling_ratio: SamplingRatio,
 }
 
 /// A worker process, from its start until it is reaped.
@@ -56,6 +58,7 @@ impl WorkerProcess {
             .arg(command.worker.to_string())
             .arg(std::process::id().to_string())
             .env(crate::config::SPANS_DIR_VARIABLE, command.spans_dir)
+            .env(crate::config::SAMPLING_RATIO_VARIABLE, command.sampling_ratio.to_string())
             // So that a task that calls tracer reaches its own head.
             .env(crate::config::TEMP_DIR_VARIABLE, command.temp_dir)
             // What the head was started in is not the context of the tasks.

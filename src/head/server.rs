@@ -801,6 +801,7 @@ impl Server {
                 import_string: hook.import_string.clone(),
                 library: hook.library.clone(),
                 description: settings.hook_description.clone(),
+                sampling_ratio: hook.sampling_ratio,
                 failed_workers: hook_failures,
             }),
             workers: WorkerCounts {

@@ -188,6 +188,7 @@ impl World {
             session_dir: &self.session_dir,
             worker,
             spans_dir: &self.settings.spans_dir,
+            sampling_ratio: self.settings.hook.as_ref().map(|hook| hook.sampling_ratio).unwrap_or_default(),
         };
         let mut process = WorkerProcess::spawn(&command)?;
         let pid = process.pid();

@@ -1,7 +1,8 @@
 //! Tracer's own tracing: for processes whose hook failed, so that their spans are in the span file all the same.
 //!
-//! It is a table like a hook's, and the recorder wraps it like a hook's. Ids are random; the parent's sampling decision is
-//! followed and a root is sampled; limits and samplers from the environment are not applied.
+//! It is a table like a hook's, and the recorder wraps it like a hook's. Ids are random; sampling is what `OTEL_TRACES_SAMPLER`
+//! says, else parent-based with the configured ratio, as in processes whose hook works; limits from the environment are
+//! not applied.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -13,11 +14,64 @@ use tracer_span_file::{ResourceJson, Rotation, SpanDirError, SpanFile};
 
 use super::module::read_sized;
 use super::recorder::now_unix_nano;
+use crate::config::SamplingRatio;
 use crate::spool::record::{EventRecord, LinkRecord, SpanRecord, own_attribute, slice};
+
+/// How tracer traces by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnSettings<'a> {
+    /// The folder of the span files.
+    pub spans_dir: &'a Path,
+    /// The share of new traces that are sampled, unless `OTEL_TRACES_SAMPLER` says otherwise.
+    pub sampling_ratio: SamplingRatio,
+}
+
+/// Decides as the sampler of the same name in the OpenTelemetry SDK, so that a process whose hook failed samples the
+/// traces that the others sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct OwnSampler {
+    follows_parent: bool,
+    ratio: f64,
+}
+
+impl OwnSampler {
+    fn from_env(ratio: SamplingRatio) -> OwnSampler {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let name = variable("OTEL_TRACES_SAMPLER");
+        OwnSampler::new(name.as_deref(), variable("OTEL_TRACES_SAMPLER_ARG").as_deref(), ratio)
+    }
+
+    fn new(name: Option<&str>, argument: Option<&str>, configured: SamplingRatio) -> OwnSampler {
+        // What is no ratio is taken as 1, as the specification says.
+        let argument = || argument.and_then(|text| text.parse::<SamplingRatio>().ok()).unwrap_or_default().get();
+        let (follows_parent, ratio) = match name {
+            None => (true, configured.get()),
+            Some("always_on") => (false, 1.0),
+            Some("always_off") => (false, 0.0),
+            Some("traceidratio") => (false, argument()),
+            Some("parentbased_always_off") => (true, 0.0),
+            Some("parentbased_traceidratio") => (true, argument()),
+            // `parentbased_always_on`, and what the SDK does not know either.
+            Some(_) => (true, 1.0),
+        };
+        OwnSampler { follows_parent, ratio }
+    }
+
+    fn samples(self, trace_id: [u8; 16], parent_flags: Option<u8>) -> bool {
+        if let (true, Some(flags)) = (self.follows_parent, parent_flags) {
+            return flags & SAMPLED != 0;
+        }
+        let (_, low) = trace_id.split_at(8);
+        let low = u64::from_be_bytes(low.try_into().expect("the other half of 16 bytes"));
+        // As many bits as the SDK compares. The product is within the range of the integer.
+        self.ratio >= 1.0 || low >> 1 < (self.ratio * (1_u64 << 63) as f64) as u64
+    }
+}
 
 /// The state behind the table.
 pub struct OwnTracing {
     resource: ResourceJson,
+    sampler: OwnSampler,
     output: Mutex<Output>,
 }
 
@@ -35,8 +89,8 @@ const RANDOM: u8 = 2;
 
 impl OwnTracing {
     /// Makes a table that writes to `<spans_dir>/<pid>.json`. It lives as long as the process.
-    pub fn table(spans_dir: &Path) -> Result<*const abi::Tracing, SpanDirError> {
-        let file = SpanFile::try_new(spans_dir, std::process::id(), Rotation::default())?;
+    pub fn table(settings: OwnSettings<'_>) -> Result<*const abi::Tracing, SpanDirError> {
+        let file = SpanFile::try_new(settings.spans_dir, std::process::id(), Rotation::default())?;
         let description: &'static str = format!("{}, written by tracer itself", file.path().display()).leak();
         let pid = i64::from(std::process::id());
         let instance = random::<16>().map(|byte| format!("{byte:02x}")).concat();
@@ -53,6 +107,7 @@ impl OwnTracing {
         let owned: Vec<_> = resource.iter().filter_map(|attribute| unsafe { own_attribute(attribute) }).collect();
         let own = Box::leak(Box::new(OwnTracing {
             resource: crate::spool::record::resource_json(&owned),
+            sampler: OwnSampler::from_env(settings.sampling_ratio),
             output: Mutex::new(Output { file, lines: Vec::new() }),
         }));
         Ok(Box::leak(Box::new(abi::Tracing {
@@ -139,7 +194,13 @@ unsafe extern "C" fn span_start(
     let parent = unsafe { start.parent.as_ref() }.filter(|parent| parent.trace_id != [0; 16]);
     started.trace_id = parent.map_or_else(random, |parent| parent.trace_id);
     started.span_id = random();
-    started.trace_flags = parent.map_or(SAMPLED | RANDOM, |parent| parent.trace_flags & (SAMPLED | RANDOM));
+    // SAFETY: the tracing lives as long as the process.
+    let sampler = unsafe { &*tracer.own }.sampler;
+    let is_sampled = sampler.samples(started.trace_id, parent.map(|parent| parent.trace_flags));
+    started.trace_flags = parent.map_or(RANDOM, |parent| parent.trace_flags & RANDOM);
+    if is_sampled {
+        started.trace_flags |= SAMPLED;
+    }
     started.has_trace_state = 0;
     started.is_recording = started.trace_flags & SAMPLED;
     if started.is_recording == 0 {
@@ -287,4 +348,54 @@ unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u
 unsafe extern "C" fn flush(data: *mut c_void, _timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
     // SAFETY: see above the functions of the table.
     unsafe { commit(data, error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceContextExt, TraceFlags, TraceId, TraceState};
+    use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample};
+
+    use super::*;
+
+    #[test]
+    fn a_trace_is_sampled_exactly_if_the_opentelemetry_sdk_samples_it() {
+        for (name, argument, configured, sdk) in [
+            (None, None, 0.5, parent_based(Sampler::TraceIdRatioBased(0.5))),
+            (None, Some("0.1"), 1.0, parent_based(Sampler::AlwaysOn)),
+            (Some("always_on"), None, 0.5, Sampler::AlwaysOn),
+            (Some("always_off"), None, 0.5, Sampler::AlwaysOff),
+            (Some("traceidratio"), Some("0.25"), 0.5, Sampler::TraceIdRatioBased(0.25)),
+            (Some("traceidratio"), Some("a quarter"), 0.5, Sampler::TraceIdRatioBased(1.0)),
+            (Some("parentbased_always_on"), None, 0.0, parent_based(Sampler::AlwaysOn)),
+            (Some("parentbased_always_off"), None, 1.0, parent_based(Sampler::AlwaysOff)),
+            (Some("parentbased_traceidratio"), Some("0.75"), 0.0, parent_based(Sampler::TraceIdRatioBased(0.75))),
+            (Some("xray"), None, 0.0, parent_based(Sampler::AlwaysOn)),
+        ] {
+            let own = OwnSampler::new(name, argument, SamplingRatio::try_from(configured).expect("a ratio"));
+            for number in 0..2000 {
+                let trace_id = random::<16>();
+                let parent_flags = [None, Some(0), Some(1)][number % 3];
+                let parent = parent_flags.map(|flags| {
+                    let (trace_id, span_id) = (TraceId::from_bytes(trace_id), SpanId::from(1));
+                    let flags = TraceFlags::new(flags);
+                    let context = SpanContext::new(trace_id, span_id, flags, true, TraceState::NONE);
+                    opentelemetry::Context::new().with_remote_span_context(context)
+                });
+                let result = sdk.should_sample(
+                    parent.as_ref(),
+                    TraceId::from_bytes(trace_id),
+                    "span",
+                    &SpanKind::Internal,
+                    &[],
+                    &[],
+                );
+                let expected = result.decision == SamplingDecision::RecordAndSample;
+                assert_eq!(own.samples(trace_id, parent_flags), expected, "{own:?} {trace_id:?} {parent_flags:?}");
+            }
+        }
+    }
+
+    fn parent_based(root: Sampler) -> Sampler {
+        Sampler::ParentBased(Box::new(root))
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracer_abi as abi;
 
 use super::module::text;
-use super::{HookError, ImportString, Located, Module, OwnTracing, Recorder, SearchPath};
+use super::{HookError, ImportString, Located, Module, OwnSettings, OwnTracing, Recorder, SearchPath};
 use crate::spool::Spool;
 
 /// What running a hook gave.
@@ -24,12 +24,12 @@ struct Table(*const abi::Tracing);
 // SAFETY: the table may be used from any thread by contract and lives as long as the process.
 unsafe impl Send for Table {}
 
-/// Runs a hook in this process and wraps what it returns. When it fails, tracer writes the spans to `spans_dir` itself.
+/// Runs a hook in this process and wraps what it returns. When it fails, tracer writes the spans itself, as `own` says.
 pub fn run_hook(
     import_string: &str,
     library: Option<&Path>,
     limit: Duration,
-    spans_dir: &Path,
+    own: OwnSettings<'_>,
     spool: Option<&'static Spool>,
 ) -> HookRun {
     match set_up(import_string, library, limit) {
@@ -39,7 +39,7 @@ pub fn run_hook(
             HookRun { recorder: Some(recorder), failure: None }
         }
         Err(failure) => {
-            let own = OwnTracing::table(spans_dir).ok();
+            let own = OwnTracing::table(own).ok();
             // SAFETY: tracer's own table is made for it.
             let recorder = own.map(|table| unsafe { Recorder::install(table, spool) });
             HookRun { recorder, failure: Some(failure) }

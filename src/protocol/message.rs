@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::PROTOCOL_VERSION;
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
+use crate::config::SamplingRatio;
 use crate::task::{JobId, Outcome, TaskId, WorkerId};
 
 /// Frame kinds. From clients they are below 32, from the head above.
@@ -137,6 +138,8 @@ pub struct HookChoice {
     pub timeout_ms: u64,
     /// Whether a process may go on when its hook fails.
     pub is_required: bool,
+    /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
+    pub sampling_ratio: SamplingRatio,
 }
 
 /// A request that is answered by a [`Reply`] with the same number.
@@ -236,6 +239,8 @@ pub struct HookReport {
     pub library: Option<PathBuf>,
     /// What the hook does with spans, as it said when `tracer start` tried it out.
     pub description: String,
+    /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
+    pub sampling_ratio: SamplingRatio,
     /// Workers in which the hook failed; tracer writes their spans itself.
     pub failed_workers: Vec<HookFailure>,
 }

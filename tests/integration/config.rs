@@ -105,6 +105,7 @@ fn variables_that_are_set_to_nothing_are_not_set() {
         "TRACER_MODULE_PATH",
         "TRACER_NUM_WORKERS",
         "TRACER_TRACING_REQUIRED",
+        "TRACER_TRACING_SAMPLING_RATIO",
         "TRACER_TRACING_STARTUP_HOOK",
     ] {
         start.env(name, "");
@@ -123,7 +124,8 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
         ("num_worker = 2\n", "tracer.toml:1: unknown key `num_worker`\n(hint: did you mean `num_workers`?)"),
         (
             "\n[tracing]\nhook = 'a:b'\n",
-            "tracer.toml:3: unknown key `tracing.hook`; known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`",
+            "tracer.toml:3: unknown key `tracing.hook`; known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`, \
+             `sampling_ratio`",
         ),
         ("num_workers = 'two'\n", "tracer.toml:1: `num_workers`: expected an integer, found a string"),
         ("num_workers = 0\n", "tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),
@@ -142,13 +144,15 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
 #[test]
 fn values_that_make_no_sense_are_refused_before_anything_starts() {
     let cluster = Cluster::builder().build();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--num-workers", "0"], "error: `--num-workers`: expected a number from 1 to 1024, found 0\n"),
         (&["--num-workers", "1025"], "error: `--num-workers`: expected a number from 1 to 1024, found 1025\n"),
         (&["--num-workers", "two"], "error: invalid value 'two' for '--num-workers <N>': "),
         (&["--num-workers=-1"], "error: invalid value '-1' for '--num-workers <N>': "),
         (&["--hook-timeout", "0"], "error: `--hook-timeout`: expected a duration above zero, found 0\n"),
         (&["--hook-timeout", "soon"], "expected a duration such as `500ms`, `10s` or `2m`, found `soon`\n"),
+        (&["--tracing-sampling-ratio", "1.5"], "expected a number from 0 to 1, found `1.5`\n"),
+        (&["--tracing-sampling-ratio", "half"], "expected a number from 0 to 1, found `half`\n"),
         (&["--tracing-required=maybe"], "error: invalid value 'maybe' for '--tracing-required"),
         (&["--num-worker", "2"], "error: unexpected argument '--num-worker' found\n"),
     ];
@@ -157,9 +161,12 @@ fn values_that_make_no_sense_are_refused_before_anything_starts() {
         start.args(arguments);
         cluster.run(start).status(2).stdout("").stderr_contains(message);
     }
-    for (name, value) in
-        [("TRACER_NUM_WORKERS", "two"), ("TRACER_HOOK_TIMEOUT", "0"), ("TRACER_TRACING_REQUIRED", "maybe")]
-    {
+    for (name, value) in [
+        ("TRACER_NUM_WORKERS", "two"),
+        ("TRACER_HOOK_TIMEOUT", "0"),
+        ("TRACER_TRACING_REQUIRED", "maybe"),
+        ("TRACER_TRACING_SAMPLING_RATIO", "-1"),
+    ] {
         let mut start = cluster.command(&["start", "--head"]);
         start.env(name, value);
         cluster.run(start).status(2).stdout("");

@@ -11,6 +11,7 @@ mod leftovers;
 mod modules;
 mod output;
 mod reports;
+mod sampling;
 mod security;
 mod seen_means_recorded;
 mod spans;
