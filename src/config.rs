@@ -12,6 +12,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::propagation::Propagators;
+
 pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
 pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
@@ -26,6 +28,10 @@ pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 /// The environment variable for [`Settings::tracing_startup_hook`].
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
+/// The environment variable for [`Settings::tracing_enabled`].
+pub const TRACING_ENABLED_VARIABLE: &str = "TRACER_TRACING_ENABLED";
+/// The environment variable for [`Settings::propagators`]: names separated by commas.
+pub const PROPAGATORS_VARIABLE: &str = "TRACER_TRACING_PROPAGATORS";
 /// The environment variable for [`Settings::sampling_ratio`]. Hooks in Rust read it too, in every process of a session.
 pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
@@ -53,6 +59,8 @@ pub struct Overrides {
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
     pub spans_dir: Option<PathBuf>,
+    /// See [`Settings::tracing_enabled`].
+    pub tracing_enabled: Option<bool>,
     /// See [`Settings::tracing_startup_hook`].
     pub tracing_startup_hook: Option<String>,
     /// See [`Settings::tracing_required`].
@@ -61,6 +69,8 @@ pub struct Overrides {
     pub hook_timeout: Option<Duration>,
     /// See [`Settings::sampling_ratio`].
     pub sampling_ratio: Option<SamplingRatio>,
+    /// See [`Settings::propagators`].
+    pub propagators: Option<Propagators>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
 }
@@ -76,6 +86,8 @@ pub struct Settings {
     pub temp_dir: PathBuf,
     /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
     pub spans_dir: PathBuf,
+    /// Whether anything is traced; false is stronger than any hook.
+    pub tracing_enabled: bool,
     /// The hook that sets up tracing, as `module:attribute`; `None` for no tracing.
     pub tracing_startup_hook: Option<String>,
     /// Whether a worker whose hook fails must not run tasks.
@@ -84,6 +96,8 @@ pub struct Settings {
     pub hook_timeout: Duration,
     /// The share of new traces that are sampled. By default all.
     pub sampling_ratio: SamplingRatio,
+    /// What submissions take from their environment, and what commands get in theirs. By default all.
+    pub propagators: Propagators,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
 }
@@ -180,6 +194,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         },
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
+        tracing_enabled: stronger.tracing_enabled.or(weaker.tracing_enabled).unwrap_or(true),
         tracing_startup_hook: stronger
             .tracing_startup_hook
             .filter(hook_is_said)
@@ -187,6 +202,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         tracing_required: stronger.tracing_required.or(weaker.tracing_required).unwrap_or(false),
         hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
+        propagators: stronger.propagators.or(weaker.propagators).unwrap_or_default(),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
     };
     // What the file says was checked where its line number was at hand.
@@ -237,10 +253,12 @@ mod tests {
                 num_workers: default_num_workers(),
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
+                tracing_enabled: true,
                 tracing_startup_hook: None,
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(10),
                 sampling_ratio: SamplingRatio::ALL,
+                propagators: Propagators::default(),
                 module_path: Vec::new(),
             }
         );
@@ -254,11 +272,13 @@ temp_dir = "/var/tmp/tracer"
 module_path = ["/opt/modules", "modules"]
 
 [tracing]
+enabled = false
 startup_hook = "local_tmp_tracing:setup_tracing"
 required = true
 spans_dir = "spans"
 hook_timeout = "500ms"
 sampling_ratio = 0.25
+propagators = ["baggage"]
 "#;
 
     #[test]
@@ -271,10 +291,12 @@ sampling_ratio = 0.25
                 num_workers: 3,
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
+                tracing_enabled: false,
                 tracing_startup_hook: Some("local_tmp_tracing:setup_tracing".into()),
                 tracing_required: true,
                 hook_timeout: Duration::from_millis(500),
                 sampling_ratio: ratio(0.25),
+                propagators: Propagators { trace_context: false, baggage: true },
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
             }
         );
@@ -288,10 +310,12 @@ sampling_ratio = 0.25
             num_workers: Some(8),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
+            tracing_enabled: Some(true),
             tracing_startup_hook: Some("otlp:setup".into()),
             tracing_required: Some(false),
             hook_timeout: Some(Duration::from_secs(2)),
             sampling_ratio: Some(ratio(0.0)),
+            propagators: Some(Propagators::NONE),
             module_path: Some(vec!["here".into()]),
         };
         assert_eq!(
@@ -301,10 +325,12 @@ sampling_ratio = 0.25
                 num_workers: 8,
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
+                tracing_enabled: true,
                 tracing_startup_hook: Some("otlp:setup".into()),
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(2),
                 sampling_ratio: ratio(0.0),
+                propagators: Propagators::NONE,
                 module_path: vec!["here".into()],
             }
         );
@@ -337,7 +363,7 @@ sampling_ratio = 0.25
             (
                 "[tracing]\nexporter = 'otlp'",
                 "/etc/tracer/tracer.toml:2: unknown key `tracing.exporter`; \
-                 known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`",
+                 known are `enabled`, `startup_hook`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`",
             ),
             (
                 "port = 1",
@@ -396,6 +422,23 @@ sampling_ratio = 0.25
                 "/etc/tracer/tracer.toml:2: `tracing.sampling_ratio`: expected a number from 0 to 1, found a string",
             ),
             (
+                "[tracing]\nenabled = 'off'",
+                "/etc/tracer/tracer.toml:2: `tracing.enabled`: expected a boolean, found a string",
+            ),
+            (
+                "[tracing]\npropagators = ['b3']",
+                "/etc/tracer/tracer.toml:2: `tracing.propagators`: \
+                 expected `tracecontext`, `baggage`, both or `none`, found `b3`",
+            ),
+            (
+                "[tracing]\npropagators = ['none', 'baggage']",
+                "/etc/tracer/tracer.toml:2: `tracing.propagators`: expected `none` alone, found another name beside it",
+            ),
+            (
+                "[tracing]\npropagators = true",
+                "/etc/tracer/tracer.toml:2: `tracing.propagators`: expected an array of strings, found a boolean",
+            ),
+            (
                 "[tracing]\nhook_timeout = true",
                 "/etc/tracer/tracer.toml:2: `tracing.hook_timeout`: \
                  expected a duration such as `500ms`, `10s` or `2m`, found a boolean",
@@ -420,6 +463,22 @@ sampling_ratio = 0.25
         {
             let file = parse(&format!("[tracing]\nhook_timeout = {value}")).expect(value);
             assert_eq!(file.hook_timeout, Some(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn propagators_in_a_file_are_an_array_or_a_text() {
+        for (value, expected) in [
+            ("'none'", "none"),
+            ("'baggage,tracecontext'", "tracecontext,baggage"),
+            ("['tracecontext']", "tracecontext"),
+        ] {
+            let file = parse(&format!("[tracing]\npropagators = {value}")).expect(value);
+            assert_eq!(
+                file.propagators.map(|propagators| propagators.to_string()).as_deref(),
+                Some(expected),
+                "{value}"
+            );
         }
     }
 

@@ -8,6 +8,7 @@
 //! "Environment Variables as Context Propagation Carriers".
 
 mod baggage;
+mod propagators;
 mod trace_parent;
 mod trace_state;
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use baggage::{
     BAGGAGE_BYTES_LIMIT, BAGGAGE_MEMBERS_LIMIT, Baggage, BaggageEntry, BaggageError, BaggageMemberError,
 };
+pub use propagators::{Propagators, PropagatorsError};
 pub use trace_parent::{FLAG_RANDOM, FLAG_SAMPLED, TraceParent, TraceParentError};
 pub use trace_state::{TRACE_STATE_CHARACTERS_LIMIT, TRACE_STATE_MEMBERS_LIMIT, TraceState, TraceStateError};
 

@@ -48,7 +48,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
 
     let results = Arc::new(Results::new(stream.try_clone().map_err(WorkerError::Io)?, recorder));
     let search = SearchPath { module_path: welcome.module_path };
-    let mut attempts = Attempts::new(spool, recorder, search, worker, welcome.node_id);
+    let mut attempts = Attempts::new(spool, recorder, search, worker, welcome.node_id, welcome.propagators);
     let outcome = take_leases(&mut stream, &mut inbox, &mut attempts, &results);
     if let Some(recorder) = recorder
         && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)

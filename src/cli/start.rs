@@ -19,6 +19,7 @@ use crate::head::guard;
 use crate::head::process::describe_exit;
 use crate::head::server::{self, HeadEnd, HeadSettings, Started};
 use crate::hook::{HookCheck, HookError, ImportString, now_unix_nano};
+use crate::propagation::Propagators;
 use crate::protocol::HookChoice;
 use crate::session::{Session, SessionError, find_head};
 
@@ -41,6 +42,9 @@ pub(super) struct Args {
     /// How many workers to run [default: the cpus]
     #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
     num_workers: Option<u32>,
+    /// Whether to trace at all; false is stronger than any hook [default: true]
+    #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    tracing_enabled: Option<bool>,
     /// The hook that sets up tracing in every process, as `module:attribute`
     #[arg(long, value_name = "MODULE:ATTRIBUTE", env = config::TRACING_STARTUP_HOOK_VARIABLE)]
     tracing_startup_hook: Option<String>,
@@ -53,6 +57,9 @@ pub(super) struct Args {
     /// The share of new traces that are sampled, 0 to 1; a hook's own sampler and OTEL_TRACES_SAMPLER come first [default: 1]
     #[arg(long, value_name = "RATIO", env = config::SAMPLING_RATIO_VARIABLE)]
     tracing_sampling_ratio: Option<SamplingRatio>,
+    /// What submissions take from their environment and commands get in theirs: tracecontext, baggage or none, separated by commas [default: tracecontext,baggage]
+    #[arg(long, value_name = "NAMES", env = config::PROPAGATORS_VARIABLE)]
+    tracing_propagators: Option<Propagators>,
     /// Where span files are written [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -83,10 +90,12 @@ pub(super) fn run(args: Args) -> CommandResult {
         num_workers: args.num_workers,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
+        tracing_enabled: args.tracing_enabled,
         tracing_startup_hook: args.tracing_startup_hook,
         tracing_required: args.tracing_required,
         hook_timeout: args.hook_timeout,
         sampling_ratio: args.tracing_sampling_ratio,
+        propagators: args.tracing_propagators,
         module_path: split_paths(args.module_path.as_ref()),
     })
     .map_err(|error| CommandError::new(exit::USAGE, error))?;
@@ -109,7 +118,9 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         temp_dir: absolute(settings.temp_dir),
         spans_dir: absolute(settings.spans_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),
-        hook: settings.tracing_startup_hook.map(|import_string| HookChoice {
+        is_switched_off: !settings.tracing_enabled,
+        propagators: settings.propagators,
+        hook: settings.tracing_startup_hook.filter(|_| settings.tracing_enabled).map(|import_string| HookChoice {
             import_string,
             library: None,
             timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
@@ -358,6 +369,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
             let text = format!("{}, {place}\n{}{sampling}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));
         }
+        None if settings.is_switched_off => fields.push(("  tracing", "switched off".into())),
         None => fields
             .push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),
     }

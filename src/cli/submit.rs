@@ -210,7 +210,8 @@ fn start_tracing(driver: &mut Driver) {
     if let Some(failure) = driver.start_tracing() {
         report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
     }
-    let (carrier, rejections) = Carrier::from_env(|name| std::env::var_os(name));
+    let propagators = driver.welcome().propagators;
+    let (carrier, rejections) = Carrier::from_env(|name| propagators.lookup(name, |name| std::env::var_os(name)));
     for rejection in rejections {
         report::warning(&rejection.to_string());
     }

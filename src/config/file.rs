@@ -9,10 +9,12 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_num_workers, parse_duration};
+use crate::propagation::Propagators;
 use crate::suggestion;
 
 const TOP_KEYS: &[&str] = &["block", "num_workers", "temp_dir", "module_path", "tracing"];
-const TRACING_KEYS: &[&str] = &["startup_hook", "required", "spans_dir", "hook_timeout", "sampling_ratio"];
+const TRACING_KEYS: &[&str] =
+    &["enabled", "startup_hook", "required", "spans_dir", "hook_timeout", "sampling_ratio", "propagators"];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ impl Reader<'_> {
                 "startup_hook" => {
                     file.tracing_startup_hook = Some(self.string("tracing.startup_hook", value)?.to_string());
                 }
+                "enabled" => file.tracing_enabled = Some(self.boolean("tracing.enabled", value)?),
                 "required" => file.tracing_required = Some(self.boolean("tracing.required", value)?),
                 "spans_dir" => file.spans_dir = Some(self.path("tracing.spans_dir", value)?),
                 "hook_timeout" => {
@@ -80,6 +83,7 @@ impl Reader<'_> {
                         Some(check_hook_timeout(timeout).map_err(|reason| self.invalid(key, &reason, value))?);
                 }
                 "sampling_ratio" => file.sampling_ratio = Some(self.ratio("tracing.sampling_ratio", value)?),
+                "propagators" => file.propagators = Some(self.propagators("tracing.propagators", value)?),
                 unknown => return Err(self.unknown_key("tracing.", unknown, key.span().start)),
             }
         }
@@ -97,6 +101,22 @@ impl Reader<'_> {
         let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
         let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(far_out);
         check_num_workers(number).map_err(|reason| self.invalid(key, &reason, value))
+    }
+
+    fn propagators(&self, key: &str, value: &Value<'_>) -> Result<Propagators, FileError> {
+        let read = if let Some(text) = value.get_ref().as_str() {
+            text.parse()
+        } else {
+            let array = value.get_ref().as_array();
+            let array = array.ok_or_else(|| self.wrong_type(key, "an array of strings", value))?;
+            let names = array.iter().map(|name| self.string(key, name)).collect::<Result<Vec<_>, _>>()?;
+            Propagators::from_names(names)
+        };
+        read.map_err(|error| self.invalid(key, &error.to_string(), value))
+    }
+
+    fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool, FileError> {
+        value.get_ref().as_bool().ok_or_else(|| self.wrong_type(key, "a boolean", value))
     }
 
     fn ratio(&self, key: &str, value: &Value<'_>) -> Result<SamplingRatio, FileError> {

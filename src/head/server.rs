@@ -26,6 +26,7 @@ use super::state::{DriverId, Now, Progress, State, WorkerPhase};
 use super::world::{Source, World};
 use crate::count::Count;
 use crate::hook::now_unix_nano;
+use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
@@ -48,6 +49,10 @@ pub(crate) struct HeadSettings {
     pub(crate) spans_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
     pub(crate) module_path: Vec<PathBuf>,
+    /// Whether tracing is off because the settings say so, and not for want of a hook.
+    pub(crate) is_switched_off: bool,
+    /// What submissions take from their environment, and what commands get in theirs.
+    pub(crate) propagators: Propagators,
     /// The hook that every process runs, tried out already; none for no tracing.
     pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
@@ -578,6 +583,7 @@ impl Server {
             spans_dir: settings.spans_dir.clone(),
             module_path: settings.module_path.clone(),
             hook: settings.hook.clone(),
+            propagators: settings.propagators,
         };
         put_value(&mut frames, kind::WELCOME, &welcome);
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })

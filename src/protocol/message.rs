@@ -8,6 +8,7 @@ use super::PROTOCOL_VERSION;
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
 use crate::config::SamplingRatio;
+use crate::propagation::Propagators;
 use crate::task::{JobId, Outcome, TaskId, WorkerId};
 
 /// Frame kinds. From clients they are below 32, from the head above.
@@ -125,6 +126,8 @@ pub struct Welcome {
     pub module_path: Vec<PathBuf>,
     /// The hook to run; none when the session is not traced.
     pub hook: Option<HookChoice>,
+    /// What submissions take from their environment, and what commands get in theirs.
+    pub propagators: Propagators,
 }
 
 /// The hook that every process of the session runs.

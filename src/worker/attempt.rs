@@ -13,7 +13,7 @@ use crate::hook::{
     ActiveSpan, Attribute, LoadedTask, Module, Recorder, SearchPath, SpanRequest, TaskContext, now_unix_nano,
 };
 use crate::names;
-use crate::propagation::{Carrier, TraceContext, TraceParent};
+use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
 use crate::protocol::{AttemptResult, Lease};
 use crate::spool::Spool;
@@ -26,6 +26,8 @@ pub(super) struct Attempts {
     search: SearchPath,
     worker: WorkerId,
     node_id: String,
+    /// What commands get in their environment.
+    propagators: Propagators,
     /// Asking for it takes a system call each time.
     pid: u32,
     names: SpanNameTable,
@@ -50,6 +52,7 @@ impl Attempts {
         search: SearchPath,
         worker: WorkerId,
         node_id: String,
+        propagators: Propagators,
     ) -> Attempts {
         Attempts {
             spool,
@@ -57,6 +60,7 @@ impl Attempts {
             search,
             worker,
             node_id,
+            propagators,
             pid: std::process::id(),
             names: SpanNameTable::new(names::REMOTE_WORKER_SUFFIX),
             modules: HashMap::new(),
@@ -101,10 +105,10 @@ impl Attempts {
                 (outcome, None, None)
             }
             TaskSpec::Command(spec) => {
-                let carrier = Carrier {
+                let carrier = self.propagators.pass_on(Carrier {
                     trace_context: span.as_ref().map(|span| span.context().clone()).or(parent),
                     baggage: envelope.baggage.into(),
-                };
+                });
                 let run = command::run(spec, &carrier, envelope.run_limit, self.spool);
                 (run.outcome, Some(run.usage), run.exit_code)
             }

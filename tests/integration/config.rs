@@ -104,6 +104,8 @@ fn variables_that_are_set_to_nothing_are_not_set() {
         "TRACER_HOOK_TIMEOUT",
         "TRACER_MODULE_PATH",
         "TRACER_NUM_WORKERS",
+        "TRACER_TRACING_ENABLED",
+        "TRACER_TRACING_PROPAGATORS",
         "TRACER_TRACING_REQUIRED",
         "TRACER_TRACING_SAMPLING_RATIO",
         "TRACER_TRACING_STARTUP_HOOK",
@@ -124,8 +126,8 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
         ("num_worker = 2\n", "tracer.toml:1: unknown key `num_worker`\n(hint: did you mean `num_workers`?)"),
         (
             "\n[tracing]\nhook = 'a:b'\n",
-            "tracer.toml:3: unknown key `tracing.hook`; known are `startup_hook`, `required`, `spans_dir`, `hook_timeout`, \
-             `sampling_ratio`",
+            "tracer.toml:3: unknown key `tracing.hook`; known are `enabled`, `startup_hook`, `required`, `spans_dir`, \
+             `hook_timeout`, `sampling_ratio`, `propagators`",
         ),
         ("num_workers = 'two'\n", "tracer.toml:1: `num_workers`: expected an integer, found a string"),
         ("num_workers = 0\n", "tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),
@@ -144,7 +146,7 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
 #[test]
 fn values_that_make_no_sense_are_refused_before_anything_starts() {
     let cluster = Cluster::builder().build();
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--num-workers", "0"], "error: `--num-workers`: expected a number from 1 to 1024, found 0\n"),
         (&["--num-workers", "1025"], "error: `--num-workers`: expected a number from 1 to 1024, found 1025\n"),
         (&["--num-workers", "two"], "error: invalid value 'two' for '--num-workers <N>': "),
@@ -153,6 +155,9 @@ fn values_that_make_no_sense_are_refused_before_anything_starts() {
         (&["--hook-timeout", "soon"], "expected a duration such as `500ms`, `10s` or `2m`, found `soon`\n"),
         (&["--tracing-sampling-ratio", "1.5"], "expected a number from 0 to 1, found `1.5`\n"),
         (&["--tracing-sampling-ratio", "half"], "expected a number from 0 to 1, found `half`\n"),
+        (&["--tracing-propagators=b3"], "expected `tracecontext`, `baggage`, both or `none`, found `b3`\n"),
+        (&["--tracing-propagators=none,baggage"], "expected `none` alone, found another name beside it\n"),
+        (&["--tracing-enabled=maybe"], "error: invalid value 'maybe' for '--tracing-enabled"),
         (&["--tracing-required=maybe"], "error: invalid value 'maybe' for '--tracing-required"),
         (&["--num-worker", "2"], "error: unexpected argument '--num-worker' found\n"),
     ];
@@ -186,4 +191,80 @@ fn a_hook_that_cannot_be_used_is_refused_before_anything_starts() {
         .status(4)
         .stderr_contains("has no hook `setup_tracin`; it has `setup_tracing`\nDid you mean `setup_tracing`?\n");
     assert!(!cluster.temp_dir().exists(), "nothing was begun");
+}
+
+#[test]
+fn tracing_can_be_switched_off_whatever_the_hook() {
+    let cluster = Cluster::builder().build();
+    std::fs::write(cluster.file("tracer.toml"), "[tracing]\nenabled = false\nstartup_hook = 'bad_hooks:panics'\n")
+        .expect("the folder is ours");
+    let start = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let mut start = cluster.command(&["start", "--head", "--num-workers=1"]);
+        start.args(arguments).envs(environment.iter().copied());
+        let run = cluster.run(start);
+        if run.stderr_text().contains("panicked") {
+            return (run.stderr_text(), "hook ran".into());
+        }
+        let hook = cluster.status()["hook"].to_string();
+        cluster.submit("traced_tasks:nested", &[]).success();
+        cluster.stop().success();
+        (run.stderr_text(), hook)
+    };
+    let hook = ["--tracing-startup-hook", "bad_hooks:panics"];
+    for (arguments, environment) in [
+        (&["--config", "tracer.toml"][..], &[][..]),
+        (&hook, &[("TRACER_TRACING_ENABLED", "false")]),
+        (&["--tracing-enabled=false", hook[0], hook[1]], &[("TRACER_TRACING_ENABLED", "true")]),
+    ] {
+        let (stderr, hook) = start(arguments, environment);
+        assert!(stderr.contains("  tracing  switched off\n"), "{arguments:?}: {stderr}");
+        assert_eq!(hook, "null", "{arguments:?}");
+    }
+    assert_eq!(cluster.spans().len(), 0);
+    // And on again, by what is stronger.
+    let (_, hook) = start(&["--config", "tracer.toml", "--tracing-enabled"], &[]);
+    assert_eq!(hook, "hook ran");
+}
+
+#[test]
+fn only_what_the_propagators_name_comes_in_and_goes_out() {
+    const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    for hook in [Some(HOOK), None] {
+        for (names, takes_trace, takes_baggage) in [
+            ("tracecontext,baggage", true, true),
+            ("tracecontext", true, false),
+            ("baggage", false, true),
+            ("none", false, false),
+        ] {
+            let mut builder = Cluster::builder().env("TRACER_TRACING_PROPAGATORS", names);
+            if let Some(hook) = hook {
+                builder = builder.hook(hook);
+            }
+            let cluster = builder.start();
+            let with_context = |arguments: &[&str]| {
+                let mut submit = cluster.command(&["submit"]);
+                submit
+                    .args(arguments)
+                    .env("TRACEPARENT", format!("00-{TRACE_ID}-00f067aa0ba902b7-01"))
+                    .env("TRACESTATE", "vendor=1")
+                    .env("BAGGAGE", "key=value");
+                let run = cluster.run(submit).success();
+                assert!(!run.stderr_text().contains("ignored"), "{names}: {}", run.stderr_text());
+                run.stdout_text()
+            };
+            let task = with_context(&["task", "traced_tasks:baggage"]);
+            assert_eq!(task, if takes_baggage { "{\"key\":\"value\"}\n" } else { "{}\n" }, "{names}, {hook:?}");
+            let environment = with_context(&["command", "--", "env"]);
+            let value = |name: &str| environment.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            assert_eq!(value("TRACEPARENT").is_some(), takes_trace, "{names}, {hook:?}: {environment}");
+            assert!(value("TRACEPARENT").is_none_or(|value| value.contains(TRACE_ID)), "{names}: {environment}");
+            assert_eq!(value("TRACESTATE"), takes_trace.then_some("vendor=1"), "{names}, {hook:?}: {environment}");
+            assert_eq!(value("BAGGAGE"), takes_baggage.then_some("key=value"), "{names}, {hook:?}: {environment}");
+            cluster.stop().success();
+            // Inside of the session the traces are whole all the same.
+            let spans = cluster.spans();
+            spans.assert_whole(if takes_trace { &["0x00f067aa0ba902b7"] } else { &[] });
+            assert_eq!(spans.len(), if hook.is_some() { 6 } else { 0 }, "{names}: {}", spans.describe());
+        }
+    }
 }
