@@ -28,6 +28,8 @@ pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 /// The environment variable for [`Settings::tracing_startup_hook`].
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
+/// The environment variable for [`Settings::tracing_exporter`].
+pub const TRACING_EXPORTER_VARIABLE: &str = "TRACER_TRACING_EXPORTER_IMPORT_PATH";
 /// The environment variable for [`Settings::tracing_enabled`].
 pub const TRACING_ENABLED_VARIABLE: &str = "TRACER_TRACING_ENABLED";
 /// The environment variable for [`Settings::propagators`]: names separated by commas.
@@ -63,6 +65,8 @@ pub struct Overrides {
     pub tracing_enabled: Option<bool>,
     /// See [`Settings::tracing_startup_hook`].
     pub tracing_startup_hook: Option<String>,
+    /// See [`Settings::tracing_exporter`].
+    pub tracing_exporter: Option<String>,
     /// See [`Settings::tracing_required`].
     pub tracing_required: Option<bool>,
     /// See [`Settings::hook_timeout`].
@@ -90,6 +94,9 @@ pub struct Settings {
     pub tracing_enabled: bool,
     /// The hook that sets up tracing, as `module:attribute`; `None` for no tracing.
     pub tracing_startup_hook: Option<String>,
+    /// The exporter around whose span processors tracing is set up, as `module:attribute`. There is this or a hook, not both: of
+    /// the two, the one that is said with more strength.
+    pub tracing_exporter: Option<String>,
     /// Whether a worker whose hook fails must not run tasks.
     pub tracing_required: bool,
     /// How long a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
@@ -181,7 +188,10 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         let is_said = |path: &PathBuf| !path.as_os_str().is_empty();
         stronger.filter(is_said).or(weaker.filter(is_said)).unwrap_or_else(default)
     };
-    let hook_is_said = |hook: &String| !hook.is_empty();
+    let (tracing_startup_hook, tracing_exporter) = match one_hook(&stronger)? {
+        (None, None) => one_hook(&weaker)?,
+        said => said,
+    };
     let folders = |folders: Option<Vec<PathBuf>>| {
         let folders = folders?.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect::<Vec<_>>();
         (!folders.is_empty()).then_some(folders)
@@ -195,10 +205,8 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
         tracing_enabled: stronger.tracing_enabled.or(weaker.tracing_enabled).unwrap_or(true),
-        tracing_startup_hook: stronger
-            .tracing_startup_hook
-            .filter(hook_is_said)
-            .or(weaker.tracing_startup_hook.filter(hook_is_said)),
+        tracing_startup_hook,
+        tracing_exporter,
         tracing_required: stronger.tracing_required.or(weaker.tracing_required).unwrap_or(false),
         hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
@@ -210,6 +218,23 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         .map_err(|reason| Error::Invalid { flag: "--num-workers", reason })?;
     check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
     Ok(settings)
+}
+
+/// The startup hook and the exporter of one source, of which it may say one.
+fn one_hook(source: &Overrides) -> Result<(Option<String>, Option<String>), Error> {
+    let is_said = |name: &String| !name.is_empty();
+    let hook = source.tracing_startup_hook.clone().filter(is_said);
+    let exporter = source.tracing_exporter.clone().filter(is_said);
+    if let (Some(hook), Some(exporter)) = (&hook, &exporter) {
+        return Err(Error::Invalid {
+            flag: "--tracing-exporter",
+            reason: format!(
+                "expected an exporter or a startup hook, found both: `{exporter}` and `{hook}`\n\
+                 (hint: an exporter says where spans go, a startup hook says everything; name one of them)"
+            ),
+        });
+    }
+    Ok((hook, exporter))
 }
 
 fn default_num_workers() -> u32 {
@@ -255,6 +280,7 @@ mod tests {
                 spans_dir: "/tmp/spans".into(),
                 tracing_enabled: true,
                 tracing_startup_hook: None,
+                tracing_exporter: None,
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(10),
                 sampling_ratio: SamplingRatio::ALL,
@@ -293,6 +319,7 @@ propagators = ["baggage"]
                 spans_dir: "/etc/tracer/spans".into(),
                 tracing_enabled: false,
                 tracing_startup_hook: Some("local_tmp_tracing:setup_tracing".into()),
+                tracing_exporter: None,
                 tracing_required: true,
                 hook_timeout: Duration::from_millis(500),
                 sampling_ratio: ratio(0.25),
@@ -311,7 +338,8 @@ propagators = ["baggage"]
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
-            tracing_startup_hook: Some("otlp:setup".into()),
+            tracing_startup_hook: None,
+            tracing_exporter: Some("otlp:exporter".into()),
             tracing_required: Some(false),
             hook_timeout: Some(Duration::from_secs(2)),
             sampling_ratio: Some(ratio(0.0)),
@@ -326,7 +354,8 @@ propagators = ["baggage"]
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
                 tracing_enabled: true,
-                tracing_startup_hook: Some("otlp:setup".into()),
+                tracing_startup_hook: None,
+                tracing_exporter: Some("otlp:exporter".into()),
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(2),
                 sampling_ratio: ratio(0.0),
@@ -361,9 +390,9 @@ propagators = ["baggage"]
                 "/etc/tracer/tracer.toml:3: unknown key `tracing.startup-hook`\n(hint: did you mean `startup_hook`?)",
             ),
             (
-                "[tracing]\nexporter = 'otlp'",
-                "/etc/tracer/tracer.toml:2: unknown key `tracing.exporter`; \
-                 known are `enabled`, `startup_hook`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`",
+                "[tracing]\nport = 1",
+                "/etc/tracer/tracer.toml:2: unknown key `tracing.port`; \
+                 known are `enabled`, `startup_hook`, `exporter`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`",
             ),
             (
                 "port = 1",
@@ -480,6 +509,23 @@ propagators = ["baggage"]
                 "{value}"
             );
         }
+    }
+
+    #[test]
+    fn there_is_one_hook_or_one_exporter() {
+        let both = Overrides {
+            tracing_startup_hook: Some("a:b".into()),
+            tracing_exporter: Some("c:d".into()),
+            ..Overrides::default()
+        };
+        let message = "expected an exporter or a startup hook, found both: `c:d` and `a:b`";
+        let error = load(both.clone()).expect_err("both are said").to_string();
+        assert!(error.starts_with(&format!("`--tracing-exporter`: {message}\n(hint: ")), "{error}");
+        // What is weaker does not matter when what is stronger has said one.
+        let hook = Overrides { tracing_exporter: None, ..both.clone() };
+        assert_eq!(merge(hook, both).expect("one is said").tracing_exporter, None);
+        let error = parse("[tracing]\nstartup_hook = 'a:b'\nexporter = 'c:d'").expect_err("both are said");
+        assert!(error.starts_with(&format!("/etc/tracer/tracer.toml:1: `tracing`: {message}\n(hint: ")), "{error}");
     }
 
     #[test]

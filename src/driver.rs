@@ -316,7 +316,7 @@ impl Driver {
         let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let limit = Duration::from_millis(hook.timeout_ms);
         let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
-        let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, own, spool);
+        let run = run_hook(&hook.import_string, hook.contract, hook.library.as_deref(), limit, own, spool);
         *of_process = run.recorder;
         self.tracing.recorder = run.recorder;
         run.failure

@@ -22,6 +22,7 @@
 //! Only [`module`](self) opens shared libraries, and only this part of tracer and the crates under `hooks` touch the ABI.
 
 mod builtin;
+mod contract;
 mod error;
 mod import;
 mod module;
@@ -32,6 +33,7 @@ mod setup;
 mod task;
 
 pub use builtin::names as builtin_names;
+pub use contract::HookContract;
 pub use error::{HookError, ModuleError};
 pub use import::ImportString;
 pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};

@@ -116,7 +116,7 @@ fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static 
     let Some(hook) = &welcome.hook else { return (None, None) };
     let limit = Duration::from_millis(hook.timeout_ms);
     let own = OwnSettings { spans_dir: &welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
-    let run = run_hook(&hook.import_string, hook.library.as_deref(), limit, own, Some(spool));
+    let run = run_hook(&hook.import_string, hook.contract, hook.library.as_deref(), limit, own, Some(spool));
     if let Some(failure) = &run.failure {
         eprintln!("tracer: {failure}");
     }

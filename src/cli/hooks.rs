@@ -8,7 +8,7 @@ use super::modules::SearchArgs;
 use super::{CommandResult, Format, FormatArgs, report};
 use crate::config::parse_duration;
 use crate::exit;
-use crate::hook::{HookCheck, check_hook};
+use crate::hook::{HookCheck, HookContract, check_hook};
 
 /// Try tracing hooks out
 #[derive(clap::Args)]
@@ -26,6 +26,9 @@ enum What {
         /// The hook, as `module:attribute`
         #[arg(value_name = "MODULE:ATTRIBUTE")]
         hook: String,
+        /// What it must be [default: either]
+        #[arg(long = "as", value_name = "CONTRACT", value_parser = ["startup-hook", "exporter"])]
+        wanted: Option<String>,
         /// How long it may take
         #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
         hook_timeout: Duration,
@@ -37,9 +40,13 @@ enum What {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let What::Check { hook, hook_timeout, search, format } = &args.what;
+    let What::Check { hook, wanted, hook_timeout, search, format } = &args.what;
     report::keep_data_alone()?;
-    let error = match check_hook(&search.search_path(), hook, *hook_timeout) {
+    let wanted = wanted.as_deref().map(|name| match name {
+        "exporter" => HookContract::Exporter,
+        _ => HookContract::Startup,
+    });
+    let error = match check_hook(&search.search_path(), hook, wanted, *hook_timeout) {
         Ok(check) => {
             report::value(format.format, &HookReport::Works(check), |report| render(hook, report));
             return Ok(exit::OK);
@@ -75,6 +82,7 @@ fn render(hook: &str, report: &HookReport) -> String {
     let library = check.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
     report::fields(&[
         ("hook", format!("{hook} works")),
+        ("is", format!("{} ({})", check.contract, check.contract.flag())),
         ("library", library),
         ("built by", check.producer.clone()),
         ("does", check.description.clone()),

@@ -7,7 +7,7 @@ use super::modules::SearchArgs;
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::count::{Count, Elapsed};
 use crate::exit;
-use crate::hook::{Module, ModuleDescription, now_unix_nano};
+use crate::hook::{HookContract, Module, ModuleDescription, now_unix_nano};
 use crate::protocol::{Query, Reply, TaskList, TaskReport, WorkerReport};
 
 /// List tasks, workers, modules or hooks
@@ -159,6 +159,7 @@ fn place(module: &ModuleDescription) -> String {
 #[derive(serde::Serialize)]
 struct HookRow {
     hook: String,
+    contract: HookContract,
     summary: String,
     library: Option<std::path::PathBuf>,
 }
@@ -170,6 +171,7 @@ fn hooks(search: &SearchArgs) -> Vec<HookRow> {
             let library = module.library;
             module.hooks.into_iter().map(move |hook| HookRow {
                 hook: format!("{}:{}", module.name, hook.name),
+                contract: hook.contract,
                 summary: hook.doc.lines().next().unwrap_or_default().to_owned(),
                 library: library.clone(),
             })
@@ -178,5 +180,6 @@ fn hooks(search: &SearchArgs) -> Vec<HookRow> {
 }
 
 fn render_hooks(hooks: &[HookRow]) -> String {
-    report::table(["HOOK", "WHAT IT DOES"], hooks.iter().map(|hook| [hook.hook.clone(), hook.summary.clone()]))
+    let row = |hook: &HookRow| [hook.hook.clone(), hook.contract.to_string(), hook.summary.clone()];
+    report::table(["HOOK", "IS A", "WHAT IT DOES"], hooks.iter().map(row))
 }

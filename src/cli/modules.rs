@@ -69,7 +69,7 @@ fn render(module: &ModuleDescription) -> String {
         text.push_str(&format!("\n{}\n{}", signature(task), indented(&task.doc)));
     }
     for hook in &module.hooks {
-        text.push_str(&format!("\nhook {}:{}\n{}", module.name, hook.name, indented(&hook.doc)));
+        text.push_str(&format!("\n{} {}:{}\n{}", hook.contract, module.name, hook.name, indented(&hook.doc)));
     }
     text
 }

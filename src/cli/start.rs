@@ -18,7 +18,7 @@ use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
 use crate::head::server::{self, HeadEnd, HeadSettings, Started};
-use crate::hook::{HookCheck, HookError, ImportString, now_unix_nano};
+use crate::hook::{HookCheck, HookContract, HookError, ImportString, now_unix_nano};
 use crate::propagation::Propagators;
 use crate::protocol::HookChoice;
 use crate::session::{Session, SessionError, find_head};
@@ -48,6 +48,9 @@ pub(super) struct Args {
     /// The hook that sets up tracing in every process, as `module:attribute`
     #[arg(long, value_name = "MODULE:ATTRIBUTE", env = config::TRACING_STARTUP_HOOK_VARIABLE)]
     tracing_startup_hook: Option<String>,
+    /// The exporter that says where spans go, as `module:attribute`; instead of a startup hook
+    #[arg(long, value_name = "MODULE:ATTRIBUTE", env = config::TRACING_EXPORTER_VARIABLE)]
+    tracing_exporter: Option<String>,
     /// Do not run tasks in a worker whose hook fails
     #[arg(long, env = "TRACER_TRACING_REQUIRED", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_required: Option<bool>,
@@ -92,6 +95,7 @@ pub(super) fn run(args: Args) -> CommandResult {
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
         tracing_startup_hook: args.tracing_startup_hook,
+        tracing_exporter: args.tracing_exporter,
         tracing_required: args.tracing_required,
         hook_timeout: args.hook_timeout,
         sampling_ratio: args.tracing_sampling_ratio,
@@ -113,6 +117,8 @@ pub(super) fn run(args: Args) -> CommandResult {
 fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     // What the user gave is relative to this folder, not to where a process that reads it may be.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let startup_hook = settings.tracing_startup_hook.map(|name| (HookContract::Startup, name));
+    let named = startup_hook.or(settings.tracing_exporter.map(|name| (HookContract::Exporter, name)));
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         temp_dir: absolute(settings.temp_dir),
@@ -120,8 +126,9 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         module_path: settings.module_path.into_iter().map(absolute).collect(),
         is_switched_off: !settings.tracing_enabled,
         propagators: settings.propagators,
-        hook: settings.tracing_startup_hook.filter(|_| settings.tracing_enabled).map(|import_string| HookChoice {
+        hook: named.filter(|_| settings.tracing_enabled).map(|(contract, import_string)| HookChoice {
             import_string,
+            contract,
             library: None,
             timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
             is_required: settings.tracing_required,
@@ -142,11 +149,14 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
 /// Loads the hook once in a process of its own, so that one that crashes or hangs cannot hurt.
 fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, CommandError> {
     let limit = Duration::from_millis(hook.timeout_ms);
+    let contract = match hook.contract {
+        HookContract::Startup => "startup-hook",
+        HookContract::Exporter => "exporter",
+    };
     let module_path = std::env::join_paths(&settings.module_path).unwrap_or_default();
     let mut child = Command::new(std::env::current_exe()?)
         .args(["hooks", "check", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
-        .arg("--")
-        .arg(&hook.import_string)
+        .args(["--as", contract, "--", &hook.import_string])
         .env(config::MODULE_PATH_VARIABLE, module_path)
         .env(config::SPANS_DIR_VARIABLE, &settings.spans_dir)
         .env(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string())

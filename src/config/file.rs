@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_num_workers, parse_duration};
+use super::{
+    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_num_workers, one_hook,
+    parse_duration,
+};
 use crate::propagation::Propagators;
 use crate::suggestion;
 
 const TOP_KEYS: &[&str] = &["block", "num_workers", "temp_dir", "module_path", "tracing"];
 const TRACING_KEYS: &[&str] =
-    &["enabled", "startup_hook", "required", "spans_dir", "hook_timeout", "sampling_ratio", "propagators"];
+    &["enabled", "startup_hook", "exporter", "required", "spans_dir", "hook_timeout", "sampling_ratio", "propagators"];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,7 @@ impl Reader<'_> {
                 "startup_hook" => {
                     file.tracing_startup_hook = Some(self.string("tracing.startup_hook", value)?.to_string());
                 }
+                "exporter" => file.tracing_exporter = Some(self.string("tracing.exporter", value)?.to_string()),
                 "enabled" => file.tracing_enabled = Some(self.boolean("tracing.enabled", value)?),
                 "required" => file.tracing_required = Some(self.boolean("tracing.required", value)?),
                 "spans_dir" => file.spans_dir = Some(self.path("tracing.spans_dir", value)?),
@@ -87,11 +91,10 @@ impl Reader<'_> {
                 unknown => return Err(self.unknown_key("tracing.", unknown, key.span().start)),
             }
         }
-        Ok(())
-    }
-
-    fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool, FileError> {
-        value.get_ref().as_bool().ok_or_else(|| self.wrong_type(key, "a boolean", value))
+        match one_hook(file) {
+            Err(Error::Invalid { reason, .. }) => Err(self.invalid("tracing", &reason, value)),
+            _ => Ok(()),
+        }
     }
 
     fn num_workers(&self, value: &Value<'_>) -> Result<u32, FileError> {

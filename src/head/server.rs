@@ -805,6 +805,7 @@ impl Server {
             uptime_ns: now.monotonic_ns,
             hook: settings.hook.as_ref().map(|hook| HookReport {
                 import_string: hook.import_string.clone(),
+                contract: hook.contract,
                 library: hook.library.clone(),
                 description: settings.hook_description.clone(),
                 sampling_ratio: hook.sampling_ratio,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tracer_abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL};
 
+use super::HookContract;
 use crate::count::Elapsed;
 use crate::suggestion::nearest;
 
@@ -179,6 +180,15 @@ pub enum HookError {
     },
     /// Its module cannot be used.
     Module(ModuleError),
+    /// It keeps another contract than the one it was named for.
+    OtherContract {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What it is.
+        contract: HookContract,
+    },
     /// The hook returned an error.
     Failed {
         /// The hook, as `module:attribute`.
@@ -223,6 +233,19 @@ impl fmt::Display for HookError {
                 f.write_str("\n(hint: for example `local_tmp_tracing:setup_tracing`)")
             }
             HookError::Module(error) => error.fmt(f),
+            HookError::OtherContract { hook, place, contract } => {
+                f.write_str(&match contract {
+                    HookContract::Exporter => {
+                        format!("`{hook}` ({place}) is an exporter, which returns span processors, and no startup hook")
+                    }
+                    HookContract::Startup => {
+                        format!(
+                            "`{hook}` ({place}) is a startup hook, which sets up all of the tracing, and no exporter"
+                        )
+                    }
+                })?;
+                write!(f, "\n(hint: name it with {})", contract.flag())
+            }
             HookError::Failed { hook, place, reason } => {
                 write!(f, "hook `{hook}` ({place}) returned an error: {reason}")
             }

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::error::Error;
 use std::mem::{MaybeUninit, offset_of};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tracer_abi as abi;
 
 use super::recorder::Recorder;
-use super::{Located, ModuleError, SearchPath, builtin};
+use super::{HookContract, Located, ModuleError, SearchPath, builtin};
 use crate::spool::record::slice;
 
 /// A module that has passed every step. It stays loaded as long as the process lives.
@@ -52,6 +53,8 @@ pub struct HookDescription {
     pub name: String,
     /// Its documentation; empty for none.
     pub doc: String,
+    /// What it promises.
+    pub contract: HookContract,
 }
 
 /// What a module says of a task.
@@ -127,7 +130,7 @@ impl Module {
     }
 
     /// The hook of that name.
-    pub(super) fn hook(&self, attribute: &str) -> Result<&'static abi::Hook, ModuleError> {
+    pub(super) fn hook(&self, attribute: &str) -> Result<Record<abi::Hook>, ModuleError> {
         let hooks = self.hooks();
         hooks.iter().find(|hook| text(hook.name) == attribute).copied().ok_or_else(|| ModuleError::NoSuchHook {
             module: self.name.into(),
@@ -138,7 +141,7 @@ impl Module {
     }
 
     /// The task of that name.
-    pub(super) fn task(&self, function: &str) -> Result<&'static abi::Task, ModuleError> {
+    pub(super) fn task(&self, function: &str) -> Result<Record<abi::Task>, ModuleError> {
         let tasks = self.tasks();
         tasks.iter().find(|task| text(task.name) == function).copied().ok_or_else(|| ModuleError::NoSuchTask {
             module: self.name.into(),
@@ -191,18 +194,22 @@ impl Module {
             hooks: self
                 .hooks()
                 .iter()
-                .map(|hook| HookDescription { name: text(hook.name), doc: text(hook.doc) })
+                .map(|hook| HookDescription {
+                    name: text(hook.name),
+                    doc: text(hook.doc),
+                    contract: HookContract::of(hook),
+                })
                 .collect(),
             tasks: self.tasks().iter().map(|task| describe_task(task)).collect(),
         }
     }
 
-    fn hooks(&self) -> Vec<&'static abi::Hook> {
+    fn hooks(&self) -> Vec<Record<abi::Hook>> {
         // SAFETY: the record passed the staircase, so the pointers are what the ABI says, and live for ever.
         unsafe { slice(self.record.hooks, self.record.hook_count) }.iter().map(|&hook| keep(hook)).collect()
     }
 
-    fn tasks(&self) -> Vec<&'static abi::Task> {
+    fn tasks(&self) -> Vec<Record<abi::Task>> {
         // SAFETY: as in `hooks`.
         unsafe { slice(self.record.tasks, self.record.task_count) }.iter().map(|&task| keep(task)).collect()
     }
@@ -279,16 +286,55 @@ fn check_record(record: *const abi::Module, path: PathBuf) -> Result<&'static ab
     Ok(Box::leak(Box::new(copy)))
 }
 
-/// A sized record for as long as the process lives: itself when it is as large as ours, else a copy filled up with zeroes.
-fn keep<T>(record: *const T) -> &'static T {
+/// A sized record of a module, for as long as the process lives.
+#[derive(Debug)]
+pub(super) struct Record<T: 'static> {
+    /// All fields that this host knows: the record itself, or a copy filled up with zeroes when its writer knew fewer.
+    fields: &'static T,
+    /// The record where the module has it, which its own functions are handed: there may be more behind it.
+    original: *const T,
+}
+
+impl<T> Clone for Record<T> {
+    fn clone(&self) -> Record<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Record<T> {}
+
+// SAFETY: a module's records live as long as the process and do not change.
+unsafe impl<T: Sync> Send for Record<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Record<T> {}
+
+impl<T> Deref for Record<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.fields
+    }
+}
+
+impl<T> Record<T> {
+    /// What the functions of the record are handed.
+    pub(super) fn original(self) -> *const T {
+        self.original
+    }
+}
+
+/// Reads as much of a record as this host knows.
+fn keep<T>(record: *const T) -> Record<T> {
     // SAFETY: every sized record begins with its size.
     let size = unsafe { record.cast::<usize>().read() };
-    if size >= size_of::<T>() {
+    let fields = if size >= size_of::<T>() {
         // SAFETY: records of a module live as long as the process.
-        return unsafe { &*record };
-    }
-    // SAFETY: as above.
-    Box::leak(Box::new(unsafe { read_prefix(record, size) }))
+        unsafe { &*record }
+    } else {
+        // SAFETY: as above.
+        Box::leak(Box::new(unsafe { read_prefix(record, size) }))
+    };
+    Record { fields, original: record }
 }
 
 /// Reads a record that begins with its size, filling up with zeroes what its writer did not know.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tracer_abi as abi;
 
-use super::module::text;
-use super::{HookError, ImportString, Located, Module, OwnSettings, OwnTracing, Recorder, SearchPath};
+use super::module::{Record, text};
+use super::{HookContract, HookError, ImportString, Located, Module, OwnSettings, OwnTracing, Recorder, SearchPath};
 use crate::spool::Spool;
 
 /// What running a hook gave.
@@ -27,12 +27,13 @@ unsafe impl Send for Table {}
 /// Runs a hook in this process and wraps what it returns. When it fails, tracer writes the spans itself, as `own` says.
 pub fn run_hook(
     import_string: &str,
+    contract: HookContract,
     library: Option<&Path>,
     limit: Duration,
     own: OwnSettings<'_>,
     spool: Option<&'static Spool>,
 ) -> HookRun {
-    match set_up(import_string, library, limit) {
+    match set_up(import_string, contract, library, limit) {
         Ok(table) => {
             // SAFETY: a table that a hook returned keeps the contract of the ABI.
             let recorder = unsafe { Recorder::install(table.0, spool) };
@@ -52,37 +53,73 @@ pub fn run_hook(
 pub struct HookCheck {
     /// Where the module is; none for a built-in one.
     pub library: Option<std::path::PathBuf>,
+    /// What it promises.
+    pub contract: HookContract,
     /// Who built it.
     pub producer: String,
     /// What it does with spans.
     pub description: String,
 }
 
-/// Loads a hook and runs it in this process, to find out whether it works.
-pub fn check_hook(search: &SearchPath, import_string: &str, limit: Duration) -> Result<HookCheck, HookError> {
+/// Loads a hook and runs it in this process, to find out whether it works and keeps the contract that is wanted, if any.
+pub fn check_hook(
+    search: &SearchPath,
+    import_string: &str,
+    wanted: Option<HookContract>,
+    limit: Duration,
+) -> Result<HookCheck, HookError> {
     let import: ImportString = import_string.parse()?;
     let module = Module::load(search, &import.module)?;
-    let table = call_hook(module, import, limit)?;
+    let hook = hook_of(&module, &import, wanted)?;
+    let contract = HookContract::of(&hook);
+    let table = call_hook(module, hook, &import, limit)?;
     // SAFETY: a table that a hook returned begins with its size and lives as long as the process.
     let table = unsafe { super::module::read_sized(table.0) };
     Ok(HookCheck {
         library: module.path().map(Into::into),
+        contract,
         producer: module.describe().producer,
         description: text(table.description),
     })
 }
 
-fn set_up(import_string: &str, library: Option<&Path>, limit: Duration) -> Result<Table, HookError> {
+fn set_up(
+    import_string: &str,
+    contract: HookContract,
+    library: Option<&Path>,
+    limit: Duration,
+) -> Result<Table, HookError> {
     let import: ImportString = import_string.parse()?;
     let located =
         library.map_or_else(|| Located::BuiltIn(import.module.clone()), |path| Located::Library(path.to_path_buf()));
     let module = Module::load_at(&import.module, located)?;
-    call_hook(module, import, limit)
+    let hook = hook_of(&module, &import, Some(contract))?;
+    call_hook(module, hook, &import, limit)
+}
+
+/// The hook, if it keeps the contract that is wanted; none means that any will do.
+fn hook_of(
+    module: &Module,
+    import: &ImportString,
+    wanted: Option<HookContract>,
+) -> Result<Record<abi::Hook>, HookError> {
+    let hook = module.hook(&import.attribute)?;
+    let contract = HookContract::of(&hook);
+    match wanted {
+        Some(wanted) if wanted != contract => {
+            Err(HookError::OtherContract { hook: import.to_string(), place: module.place(), contract })
+        }
+        _ => Ok(hook),
+    }
 }
 
 /// Calls the hook on a thread of its own, so that one that never returns can be told from a slow one.
-fn call_hook(module: Module, import: ImportString, limit: Duration) -> Result<Table, HookError> {
-    let hook = module.hook(&import.attribute)?;
+fn call_hook(
+    module: Module,
+    hook: Record<abi::Hook>,
+    import: &ImportString,
+    limit: Duration,
+) -> Result<Table, HookError> {
     let (place, name) = (module.place(), import.to_string());
     let (sender, receiver) = mpsc::sync_channel(1);
     let called = std::thread::Builder::new().name("tracing-hook".into()).spawn({
@@ -98,14 +135,14 @@ fn call_hook(module: Module, import: ImportString, limit: Duration) -> Result<Ta
     }
 }
 
-fn call(hook: &abi::Hook, place: &str, name: &str) -> Result<Table, HookError> {
+fn call(hook: Record<abi::Hook>, place: &str, name: &str) -> Result<Table, HookError> {
     let failed = |reason: String| HookError::Failed { hook: name.into(), place: place.into(), reason };
     let Some(on_setup) = hook.on_setup else { return Err(failed("it has no function to call".into())) };
     let mut table = std::ptr::null();
     let mut reason = [0; 4096];
     let mut error = abi::TextBuffer::new(&mut reason);
     // SAFETY: the module passed the staircase; everything is lent for the call.
-    let status = unsafe { on_setup(hook, &mut table, &mut error) };
+    let status = unsafe { on_setup(hook.original(), &mut table, &mut error) };
     let filled = error.filled();
     let reason = match String::from_utf8_lossy(&reason[..filled]).into_owned() {
         silence if silence.trim().is_empty() => "it did not say why".to_owned(),

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use tracer_abi as abi;
 
-use super::module::text;
+use super::module::{Record, text};
 use super::{ActiveSpan, Module, ModuleError, Recorder};
 use crate::propagation::TraceContext;
 use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
@@ -12,7 +12,7 @@ use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
 /// A task that can be called.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedTask {
-    task: &'static abi::Task,
+    task: Record<abi::Task>,
 }
 
 /// What a task is told about itself.
@@ -76,7 +76,7 @@ impl LoadedTask {
             host_error: Some(host_error),
         };
         // SAFETY: the module passed the staircase and is ready; everything is lent for the call.
-        let status = unsafe { on_run(self.task, &call) };
+        let status = unsafe { on_run(self.task.original(), &call) };
         match outcome {
             Some(outcome) => outcome,
             None if status == abi::STATUS_PANICKED => Outcome::Failed(Failure::Panic {

@@ -8,6 +8,7 @@ use super::PROTOCOL_VERSION;
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
 use crate::config::SamplingRatio;
+use crate::hook::HookContract;
 use crate::propagation::Propagators;
 use crate::task::{JobId, Outcome, TaskId, WorkerId};
 
@@ -135,6 +136,8 @@ pub struct Welcome {
 pub struct HookChoice {
     /// As given: `module:attribute`.
     pub import_string: String,
+    /// What it was named for.
+    pub contract: HookContract,
     /// The library it was found in; none for a hook built into tracer.
     pub library: Option<PathBuf>,
     /// The longest it may take.
@@ -238,6 +241,8 @@ pub struct StatusReport {
 pub struct HookReport {
     /// The hook, as given: `module:attribute`.
     pub import_string: String,
+    /// What it was named for.
+    pub contract: HookContract,
     /// The library it was found in; none for a hook built into tracer.
     pub library: Option<PathBuf>,
     /// What the hook does with spans, as it said when `tracer start` tried it out.

@@ -105,6 +105,7 @@ fn variables_that_are_set_to_nothing_are_not_set() {
         "TRACER_MODULE_PATH",
         "TRACER_NUM_WORKERS",
         "TRACER_TRACING_ENABLED",
+        "TRACER_TRACING_EXPORTER_IMPORT_PATH",
         "TRACER_TRACING_PROPAGATORS",
         "TRACER_TRACING_REQUIRED",
         "TRACER_TRACING_SAMPLING_RATIO",
@@ -126,8 +127,8 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
         ("num_worker = 2\n", "tracer.toml:1: unknown key `num_worker`\n(hint: did you mean `num_workers`?)"),
         (
             "\n[tracing]\nhook = 'a:b'\n",
-            "tracer.toml:3: unknown key `tracing.hook`; known are `enabled`, `startup_hook`, `required`, `spans_dir`, \
-             `hook_timeout`, `sampling_ratio`, `propagators`",
+            "tracer.toml:3: unknown key `tracing.hook`; known are `enabled`, `startup_hook`, `exporter`, `required`, \
+             `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`",
         ),
         ("num_workers = 'two'\n", "tracer.toml:1: `num_workers`: expected an integer, found a string"),
         ("num_workers = 0\n", "tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),

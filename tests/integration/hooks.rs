@@ -343,7 +343,8 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         "hook_forms:own_describtion",
         &[],
         "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
-         `talkative`, `talkative_failure`, `provider`, `processors`, `own_description` and `own_provider`\n\
+         `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, \
+         `own_description` and `own_provider`\n\
          Did you mean `own_description`?\n",
     );
     assert_refused(
@@ -672,4 +673,68 @@ fn hook_that_begins_to_kill_workers_ends_the_respawning() {
     assert_eq!(worker_logs(&cluster), 4);
     cluster.stop().success();
     cluster.assert_nothing_runs();
+}
+
+#[test]
+fn exporter_is_named_by_flag_environment_or_file() {
+    let name = "hook_forms:exporter";
+    let ways: [(&[&str], &str); 3] =
+        [(&["--tracing-exporter", name], ""), (&[], name), (&["--config", "tracer.toml"], "")];
+    for (arguments, variable) in ways {
+        let cluster = Cluster::builder().build();
+        fs::write(cluster.file("tracer.toml"), format!("[tracing]\nexporter = '{name}'\n"))
+            .expect("the folder is ours");
+        let mut start = cluster.start_command(arguments);
+        start.env("TRACER_TRACING_EXPORTER_IMPORT_PATH", variable);
+        cluster.run(start).success().stderr_contains(&format!("  tracing  {name}, from <bin>/libhook_forms.so\n"));
+        let hook = &cluster.status()["hook"];
+        assert_eq!((&hook["import_string"], &hook["contract"]), (&json!(name), &json!("exporter")));
+        let result = cluster.submit("traced_tasks:nested", &[]).success().json();
+        cluster.stop().success();
+        let spans = exported(&cluster);
+        let [.., inner] = assert_one_trace(&spans);
+        assert_eq!(result, ids(inner), "{arguments:?}");
+        // The provider around the processors is tracer's.
+        assert!(spans.iter().all(|span| span.resource_attribute("service.name") == "tracer"), "{arguments:?}");
+        assert_eq!(cluster.spans().len(), 0, "the processors delivered them");
+    }
+}
+
+#[test]
+fn exporter_and_startup_hook_are_not_taken_for_each_other() {
+    let cluster = Cluster::builder().build();
+    assert_refused(
+        &cluster,
+        "hook_forms:exporter",
+        &[],
+        "error: `hook_forms:exporter` (<bin>/libhook_forms.so) is an exporter, which returns span processors, and no startup \
+         hook\n(hint: name it with --tracing-exporter)\n",
+    );
+    cluster.start_head(&["--tracing-exporter=hook_forms:description"]).status(REFUSED).stdout("").stderr(
+        "error: `hook_forms:description` (<bin>/libhook_forms.so) is a startup hook, which sets up all of the tracing, and no \
+         exporter\n(hint: name it with --tracing-startup-hook)\n",
+    );
+    cluster.start_head(&["--tracing-exporter=hook_forms:exporter_without_backend"]).status(REFUSED).stderr(
+        "error: hook `hook_forms:exporter_without_backend` (<bin>/libhook_forms.so) returned an error: no backend is \
+         configured\n",
+    );
+    cluster
+        .start_head(&["--tracing-exporter=hook_forms:exporter", "--tracing-startup-hook=hook_forms:description"])
+        .status(2)
+        .stderr_contains("found both: `hook_forms:exporter` and `hook_forms:description`\n");
+    assert!(!cluster.temp_dir().exists(), "nothing was begun");
+    let check = |arguments: &[&str]| cluster.tracer(&[&["hooks", "check"], arguments].concat());
+    check(&["hook_forms:exporter"]).success().stdout_contains("exporter (--tracing-exporter)");
+    check(&["hook_forms:description"]).success().stdout_contains("startup hook (--tracing-startup-hook)");
+    check(&["--as=exporter", "hook_forms:description"]).status(REFUSED);
+}
+
+#[test]
+fn hook_of_an_older_sdk_is_handed_its_own_record() {
+    let cluster = Cluster::builder().build();
+    // Its record ends before the contract; what its own code keeps behind the record must still be there.
+    compiled(&cluster, "old_hook");
+    cluster.start_head(&["--tracing-startup-hook=./libold_hook.so:setup_tracing"]).status(REFUSED).stderr(
+        "error: hook `./libold_hook.so:setup_tracing` (<folder>/libold_hook.so) returned an error: kept behind the record\n",
+    );
 }

@@ -107,7 +107,8 @@ fn modules_and_hooks_are_listed_without_a_head() {
     assert!(first_words(&run).contains(&HOOK.to_owned()), "{run:?}");
     let hooks = json_of(&cluster, &["list", "hooks"]);
     let shipped = hooks.as_array().and_then(|all| all.iter().find(|hook| hook["hook"] == HOOK)).expect("it is listed");
-    assert_keys(shipped, &["hook", "summary", "library"]);
+    assert_keys(shipped, &["hook", "contract", "summary", "library"]);
+    assert_eq!(shipped["contract"], "startup");
 }
 
 #[test]

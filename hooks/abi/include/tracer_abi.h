@@ -48,6 +48,12 @@
 // Worth knowing once.
 #define TRACER_LOG_INFO 3
 
+// A startup hook: it says all of how the process is traced.
+#define TRACER_HOOK_STARTUP 0
+
+// An exporter: it says where spans go, and nothing else. Ids, sampling and resource are the product's.
+#define TRACER_HOOK_EXPORTER 1
+
 // See [`ValueUnion::bool_`].
 #define TRACER_VALUE_BOOL 1
 
@@ -338,6 +344,8 @@ typedef struct TracerHook {
     uint32_t (*on_setup)(const struct TracerHook *hook,
                          const struct TracerTracing **tracing,
                          struct TracerTextBuffer *error);
+    // What the function promises: one of the `HOOK_` constants; an unknown one is taken as [`HOOK_STARTUP`].
+    uint32_t contract;
 } TracerHook;
 
 // A parameter of a task.

@@ -175,7 +175,14 @@ pub struct Hook {
     /// Owner of the table: the module. It lives as long as the process.
     pub on_setup:
         Option<unsafe extern "C" fn(hook: *const Hook, tracing: *mut *const Tracing, error: *mut TextBuffer) -> u32>,
+    /// What the function promises: one of the `HOOK_` constants; an unknown one is taken as [`HOOK_STARTUP`].
+    pub contract: u32,
 }
+
+/// A startup hook: it says all of how the process is traced.
+pub const HOOK_STARTUP: u32 = 0;
+/// An exporter: it says where spans go, and nothing else. Ids, sampling and resource are the product's.
+pub const HOOK_EXPORTER: u32 = 1;
 
 /// The OpenTelemetry tracing API as a table: provider, tracer and span.
 ///
@@ -665,7 +672,7 @@ const _: () = {
     assert!(offset_of!(Module, version) == 40);
     assert!(size_of::<Module>() == 96);
     assert!(size_of::<Host>() == 32);
-    assert!(size_of::<Hook>() == 48);
+    assert!(size_of::<Hook>() == 56);
     assert!(size_of::<Tracing>() == 160);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);

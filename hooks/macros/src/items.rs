@@ -118,7 +118,24 @@ fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
 }
 
 pub(crate) fn startup_hook(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    let function = match plain("startup_hook", arguments, item) {
+    let (contract, export) = (quote!(HOOK_STARTUP), quote!(export));
+    hook("startup_hook", &contract, &export, arguments, item)
+}
+
+pub(crate) fn tracing_exporter(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    let (contract, export) = (quote!(HOOK_EXPORTER), quote!(export_processors));
+    hook("tracing_exporter", &contract, &export, arguments, item)
+}
+
+/// A hook of one of the contracts: `export` turns what the function returns into a table.
+fn hook(
+    attribute: &str,
+    contract: &TokenStream,
+    export: &TokenStream,
+    arguments: TokenStream,
+    item: TokenStream,
+) -> TokenStream {
+    let function = match plain(attribute, arguments, item) {
         Ok(function) => function,
         Err(instead) => return instead,
     };
@@ -127,8 +144,9 @@ pub(crate) fn startup_hook(arguments: TokenStream, item: TokenStream) -> TokenSt
         ReturnType::Default => name.span(),
         ReturnType::Type(_, ty) => ty.span(),
     };
-    let export = quote_spanned!(span=> ::tracer_sdk::hook::export(#name));
-    described(Kind::Hook, &function, quote!(setup: || #export,))
+    let export = quote_spanned!(span=> ::tracer_sdk::hook::#export(#name));
+    let fields = quote!(contract: ::tracer_sdk::__private::#contract, setup: || #export,);
+    described(Kind::Hook, &function, fields)
 }
 
 pub(crate) fn on_load(arguments: TokenStream, item: TokenStream) -> TokenStream {

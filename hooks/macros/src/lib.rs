@@ -22,6 +22,12 @@ pub fn startup_hook(arguments: TokenStream, item: TokenStream) -> TokenStream {
     items::startup_hook(arguments.into(), item.into()).into()
 }
 
+/// See `tracer_sdk::tracing_exporter`.
+#[proc_macro_attribute]
+pub fn tracing_exporter(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    items::tracing_exporter(arguments.into(), item.into()).into()
+}
+
 /// See `tracer_sdk::on_load`.
 #[proc_macro_attribute]
 pub fn on_load(arguments: TokenStream, item: TokenStream) -> TokenStream {

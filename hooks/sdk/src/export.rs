@@ -61,7 +61,7 @@ pub struct ParameterItem {
     pub is_optional: bool,
 }
 
-/// A tracing hook, as `startup_hook` describes it.
+/// A tracing hook, as `startup_hook` or `tracing_exporter` describes it.
 #[derive(Debug)]
 pub struct HookItem {
     /// The function's name.
@@ -78,6 +78,8 @@ pub struct HookItem {
     pub file: &'static str,
     /// The line in it, from 1.
     pub line: u32,
+    /// `HOOK_STARTUP` or `HOOK_EXPORTER` of the contract.
+    pub contract: u32,
     /// Calls it and turns what it returns into a table that lives as long as the process.
     pub setup: fn() -> Result<*const Tracing, String>,
 }
@@ -248,8 +250,13 @@ fn task_record(item: &'static TaskItem) -> TaskRecord {
 }
 
 fn hook_record(item: &'static HookItem) -> HookRecord {
-    let raw =
-        Hook { size: size_of::<Hook>(), name: Str::new(item.name), doc: Str::new(item.doc), on_setup: Some(on_setup) };
+    let raw = Hook {
+        size: size_of::<Hook>(),
+        name: Str::new(item.name),
+        doc: Str::new(item.doc),
+        on_setup: Some(on_setup),
+        contract: item.contract,
+    };
     HookRecord { raw, item }
 }
 
@@ -454,7 +461,17 @@ mod tests {
 
     const fn hook(name: &'static str, setup: fn() -> Result<*const Tracing, String>) -> HookItem {
         let (doc, file, crate_name, crate_version) = ("Sets up.", "", "", "");
-        HookItem { name, doc, crate_name, crate_version, function_name: name, file, line: 1, setup }
+        HookItem {
+            name,
+            doc,
+            crate_name,
+            crate_version,
+            function_name: name,
+            file,
+            line: 1,
+            contract: tracer_abi::HOOK_STARTUP,
+            setup,
+        }
     }
 
     static HOOKS: [HookItem; 3] = [

@@ -36,7 +36,7 @@ mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
 pub use guard::{DurableProcessor, GuardedExporter};
-pub use into_tracing::{Error, IntoTracing};
+pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 
 /// Runs a hook and returns the table for it, which lives as long as the process.
 ///
@@ -44,6 +44,16 @@ pub use into_tracing::{Error, IntoTracing};
 /// cross the boundary. On failure: the text of the hook's error.
 pub fn export<R: IntoTracing>(setup: fn() -> R) -> Result<*const tracer_abi::Tracing, String> {
     match setup().into_tracing() {
+        Ok(tracing) => Ok(table::leak(tracing)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Runs an exporter and returns the table of a provider around its processors, as [`export`] does for a hook.
+///
+/// `#[tracing_exporter]` calls it.
+pub fn export_processors<R: IntoProcessors>(setup: fn() -> R) -> Result<*const tracer_abi::Tracing, String> {
+    match setup().into_processors().and_then(IntoTracing::into_tracing) {
         Ok(tracing) => Ok(table::leak(tracing)),
         Err(error) => Err(error.to_string()),
     }

@@ -151,6 +151,38 @@ pub use tracer_macros::on_load;
 #[cfg(feature = "hooks")]
 pub use tracer_macros::startup_hook;
 
+/// Makes a function a tracing exporter, under the function's name.
+///
+/// It takes nothing and returns span processors, as a `Vec<Box<dyn SpanProcessor>>` or a `Result` of one. It says where spans go and
+/// nothing else: `tracer` builds the provider around them, with ids, sampling and resource of its own. It runs once in every
+/// process of a cluster that was started with `--tracing-exporter=module:function`; as a startup hook it is refused.
+///
+/// ```
+/// use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanProcessor};
+/// # use opentelemetry_sdk::{error::OTelSdkResult, trace::{SpanData, SpanExporter}};
+/// # #[derive(Debug)]
+/// # struct MyExporter;
+/// # impl SpanExporter for MyExporter {
+/// #     async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult { Ok(()) }
+/// # }
+///
+/// #[tracer_sdk::tracing_exporter]
+/// fn to_my_backend() -> Vec<Box<dyn SpanProcessor>> {
+///     vec![Box::new(BatchSpanProcessor::builder(MyExporter).build())]
+/// }
+/// ```
+///
+/// What is no list of processors does not compile:
+///
+/// ```compile_fail
+/// #[tracer_sdk::tracing_exporter]
+/// fn sets_up_all() -> tracer_sdk::hook::Tracing {
+///     tracer_sdk::hook::Tracing::builder().build()
+/// }
+/// ```
+#[cfg(feature = "hooks")]
+pub use tracer_macros::tracing_exporter;
+
 /// Exports items of other crates from this library.
 ///
 /// For a thin library around a crate that others link too: the linker may leave out what a crate registers if
@@ -195,7 +227,7 @@ pub use tracer_macros::builtin_module;
 #[doc(hidden)]
 pub mod __private {
     pub use inventory;
-    pub use tracer_abi::Module;
+    pub use tracer_abi::{HOOK_EXPORTER, HOOK_STARTUP, Module};
 
     pub use crate::blocking::block_on;
 

@@ -67,6 +67,35 @@ impl<T: IntoTracing, E: fmt::Display> IntoTracing for Result<T, E> {
     }
 }
 
+/// What an exporter may return: a list of span processors, or a `Result` with one whose error can be displayed.
+#[diagnostic::on_unimplemented(
+    message = "a tracing exporter cannot return `{Self}`",
+    label = "is no list of span processors",
+    note = "return a `Vec<Box<dyn SpanProcessor>>`, or a `Result` of one whose error implements `Display`",
+    note = "a function that says more than where spans go is a `#[tracer_sdk::startup_hook]`",
+    note = "the OpenTelemetry crates must be those of the version that `tracer-sdk` uses (0.33)"
+)]
+pub trait IntoProcessors {
+    /// The processors, or the exporter's own error.
+    fn into_processors(self) -> Result<Vec<Box<dyn SpanProcessor>>, Error>;
+}
+
+impl IntoProcessors for Vec<Box<dyn SpanProcessor>> {
+    fn into_processors(self) -> Result<Vec<Box<dyn SpanProcessor>>, Error> {
+        Ok(self)
+    }
+}
+
+impl<T: IntoProcessors, E: fmt::Display> IntoProcessors for Result<T, E> {
+    fn into_processors(self) -> Result<Vec<Box<dyn SpanProcessor>>, Error> {
+        match self {
+            Ok(processors) => processors.into_processors(),
+            // As for a hook.
+            Err(error) => Err(Error::new(format_args!("{error:#}"))),
+        }
+    }
+}
+
 /// Why a hook could not set up tracing: a text for whoever started `tracer`.
 ///
 /// `?` makes one of any error; the text then holds the whole chain of sources. For that reason the type is not itself a
