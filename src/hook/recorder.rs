@@ -3,7 +3,6 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +13,7 @@ use crate::fault;
 use crate::propagation::{TraceContext, TraceParent};
 use crate::spool::record::slice;
 use crate::spool::{SlotIndex, SpanOpening, Spool};
+use crate::task::{JobId, TaskId, WorkerId};
 
 /// One process's tracing: the hook's table, wrapped.
 ///
@@ -26,8 +26,8 @@ pub struct Recorder {
     spool: Option<&'static Spool>,
     /// The hook's tracer for the spans that tracer itself makes.
     own_tracer: Mutex<*mut c_void>,
-    /// The task that runs now; 0 for none.
-    running_task: AtomicU64,
+    /// The task that runs now. Behind a lock, so that a span of another thread gets ids that belong together.
+    running_task: Mutex<Option<RunningTask>>,
 }
 
 // SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
@@ -57,6 +57,21 @@ struct SpanState {
 
 /// The name of the instrumentation scope of tracer's own spans.
 const SCOPE: &str = "tracer";
+
+/// The task that a process runs.
+#[derive(Clone, Copy, Debug)]
+pub struct RunningTask {
+    /// The task's id.
+    pub task: TaskId,
+    /// Which attempt at it, from 1.
+    pub attempt: u32,
+    /// The job that it belongs to.
+    pub job: JobId,
+    /// The worker that runs it.
+    pub worker: WorkerId,
+    /// The machine, as spans name it.
+    pub node_id: &'static str,
+}
 
 /// What tracer says when it starts a span of its own.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +176,7 @@ impl Recorder {
             hook,
             spool,
             own_tracer: Mutex::new(ptr::null_mut()),
-            running_task: AtomicU64::new(0),
+            running_task: Mutex::new(None),
         }));
         recorder.lent.data = ptr::from_mut(recorder).cast();
         let recorder: &'static Recorder = recorder;
@@ -179,9 +194,9 @@ impl Recorder {
         text(self.hook.description)
     }
 
-    /// Says which task runs from now on; 0 for none. Spans remember it.
-    pub fn set_running_task(&self, task: u64) {
-        self.running_task.store(task, Relaxed);
+    /// Says which task runs from now on, if any. Spans remember it, and the hook is told.
+    pub fn set_running_task(&self, task: Option<RunningTask>) {
+        *lock(&self.running_task) = task;
     }
 
     /// Starts a span of tracer's own.
@@ -208,6 +223,7 @@ impl Recorder {
             events: ptr::null(),
             event_count: 0,
             baggage: abi::Str::new(request.baggage),
+            runtime: ptr::null(),
         };
         let mut started = empty_started();
         let tracer = *lock(&self.own_tracer);
@@ -316,7 +332,21 @@ impl Recorder {
         // The hook and the spool get the same time, and the hook a struct of the size that this host knows.
         let start_time_unix_nano =
             if start.start_time_unix_nano == 0 { now_unix_nano() } else { start.start_time_unix_nano };
-        let start = abi::SpanStart { size: size_of::<abi::SpanStart>(), start_time_unix_nano, ..copy_start(start) };
+        let running_task = *lock(&self.running_task);
+        let runtime = running_task.map(|running| abi::Runtime {
+            size: size_of::<abi::Runtime>(),
+            task_id: running.task.0,
+            job_id: running.job.0,
+            worker_id: running.worker.0,
+            node_id: abi::Str::new(running.node_id),
+            attempt: running.attempt,
+        });
+        let start = abi::SpanStart {
+            size: size_of::<abi::SpanStart>(),
+            start_time_unix_nano,
+            runtime: runtime.as_ref().map_or(ptr::null(), ptr::from_ref),
+            ..copy_start(start)
+        };
         // SAFETY: the hook's function with the hook's tracer; borrowed for the call.
         let span = unsafe { span_start(tracer.tracer, &start, started) };
         if started.is_recording == 0 && span.is_null() {
@@ -344,7 +374,7 @@ impl Recorder {
                 kind: start.kind,
                 name,
                 scope: &tracer.scope,
-                task_id: self.running_task.load(Relaxed),
+                task_id: running_task.map_or(0, |running| running.task.0),
                 is_attempt,
             })?;
             // SAFETY: promised by the caller.

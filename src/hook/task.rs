@@ -25,6 +25,8 @@ pub struct TaskContext<'a> {
     pub job: JobId,
     /// The worker that runs it.
     pub worker: WorkerId,
+    /// The machine, as spans name it.
+    pub node_id: &'a str,
     /// The attempt's span; none when the process is not traced.
     pub span: Option<&'a ActiveSpan>,
     /// What to propagate when there is no span.
@@ -74,6 +76,7 @@ impl LoadedTask {
             data: std::ptr::from_mut(&mut outcome).cast(),
             host_result: Some(host_result),
             host_error: Some(host_error),
+            node_id: abi::Str::new(context.node_id),
         };
         // SAFETY: the module passed the staircase and is ready; everything is lent for the call.
         let status = unsafe { on_run(self.task.original(), &call) };

@@ -10,7 +10,8 @@ use super::{command, usage::of_this_process};
 use crate::attempt_span::AttemptSpan;
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, Attribute, LoadedTask, Module, Recorder, SearchPath, SpanRequest, TaskContext, now_unix_nano,
+    ActiveSpan, Attribute, LoadedTask, Module, Recorder, RunningTask, SearchPath, SpanRequest, TaskContext,
+    now_unix_nano,
 };
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
@@ -25,7 +26,8 @@ pub(super) struct Attempts {
     recorder: Option<&'static Recorder>,
     search: SearchPath,
     worker: WorkerId,
-    node_id: String,
+    /// Kept for good: the recorder, which is, hands it to hooks.
+    node_id: &'static str,
     /// What commands get in their environment.
     propagators: Propagators,
     /// Asking for it takes a system call each time.
@@ -59,7 +61,7 @@ impl Attempts {
             recorder,
             search,
             worker,
-            node_id,
+            node_id: node_id.leak(),
             propagators,
             pid: std::process::id(),
             names: SpanNameTable::new(names::REMOTE_WORKER_SUFFIX),
@@ -92,7 +94,13 @@ impl Attempts {
             trace_state: trace.trace_state.into(),
         });
         let span = self.recorder.map(|recorder| {
-            recorder.set_running_task(lease.task.0);
+            recorder.set_running_task(Some(RunningTask {
+                task: lease.task,
+                attempt: lease.attempt,
+                job: lease.job,
+                worker: self.worker,
+                node_id: self.node_id,
+            }));
             let span = self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano);
             if span.is_recording() && self.cpu_time_ns.is_none() {
                 self.cpu_time_ns = Some(of_this_process().cpu_time_ns);
@@ -121,7 +129,7 @@ impl Attempts {
             fault::point("after_span_end");
         }
         if let Some(recorder) = self.recorder {
-            recorder.set_running_task(0);
+            recorder.set_running_task(None);
         }
         outcome
     }
@@ -155,6 +163,7 @@ impl Attempts {
                 attempt: lease.attempt,
                 job: lease.job,
                 worker: self.worker,
+                node_id: self.node_id,
                 span,
                 trace_context: parent,
                 baggage: envelope.baggage,
@@ -207,7 +216,7 @@ impl Attempts {
             job: lease.job,
             worker: self.worker,
             pid: self.pid,
-            node_id: &self.node_id,
+            node_id: self.node_id,
             queued_ns: started_unix_nano.saturating_sub(lease.submitted_unix_nano),
         }
         .attributes();

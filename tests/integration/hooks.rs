@@ -343,7 +343,7 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         "hook_forms:own_describtion",
         &[],
         "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
-         `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, \
+         `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, `stamping_exporter`, \
          `own_description` and `own_provider`\n\
          Did you mean `own_description`?\n",
     );
@@ -737,4 +737,41 @@ fn hook_of_an_older_sdk_is_handed_its_own_record() {
     cluster.start_head(&["--tracing-startup-hook=./libold_hook.so:setup_tracing"]).status(REFUSED).stderr(
         "error: hook `./libold_hook.so:setup_tracing` (<folder>/libold_hook.so) returned an error: kept behind the record\n",
     );
+}
+
+#[test]
+fn processor_of_a_hook_puts_the_ids_of_the_running_task_on_every_span() {
+    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:stamping_exporter").start();
+    cluster.submit("traced_tasks:nested", &[]).success();
+    // Spans of other threads are the task's too; nothing of the task before is on them.
+    cluster.submit("traced_tasks:on_a_thread", &[]).success();
+    cluster.submit("traced_tasks:on_a_forgetful_thread", &[]).success();
+    cluster.stop().success();
+    let spans = exported(&cluster);
+    let mut stamped = 0;
+    for (task, names) in [
+        (1, &["traced_tasks.nested tracer.remote_worker", "outer", "inner"][..]),
+        (2, &["traced_tasks.on_a_thread tracer.remote_worker", "on the thread"]),
+        (3, &["traced_tasks.on_a_forgetful_thread tracer.remote_worker", "on its own"]),
+    ] {
+        let attempt = spans.attempt_of(task);
+        for name in names {
+            let span = spans.named(name);
+            for (stamp, known) in [
+                ("fixture.task", "tracer.task_id"),
+                ("fixture.job", "tracer.job_id"),
+                ("fixture.worker", "tracer.worker_id"),
+                ("fixture.attempt", "tracer.attempt"),
+                ("fixture.node", "tracer.node_id"),
+            ] {
+                assert!(!span.attribute(stamp).is_null(), "{name} has no {stamp}: {}", span.value);
+                assert_eq!(span.attribute(stamp), attempt.attribute(known), "{stamp} of {name}");
+            }
+            stamped += 1;
+        }
+    }
+    // Whoever submits runs no task.
+    let others: Vec<_> = spans.iter().filter(|span| span.attribute("fixture.task").is_null()).collect();
+    assert_eq!(others.len() + stamped, spans.len());
+    assert!(others.iter().all(|span| ["SpanKind.INTERNAL", "SpanKind.PRODUCER"].contains(&span.kind())));
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Cluster, HOOK, Run, Span, Spans};
 
@@ -657,4 +657,26 @@ fn the_official_python_sdk_continues_the_trace_in_a_command() {
     let names = [attempt.name(), "count files", "count file "];
     let indents: BTreeMap<_, _> = names.iter().map(|name| (indent(name), *name)).collect();
     assert_eq!(indents.into_values().collect::<Vec<_>>(), names, "{tree}");
+}
+
+#[test]
+fn a_task_reads_its_context_as_headers() {
+    for hook in [Some(HOOK), None] {
+        let builder = Cluster::builder();
+        let cluster = if let Some(hook) = hook { builder.hook(hook) } else { builder }.start();
+        let shell =
+            [("TRACEPARENT", &*trace_parent("03")), ("TRACESTATE", "b=2,a=1"), ("BAGGAGE", "key=value%20x;p=1")];
+        let read = submit_with(&cluster, &shell, &["task", "traced_tasks:headers"]).success().json();
+        let spans = cluster.spans();
+        let [task, span] = if hook.is_some() {
+            ["traced_tasks.headers tracer.remote_worker", "sends"]
+                .map(|name| spans.named(name).span_id()[2..].to_owned())
+        } else {
+            // Without a hook, what the shell said arrives as it was.
+            let parent = trace_parent("03").split('-').nth(2).expect("it has four parts").to_owned();
+            [parent.clone(), parent]
+        };
+        let headers = |id: &str| json!([format!("00-{TRACE_ID}-{id}-03"), "b=2,a=1", "key=value%20x;p=1"]);
+        assert_eq!(read, json!([headers(&task), headers(&span), headers(&task), null]), "{hook:?}");
+    }
 }

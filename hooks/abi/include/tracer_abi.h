@@ -218,6 +218,22 @@ typedef struct TracerEvent {
     size_t attribute_count;
 } TracerEvent;
 
+// The task that a process runs, for span processors that put its ids on every span.
+typedef struct TracerRuntime {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // The task's id.
+    uint64_t task_id;
+    // The id of the job that the task belongs to.
+    uint64_t job_id;
+    // The id of the worker that runs it.
+    uint64_t worker_id;
+    // The machine, as spans name it.
+    struct TracerStr node_id;
+    // Which attempt at the task this is, from 1.
+    uint32_t attempt;
+} TracerRuntime;
+
 // Everything a span begins with.
 typedef struct TracerSpanStart {
     // The size of this struct, as the caller compiled it.
@@ -244,6 +260,8 @@ typedef struct TracerSpanStart {
     size_t event_count;
     // The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
     struct TracerStr baggage;
+    // The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
+    const struct TracerRuntime *runtime;
 } TracerSpanStart;
 
 // What the maker of a span says about it.
@@ -411,6 +429,8 @@ typedef struct TracerTaskCall {
     void (*host_result)(void *data, struct TracerBytes value);
     // Takes the error and copies it.
     void (*host_error)(void *data, const struct TracerTaskError *error);
+    // The machine, as spans name it; empty when the host does not say.
+    struct TracerStr node_id;
 } TracerTaskCall;
 
 // A task: a function that can be submitted.

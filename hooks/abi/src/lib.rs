@@ -311,6 +311,26 @@ pub struct SpanStart {
     pub event_count: usize,
     /// The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
     pub baggage: Str,
+    /// The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
+    pub runtime: *const Runtime,
+}
+
+/// The task that a process runs, for span processors that put its ids on every span.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Runtime {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// The task's id.
+    pub task_id: u64,
+    /// The id of the job that the task belongs to.
+    pub job_id: u64,
+    /// The id of the worker that runs it.
+    pub worker_id: u64,
+    /// The machine, as spans name it.
+    pub node_id: Str,
+    /// Which attempt at the task this is, from 1.
+    pub attempt: u32,
 }
 
 /// What the maker of a span says about it.
@@ -523,6 +543,8 @@ pub struct TaskCall {
     pub host_result: Option<unsafe extern "C" fn(data: *mut c_void, value: Bytes)>,
     /// Takes the error and copies it.
     pub host_error: Option<unsafe extern "C" fn(data: *mut c_void, error: *const TaskError)>,
+    /// The machine, as spans name it; empty when the host does not say.
+    pub node_id: Str,
 }
 
 /// Why a task failed.
@@ -676,7 +698,8 @@ const _: () = {
     assert!(size_of::<Tracing>() == 160);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
-    assert!(size_of::<SpanStart>() == 112);
+    assert!(size_of::<SpanStart>() == 120);
+    assert!(size_of::<Runtime>() == 56);
     assert!(size_of::<SpanStarted>() == 40);
     assert!(size_of::<Value>() == 24);
     assert!(size_of::<KeyValue>() == 40);
@@ -684,6 +707,6 @@ const _: () = {
     assert!(size_of::<Link>() == 80);
     assert!(size_of::<Task>() == 120);
     assert!(size_of::<Parameter>() == 48);
-    assert!(size_of::<TaskCall>() == 112);
+    assert!(size_of::<TaskCall>() == 128);
     assert!(size_of::<TaskError>() == 80);
 };

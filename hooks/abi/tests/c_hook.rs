@@ -94,6 +94,7 @@ fn start(name: abi::Str) -> abi::SpanStart {
         events: ptr::null(),
         event_count: 0,
         baggage: abi::Str::EMPTY,
+        runtime: std::ptr::null(),
     }
 }
 

@@ -291,6 +291,7 @@ fn the_hook_writes_where_the_environment_says() {
                 events: std::ptr::null(),
                 event_count: 0,
                 baggage: tracer_abi::Str::EMPTY,
+                runtime: std::ptr::null(),
             };
             let span = table.span_start.unwrap()(tracer, &raw const start, std::ptr::null_mut());
             table.span_release.unwrap()(span);

@@ -399,13 +399,9 @@ fn run(item: &'static TaskItem, call: &TaskCall) -> Outcome {
 
 /// Runs the task on this thread, with everything around it.
 fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
-    let _entered = runtime::enter(runtime::RuntimeContext {
-        task_id: call.task_id,
-        job_id: call.job_id,
-        attempt: call.attempt,
-        worker_id: call.worker_id,
-    });
     // SAFETY: what the call points to stays valid until `on_run` returns.
+    let _entered = runtime::enter(unsafe { runtime::RuntimeContext::of_call(call) });
+    // SAFETY: as above.
     let attached = unsafe { proxy::attach(call) };
     let outcome = panics::catch(|| {
         // SAFETY: as above.

@@ -91,7 +91,9 @@ mod task;
 
 #[cfg(feature = "hooks")]
 pub use hook::{DurableProcessor, IntoTracing, Tracing};
-pub use runtime::{RuntimeContext, current};
+pub use runtime::{RuntimeContext, current, current as runtime_context};
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+pub use runtime::{TraceContext, current_trace_context};
 #[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
 pub use subscriber::layer;
 

@@ -85,6 +85,18 @@ pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
     }
 }
 
+/// What is current on this thread, as headers: that of the newest OpenTelemetry in which there is anything.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+pub(crate) fn current_headers() -> Option<[String; 3]> {
+    let of_copies = [
+        #[cfg(feature = "otel-0-33")]
+        otel_0_33::current_headers(),
+        #[cfg(feature = "otel-0-31")]
+        otel_0_31::current_headers(),
+    ];
+    of_copies.into_iter().find(|headers| headers.iter().any(|header| !header.is_empty()))
+}
+
 /// Says so in the host's log, if the author's code has put another provider in the proxy's place. Such spans never
 /// reach the host.
 pub(crate) fn report_displaced(module: &str) {

@@ -1,6 +1,9 @@
 //! What a task may know about the call that it is.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
+
+use tracer_abi as abi;
 
 /// The call that runs on a thread: which task, which attempt, where.
 ///
@@ -16,6 +19,73 @@ pub struct RuntimeContext {
     pub attempt: u32,
     /// The id of the worker that runs it.
     pub worker_id: u64,
+    /// The machine, as spans name it.
+    pub node_id: &'static str,
+}
+
+impl RuntimeContext {
+    /// The call that the host describes.
+    ///
+    /// # Safety
+    ///
+    /// The texts of `call` are readable.
+    pub(crate) unsafe fn of_call(call: &abi::TaskCall) -> RuntimeContext {
+        RuntimeContext {
+            task_id: call.task_id,
+            job_id: call.job_id,
+            attempt: call.attempt,
+            worker_id: call.worker_id,
+            // SAFETY: promised by the caller.
+            node_id: node(unsafe { call.node_id.as_bytes() }),
+        }
+    }
+
+    /// The task that runs while a hook is asked for a span.
+    ///
+    /// # Safety
+    ///
+    /// The texts of `running` are readable.
+    #[cfg(feature = "hooks")]
+    pub(crate) unsafe fn of_running(running: &abi::Runtime) -> RuntimeContext {
+        RuntimeContext {
+            task_id: running.task_id,
+            job_id: running.job_id,
+            attempt: running.attempt,
+            worker_id: running.worker_id,
+            // SAFETY: promised by the caller.
+            node_id: node(unsafe { running.node_id.as_bytes() }),
+        }
+    }
+}
+
+/// Keeps the name of the machine for good. A process stays on one, so that there is one name to keep.
+fn node(name: &[u8]) -> &'static str {
+    static NODE: OnceLock<String> = OnceLock::new();
+    NODE.get_or_init(|| String::from_utf8_lossy(name).into_owned())
+}
+
+/// The trace context of a call as the W3C headers that carry it, for what is not instrumented: a message, a database comment, the
+/// environment of a child.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TraceContext {
+    /// `traceparent`, version 00; empty outside of a trace.
+    pub traceparent: String,
+    /// `tracestate`; empty for none.
+    pub tracestate: String,
+    /// `baggage`; empty for none.
+    pub baggage: String,
+}
+
+/// The context that is current on this thread: that of the innermost span, of the task when it has made none, or of the
+/// submission when the process is not traced. None when there is neither trace nor baggage.
+///
+/// Threads: as with OpenTelemetry, a thread that a task starts has none, unless it takes the task's context along.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+pub fn current_trace_context() -> Option<TraceContext> {
+    let [traceparent, tracestate, baggage] = crate::proxy::current_headers()?;
+    Some(TraceContext { traceparent, tracestate, baggage })
 }
 
 thread_local! {
@@ -23,6 +93,9 @@ thread_local! {
 }
 
 /// The call that runs on this thread, or none outside of a task.
+///
+/// In a hook, a span processor's `on_start` and a sampler are told the task that the process runs while a span starts, whichever thread
+/// starts it. So a processor can put the ids of the task on every span; `on_end` is told nothing.
 ///
 /// Threads: a thread that a task starts is outside; take the value along. Futures on the module's runtime run on
 /// the task's thread and are inside, as long as the task is.

@@ -194,6 +194,7 @@ fn start(name: &str) -> abi::SpanStart {
         events: ptr::null(),
         event_count: 0,
         baggage: abi::Str::EMPTY,
+        runtime: std::ptr::null(),
     }
 }
 

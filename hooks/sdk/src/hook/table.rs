@@ -24,6 +24,7 @@ use tracer_abi as abi;
 use super::Tracing;
 use super::convert;
 use super::guard::{GuardedProcessor, SharedProcessor, panic_text};
+use crate::runtime::{self, RuntimeContext};
 
 /// W3C: the trace id is random. The SDK loses it for spans that it drops.
 const FLAG_RANDOM: u8 = 0x02;
@@ -152,7 +153,16 @@ unsafe extern "C" fn span_start(
     let (span, said) = caught((ptr::null_mut(), Started::NOTHING), || {
         let mut space = MaybeUninit::uninit();
         // SAFETY: the host lends a valid `start`, with all it points to, for this call.
-        let (span, said) = unsafe { build_span(tracer, convert::sized(start, &mut space)) };
+        let start = unsafe { convert::sized(start, &mut space) };
+        let mut space = MaybeUninit::uninit();
+        let running = (!start.runtime.is_null()).then(|| {
+            // SAFETY: as above.
+            unsafe { RuntimeContext::of_running(convert::sized(start.runtime, &mut space)) }
+        });
+        // Samplers and processors see it.
+        let _entered = running.map(runtime::enter);
+        // SAFETY: as above.
+        let (span, said) = unsafe { build_span(tracer, start) };
         (span.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast()), said)
     });
     // SAFETY: the host lends `started`.

@@ -8,7 +8,7 @@ use opentelemetry::trace::{SpanBuilder, Status};
 #[path = "spans.rs"]
 mod spans;
 
-pub(super) use spans::{Guard, attach, install, is_in_place};
+pub(super) use spans::{Guard, attach, current_headers, install, is_in_place};
 pub use spans::{Span, Tracer, TracerProvider};
 
 /// The status that the builder of a span asks for: since 0.32 it cannot.

@@ -44,6 +44,19 @@ pub(crate) fn install() {
     api::global::set_tracer_provider(TracerProvider {});
 }
 
+/// What is current on this thread, as the headers `traceparent`, `tracestate` and `baggage`; empty for what there is not.
+pub(crate) fn current_headers() -> [String; 3] {
+    let context = Context::current();
+    let span = context.span();
+    let span = span.span_context();
+    let baggage = context.baggage().to_string();
+    if !span.is_valid() {
+        return [String::new(), String::new(), baggage];
+    }
+    let trace_parent = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8());
+    [trace_parent, span.trace_state().header(), baggage]
+}
+
 /// Whether this copy's global provider is the proxy.
 pub(crate) fn is_in_place() -> bool {
     IS_PROBED.set(false);
@@ -186,6 +199,7 @@ impl api::trace::Tracer for Tracer {
             events: events.pointers.as_ptr(),
             event_count: events.pointers.len(),
             baggage: Str::new(&baggage),
+            runtime: ptr::null(),
         };
         let mut started = abi::SpanStarted {
             size: size_of::<abi::SpanStarted>(),

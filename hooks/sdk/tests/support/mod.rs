@@ -389,6 +389,7 @@ impl Call {
             data: ptr::from_mut(&mut calls).cast(),
             host_result: Some(host_result),
             host_error: Some(host_error),
+            node_id: Str::new("node"),
         };
         let task = task(module, name);
         take_spans();
