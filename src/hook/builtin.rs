@@ -4,8 +4,11 @@ use tracer_abi as abi;
 
 type Entry = fn() -> *const abi::Module;
 
-const MODULES: [(&str, Entry); 2] =
-    [("demo", tracer_demo::module), ("local_tmp_tracing", local_tmp_tracing_hook::module)];
+const MODULES: [(&str, Entry); 3] = [
+    ("demo", tracer_demo::module),
+    ("local_tmp_tracing", local_tmp_tracing_hook::module),
+    ("otlp_file", otlp_file_hook::module),
+];
 
 /// The record of a built-in module.
 pub(super) fn find(name: &str) -> Option<*const abi::Module> {

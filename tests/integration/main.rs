@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod backends;
 mod commands;
 mod config;
 mod hooks;

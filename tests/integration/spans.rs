@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Run, Span, Spans};
+use crate::support::{Cluster, HOOK, Run, Span, Spans, python_with};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const SHELL_SPAN: &str = "b7ad6b7169203331";
@@ -602,22 +602,9 @@ fn the_last_trace_is_shown_as_a_tree_with_durations() {
     assert_eq!(lines.next(), None, "{text}");
 }
 
-/// A Python that has the OpenTelemetry SDK: what `PYTHON` says, else the system's.
-fn python_with_opentelemetry() -> Option<PathBuf> {
-    let candidates = [std::env::var_os("PYTHON").map(PathBuf::from), Some("python3".into())];
-    candidates.into_iter().flatten().find(|python| {
-        let mut check = Command::new(python);
-        check.args(["-c", "import opentelemetry.sdk"]).stdout(Stdio::null()).stderr(Stdio::null());
-        check.status().is_ok_and(|status| status.success())
-    })
-}
-
 #[test]
 fn the_official_python_sdk_continues_the_trace_in_a_command() {
-    let Some(python) = python_with_opentelemetry() else {
-        eprintln!("skipped: no Python with opentelemetry-sdk; PYTHON can name one");
-        return;
-    };
+    let Some(python) = python_with("opentelemetry.sdk") else { return };
     let cluster = Cluster::traced();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/command_python/main.py");
     let text = cluster.file("text");

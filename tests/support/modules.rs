@@ -15,6 +15,7 @@ const PACKAGES: &[&str] = &[
     "tracing_task",
     "hook_stdout",
     "local_tmp_tracing",
+    "otlp_file",
     "misbehaving_tasks",
     "bad_hooks",
     "hook_forms",

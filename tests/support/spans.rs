@@ -89,10 +89,11 @@ impl Deref for Spans {
 }
 
 impl Spans {
-    /// Reads all span files of a folder. A folder that does not exist holds none.
+    /// Reads all span files of a folder, `*.json`. A folder that does not exist holds none.
     pub fn read(folder: &Path) -> Spans {
         let mut files: Vec<_> =
             fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
         files.sort();
         let mut spans = Spans::default();
         for file in files {

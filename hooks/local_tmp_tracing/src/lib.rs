@@ -1,7 +1,8 @@
 //! The default tracing hook: every sampled span of a process becomes a line of `/tmp/spans/<pid>.json`.
 //!
 //! [`setup_tracing`] is the hook. [`FileProcessor`] is its span processor, for hooks that write the file and do something
-//! else besides; [`write_span`] turns one span of the SDK into its line, for those that write elsewhere.
+//! else besides; [`write_span`] turns one span of the SDK into its line, for those that write elsewhere, and a [`LineFormat`] is
+//! how the file is written in another format.
 //!
 //! The format, the care for the folder, rotation and torn lines are those of `tracer-span-file`. This crate adds the
 //! buffer between a span's end, which must be fast, and the file.
@@ -11,9 +12,9 @@ mod span_data;
 
 use std::path::Path;
 
-pub use processor::FileProcessor;
+pub use processor::{ConsoleFormat, FileProcessor, LineFormat};
 pub use span_data::{resource_json, write_span};
-pub use tracer_span_file::{Counts, Rotation, SpanDirError};
+pub use tracer_span_file::{Counts, Rotation, SpanDirError, dir_from_env};
 
 use tracer_sdk::hook::Tracing;
 

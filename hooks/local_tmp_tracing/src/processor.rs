@@ -31,20 +31,58 @@ const KEEP: usize = 8 << 20;
 /// While spans are dropped, every so many of them another attempt is made: perhaps nobody commits.
 const RETRY_EVERY: u64 = 1_024;
 
-/// Writes each sampled span to the span file of this process.
+/// How a span becomes a line of a file.
+pub trait LineFormat: std::fmt::Debug + Send + 'static {
+    /// Takes what all spans of the process have in common. Called before the first span.
+    fn set_resource(&mut self, resource: &Resource);
+
+    /// Appends one line, line feed included, to `buffer`. On the path of every span, under a lock.
+    fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData);
+}
+
+/// The format of `<pid>.json`: the keys of the OpenTelemetry Python console exporter.
+#[derive(Debug)]
+pub struct ConsoleFormat {
+    /// The end of every line.
+    resource: ResourceJson,
+}
+
+impl Default for ConsoleFormat {
+    fn default() -> ConsoleFormat {
+        ConsoleFormat { resource: ResourceJson::new(&[][..], "") }
+    }
+}
+
+impl LineFormat for ConsoleFormat {
+    fn set_resource(&mut self, resource: &Resource) {
+        self.resource = resource_json(resource);
+    }
+
+    fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData) {
+        write_span(buffer, span, &self.resource);
+    }
+}
+
+/// Writes each sampled span to the span file of this process, `<pid>.json` unless made for another format.
 ///
 /// Clones share one file and one buffer; keep one to read the [`counts`](Self::counts). A process forked from this one writes nothing: its span ids would repeat its parent's, and
 /// the file is its parent's too. Dropping it writes nothing; a commit, flush or shutdown does.
-#[derive(Clone, Debug)]
-pub struct FileProcessor {
-    shared: Arc<Shared>,
+#[derive(Debug)]
+pub struct FileProcessor<F = ConsoleFormat> {
+    shared: Arc<Shared<F>>,
+}
+
+impl<F> Clone for FileProcessor<F> {
+    fn clone(&self) -> FileProcessor<F> {
+        FileProcessor { shared: Arc::clone(&self.shared) }
+    }
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Shared<F> {
     path: PathBuf,
     pid: u32,
-    buffer: Mutex<Buffer>,
+    buffer: Mutex<Buffer<F>>,
     file: Mutex<Output>,
     /// How many bytes wait in [`Output::unwritten`], so that [`KEEP`] can be tested without its lock.
     unwritten_len: AtomicUsize,
@@ -54,10 +92,9 @@ struct Shared {
 
 /// Lines that nobody has tried to write yet.
 #[derive(Debug)]
-struct Buffer {
+struct Buffer<F> {
     bytes: Vec<u8>,
-    /// The end of every line.
-    resource: ResourceJson,
+    format: F,
 }
 
 #[derive(Debug)]
@@ -70,22 +107,39 @@ struct Output {
 impl FileProcessor {
     /// Checks the folder, creating it if it is missing. Creates no file.
     pub fn try_new(dir: &Path, rotation: Rotation) -> Result<FileProcessor, SpanDirError> {
-        let pid = std::process::id();
-        let file = SpanFile::try_new(dir, pid, rotation)?;
-        let shared = Shared {
-            path: file.path(),
-            pid,
-            buffer: Mutex::new(Buffer { bytes: Vec::new(), resource: ResourceJson::new(&[][..], "") }),
-            file: Mutex::new(Output { file, unwritten: Vec::new() }),
-            unwritten_len: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
-        };
-        Ok(FileProcessor { shared: Arc::new(shared) })
+        let file = SpanFile::try_new(dir, std::process::id(), rotation)?;
+        Ok(FileProcessor::new(file, ConsoleFormat::default()))
     }
 
     /// A processor for the folder that `TRACER_SPANS_DIR` says, else `/tmp/spans`, with the default [`Rotation`].
     pub fn in_env_dir() -> Result<FileProcessor, SpanDirError> {
         FileProcessor::try_new(&dir_from_env(), Rotation::default())
+    }
+}
+
+impl<F: LineFormat> FileProcessor<F> {
+    /// A processor for another format, whose lines go to `<pid>.<extension>`. Checks the folder as
+    /// [`try_new`](FileProcessor::try_new) does.
+    pub fn try_with_format(
+        dir: &Path,
+        extension: &'static str,
+        rotation: Rotation,
+        format: F,
+    ) -> Result<FileProcessor<F>, SpanDirError> {
+        let file = SpanFile::try_with_extension(dir, std::process::id(), extension, rotation)?;
+        Ok(FileProcessor::new(file, format))
+    }
+
+    fn new(file: SpanFile, format: F) -> FileProcessor<F> {
+        let shared = Shared {
+            path: file.path(),
+            pid: file.pid(),
+            buffer: Mutex::new(Buffer { bytes: Vec::new(), format }),
+            file: Mutex::new(Output { file, unwritten: Vec::new() }),
+            unwritten_len: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+        };
+        FileProcessor { shared: Arc::new(shared) }
     }
 
     /// The path of the file.
@@ -99,14 +153,14 @@ impl FileProcessor {
     }
 }
 
-impl Shared {
+impl<F> Shared<F> {
     // Neither lock guards anything that a panic could leave half-done: lines are appended whole, or cut off again.
 
     fn lock_file(&self) -> MutexGuard<'_, Output> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_buffer(&self) -> MutexGuard<'_, Buffer> {
+    fn lock_buffer(&self) -> MutexGuard<'_, Buffer<F>> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,7 +211,7 @@ fn count_lines(lines: &[u8]) -> u64 {
     lines.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-impl SpanProcessor for FileProcessor {
+impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
     fn on_start(&self, _span: &mut Span, _cx: &Context) {}
 
     fn on_end(&self, span: SpanData) {
@@ -167,10 +221,10 @@ impl SpanProcessor for FileProcessor {
         let shared = &*self.shared;
         let is_due = {
             let mut buffer = shared.lock_buffer();
-            let Buffer { bytes, resource } = &mut *buffer;
+            let Buffer { bytes, format } = &mut *buffer;
             if bytes.len() + shared.unwritten_len.load(Ordering::Relaxed) < KEEP {
                 let before = bytes.len();
-                write_span(bytes, &span, resource);
+                format.write_line(bytes, &span);
                 // Once per so many bytes, not once per span, in case nothing can be written now.
                 before / WRITE_AT != bytes.len() / WRITE_AT
             } else {
@@ -191,11 +245,11 @@ impl SpanProcessor for FileProcessor {
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        self.shared.lock_buffer().resource = resource_json(resource);
+        self.shared.lock_buffer().format.set_resource(resource);
     }
 }
 
-impl DurableProcessor for FileProcessor {
+impl<F: LineFormat> DurableProcessor for FileProcessor<F> {
     fn commit(&self) -> Result<(), String> {
         let shared = &*self.shared;
         let mut output = shared.lock_file();

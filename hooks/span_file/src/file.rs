@@ -26,6 +26,8 @@ use rustix::io::Errno;
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 
 const DEFAULT_DIR: &str = "/tmp/spans";
+/// Of the files whose lines [`write_line`](crate::write_line) makes.
+const EXTENSION: &str = "json";
 
 /// The folder of the span files: what [`SPANS_DIR_VARIABLE`] says, else `/tmp/spans`. A relative path is resolved against
 /// the current folder, so that a later change of that does not move the files.
@@ -163,7 +165,7 @@ pub struct Counts {
     pub files_removed: u64,
 }
 
-/// `<folder>/<pid>.json`, opened at the first append.
+/// `<folder>/<pid>.json`, or with another extension, opened at the first append.
 ///
 /// A process that makes no spans leaves no file. When the file or its folder is removed while it is open, both are made
 /// again. Dropping it loses nothing: it buffers nothing.
@@ -171,6 +173,8 @@ pub struct Counts {
 pub struct SpanFile {
     dir: PathBuf,
     pid: u32,
+    /// What the names end in, without the dot.
+    extension: &'static str,
     rotation: Rotation,
     folder: OwnedFd,
     file: Option<OwnedFd>,
@@ -182,10 +186,22 @@ pub struct SpanFile {
 impl SpanFile {
     /// Checks the folder as [`prepare_dir`] does. Creates no file.
     pub fn try_new(dir: &Path, pid: u32, rotation: Rotation) -> Result<SpanFile, SpanDirError> {
+        SpanFile::try_with_extension(dir, pid, EXTENSION, rotation)
+    }
+
+    /// [`try_new`](Self::try_new) for lines in another format: the file is `<pid>.<extension>`, and rotated ones are
+    /// `<pid>.<n>.<extension>`.
+    pub fn try_with_extension(
+        dir: &Path,
+        pid: u32,
+        extension: &'static str,
+        rotation: Rotation,
+    ) -> Result<SpanFile, SpanDirError> {
         let folder = open_dir(dir)?;
         Ok(SpanFile {
             dir: dir.to_path_buf(),
             pid,
+            extension,
             rotation,
             folder,
             file: None,
@@ -343,8 +359,8 @@ impl SpanFile {
 
     fn file_name(&self, number: u32) -> String {
         match number {
-            0 => format!("{}.json", self.pid),
-            number => format!("{}.{number}.json", self.pid),
+            0 => format!("{}.{}", self.pid, self.extension),
+            number => format!("{}.{number}.{}", self.pid, self.extension),
         }
     }
 }

@@ -11,7 +11,7 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 ///
 /// UTF-8 is written as it is, where Python would write `\uXXXX`: both read back as the same string. Three characters
 /// are escaped although JSON does not ask for it, U+0085, U+2028 and U+2029, because many readers split lines there.
-pub(crate) fn write_string(buffer: &mut Vec<u8>, text: &str) {
+pub fn write_string(buffer: &mut Vec<u8>, text: &str) {
     buffer.push(b'"');
     if is_plain(text.as_bytes()) {
         buffer.extend_from_slice(text.as_bytes());
@@ -69,17 +69,19 @@ fn write_escaped(buffer: &mut Vec<u8>, text: &str) {
     }
 }
 
-pub(crate) fn write_bool(buffer: &mut Vec<u8>, value: bool) {
+/// Appends `true` or `false`.
+pub fn write_bool(buffer: &mut Vec<u8>, value: bool) {
     buffer.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
-pub(crate) fn write_i64(buffer: &mut Vec<u8>, value: i64) {
+/// Appends a number.
+pub fn write_i64(buffer: &mut Vec<u8>, value: i64) {
     buffer.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Appends a number, or a string where JSON has no number: `"NaN"`, `"Infinity"` and `"-Infinity"`, the names that the
 /// JSON form of protobuf uses. Python writes them without quotes, which no other reader accepts.
-pub(crate) fn write_f64(buffer: &mut Vec<u8>, value: f64) {
+pub fn write_f64(buffer: &mut Vec<u8>, value: f64) {
     if value.is_finite() {
         buffer.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
     } else if value.is_nan() {
@@ -94,13 +96,18 @@ pub(crate) fn write_f64(buffer: &mut Vec<u8>, value: f64) {
 /// Appends an id as `"0x…"`, in lower-case hexadecimal digits.
 pub(crate) fn write_id<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
     buffer.extend_from_slice(b"\"0x");
+    write_hex(buffer, id);
+    buffer.push(b'"');
+}
+
+/// Appends bytes as lower-case hexadecimal digits, without quotes.
+pub fn write_hex<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
     let start = buffer.len();
     buffer.resize(start + 2 * N, 0);
     for (digits, byte) in buffer[start..].chunks_exact_mut(2).zip(id) {
         digits[0] = HEX[usize::from(byte >> 4)];
         digits[1] = HEX[usize::from(byte & 0xf)];
     }
-    buffer.push(b'"');
 }
 
 const SECOND_LEN: usize = "2026-11-20T19:34:35".len();

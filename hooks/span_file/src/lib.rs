@@ -8,7 +8,7 @@
 //! It starts no thread, keeps no buffer of lines, and never prints.
 
 mod file;
-mod json;
+pub mod json;
 mod line;
 
 pub use file::{AppendError, Counts, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env, prepare_dir};

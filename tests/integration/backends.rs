@@ -1,0 +1,168 @@
+//! The shipped hooks that write for others than tracer itself. What they write is read by those others' own code.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, python_with, wait_until};
+
+/// Reads OTLP with the official protobuf classes.
+const OTLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/otlp.py");
+const SHELL: (&str, &str) = ("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+
+const INTERNAL: i64 = 1;
+const CLIENT: i64 = 3;
+const PRODUCER: i64 = 4;
+const CONSUMER: i64 = 5;
+
+#[track_caller]
+fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
+    let found: Vec<_> = spans.iter().filter(|span| span["name"] == name).collect();
+    assert_eq!(found.len(), 1, "spans named `{name}` among {spans:#?}");
+    found[0]
+}
+
+/// Runs the task that makes a span with everything, in a trace of the shell's.
+#[track_caller]
+fn submit_rich(cluster: &Cluster) {
+    let mut submit = cluster.command(&["submit", "task", "traced_tasks:rich"]);
+    submit.env(SHELL.0, SHELL.1).env("TRACESTATE", "rojo=1");
+    cluster.run(submit).success();
+}
+
+/// Expects the four spans of [`submit_rich`] with every field that OTLP has for them.
+#[track_caller]
+fn assert_rich_trace(spans: &[Value]) {
+    assert_eq!(spans.len(), 4, "{spans:#?}");
+    let job = named(spans, "tracer job");
+    let producer = named(spans, "traced_tasks.rich tracer.remote");
+    let consumer = named(spans, "traced_tasks.rich tracer.remote_worker");
+    let rich = named(spans, "rich and renamed");
+    // The flags: sampled, it is known whether the parent is remote, it is remote.
+    let expected = [
+        (job, INTERNAL, &json!("b7ad6b7169203331"), 0x301),
+        (producer, PRODUCER, &job["span_id"], 0x101),
+        (consumer, CONSUMER, &producer["span_id"], 0x301),
+        (rich, CLIENT, &consumer["span_id"], 0x101),
+    ];
+    for (span, kind, parent, flags) in expected {
+        assert_eq!(span["trace_id"], TRACE_ID, "{span:#}");
+        assert_eq!(span["span_id"].as_str().map(str::len), Some(16), "{span:#}");
+        assert_eq!(span["parent_span_id"], *parent, "{span:#}");
+        assert_eq!(span["trace_state"], "rojo=1", "{span:#}");
+        assert_eq!(span["kind"], kind, "{span:#}");
+        assert_eq!(span["flags"], flags, "{span:#}");
+        assert_eq!(span["dropped"], json!([0, 0, 0]), "{span:#}");
+        let time = |key: &str| span[key].as_u64().expect("a time is a number");
+        assert!(1_700_000_000_000_000_000 < time("start") && time("start") <= time("end"), "{span:#}");
+        assert_eq!(span["resource"]["service.name"], json!({"string_value": "tracer"}), "{span:#}");
+        assert_eq!(span["resource"]["telemetry.sdk.language"], json!({"string_value": "rust"}), "{span:#}");
+        assert!(span["resource"]["process.pid"]["int_value"].is_u64(), "{span:#}");
+        assert!(span["resource"]["service.instance.id"]["string_value"].is_string(), "{span:#}");
+    }
+    assert_eq!(job["resource"], producer["resource"]);
+    assert_eq!(consumer["resource"], rich["resource"]);
+    assert_ne!(job["resource"]["process.pid"], rich["resource"]["process.pid"]);
+    assert_eq!(consumer["attributes"]["tracer.pid"], rich["resource"]["process.pid"]);
+    assert_eq!(consumer["attributes"]["tracer.function"], json!({"string_value": "traced_tasks.rich"}));
+    assert_eq!(consumer["status"], json!({"code": 0, "message": ""}));
+    assert_eq!(rich["scope"], json!({"name": "rich_scope", "version": "1.2.3", "attributes": {}, "schema_url": ""}));
+    assert_eq!(
+        rich["attributes"],
+        json!({
+            "bool": {"bool_value": true},
+            "int": {"int_value": 8},
+            "float": {"double_value": 2.5},
+            "text": {"string_value": "é\n\"quoted\""},
+            "bools": {"array_value": [{"bool_value": true}, {"bool_value": false}]},
+            "ints": {"array_value": [{"int_value": 1}, {"int_value": i64::MIN}]},
+            "floats": {"array_value": [{"double_value": 0.5}]},
+            "texts": {"array_value": [{"string_value": "a"}, {"string_value": "b"}]},
+        })
+    );
+    assert_eq!(rich["status"], json!({"code": 2, "message": "it did not go well"}));
+    assert_eq!(
+        rich["links"],
+        json!([{
+            "trace_id": "00000000000000000000000000000abc",
+            "span_id": "0000000000000def",
+            "trace_state": "vendor=value",
+            "flags": 0x301,
+            "attributes": {"why": {"string_value": "because"}},
+            "dropped": 0,
+        }])
+    );
+    let events = rich["events"].as_array().expect("events are a list");
+    assert_eq!(events.len(), 1, "{rich:#}");
+    assert_eq!(events[0]["name"], "moment");
+    assert_eq!(events[0]["attributes"], json!({"at": {"string_value": "noon"}}));
+    assert!(events[0]["time"].as_u64() >= rich["start"].as_u64(), "{rich:#}");
+    assert!(events[0]["time"].as_u64() <= rich["end"].as_u64(), "{rich:#}");
+}
+
+/// The files with OTLP lines, each with the process that it is named by.
+fn otlp_files(folder: &Path) -> Vec<(PathBuf, u64)> {
+    let files = folder.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let pid = |file: &Path| file.file_name()?.to_str()?.strip_suffix(".otlp.jsonl")?.parse().ok();
+    files.filter_map(|file| pid(&file).map(|pid| (file, pid))).collect()
+}
+
+#[test]
+fn otlp_lines_are_read_by_the_official_parser_with_every_field() {
+    let Some(python) = python_with("opentelemetry.proto.trace.v1.trace_pb2") else { return };
+    let cluster = Cluster::builder().hook("otlp_file:setup_tracing").start();
+    submit_rich(&cluster);
+    // No waiting: what anyone can see to have ended is in the files.
+    let mut spans = Vec::new();
+    for (file, pid) in otlp_files(&cluster.spans_dir()) {
+        let mut command = cluster.program(&python);
+        command.args([OTLP, "lines"]).arg(&file);
+        let of_file = cluster.run(command).success().json();
+        for span in of_file.as_array().expect("the reader prints a list") {
+            assert_eq!(span["resource"]["process.pid"], json!({"int_value": pid}), "{}", file.display());
+            spans.push(span.clone());
+        }
+    }
+    assert_rich_trace(&spans);
+    assert!(cluster.spans().is_empty(), "nobody died: {}", cluster.spans().describe());
+}
+
+#[test]
+fn otlp_lines_come_from_the_built_in_hook_too() {
+    let cluster = Cluster::builder().build();
+    // Alone in its folder, with no library beside it.
+    let alone = cluster.file("alone/tracer");
+    std::fs::create_dir(cluster.file("alone")).expect("the test's folder can be written to");
+    std::fs::copy(env!("CARGO_BIN_EXE_tracer"), &alone).expect("the executable can be copied");
+    let mut start = cluster.program(&alone);
+    start.args(["start", "--head", "--num-workers", "1", "--tracing-startup-hook=otlp_file:setup_tracing"]);
+    cluster.run(start).success().stderr_contains(
+        "\n  tracing  otlp_file:setup_tracing, built in\
+         \n           spans in OTLP JSON to `<folder>/spans/<pid>.otlp.jsonl`\n",
+    );
+    let mut submit = cluster.program(&alone);
+    submit.args(["submit", "task"]);
+    cluster.run(submit).success().stdout("1\n");
+    let lines: Vec<String> = otlp_files(&cluster.spans_dir())
+        .iter()
+        .flat_map(|(file, _)| {
+            let text = std::fs::read_to_string(file).expect("a span file can be read");
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+}
+
+#[test]
+fn the_spans_of_a_killed_worker_are_in_the_files_whatever_the_hook() {
+    let cluster = Cluster::builder().hook("otlp_file:setup_tracing").start();
+    let pid = cluster.worker_pids()[0];
+    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    let spans = cluster.wait_for_spans("the attempt that was killed", |spans| !spans.is_empty());
+    let attempt = spans.named("misbehaving_tasks.aborts tracer.remote_worker");
+    assert_eq!(*attempt.attribute("error.type"), "signal:6");
+    assert_eq!(attempt.file, cluster.spans_dir().join(format!("{pid}.json")));
+    wait_until("another worker is there", || (cluster.worker_pids() != [pid]).then_some(()));
+    cluster.submit("demo:my_function", &[]).success();
+}
