@@ -166,3 +166,71 @@ fn the_spans_of_a_killed_worker_are_in_the_files_whatever_the_hook() {
     wait_until("another worker is there", || (cluster.worker_pids() != [pid]).then_some(()));
     cluster.submit("demo:my_function", &[]).success();
 }
+
+/// The lines of the console hook in the outputs of a command and of the workers, without the beginning that names the process.
+fn console_lines(cluster: &Cluster, stderr: &str) -> Vec<(u32, String)> {
+    let logs = std::fs::read_dir(cluster.session_dir().join("logs")).expect("a session has logs");
+    let logs = logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok()).collect::<String>();
+    let mut found: Vec<(u32, String)> = (logs + stderr)
+        .lines()
+        .filter_map(|line| {
+            let (pid, span) = line.strip_prefix("[pid ")?.split_once("] ")?;
+            Some((pid.parse().ok()?, span.to_owned()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn spans_on_the_console_are_lines_that_begin_with_the_process() {
+    let cluster = Cluster::builder().hook("console:setup_tracing").start();
+    let worker = cluster.worker_pids()[0];
+    let submit = cluster.tracer_in_background(&["submit", "task", "traced_tasks:rich"]);
+    let submitter = submit.pid();
+    let run = submit.wait().success();
+    // The worker's lines come to the submitter as all that a task writes, and stay in the worker's log.
+    let rich = format!("(rich pid={worker}) [pid {worker}] \"rich and renamed\" CLIENT ");
+    let shown = run.stderr_text();
+    let line = shown.lines().find(|line| line.starts_with(&rich)).unwrap_or_else(|| panic!("no `{rich}` in {run:?}"));
+    for part in [" status=ERROR \"it did not go well\" ", " int=8 ", " event \"moment\" +", " at=\"noon\" link "] {
+        assert!(line.contains(part), "`{part}` in {line}");
+    }
+    let lines = wait_until("all spans are in the logs", || {
+        let lines = console_lines(&cluster, &run.stderr_text());
+        (lines.len() == 4).then_some(lines)
+    });
+    for (pid, start) in [
+        (submitter, "\"tracer job\" INTERNAL "),
+        (submitter, "\"traced_tasks.rich tracer.remote\" PRODUCER "),
+        (worker, "\"traced_tasks.rich tracer.remote_worker\" CONSUMER "),
+        (worker, "\"rich and renamed\" CLIENT "),
+    ] {
+        let count = lines.iter().filter(|(of, line)| *of == pid && line.starts_with(start)).count();
+        assert_eq!(count, 1, "`{start}` of {pid} in {lines:#?}");
+    }
+}
+
+#[test]
+fn spans_on_the_console_are_json_when_asked_for() {
+    let cluster = Cluster::builder().hook("console:setup_tracing").env("TRACER_CONSOLE_FORMAT", "json").start();
+    let run = cluster.submit("traced_tasks:rich", &[]).success();
+    let lines = wait_until("all spans are in the logs", || {
+        let lines = console_lines(&cluster, &run.stderr_text());
+        (lines.len() == 4).then_some(lines)
+    });
+    for (pid, line) in &lines {
+        let span: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+        assert_eq!(span["resource"]["attributes"]["process.pid"], *pid);
+    }
+}
+
+#[test]
+fn a_console_format_that_does_not_exist_is_refused() {
+    let (_cluster, run) =
+        Cluster::builder().hook("console:setup_tracing").env("TRACER_CONSOLE_FORMAT", "xml").try_start();
+    run.status(4).stderr(
+        "error: hook `console:setup_tracing` (<bin>/libconsole.so) returned an error: `TRACER_CONSOLE_FORMAT` is `xml`, \
+         expected `text` or `json`\n",
+    );
+}

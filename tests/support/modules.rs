@@ -16,6 +16,7 @@ const PACKAGES: &[&str] = &[
     "hook_stdout",
     "local_tmp_tracing",
     "otlp_file",
+    "console",
     "misbehaving_tasks",
     "bad_hooks",
     "hook_forms",
