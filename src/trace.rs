@@ -16,17 +16,19 @@ pub mod render;
 mod report;
 mod select;
 mod span;
+mod stats;
 mod time;
 mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use list::{List, Row};
+pub use list::{Filter, List, Row};
 pub use read::{LoadError, Notice, Problem, load};
 pub use report::Report;
 pub use select::FindError;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
+pub use stats::{Stats, StatsRow};
 pub use tree::{Item, Node, Tree};
 
 /// What a folder of span files holds.

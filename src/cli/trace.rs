@@ -1,6 +1,7 @@
 //! `tracer trace`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 
@@ -9,7 +10,7 @@ use crate::config;
 use crate::exit;
 use crate::hook::now_unix_nano;
 use crate::session::find_head;
-use crate::trace::{self, Loaded, render};
+use crate::trace::{self, Filter, Loaded, render};
 
 /// Read traces back from the span files
 ///
@@ -23,8 +24,17 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// List traces
+    /// List traces, the newest first
     List {
+        /// Only traces with a span that failed
+        #[arg(long)]
+        errors: bool,
+        /// Only traces with a span whose name has this text in it
+        #[arg(long, value_name = "TEXT")]
+        name: Option<String>,
+        /// Only traces that took at least so long, for example 500ms
+        #[arg(long, value_name = "DURATION", value_parser = config::parse_duration)]
+        min_duration: Option<Duration>,
         /// The most to show
         #[arg(long, default_value_t = 50)]
         limit: usize,
@@ -38,6 +48,18 @@ enum What {
         /// The trace's id, its beginning, or `last`
         #[arg(default_value = "last")]
         trace: String,
+        #[command(flatten)]
+        source: SourceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Show count, durations, errors and own time for each name of a span
+    ///
+    /// The own time of a span is that in which none of its children runs. Names are in the order of their own time.
+    Stats {
+        /// The most names to show
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
@@ -70,8 +92,11 @@ impl SourceArgs {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.what {
-        What::List { limit, source, format } => {
-            let list = source.load()?.list(Some(*limit));
+        What::List { errors, name, min_duration, limit, source, format } => {
+            let min_duration_ns =
+                min_duration.map_or(0, |duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+            let filter = Filter { errors: *errors, name: name.clone(), min_duration_ns };
+            let list = source.load()?.list(&filter, Some(*limit));
             report::value(format.format, &list, |list| {
                 render::list(list, now_unix_nano(), report::width(), report::colours_on_stdout())
             });
@@ -81,6 +106,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
             report::value(format.format, &trace.report(), |_| {
                 render::show(trace, report::width(), report::colours_on_stdout())
+            });
+        }
+        What::Stats { limit, source, format } => {
+            let stats = source.load()?.stats(Some(*limit));
+            report::value(format.format, &stats, |stats| {
+                render::stats(stats, report::width(), report::colours_on_stdout())
             });
         }
     }

@@ -4,15 +4,40 @@ use serde::{Serialize, Serializer};
 
 use super::{Loaded, Trace, TraceId, time};
 
-/// One row for each trace, the newest first. It serialises as the array of its rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One row for each trace, the newest first. It serialises as an object, which says what it left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List {
     /// The rows.
+    #[serde(rename = "traces")]
     pub rows: Vec<Row>,
     /// How many older traces were left out because of the limit.
     pub left_out: usize,
+    /// How many traces the filter did not let through.
+    pub filtered_out: usize,
     /// As many digits as tell every trace in the folder from the others, 12 at least.
+    #[serde(skip)]
     pub id_digits: usize,
+}
+
+/// Which traces are listed: those for which everything that is set holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only those with a span whose status is ERROR.
+    pub errors: bool,
+    /// Only those with a span whose name has this text in it, in any case.
+    pub name: Option<String>,
+    /// Only those that took at least so long.
+    pub min_duration_ns: u64,
+}
+
+impl Filter {
+    /// Whether the filter lets a trace through.
+    pub fn matches(&self, trace: &Trace) -> bool {
+        let name = self.name.as_ref().map(|name| name.to_lowercase());
+        trace.duration_ns() >= self.min_duration_ns
+            && (!self.errors || trace.error_count() > 0)
+            && name.is_none_or(|name| trace.spans.iter().any(|span| span.name.to_lowercase().contains(&name)))
+    }
 }
 
 /// A trace in a few figures.
@@ -36,12 +61,6 @@ pub struct Row {
     pub errors: usize,
 }
 
-impl Serialize for List {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.rows.serialize(serializer)
-    }
-}
-
 fn serialize_time<S: Serializer>(unix_nano: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&time::format(*unix_nano))
 }
@@ -61,12 +80,14 @@ impl Row {
 }
 
 impl Loaded {
-    /// Lists the newest `limit` traces, or all.
-    pub fn list(&self, limit: Option<usize>) -> List {
+    /// Lists the newest `limit` traces that the filter lets through, or all of these.
+    pub fn list(&self, filter: &Filter, limit: Option<usize>) -> List {
         let limit = limit.unwrap_or(usize::MAX);
+        let matching: Vec<&Trace> = self.traces.iter().rev().filter(|trace| filter.matches(trace)).collect();
         List {
-            rows: self.traces.iter().rev().take(limit).map(Row::new).collect(),
-            left_out: self.traces.len().saturating_sub(limit),
+            rows: matching.iter().take(limit).map(|trace| Row::new(trace)).collect(),
+            left_out: matching.len().saturating_sub(limit),
+            filtered_out: self.traces.len() - matching.len(),
             id_digits: id_digits(self.traces.iter().map(|trace| trace.id).collect()),
         }
     }
@@ -83,27 +104,51 @@ mod tests {
     use super::super::fixture::{loaded, span};
     use super::*;
 
-    #[test]
-    fn a_list_for_programs_is_an_array_of_rows() {
+    fn two_traces() -> Loaded {
         let spans = [
             span("old", 1, None, (0, 1)).trace(1).line(),
             span("job", 2, None, (10, 30)).trace(2).line(),
             span("child", 3, 2, (5, 40)).trace(2).failed("no").line(),
         ];
-        let list = loaded([("1.json", spans.concat().into())]).list(Some(1));
-        assert_eq!(list.left_out, 1);
+        loaded([("1.json", spans.concat().into())])
+    }
+
+    #[test]
+    fn a_list_for_programs_has_rows_and_says_what_it_left_out() {
         assert_eq!(
-            serde_json::to_value(&list).expect("rows have nothing that JSON lacks"),
-            serde_json::json!([{
-                "trace_id": "00000000000000000000000000000002",
-                "root": "job",
-                "start_time": "2026-11-05T12:00:00.000005Z",
-                "end_time": "2026-11-05T12:00:00.000040Z",
-                "duration_ns": 35_000,
-                "spans": 2,
-                "errors": 1,
-            }])
+            serde_json::to_value(two_traces().list(&Filter::default(), Some(1)))
+                .expect("rows have nothing that JSON lacks"),
+            serde_json::json!({
+                "traces": [{
+                    "trace_id": "00000000000000000000000000000002",
+                    "root": "job",
+                    "start_time": "2026-11-05T12:00:00.000005Z",
+                    "end_time": "2026-11-05T12:00:00.000040Z",
+                    "duration_ns": 35_000,
+                    "spans": 2,
+                    "errors": 1,
+                }],
+                "left_out": 1,
+                "filtered_out": 0,
+            })
         );
+    }
+
+    #[test]
+    fn a_filter_counts_what_it_holds_back() {
+        let loaded = two_traces();
+        let listed = |filter: Filter| {
+            let list = loaded.list(&filter, None);
+            let ids: Vec<u128> = list.rows.iter().map(|row| row.trace_id.0).collect();
+            (ids, list.filtered_out)
+        };
+        assert_eq!(listed(Filter::default()), (vec![2, 1], 0));
+        assert_eq!(listed(Filter { errors: true, ..Filter::default() }), (vec![2], 1));
+        assert_eq!(listed(Filter { name: Some("CHIL".into()), ..Filter::default() }), (vec![2], 1));
+        assert_eq!(listed(Filter { name: Some("x".into()), ..Filter::default() }), (vec![], 2));
+        assert_eq!(listed(Filter { min_duration_ns: 35_000, ..Filter::default() }), (vec![2], 1));
+        assert_eq!(listed(Filter { min_duration_ns: 35_001, ..Filter::default() }), (vec![], 2));
+        assert_eq!(listed(Filter { errors: true, name: Some("old".into()), ..Filter::default() }), (vec![], 2));
     }
 
     #[test]

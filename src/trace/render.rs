@@ -10,7 +10,7 @@ mod table;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub use show::show;
-pub use table::list;
+pub use table::{list, stats};
 
 /// Colours and weights, or nothing at all.
 #[derive(Clone, Copy)]

@@ -18,3 +18,4 @@ mod seen_means_recorded;
 mod spans;
 mod start_stop;
 mod submit;
+mod trace_reading;

@@ -157,7 +157,7 @@ fn traces_are_listed_and_shown_also_after_the_head_is_gone() {
     let run = cluster.tracer(&["trace", "list"]).success().stderr("");
     assert_eq!(run.stdout_text().lines().count(), 3, "{run:?}");
     let list = json_of(&cluster, &["trace", "list"]);
-    assert_eq!(list.as_array().map(Vec::len), Some(2), "{list}");
+    assert_eq!(list["traces"].as_array().map(Vec::len), Some(2), "{list}");
     cluster
         .tracer(&["trace", "show", "last"])
         .success()

@@ -571,7 +571,7 @@ fn the_span_folder_is_what_the_flag_says_and_else_what_the_variable_says() {
     let mut list = by_flag.command(&["trace", "list", "--format", "json"]);
     list.env_remove("TRACER_SPANS_DIR");
     let traces = by_flag.run(list).success().json();
-    assert_eq!(traces[0]["spans"], 3, "{traces}");
+    assert_eq!(traces["traces"][0]["spans"], 3, "{traces}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! `trace list`: one line a trace.
+//! `trace list`: one line a trace. `trace stats`: one line a name.
 
 use super::{BOLD, DIM, RED, clean, fit, pad, pad_left};
 use crate::count::{Count, Elapsed};
-use crate::trace::List;
+use crate::trace::{List, Stats};
 
 /// From this width on there is room for whole ids.
 const WIDTH_FOR_WHOLE_IDS: usize = 110;
@@ -10,7 +10,10 @@ const WIDTH_FOR_WHOLE_IDS: usize = 110;
 /// Renders the list, the newest trace at the top. `now_unix_nano` is what ages are counted from.
 pub fn list(list: &List, now_unix_nano: u64, width: usize, colour: bool) -> String {
     if list.rows.is_empty() && list.left_out == 0 {
-        return "no traces\n".into();
+        return match list.filtered_out {
+            0 => "no traces\n".into(),
+            others => format!("no trace matches; {} not\n", does(others)),
+        };
     }
     let id_digits = if width >= WIDTH_FOR_WHOLE_IDS { 32 } else { list.id_digits };
     let mut lines = vec![["TRACE ID", "STARTED", "DURATION", "SPANS", "ERRORS", "ROOT"].map(String::from)];
@@ -48,6 +51,58 @@ pub fn list(list: &List, now_unix_nano: u64, width: usize, colour: bool) -> Stri
     }
     if list.left_out > 0 {
         text += &DIM.paint(&format!("{} not shown", Count(list.left_out, "older trace")), colour);
+        text.push('\n');
+    }
+    if list.filtered_out > 0 {
+        text += &DIM.paint(&format!("{} not match", does(list.filtered_out)), colour);
+        text.push('\n');
+    }
+    text
+}
+
+fn does(traces: usize) -> String {
+    format!("{} {}", Count(traces, "trace"), if traces == 1 { "does" } else { "do" })
+}
+
+/// Renders figures for each name, in the order that they have.
+pub fn stats(stats: &Stats, width: usize, colour: bool) -> String {
+    if stats.names == 0 {
+        return "no spans\n".into();
+    }
+    let elapsed = |nanos| Elapsed::from_nanos(nanos).to_string();
+    let mut lines = vec![["SELF", "COUNT", "P50", "P95", "MAX", "ERRORS", "NAME"].map(String::from)];
+    lines.extend(stats.rows.iter().map(|row| {
+        [
+            elapsed(row.self_ns),
+            row.count.to_string(),
+            elapsed(row.p50_ns),
+            elapsed(row.p95_ns),
+            elapsed(row.max_ns),
+            if row.errors == 0 { "-".into() } else { row.errors.to_string() },
+            clean(&row.name),
+        ]
+    }));
+    let columns: [usize; 6] = std::array::from_fn(|column| {
+        lines.iter().map(|line| unicode_width::UnicodeWidthStr::width(line[column].as_str())).max().unwrap_or(0)
+    });
+    let name_width = width.saturating_sub(columns.iter().sum::<usize>() + 2 * columns.len()).max(12);
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        let has_errors = index.checked_sub(1).map(|row| stats.rows[row].errors > 0);
+        let mut written = String::new();
+        for (column, width) in columns.iter().enumerate() {
+            let cell = pad_left(&line[column], *width);
+            let style = if has_errors == Some(true) { RED } else { DIM };
+            let is_error_figure = column == 5 && has_errors.is_some();
+            written += &if is_error_figure { style.paint(&cell, colour) } else { cell };
+            written += "  ";
+        }
+        written += &fit(&line[6], name_width);
+        text += &if index == 0 { BOLD.paint(&written, colour) } else { written };
+        text.push('\n');
+    }
+    if stats.left_out > 0 {
+        text += &DIM.paint(&format!("{} not shown", Count(stats.left_out, "further name")), colour);
         text.push('\n');
     }
     text

@@ -2,6 +2,7 @@ use std::sync::LazyLock;
 
 use super::super::fixture::{EPOCH, SpanText, TRACE_ID, loaded, span, trace};
 use super::*;
+use crate::trace::Filter;
 
 const WIDTH: usize = 80;
 
@@ -370,7 +371,7 @@ static LOADED: LazyLock<crate::trace::Loaded> = LazyLock::new(|| {
 #[track_caller]
 fn assert_listed(limit: Option<usize>, width: usize, expected: &str) {
     let now = EPOCH + 7_260_000_000_000;
-    let listed = list(&LOADED.list(limit), now, width, false);
+    let listed = list(&LOADED.list(&Filter::default(), limit), now, width, false);
     let expected = expected.strip_prefix('\n').expect("the expectation begins on a line of its own");
     assert!(listed == expected, "\n--- shown:\n{listed}--- expected:\n{expected}---");
 }
@@ -422,13 +423,13 @@ TRACE ID  STARTED  DURATION  SPANS  ERRORS  ROOT
 
 #[test]
 fn an_empty_folder_lists_nothing() {
-    assert_eq!(list(&loaded([]).list(None), EPOCH, WIDTH, true), "no traces\n");
+    assert_eq!(list(&loaded([]).list(&Filter::default(), None), EPOCH, WIDTH, true), "no traces\n");
 }
 
 #[test]
 fn a_list_in_colour_marks_errors() {
     assert_painted(
-        &list(&LOADED.list(None), EPOCH, WIDTH, true),
+        &list(&LOADED.list(&Filter::default(), None), EPOCH, WIDTH, true),
         "
 <1>TRACE ID      STARTED  DURATION  SPANS  ERRORS  ROOT<>
 c0ffee000000      now    500 µs      1  <2>     -<>  a name that is longer than what…
@@ -478,4 +479,39 @@ fn texts_are_wrapped_at_spaces() {
     ] {
         assert_eq!(wrap(text, width), expected, "{text:?} in {width}");
     }
+}
+
+#[test]
+fn a_filtered_list_says_what_it_holds_back() {
+    let errors = Filter { errors: true, ..Filter::default() };
+    let two =
+        [span("good", 1, None, (0, 1)).trace(1).line(), span("bad", 2, None, (2, 3)).trace(2).failed("no").line()];
+    let loaded_two = loaded([("1.json", two.concat().into())]);
+    let text = list(&loaded_two.list(&errors, None), EPOCH, WIDTH, false);
+    assert!(text.ends_with("bad\n1 trace does not match\n"), "{text}");
+    let none = Filter { name: Some("other".into()), ..errors };
+    assert_eq!(list(&loaded_two.list(&none, None), EPOCH, WIDTH, false), "no trace matches; 2 traces do not\n");
+}
+
+#[test]
+fn figures_are_shown_name_by_name() {
+    let spans = [
+        span("job", 1, None, (0, 5_000)),
+        span("step", 2, 1, (0, 2_000)),
+        span("step", 3, 1, (2_000, 2_500)).failed("no"),
+        span("a rather long name of a span that needs a column of its own", 4, 1, (3_000, 3_100)),
+    ];
+    let lines: String = spans.iter().map(SpanText::line).collect();
+    let loaded = loaded([("1.json", lines.into_bytes())]);
+    assert_eq!(
+        stats(&loaded.stats(Some(2)), WIDTH, false),
+        "  SELF  COUNT     P50   P95   MAX  ERRORS  NAME
+2.5 ms      2  500 µs  2 ms  2 ms       1  step
+2.4 ms      1    5 ms  5 ms  5 ms       -  job
+1 further name not shown
+"
+    );
+    let narrow = stats(&loaded.stats(None), 60, false);
+    assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    assert!(narrow.contains("…"), "{narrow}");
 }
