@@ -5,12 +5,15 @@
 //! for people ([`render`]). Reports for programs are values that serialise.
 //!
 //! It reads the format that the shipped hook writes, one object of the OpenTelemetry Python console format per line, and that
-//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It writes no span file, and
-//! knows nothing of spans that are still open.
+//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It writes no span file.
+//!
+//! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 
 #[cfg(test)]
 mod fixture;
 mod list;
+mod live;
+mod open;
 mod read;
 pub mod render;
 mod report;
@@ -24,6 +27,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use list::{Filter, List, Row};
+pub use live::{Live, LiveSpan, Look};
+pub use open::{Open, OpenSpan, OpenTrace};
 pub use read::{LoadError, Notice, Problem, load};
 pub use report::Report;
 pub use select::FindError;
@@ -75,18 +80,52 @@ impl Loaded {
         traces.sort_by_key(|trace| (trace.start_unix_nano(), trace.id));
         Loaded { folder: folder.into(), traces, notices }
     }
+
+    /// A folder in which nothing is.
+    pub fn empty(folder: &Path) -> Loaded {
+        Loaded::new(folder, Vec::new(), Vec::new())
+    }
+
+    /// Adds spans that are in no file yet. A span that is here already is kept as it is: what was written is the last word.
+    pub fn add(&mut self, spans: impl IntoIterator<Item = Span>) {
+        let mut by_trace: HashMap<TraceId, Vec<Span>> = HashMap::new();
+        for span in spans {
+            by_trace.entry(span.trace_id).or_default().push(span);
+        }
+        if by_trace.is_empty() {
+            return;
+        }
+        for trace in &mut self.traces {
+            if let Some(spans) = by_trace.remove(&trace.id) {
+                trace.add(spans);
+            }
+        }
+        for (id, spans) in by_trace {
+            let mut trace = Trace { id, spans: Vec::new(), duplicates: 0 };
+            trace.add(spans);
+            self.traces.push(trace);
+        }
+        self.traces.sort_by_key(|trace| (trace.start_unix_nano(), trace.id));
+    }
 }
 
 impl Trace {
+    /// Adds those that are not here yet.
+    fn add(&mut self, spans: Vec<Span>) {
+        let mut seen: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
+        self.spans.extend(spans.into_iter().filter(|span| seen.insert(span.span_id)));
+        self.spans.sort_by_key(|span| span.start_unix_nano);
+    }
+
     /// When its first span started.
     pub fn start_unix_nano(&self) -> u64 {
         self.spans.first().map_or(0, |span| span.start_unix_nano)
     }
 
-    /// When its last span ended.
+    /// When its last span ended, or was seen running.
     pub fn end_unix_nano(&self) -> u64 {
-        let ends = self.spans.iter().map(|span| span.end_unix_nano.unwrap_or(span.start_unix_nano));
-        ends.max().unwrap_or(0).max(self.start_unix_nano())
+        let end = |span: &Span| span.end_unix_nano.or(span.running_unix_nano).unwrap_or(span.start_unix_nano);
+        self.spans.iter().map(end).max().unwrap_or(0).max(self.start_unix_nano())
     }
 
     /// From the first start to the last end.
@@ -106,6 +145,11 @@ impl Trace {
     /// How many spans have the status ERROR.
     pub fn error_count(&self) -> usize {
         self.spans.iter().filter(|span| span.status == Status::Error).count()
+    }
+
+    /// How many spans were running when they were looked at.
+    pub fn running_count(&self) -> usize {
+        self.spans.iter().filter(|span| span.is_running()).count()
     }
 
     /// How many processes the spans come from.

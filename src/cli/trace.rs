@@ -1,20 +1,22 @@
 //! `tracer trace`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
 
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::config;
+use crate::count::Count;
+use crate::driver::DriverError;
 use crate::exit;
 use crate::hook::now_unix_nano;
-use crate::session::find_head;
-use crate::trace::{self, Filter, Loaded, render};
+use crate::session::{HeadRecord, find_head};
+use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, render};
 
 /// Read traces back from the span files
 ///
-/// No head is needed. The files are looked for where the running head's processes write them, else in /tmp/spans.
+/// No head is needed, but for what is running. The files are looked for where the running head's processes write them, else in /tmp/spans.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer trace show last")]
 pub(super) struct Args {
@@ -53,6 +55,16 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Show everything that is open now, in all processes of the running head
+    ///
+    /// Spans of tasks and of submissions, your own included, each with its age. They are read from the head's spools; the processes
+    /// do not notice. A process that has died has nothing open: the head completes its spans.
+    Open {
+        #[command(flatten)]
+        source: SourceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
     /// Show count, durations, errors and own time for each name of a span
     ///
     /// The own time of a span is that in which none of its children runs. Names are in the order of their own time.
@@ -78,16 +90,61 @@ struct SourceArgs {
 }
 
 impl SourceArgs {
-    fn load(&self) -> Result<Loaded, CommandError> {
+    /// The folder of the span files, and the head that runs, if it writes there.
+    fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
         let said = self.spans_dir.clone().filter(|path| !path.as_os_str().is_empty());
-        let running = || find_head(&self.place.temp_dir()).ok().map(|head| head.spans_dir);
-        let folder = said.or_else(running).unwrap_or_else(|| config::DEFAULT_SPANS_DIR.into());
+        let head = find_head(&self.place.temp_dir()).ok();
+        let folder = said.or_else(|| head.as_ref().map(|head| head.spans_dir.clone()));
+        let folder = folder.unwrap_or_else(|| config::DEFAULT_SPANS_DIR.into());
+        let is_same = |other: &Path| other == folder || other.canonicalize().ok() == folder.canonicalize().ok();
+        let head = head.filter(|head| is_same(&head.spans_dir));
+        (folder, head)
+    }
+
+    /// What is in the span files.
+    fn load(&self) -> Result<Loaded, CommandError> {
+        let (folder, _) = self.folder_and_head();
         let loaded = trace::load(&folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
-        for notice in &loaded.notices {
-            report::warning(&notice.to_string());
-        }
+        warn_of(&loaded);
         Ok(loaded)
     }
+
+    /// What is in the span files, and what the processes of a running head have not written there yet.
+    fn load_with_running(&self) -> Result<Loaded, CommandError> {
+        let (folder, head) = self.folder_and_head();
+        let Some(head) = head else { return self.load() };
+        // The spools first: what is written in between is then in both, and not in neither.
+        let look = Live::new(&head.session_dir).look(now_unix_nano(), |_| true);
+        let mut loaded = match trace::load(&folder) {
+            Err(LoadError::Missing { .. }) if !look.spans.is_empty() => Loaded::empty(&folder),
+            loaded => loaded.map_err(|error| CommandError::new(exit::FAILED, error))?,
+        };
+        warn_of(&loaded);
+        loaded.add(look.spans.into_iter().map(|live| live.span));
+        Ok(loaded)
+    }
+}
+
+fn warn_of(loaded: &Loaded) {
+    for notice in &loaded.notices {
+        report::warning(&notice.to_string());
+    }
+}
+
+/// Everything that is open in the processes of the running head.
+fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
+    let head = find_head(&source.place.temp_dir()).map_err(DriverError::Session)?;
+    let now = now_unix_nano();
+    let look = Live::new(&head.session_dir).look(now, |_| true);
+    for error in &look.errors {
+        report::warning(&error.to_string());
+    }
+    for (pid, spans) in &look.unrecorded {
+        let spans = Count(*spans, "span");
+        report::warning(&format!("process {pid} had more open spans than its spool holds: {spans} cannot be seen"));
+    }
+    let folder = source.spans_dir.clone().unwrap_or(head.spans_dir);
+    Ok(Open::new(look.spans, now, || trace::load(&folder).ok()))
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
@@ -102,10 +159,15 @@ pub(super) fn run(args: &Args) -> CommandResult {
             });
         }
         What::Show { trace, source, format } => {
-            let loaded = source.load()?;
+            let loaded = source.load_with_running()?;
             let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
             report::value(format.format, &trace.report(), |_| {
                 render::show(trace, report::width(), report::colours_on_stdout())
+            });
+        }
+        What::Open { source, format } => {
+            report::value(format.format, &look_for_open(source)?, |open| {
+                render::open(open, report::width(), report::colours_on_stdout())
             });
         }
         What::Stats { limit, source, format } => {

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
 
-use super::layout::{Mapping, SLOT_ENDED, SLOT_OPEN, SpoolError};
+use super::layout::{Mapping, SLOT_ENDED, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 
-/// The spool of another process, dead or about to be.
+/// The spool of another process, dead or alive.
 pub struct Story {
     mapping: Mapping,
 }
@@ -108,6 +109,7 @@ impl Story {
         if state != SLOT_OPEN && state != SLOT_ENDED {
             return None;
         }
+        let identity = identity(slot);
         let len = slot.len.load(Acquire) as usize;
         // SAFETY: as in `resource`.
         let entries = unsafe { self.mapping.entries(index).as_ref() }.get(..len).unwrap_or_default().to_vec();
@@ -126,7 +128,11 @@ impl Story {
             ..SpanRecord::default()
         };
         record.read_entries(&entries);
-        Some(SpanStory {
+        // An owner that lives may have given the slot to another span meanwhile, of which this would be a mixture.
+        fence(Acquire);
+        let is_the_same =
+            self::identity(slot) == identity && matches!(slot.state.load(Relaxed), SLOT_OPEN | SLOT_ENDED);
+        is_the_same.then(|| SpanStory {
             record,
             has_ended: state == SLOT_ENDED,
             task_id: slot.task_id.load(Relaxed),
@@ -134,6 +140,11 @@ impl Story {
             cut: slot.cut.load(Relaxed),
         })
     }
+}
+
+/// What tells the span in a slot from the one before it.
+fn identity(slot: &SlotHeader) -> [u64; 4] {
+    [&slot.trace_id[0], &slot.trace_id[1], &slot.span_id, &slot.start_time_unix_nano].map(|word| word.load(Relaxed))
 }
 
 #[cfg(test)]

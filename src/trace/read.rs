@@ -196,6 +196,7 @@ impl Header<'_> {
             kind: self.kind.map_or(Kind::Internal, |text| Kind::from_text(&text.0)),
             start_unix_nano: time::parse(&self.start_time.0)?,
             end_unix_nano,
+            running_unix_nano: None,
             status: self
                 .status
                 .and_then(|status| status.status_code)

@@ -4,13 +4,22 @@
 //! cut, which is right when the output is not a terminal. Names come from files that anyone may have written, so characters that
 //! would steer a terminal are replaced.
 
+mod open;
 mod show;
 mod table;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+pub use open::open;
 pub use show::show;
 pub use table::{list, stats};
+
+/// Columns before a line of a tree.
+const INDENT: usize = 2;
+/// Columns between two columns.
+const GAP: usize = 2;
+/// However narrow the terminal is, so much of a name is shown.
+const NAME_MIN: usize = 16;
 
 /// Colours and weights, or nothing at all.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use super::list::Row;
 use super::{Span, Trace, Tree};
 
 /// A trace with the objects of its spans as they were written. It serialises as an object: the figures of [`Row`], then
-/// `processes`, `duplicates`, `missing_parents` and `spans`, whose number is `spans.len()`.
+/// `processes`, `running`, `duplicates`, `missing_parents` and `spans`, whose number is `spans.len()`.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     trace: &'a Trace,
@@ -26,7 +26,7 @@ impl Serialize for Report<'_> {
 
         let row = Row::new(self.trace);
         let missing: Vec<String> = Tree::new(self.trace).missing().map(|span_id| format!("0x{span_id}")).collect();
-        let mut object = serializer.serialize_struct("Report", 10)?;
+        let mut object = serializer.serialize_struct("Report", 11)?;
         object.serialize_field("trace_id", &row.trace_id)?;
         object.serialize_field("root", &row.root)?;
         object.serialize_field("start_time", &super::time::format(row.start_unix_nano))?;
@@ -34,6 +34,7 @@ impl Serialize for Report<'_> {
         object.serialize_field("duration_ns", &row.duration_ns)?;
         object.serialize_field("errors", &row.errors)?;
         object.serialize_field("processes", &self.trace.process_count())?;
+        object.serialize_field("running", &self.trace.running_count())?;
         object.serialize_field("duplicates", &self.trace.duplicates)?;
         object.serialize_field("missing_parents", &missing)?;
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&loaded.traces[0].report()).expect("spans are JSON"),
             format!(
-                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"duplicates":1,"missing_parents":["0x0000000000000009"],"spans":[{spans}]}}"#
+                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0x0000000000000009"],"spans":[{spans}]}}"#
             )
         );
     }

@@ -158,7 +158,7 @@ impl fmt::Debug for SpanFile {
     }
 }
 
-/// A span that has ended. Attributes, events, links and resource are parsed at each call, because most spans are never asked for them.
+/// A span that has ended, or is running. Attributes, events, links and resource are parsed at each call, because most spans are never asked for them.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Its name.
@@ -173,8 +173,10 @@ pub struct Span {
     pub kind: Kind,
     /// When it started.
     pub start_unix_nano: u64,
-    /// When it ended; `None` when the writer did not say.
+    /// When it ended; `None` when the writer did not say, or it has not ended.
     pub end_unix_nano: Option<u64>,
+    /// When it was seen running; `None` for a span that was read from a file.
+    pub running_unix_nano: Option<u64>,
     /// How it ended.
     pub status: Status,
     pub(super) file: Arc<SpanFile>,
@@ -295,9 +297,15 @@ struct LinkContextPart {
 }
 
 impl Span {
-    /// From its start to its end; 0 when the end is missing or before the start.
+    /// From its start to its end, or to when it was seen running; 0 when neither is known or it is before the start.
     pub fn duration_ns(&self) -> u64 {
-        self.end_unix_nano.map_or(0, |end| end.saturating_sub(self.start_unix_nano))
+        let end = self.end_unix_nano.or(self.running_unix_nano);
+        end.map_or(0, |end| end.saturating_sub(self.start_unix_nano))
+    }
+
+    /// Whether it was running when it was looked at.
+    pub fn is_running(&self) -> bool {
+        self.end_unix_nano.is_none() && self.running_unix_nano.is_some()
     }
 
     /// What the status says beyond its code.

@@ -4,16 +4,13 @@ use std::collections::HashMap;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::{BOLD, DIM, GREEN, RED, Style, clean, fit, pad_left, wrap};
+use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit, pad_left, wrap};
 use crate::count::{Count, Elapsed};
 use crate::trace::{Item, Kind, Span, Status, Trace, Tree};
 
 /// Bars of one process have one colour; a failed span's is red.
 const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style("34"), Style("32")];
 
-const INDENT: usize = 2;
-const GAP: usize = 2;
-const NAME_MIN: usize = 16;
 /// A narrower waterfall shows nothing.
 const BAR_MIN: usize = 6;
 /// Long names give way to a waterfall of this width.
@@ -71,9 +68,11 @@ fn header(trace: &Trace, width: usize, colour: bool) -> String {
     let (id, spans) = (trace.id.to_string(), Count(trace.spans.len(), "span").to_string());
     let processes = Count(trace.process_count(), "process").to_string();
     let duration = Elapsed::from_nanos(trace.duration_ns()).to_string();
-    let (outcome, style) = match trace.error_count() {
-        0 => ("ok".to_string(), GREEN),
-        errors => (Count(errors, "error").to_string(), RED),
+    let (outcome, style) = match (trace.error_count(), trace.running_count()) {
+        (0, 0) => ("ok".to_string(), GREEN),
+        (0, running) => (format!("{running} running"), BOLD),
+        (errors, 0) => (Count(errors, "error").to_string(), RED),
+        (errors, running) => (format!("{}, {running} running", Count(errors, "error")), RED),
     };
     let figures = format!("{spans}  {processes}  {duration}  ");
     let is_wide = "trace ".len() + id.len() + GAP + figures.width() + outcome.width() <= width;
@@ -116,6 +115,9 @@ fn lines<'a>(trace: &'a Trace, tree: &Tree) -> Vec<Line<'a>> {
             notes.push(format!("pid {pid}"));
         }
         notes.extend(attempt(span).map(|attempt| format!("attempt {attempt}")));
+        if span.is_running() {
+            notes.push("running".into());
+        }
         if is_circle {
             notes.push("its own ancestor".into());
         }
@@ -123,6 +125,7 @@ fn lines<'a>(trace: &'a Trace, tree: &Tree) -> Vec<Line<'a>> {
         let style = *styles.entry(process).or_insert(next_style);
         let duration = match span.end_unix_nano {
             Some(_) => Elapsed::from_nanos(span.duration_ns()).to_string(),
+            None if span.is_running() => Elapsed::from_nanos(span.duration_ns()).to_string(),
             None => "no end".into(),
         };
         lines.push(Line {
@@ -149,7 +152,7 @@ fn attempt(span: &Span) -> Option<u64> {
 /// Of a deeper gutter only the nearest levels are made: a chain may be as long as the file.
 const GUTTER_LEVELS_MAX: usize = 40;
 
-fn gutter(above: &[(bool, Option<u32>)], depth: usize, is_last: bool) -> String {
+pub(super) fn gutter(above: &[(bool, Option<u32>)], depth: usize, is_last: bool) -> String {
     // A root has no branch of its own, so that its children begin at the margin.
     let Some(levels) = depth.checked_sub(1) else { return String::new() };
     let drawn = levels.min(GUTTER_LEVELS_MAX);
@@ -162,7 +165,7 @@ fn gutter(above: &[(bool, Option<u32>)], depth: usize, is_last: bool) -> String 
 }
 
 /// Cuts a gutter to `width` columns. Its end, next to the name, stays.
-fn fit_gutter(gutter: &str, width: usize) -> String {
+pub(super) fn fit_gutter(gutter: &str, width: usize) -> String {
     let columns = gutter.chars().count();
     if columns <= width {
         return gutter.into();
