@@ -9,6 +9,7 @@
 //!
 //! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 
+pub mod export;
 #[cfg(test)]
 mod fixture;
 mod list;

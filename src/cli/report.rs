@@ -48,6 +48,15 @@ pub(super) fn data(text: &str) {
     with_data_output(|out| out.write_all(line(text).as_bytes()));
 }
 
+/// Writes data that is made while it is written. Only a closed pipe is no error.
+pub(super) fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(crate::exit::OK.into()),
+        written => written,
+    }
+}
+
 /// Writes talk, with a line feed.
 pub(super) fn talk(text: &str) {
     end_quietly_if_closed(&io::stderr().lock().write_all(line(text).as_bytes()));

@@ -1,9 +1,12 @@
 //! `tracer trace`.
 
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::config;
@@ -12,7 +15,7 @@ use crate::driver::DriverError;
 use crate::exit;
 use crate::hook::now_unix_nano;
 use crate::session::{HeadRecord, find_head};
-use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, render};
+use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, export, render};
 
 /// Read traces back from the span files
 ///
@@ -65,6 +68,24 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Write ended spans in a format of other tools
+    #[command(after_help = "Example:\n  tracer trace export last --format chrome --output trace.json")]
+    Export {
+        /// The trace's id, its beginning, or `last`
+        #[arg(default_value = "last", conflicts_with = "all")]
+        trace: String,
+        /// All traces
+        #[arg(long)]
+        all: bool,
+        /// Which format
+        #[arg(long, value_enum, value_name = "FORMAT")]
+        format: ExportFormat,
+        /// Where to write, instead of standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        source: SourceArgs,
+    },
     /// Show count, durations, errors and own time for each name of a span
     ///
     /// The own time of a span is that in which none of its children runs. Names are in the order of their own time.
@@ -77,6 +98,15 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
+}
+
+/// A format of other tools.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ExportFormat {
+    /// OTLP in JSON, one `TracesData` a line, as the OpenTelemetry Collector reads it.
+    Otlp,
+    /// Chrome's trace event format, for https://ui.perfetto.dev.
+    Chrome,
 }
 
 /// Where the span files are.
@@ -131,6 +161,13 @@ fn warn_of(loaded: &Loaded) {
     }
 }
 
+/// Writes a file that only this user can read: attributes may hold what is nobody else's business.
+fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut out = io::BufWriter::new(file);
+    write(&mut out).and_then(|()| out.flush())
+}
+
 /// Everything that is open in the processes of the running head.
 fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
     let head = find_head(&source.place.temp_dir()).map_err(DriverError::Session)?;
@@ -169,6 +206,23 @@ pub(super) fn run(args: &Args) -> CommandResult {
             report::value(format.format, &look_for_open(source)?, |open| {
                 render::open(open, report::width(), report::colours_on_stdout())
             });
+        }
+        What::Export { trace, all, format, output, source } => {
+            let loaded = source.load()?;
+            let traces = match all {
+                true => loaded.traces.iter().collect(),
+                false => vec![loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?],
+            };
+            let write = |out: &mut dyn Write| match format {
+                ExportFormat::Otlp => export::otlp(&traces, out),
+                ExportFormat::Chrome => export::chrome(&traces, out),
+            };
+            match output {
+                None => report::stream(write)?,
+                Some(path) => write_file(path, write).map_err(|error| {
+                    CommandError::new(exit::FAILED, format!("cannot write `{}`: {error}", path.display()))
+                })?,
+            }
         }
         What::Stats { limit, source, format } => {
             let stats = source.load()?.stats(Some(*limit));

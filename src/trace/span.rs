@@ -248,9 +248,25 @@ pub struct SpanLink {
     pub attributes: Attributes,
 }
 
+/// All that is parsed on demand, at once.
+#[derive(Debug, Default)]
+pub(super) struct Details {
+    /// The W3C `tracestate`.
+    pub(super) trace_state: String,
+    pub(super) status_description: Option<String>,
+    pub(super) attributes: Attributes,
+    pub(super) events: Vec<SpanEvent>,
+    /// Each with its `tracestate`.
+    pub(super) links: Vec<(SpanLink, String)>,
+    /// The resource as it was written; the same text for every span of a process.
+    pub(super) resource: String,
+}
+
 /// The parts of a span that are parsed on demand.
 #[derive(Default, Deserialize)]
 struct Parts<'a> {
+    #[serde(borrow, default)]
+    context: Option<&'a RawValue>,
     #[serde(borrow, default)]
     status: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -272,6 +288,8 @@ struct StatusPart {
 #[derive(Deserialize)]
 struct ResourcePart {
     attributes: Attributes,
+    #[serde(default)]
+    schema_url: String,
 }
 
 #[derive(Deserialize)]
@@ -294,6 +312,14 @@ struct LinkPart {
 struct LinkContextPart {
     trace_id: String,
     span_id: String,
+    #[serde(default)]
+    trace_state: String,
+}
+
+#[derive(Deserialize)]
+struct TraceStatePart {
+    #[serde(default)]
+    trace_state: String,
 }
 
 impl Span {
@@ -329,35 +355,34 @@ impl Span {
     /// Its events, in order.
     pub fn events(&self) -> Vec<SpanEvent> {
         let text = self.text();
-        let events: Vec<EventPart> = part(parts(&text).events).unwrap_or_default();
-        let event = |event: EventPart| SpanEvent {
-            name: event.name,
-            time_unix_nano: event.timestamp.as_deref().and_then(time::parse),
-            attributes: event.attributes,
-        };
-        events.into_iter().map(event).collect()
+        events(parts(&text).events)
     }
 
     /// Its links, in order. Those without valid ids are left out.
     pub fn links(&self) -> Vec<SpanLink> {
         let text = self.text();
-        let links: Vec<LinkPart> = part(parts(&text).links).unwrap_or_default();
-        let link = |link: LinkPart| {
-            let (trace_id, span_id) = (link.context.trace_id.parse().ok()?, link.context.span_id.parse().ok()?);
-            Some(SpanLink { trace_id, span_id, attributes: link.attributes })
-        };
-        links.into_iter().filter_map(link).collect()
+        links(parts(&text).links).map(|(link, _)| link).collect()
+    }
+
+    /// Everything that is parsed on demand.
+    pub(super) fn details(&self) -> Details {
+        let text = self.text();
+        let parts = parts(&text);
+        let context = part::<TraceStatePart>(parts.context);
+        Details {
+            trace_state: context.map(|context| trace_state(&context.trace_state)).unwrap_or_default(),
+            status_description: part::<StatusPart>(parts.status).and_then(|status| status.description),
+            attributes: part(parts.attributes).unwrap_or_default(),
+            events: events(parts.events),
+            links: links(parts.links).collect(),
+            resource: parts.resource.map(|resource| resource.get().to_owned()).unwrap_or_default(),
+        }
     }
 
     /// The attributes of the resource: what the process that made the span says about itself.
     pub fn resource(&self) -> Attributes {
         let text = self.text();
-        let raw = parts(&text).resource;
-        // SDK 1.1 had no object around the attributes.
-        match part::<ResourcePart>(raw) {
-            Some(resource) => resource.attributes,
-            None => part(raw).unwrap_or_default(),
-        }
+        resource(parts(&text).resource.map_or("", RawValue::get)).0
     }
 
     /// The process that made the span: from its resource, else from the file's name.
@@ -367,13 +392,12 @@ impl Span {
 
     /// What tells the process that made the span from all others, two of one pid included.
     pub(super) fn process(&self) -> (Option<u32>, Option<String>) {
-        let resource = self.resource();
-        let pid = resource.get("process.pid").and_then(|pid| match pid {
-            Value::Number(pid) => u32::try_from(pid.as_u64()?).ok(),
-            Value::String(pid) => pid.parse().ok(),
-            _ => None,
-        });
-        (pid.or(self.file.pid), resource.text("service.instance.id").map(Into::into))
+        process(&self.resource(), self.file.pid)
+    }
+
+    /// The process that the file is named by.
+    pub(super) fn pid_of_file(&self) -> Option<u32> {
+        self.file.pid
     }
 
     /// The file it was read from.
@@ -394,4 +418,91 @@ fn parts(text: &str) -> Parts<'_> {
 /// A part of another shape than expected is taken for absent: the span is shown without it, and its text is still whole.
 fn part<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     serde_json::from_str(raw?.get()).ok()
+}
+
+/// What tells a process from all others, by the resource of its spans or else by its file.
+pub(super) fn process(resource: &Attributes, pid_of_file: Option<u32>) -> (Option<u32>, Option<String>) {
+    let pid = resource.get("process.pid").and_then(|pid| match pid {
+        Value::Number(pid) => u32::try_from(pid.as_u64()?).ok(),
+        Value::String(pid) => pid.parse().ok(),
+        _ => None,
+    });
+    (pid.or(pid_of_file), resource.text("service.instance.id").map(Into::into))
+}
+
+/// The attributes and the schema of a resource.
+pub(super) fn resource(text: &str) -> (Attributes, String) {
+    // SDK 1.1 had no object around the attributes.
+    match serde_json::from_str::<ResourcePart>(text) {
+        Ok(resource) => (resource.attributes, resource.schema_url),
+        Err(_) => (serde_json::from_str(text).unwrap_or_default(), String::new()),
+    }
+}
+
+fn events(raw: Option<&RawValue>) -> Vec<SpanEvent> {
+    let events: Vec<EventPart> = part(raw).unwrap_or_default();
+    let event = |event: EventPart| SpanEvent {
+        name: event.name,
+        time_unix_nano: event.timestamp.as_deref().and_then(time::parse),
+        attributes: event.attributes,
+    };
+    events.into_iter().map(event).collect()
+}
+
+fn links(raw: Option<&RawValue>) -> impl Iterator<Item = (SpanLink, String)> {
+    let links: Vec<LinkPart> = part(raw).unwrap_or_default();
+    let link = |link: LinkPart| {
+        let (trace_id, span_id) = (link.context.trace_id.parse().ok()?, link.context.span_id.parse().ok()?);
+        Some((SpanLink { trace_id, span_id, attributes: link.attributes }, trace_state(&link.context.trace_state)))
+    };
+    links.into_iter().filter_map(link)
+}
+
+/// Reads the `tracestate` back from what Python's `str` makes of it: `['{key=a, value=1}', '{key=b, value=2}']`.
+fn trace_state(text: &str) -> String {
+    let mut rest = text.trim_start_matches('[');
+    let mut members = Vec::new();
+    while let Some(quote) = rest.chars().next().filter(|quote| matches!(quote, '\'' | '"')) {
+        let (mut member, mut is_escaped, mut end) = (String::new(), false, rest.len());
+        for (at, c) in rest.char_indices().skip(1) {
+            match c {
+                _ if is_escaped => {
+                    member.push(c);
+                    is_escaped = false;
+                }
+                '\\' => is_escaped = true,
+                c if c == quote => {
+                    end = at + 1;
+                    break;
+                }
+                c => member.push(c),
+            }
+        }
+        let member = member.strip_prefix("{key=").and_then(|member| member.strip_suffix('}'));
+        members.extend(
+            member.and_then(|member| member.split_once(", value=")).map(|(key, value)| format!("{key}={value}")),
+        );
+        rest = rest[end..].trim_start_matches([',', ' ']);
+    }
+    members.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_state_is_read_back_from_the_form_of_python() {
+        for (text, expected) in [
+            ("[]", ""),
+            ("", ""),
+            ("['{key=rojo, value=1}']", "rojo=1"),
+            ("['{key=rojo, value=1}', '{key=congo, value=t61r}']", "rojo=1,congo=t61r"),
+            (r#"["{key=a, value=it's}", '{key=b, value="x\\y"}']"#, r#"a=it's,b="x\y""#),
+            ("['{key=rojo, val", ""),
+            ("nonsense", ""),
+        ] {
+            assert_eq!(trace_state(text), expected, "{text}");
+        }
+    }
 }

@@ -1,6 +1,10 @@
-//! Reading traces: lists with filters, figures for each name, and what is open now.
+//! Reading traces: lists with filters, figures for each name, what is open now, and formats of other tools.
 
-use std::fs;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -75,7 +79,7 @@ const WAITS: &str = "misbehaving_tasks.waits_in_nested_spans tracer.remote_worke
 struct Waiting {
     submission: Background,
     worker_pid: u32,
-    release: std::path::PathBuf,
+    release: PathBuf,
 }
 
 impl Waiting {
@@ -187,4 +191,145 @@ fn what_was_open_in_a_dead_process_is_not_running() {
 fn without_a_head_nothing_can_be_open() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["trace", "open"]).status(3).stdout("").stderr_contains("no head is running");
+}
+
+/// A Python that has the official protobuf classes of OTLP: what `PYTHON` says, else the system's.
+fn python_with_otlp() -> Option<PathBuf> {
+    let candidates = [std::env::var_os("PYTHON").map(PathBuf::from), Some("python3".into())];
+    candidates.into_iter().flatten().find(|python| {
+        let mut check = Command::new(python);
+        check.args(["-c", "import opentelemetry.proto.trace.v1.trace_pb2, google.protobuf.json_format"]);
+        check.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    })
+}
+
+/// A cluster that has run tasks with everything that spans can have.
+fn with_rich_traces() -> Cluster {
+    let cluster = with_two_traces();
+    cluster.submit("traced_tasks:rich", &[]).success();
+    cluster.submit("traced_tasks:concurrent", &[]).success();
+    let mut traced = cluster.command(&["submit", "task", "demo:my_function"]);
+    traced.envs([
+        ("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("TRACESTATE", "rojo=1,congo=2"),
+    ]);
+    cluster.run(traced).success();
+    cluster
+}
+
+#[test]
+fn otlp_lines_are_what_the_official_parser_understands() {
+    let cluster = with_rich_traces();
+    let output = cluster.file("all.jsonl");
+    let path = output.to_str().expect("the path is text");
+    cluster.tracer(&["trace", "export", "--all", "--format", "otlp", "--output", path]).success().stdout("").stderr("");
+    assert_eq!(fs::metadata(&output).expect("it is there").permissions().mode() & 0o777, 0o600);
+    let stdout = cluster.tracer(&["trace", "export", "--all", "--format", "otlp"]).success().stdout_text();
+    assert_eq!(stdout, fs::read_to_string(&output).expect("it is text"));
+    let states: Vec<&str> =
+        stdout.split("\"traceState\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(states.contains(&"rojo=1,congo=2") && states.contains(&"vendor=value"), "{states:?}");
+
+    let Some(python) = python_with_otlp() else {
+        eprintln!("skipped: no Python with opentelemetry-proto; PYTHON can name one");
+        return;
+    };
+    let mut parse = cluster.program(python);
+    parse.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/python/parse_otlp.py"));
+    parse.stdin(File::open(&output).expect("it was written"));
+    let understood = cluster.run(parse).success().stdout_text();
+    let understood: HashMap<String, Value> = understood
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("Python writes JSON"))
+        .map(|span| (span["span_id"].as_str().expect("an id is a text").to_owned(), span))
+        .collect();
+    let spans = cluster.spans();
+    assert_eq!(understood.len(), spans.len());
+    for span in spans.iter() {
+        let found = &understood[span.span_id()];
+        for (key, expected) in [
+            ("trace_id", &span.value["context"]["trace_id"]),
+            ("parent_id", &span.value["parent_id"]),
+            ("name", &span.value["name"]),
+            ("kind", &span.value["kind"]),
+            ("status", &span.value["status"]["status_code"]),
+            ("description", &json!(span.status_description())),
+            ("attributes", &span.value["attributes"]),
+            ("resource", &span.value["resource"]["attributes"]),
+        ] {
+            assert_eq!(found[key], *expected, "`{key}` of {}", span.value);
+        }
+        let elapsed =
+            found["end"].as_u64().zip(found["start"].as_u64()).map(|(end, start)| end >= start && start > 1 << 60);
+        assert_eq!(elapsed, Some(true), "{found}");
+        let events: Vec<Value> = span.value["events"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|event| json!([event["name"], true, event["attributes"]]))
+            .collect();
+        assert_eq!(found["events"], Value::Array(events), "{found}");
+        assert_eq!(found["links"].as_array().map(Vec::len), Some(span.links().len()), "{found}");
+    }
+    let rich = spans.named("rich and renamed");
+    let link = format!("0x{:032x}", 0xabc);
+    assert_eq!(
+        understood[rich.span_id()]["links"],
+        json!([[link, format!("0x{:016x}", 0xdef), "vendor=value", {"why": "because"}]])
+    );
+}
+
+#[test]
+fn chrome_events_hold_every_span_with_its_process_and_arrows() {
+    let cluster = with_rich_traces();
+    let exported = cluster.tracer(&["trace", "export", "--all", "--format", "chrome"]).success().json();
+    let events = exported["traceEvents"].as_array().expect("events are a list");
+    let with = |phase: &str| -> Vec<&Value> { events.iter().filter(|event| event["ph"] == phase).collect() };
+    let spans = cluster.spans();
+    let shown: HashMap<&str, &Value> = with("X")
+        .into_iter()
+        .chain(with("b"))
+        .map(|event| (event["args"]["span_id"].as_str().expect("an id is a text"), event))
+        .collect();
+    assert_eq!(shown.len(), spans.len());
+    assert_eq!(with("b").len(), with("e").len());
+    // On a runtime with several threads, one may end before the other starts.
+    let (left, right) = (spans.named("left"), spans.named("right"));
+    let [starts, ends] = ["start_time", "end_time"].map(|key| [left, right].map(|span| span.value[key].as_str()));
+    let overlap = starts.iter().max() < ends.iter().min() && starts[0] != starts[1];
+    assert_eq!(with("b").iter().any(|event| event["name"] == "right" || event["name"] == "left"), overlap);
+    let named: HashSet<&Value> =
+        with("M").into_iter().filter(|event| event["name"] == "process_name").map(|event| &event["pid"]).collect();
+    for span in spans.iter() {
+        let event = shown[span.span_id().trim_start_matches("0x")];
+        assert_eq!(event["name"], span.name());
+        assert_eq!(event["pid"], *span.resource_attribute("process.pid"), "{event}");
+        assert!(named.contains(&event["pid"]), "{event}");
+        assert!(event["ts"].as_f64().is_some_and(|time| time >= 0.0) && event["tid"].is_u64(), "{event}");
+    }
+    let (starts, finishes) = (with("s"), with("f"));
+    assert_eq!((starts.len(), finishes.len()), (5, 5));
+    for (start, finish) in starts.iter().zip(&finishes) {
+        assert_eq!((&start["id"], &start["cat"], &start["name"]), (&finish["id"], &finish["cat"], &finish["name"]));
+        assert_ne!(start["pid"], finish["pid"]);
+    }
+    // Slices of a thread nest: each begins after the one before it has ended, or lies within it.
+    let mut stacks: HashMap<(u64, u64), Vec<f64>> = HashMap::new();
+    for slice in with("X") {
+        let [ts, duration] = ["ts", "dur"].map(|key| slice[key].as_f64().expect("a number"));
+        let thread = (slice["pid"].as_u64().expect("a number"), slice["tid"].as_u64().expect("a number"));
+        let stack = stacks.entry(thread).or_default();
+        stack.retain(|end| *end > ts);
+        // A double has room for a thousandth of a nanosecond here.
+        assert!(stack.last().is_none_or(|end| ts + duration <= end + 1e-6), "{slice}");
+        stack.push(ts + duration);
+    }
+
+    let one = cluster.tracer(&["trace", "export", "--format", "chrome"]).success().json();
+    assert_eq!(one["otherData"]["spans"], 3, "the last trace is exported by default");
+    cluster.tracer(&["trace", "export", "last", "--all", "--format", "otlp"]).status(2);
+    cluster
+        .tracer(&["trace", "export", "--format", "otlp", "--output", "missing/file"])
+        .status(1)
+        .stderr("error: cannot write `missing/file`: No such file or directory (os error 2)\n");
 }
