@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use open::{Open, OpenSpan, OpenTrace};
-pub use read::{LoadError, Notice, Problem, load};
+pub use read::{LoadError, Notice, Problem, Tail, load};
 pub use report::Report;
 pub use select::FindError;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
@@ -49,7 +49,7 @@ pub struct Loaded {
 }
 
 /// One trace, as far as it was found.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Trace {
     /// Its id.
     pub id: TraceId,
@@ -61,7 +61,7 @@ pub struct Trace {
 
 impl Loaded {
     /// Groups spans into traces.
-    fn new(folder: &Path, spans: Vec<Span>, notices: Vec<Notice>) -> Loaded {
+    pub fn new(folder: &Path, spans: Vec<Span>, notices: Vec<Notice>) -> Loaded {
         let mut index_by_id: HashMap<TraceId, usize> = HashMap::new();
         let mut traces: Vec<Trace> = Vec::new();
         for span in spans {
@@ -111,8 +111,8 @@ impl Loaded {
 }
 
 impl Trace {
-    /// Adds those that are not here yet.
-    fn add(&mut self, spans: Vec<Span>) {
+    /// Adds those of its spans that are not here yet. What is here is kept as it is.
+    pub fn add(&mut self, spans: impl IntoIterator<Item = Span>) {
         let mut seen: HashSet<SpanId> = self.spans.iter().map(|span| span.span_id).collect();
         self.spans.extend(spans.into_iter().filter(|span| seen.insert(span.span_id)));
         self.spans.sort_by_key(|span| span.start_unix_nano);

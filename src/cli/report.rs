@@ -14,6 +14,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::Format;
+use crate::count::Count;
 
 /// Where data goes once [`keep_data_alone`] was called.
 static DATA: OnceLock<File> = OnceLock::new();
@@ -103,6 +104,50 @@ pub(super) fn colours_on_stdout() -> bool {
 fn colours_on(stream: &impl IsTerminal) -> bool {
     // https://no-color.org
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether standard output is a terminal.
+pub(super) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// A text at the end of a terminal that is drawn again and again.
+#[derive(Default)]
+pub(super) struct Redrawn {
+    drawn: String,
+}
+
+impl Redrawn {
+    /// Draws the text instead of the one before. Of a text that is higher than the terminal, the first line and the end are drawn.
+    pub(super) fn draw(&mut self, text: &str) {
+        let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_row));
+        // One row is for the cursor.
+        let rows = if rows == 0 { 24 } else { rows }.saturating_sub(1).max(3);
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() <= rows {
+            return self.replace(text.to_owned());
+        }
+        let left_out = lines.len() - (rows - 2);
+        let end = lines[left_out..].join("\n");
+        self.replace(format!("{}\n  … {}\n{end}\n", lines[0], Count(left_out - 1, "more line")));
+    }
+
+    /// Draws the whole text, for the last time.
+    pub(super) fn finish(mut self, text: &str) {
+        self.replace(text.to_owned());
+    }
+
+    fn replace(&mut self, text: String) {
+        if text == self.drawn {
+            return;
+        }
+        let up = match self.drawn.lines().count() {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}F\x1b[J"),
+        };
+        data(&format!("{up}{text}"));
+        self.drawn = text;
+    }
 }
 
 /// How wide standard output is.

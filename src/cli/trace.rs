@@ -1,5 +1,7 @@
 //! `tracer trace`.
 
+mod follow;
+
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -53,6 +55,12 @@ enum What {
         /// The trace's id, its beginning, or `last`
         #[arg(default_value = "last")]
         trace: String,
+        /// Go on until every span and every task of the trace has ended
+        ///
+        /// On a terminal the tree is drawn again while it grows. Elsewhere each span is a line of its own once it has ended;
+        /// in JSON, an object as it is in the span file.
+        #[arg(long)]
+        follow: bool,
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
@@ -195,7 +203,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 render::list(list, now_unix_nano(), report::width(), report::colours_on_stdout())
             });
         }
-        What::Show { trace, source, format } => {
+        What::Show { trace, follow: true, source, format } => follow::run(source, trace, format.format)?,
+        What::Show { trace, follow: false, source, format } => {
             let loaded = source.load_with_running()?;
             let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
             report::value(format.format, &trace.report(), |_| {

@@ -40,6 +40,8 @@ pub struct Look {
     pub spans: Vec<LiveSpan>,
     /// Living processes that could not record spans, with how many in all their life: those are not among `spans`.
     pub unrecorded: Vec<(u32, u64)>,
+    /// How many wanted spans there are in spools of dead processes, which the head has not completed yet.
+    pub orphaned: usize,
     /// Spools that could not be read.
     pub errors: Vec<SpoolError>,
 }
@@ -71,14 +73,23 @@ impl Live {
                     }
                 },
             };
-            let Some(pid) = story.pid().filter(|_| story.is_owner_alive()) else { continue };
+            let Some(pid) = story.pid() else { continue };
+            if !story.is_owner_alive() {
+                look.orphaned += story.spans().iter().filter(|span| is_wanted(trace_id(span))).count();
+                continue;
+            }
             let unrecorded = story.counts().unrecorded;
             if unrecorded > 0 {
                 look.unrecorded.push((pid, unrecorded));
             }
             let wanted: Vec<SpanStory> = story.spans().into_iter().filter(|span| is_wanted(trace_id(span))).collect();
+            if wanted.is_empty() {
+                continue;
+            }
             // Not those of a process that died while its spool was read.
-            if !wanted.is_empty() && story.is_owner_alive() {
+            if !story.is_owner_alive() {
+                look.orphaned += wanted.len();
+            } else {
                 look.spans.extend(spans(&path, pid, &story.resource(), wanted, now_unix_nano));
             }
         }

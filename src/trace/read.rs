@@ -3,10 +3,12 @@
 //! Nothing in a file is fatal: what is not a span is counted and reported, what comes after it is read.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -105,35 +107,88 @@ fn is_or_are(count: usize) -> &'static str {
 
 /// Reads every `*.json` file in `folder`, not in folders below it.
 pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
-    let error = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => LoadError::Missing { folder: folder.into() },
-        _ => LoadError::Unreadable { folder: folder.into(), source },
-    };
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(error)? {
-        let path = entry.map_err(error)?.path();
-        // A link to a file is followed; anything that is not a file, a fifo say, could block.
-        if path.extension().is_some_and(|extension| extension == "json") && path.is_file() {
-            paths.push(path);
-        }
-    }
-    // Which of two duplicates is kept must not depend on the order of the directory.
-    paths.sort();
-    let mut spans = Vec::new();
-    let mut notices = Vec::new();
-    for path in paths {
-        match fs::read(&path) {
-            Ok(bytes) => {
-                let file = SpanFile { pid: pid_of(&path), path: path.clone(), bytes };
-                let problems = scan(Arc::new(file), &mut spans);
-                notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
-            }
-            // Rotated away between the listing and now.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
-        }
-    }
+    let (spans, notices) = Tail::new(folder).read()?;
     Ok(Loaded::new(folder, spans, notices))
+}
+
+/// A folder of span files that is read again and again, each time only what is new.
+pub struct Tail {
+    folder: PathBuf,
+    /// By device and inode: a file that is rotated gets another name.
+    files: HashMap<(u64, u64), TailFile>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct TailFile {
+    /// How long it was when it was read.
+    len: u64,
+    /// Where its last span ended.
+    read: u64,
+}
+
+impl Tail {
+    /// Nothing has been read of it yet.
+    pub fn new(folder: &Path) -> Tail {
+        Tail { folder: folder.into(), files: HashMap::new() }
+    }
+
+    /// Reads what was appended since the last time, and says what of that could not be used.
+    pub fn read(&mut self) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
+        let error = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => LoadError::Missing { folder: self.folder.clone() },
+            _ => LoadError::Unreadable { folder: self.folder.clone(), source },
+        };
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(error)? {
+            let path = entry.map_err(error)?.path();
+            // A link to a file is followed; anything that is not a file, a fifo say, could block.
+            if path.extension().is_some_and(|extension| extension == "json")
+                && let Ok(metadata) = path.metadata()
+                && metadata.is_file()
+            {
+                paths.push((path, metadata));
+            }
+        }
+        // Which of two duplicates is kept must not depend on the order of the directory.
+        paths.sort_by(|left, right| left.0.cmp(&right.0));
+        let (mut spans, mut notices) = (Vec::new(), Vec::new());
+        for (path, metadata) in paths {
+            let known = self.files.entry((metadata.dev(), metadata.ino())).or_default();
+            if metadata.len() == known.len && known.len > 0 {
+                continue;
+            }
+            if metadata.len() < known.read {
+                // It was begun anew.
+                *known = TailFile::default();
+            }
+            match read_from(&path, known.read) {
+                Ok(bytes) => {
+                    let file = SpanFile { pid: pid_of(&path), path: path.clone(), bytes };
+                    known.len = known.read + file.bytes.len() as u64;
+                    let before = spans.len();
+                    let problems = scan(Arc::new(file), &mut spans);
+                    // What comes after the last span may be one that is being written.
+                    known.read += spans[before..].last().map_or(0, |span| span.range.end as u64);
+                    notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
+                }
+                // Rotated away between the listing and now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => notices.push(Notice { path, problem: Problem::Unreadable(error.to_string()) }),
+            }
+        }
+        Ok((spans, notices))
+    }
+}
+
+fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
+    if offset == 0 {
+        return fs::read(path);
+    }
+    let mut file = fs::File::open(path)?;
+    file.seek(io::SeekFrom::Start(offset))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The pid in `<pid>.json` and in the rotated `<pid>.<n>.json`.

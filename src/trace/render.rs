@@ -11,7 +11,7 @@ mod table;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub use open::open;
-pub use show::show;
+pub use show::{ended, show};
 pub use table::{list, stats};
 
 /// Columns before a line of a tree.

@@ -405,6 +405,14 @@ impl Span {
         &self.file.path
     }
 
+    /// The object on one line, without spaces between its parts.
+    pub fn compact_text(&self) -> String {
+        let text = self.text();
+        let compact = || serde_json::to_string(&serde_json::from_str::<Value>(&text)?);
+        // It was parsed when it was read.
+        compact().unwrap_or_else(|_: serde_json::Error| text.replace('\n', " "))
+    }
+
     /// The object as it was written. What is not UTF-8 is replaced.
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.file.bytes[self.range.clone()])

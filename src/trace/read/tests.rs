@@ -311,3 +311,43 @@ proptest! {
         prop_assert!(names.contains(&"span 2"));
     }
 }
+
+#[test]
+fn a_folder_is_read_on_from_where_it_was_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.json");
+    let mut tail = Tail::new(folder.path());
+    let mut names = |expected: &[&str]| {
+        let spans = tail.read().unwrap().0;
+        assert_eq!(spans.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), expected);
+    };
+    let append = |path: &Path, text: &str| {
+        std::io::Write::write_all(
+            &mut fs::File::options().create(true).append(true).open(path).unwrap(),
+            text.as_bytes(),
+        )
+        .unwrap();
+    };
+    let line = |name, id| span(name, id, None, (0, 1)).line();
+    names(&[]);
+    append(&path, &line("a", 1));
+    names(&["a"]);
+    names(&[]);
+    // A line that is being written is read when it is whole.
+    let whole = line("b", 2);
+    let (start, rest) = whole.split_at(40);
+    append(&path, start);
+    names(&[]);
+    append(&path, rest);
+    names(&["b"]);
+    // A file that is rotated is not read again, and the new one from its start.
+    append(&path, &line("c", 3));
+    fs::rename(&path, folder.path().join("1.1.json")).unwrap();
+    append(&path, &line("d", 4));
+    names(&["c", "d"]);
+    names(&[]);
+    fs::write(&path, "").unwrap();
+    names(&[]);
+    append(&path, &line("e", 5));
+    names(&["e"]);
+}

@@ -60,6 +60,26 @@ pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
     text
 }
 
+/// Renders a span that has ended as a line of its own: when it ended after the start of its trace, how long it took, its name, and the rest.
+pub fn ended(span: &Span, trace_start_unix_nano: u64, colour: bool) -> String {
+    let end = span.end_unix_nano.unwrap_or(span.start_unix_nano);
+    let after = format!("+{}", Elapsed::from_nanos(end.saturating_sub(trace_start_unix_nano)));
+    let duration = Elapsed::from_nanos(span.duration_ns()).to_string();
+    let mark = if has_failed(span) { "✗ " } else { "" };
+    let pid = span.pid().map(|pid| format!("  pid {pid}")).unwrap_or_default();
+    let description = span.status_description().filter(|_| has_failed(span)).unwrap_or_default();
+    let description = if description.is_empty() { description } else { format!("  {}", clean(&description)) };
+    format!(
+        "{}  {}  {}{}{}{}\n",
+        DIM.paint(&pad_left(&after, 9), colour),
+        pad_left(&duration, 8),
+        RED.paint(mark, colour),
+        clean(&span.name),
+        DIM.paint(&pid, colour),
+        RED.paint(&description, colour)
+    )
+}
+
 fn has_failed(span: &Span) -> bool {
     span.status == Status::Error
 }
