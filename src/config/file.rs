@@ -148,9 +148,9 @@ impl Reader<'_> {
 
     fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
         let (known, elsewhere, place): (&[&str], &[&str], _) = if table.is_empty() {
-            (&TOP_KEYS, &TRACING_KEYS, "in the table `[tracing]`")
+            (TOP_KEYS, TRACING_KEYS, "in the table `[tracing]`")
         } else {
-            (&TRACING_KEYS, &TOP_KEYS, "at the top of the file, above every table")
+            (TRACING_KEYS, TOP_KEYS, "at the top of the file, above every table")
         };
         let mut message = format!("unknown key `{table}{key}`");
         if elsewhere.contains(&key) {
