@@ -387,7 +387,7 @@ fn head(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// `tracer trace list` on a full folder: reading and grouping everything.
+/// `tracer trace` on a full folder: reading and grouping everything, figures, other formats.
 fn load(criterion: &mut Criterion) {
     const SPANS: u64 = 100_000;
     let folder = folder();
@@ -404,6 +404,15 @@ fn load(criterion: &mut Criterion) {
             },
             BatchSize::PerIteration,
         );
+    });
+    let loaded = tracer::trace::load(folder.path()).expect("the folder can be read");
+    group.bench_function("figures of 100,000 spans", |bencher| bencher.iter(|| loaded.stats(None)));
+    let traces: Vec<_> = loaded.traces.iter().collect();
+    group.bench_function("100,000 spans to OTLP", |bencher| {
+        bencher.iter(|| tracer::trace::export::otlp(&traces, &mut std::io::sink()).expect("a sink takes everything"));
+    });
+    group.bench_function("100,000 spans to Chrome's events", |bencher| {
+        bencher.iter(|| tracer::trace::export::chrome(&traces, &mut std::io::sink()).expect("a sink takes everything"));
     });
     group.finish();
 }
