@@ -7,6 +7,7 @@ mod backends;
 mod commands;
 mod config;
 mod hooks;
+mod hygiene;
 mod journal;
 mod leftovers;
 mod modules;

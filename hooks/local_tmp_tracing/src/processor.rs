@@ -240,8 +240,11 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
         self.commit().map_err(OTelSdkError::InternalFailure)
     }
 
+    /// Writes what there is and closes the file. What is written after that all the same opens it again.
     fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
-        self.force_flush()
+        let flushed = self.force_flush();
+        self.shared.lock_file().file.close();
+        flushed
     }
 
     fn set_resource(&mut self, resource: &Resource) {

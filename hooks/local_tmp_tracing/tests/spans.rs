@@ -153,6 +153,34 @@ impl ShouldSample for RecordOnly {
     }
 }
 
+/// How many files in `dir` this process has open.
+fn open_files(dir: &Path) -> usize {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+    descriptors
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.parent() == Some(dir))
+        .count()
+}
+
+#[test]
+fn the_file_is_complete_and_closed_at_shutdown_and_set_ups_leave_none_open() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().canonicalize().unwrap();
+    for set_up in 1..=10 {
+        let traced = traced_in(&dir);
+        drop(traced.tracer.start("before"));
+        traced.provider.force_flush().unwrap();
+        assert_eq!(open_files(&dir), 1, "set-up {set_up}");
+        drop(traced.tracer.start("last"));
+        traced.provider.shutdown().unwrap();
+        assert_eq!(open_files(&dir), 0, "set-up {set_up}");
+        assert_eq!(lines(&dir).len(), 2 * set_up, "set-up {set_up}");
+        assert_eq!(names(&dir).last().map(String::as_str), Some("last"));
+        // The tracer, which keeps the provider, is dropped after it.
+        drop(traced.provider);
+    }
+}
+
 #[test]
 fn a_span_that_is_only_recorded_is_not_written() {
     let temp = tempfile::tempdir().unwrap();

@@ -3,17 +3,22 @@
 //! Tokio, like OpenTelemetry, is in every library once more, so a runtime of the host's would be of no use here. This
 //! one has no threads of its own: the futures that a task spawns run while a task waits in it, on the task's
 //! thread. One that outlives its task stands still until the module's next `async` task.
+//!
+//! So what is current on the thread is the task's only while the task's own future is polled. In between there is nothing: what an
+//! earlier task left behind must not see this one's context.
 
 use crate::task::Failure;
 
 #[cfg(feature = "async")]
 mod tokio_runtime {
-    use std::future::Future;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
     use std::sync::{Mutex, PoisonError};
 
     use tokio::runtime::{Builder, Handle, Runtime};
 
     use super::Failure;
+    use crate::{proxy, runtime};
 
     /// Runtimes that nobody is in. There is one, unless tasks were nested: a runtime that is waited in runs nothing
     /// that others spawn on it.
@@ -45,7 +50,14 @@ mod tokio_runtime {
     /// Runs `future` to its end on this thread.
     pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
         let busy = Busy::take()?;
-        Ok(busy.0.as_ref().expect("it is taken away only when it is dropped").block_on(future))
+        let runtime = busy.0.as_ref().expect("it is taken away only when it is dropped");
+        let (held, call) = (proxy::Held::current(), runtime::current());
+        let _nothing = (proxy::Held::default().attach(), runtime::enter(None));
+        let mut future = pin!(future);
+        Ok(runtime.block_on(poll_fn(|context| {
+            let _attached = (held.attach(), runtime::enter(call));
+            future.as_mut().poll(context)
+        })))
     }
 
     /// Whether this thread is inside of [`block_on`], where it cannot enter again.

@@ -400,7 +400,7 @@ fn run(item: &'static TaskItem, call: &TaskCall) -> Outcome {
 /// Runs the task on this thread, with everything around it.
 fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     // SAFETY: what the call points to stays valid until `on_run` returns.
-    let _entered = runtime::enter(unsafe { runtime::RuntimeContext::of_call(call) });
+    let _entered = runtime::enter(Some(unsafe { runtime::RuntimeContext::of_call(call) }));
     // SAFETY: as above.
     let attached = unsafe { proxy::attach(call) };
     let outcome = panics::catch(|| {

@@ -85,6 +85,47 @@ pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
     }
 }
 
+/// A context in every copy, to be made current again and again; by default one in which there is nothing.
+#[cfg(feature = "async")]
+#[derive(Clone, Default)]
+pub(crate) struct Held {
+    #[cfg(feature = "otel-0-31")]
+    otel_0_31: otel_0_31::Held,
+    #[cfg(feature = "otel-0-33")]
+    otel_0_33: otel_0_33::Held,
+}
+
+/// What makes a [`Held`] current until it is dropped.
+#[cfg(feature = "async")]
+pub(crate) struct HeldGuard {
+    #[cfg(feature = "otel-0-31")]
+    _otel_0_31: otel_0_31::Guard,
+    #[cfg(feature = "otel-0-33")]
+    _otel_0_33: otel_0_33::Guard,
+}
+
+#[cfg(feature = "async")]
+impl Held {
+    /// What is current on this thread.
+    pub(crate) fn current() -> Held {
+        Held {
+            #[cfg(feature = "otel-0-31")]
+            otel_0_31: otel_0_31::Held::current(),
+            #[cfg(feature = "otel-0-33")]
+            otel_0_33: otel_0_33::Held::current(),
+        }
+    }
+
+    pub(crate) fn attach(&self) -> HeldGuard {
+        HeldGuard {
+            #[cfg(feature = "otel-0-31")]
+            _otel_0_31: self.otel_0_31.clone().attach(),
+            #[cfg(feature = "otel-0-33")]
+            _otel_0_33: self.otel_0_33.clone().attach(),
+        }
+    }
+}
+
 /// What is current on this thread, as headers: that of the newest OpenTelemetry in which there is anything.
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
 pub(crate) fn current_headers() -> Option<[String; 3]> {

@@ -97,16 +97,15 @@ thread_local! {
 /// In a hook, a span processor's `on_start` and a sampler are told the task that the process runs while a span starts, whichever thread
 /// starts it. So a processor can put the ids of the task on every span; `on_end` is told nothing.
 ///
-/// Threads: a thread that a task starts is outside; take the value along. Futures on the module's runtime run on
-/// the task's thread and are inside, as long as the task is.
+/// Threads and futures that a task starts are outside; take the value along.
 pub fn current() -> Option<RuntimeContext> {
     CURRENT.try_with(Cell::get).ok().flatten()
 }
 
 /// Makes `context` current until the guard is dropped. Calls may nest, when a task waits for another one and the
 /// host runs that on the same thread.
-pub(crate) fn enter(context: RuntimeContext) -> Entered {
-    Entered(CURRENT.replace(Some(context)))
+pub(crate) fn enter(context: Option<RuntimeContext>) -> Entered {
+    Entered(CURRENT.replace(context))
 }
 
 pub(crate) struct Entered(Option<RuntimeContext>);

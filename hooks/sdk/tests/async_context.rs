@@ -1,4 +1,4 @@
-//! The task's span in async tasks: current whenever the task's own future runs, and carried by hand beyond.
+//! The task's span in async tasks: current whenever the task's own future runs, and at no other time. Beyond, it is carried by hand.
 
 #![cfg(all(feature = "async", feature = "otel-0-33"))]
 
@@ -45,10 +45,39 @@ async fn interleaved() -> Vec<String> {
 fn task_span_is_current_at_every_poll() {
     let called = Call::new(json!([])).run("interleaved");
     let own = "0000000000000def";
-    // A future that was spawned without a context runs on the task's thread, in between; it sees the task's span there.
-    assert_eq!(called.result, Ok(json!([own, own, "true", own])));
+    // A future that was spawned without a context runs on the task's thread, in between, where the task's span is not current.
+    assert_eq!(called.result, Ok(json!([own, own, "false", own])));
     assert_eq!(called.task_span.attributes, json!({"done": true}));
     let spans: Vec<_> =
         called.spans.iter().map(|span| (span.name.as_str(), span.parent.clone().map(|it| it.span_id))).collect();
     assert_eq!(spans, [("left", Some(0xdef)), ("right", Some(0xdef))]);
+}
+
+#[tracer_sdk::task]
+async fn leaves_a_future() {
+    spawn(async {
+        yield_now().await;
+        let call = tracer_sdk::runtime_context().map(|context| context.task_id);
+        *LEFT.lock().expect("nobody panics with it") = Some(format!("{} {call:?}", current()));
+    });
+}
+
+#[tracer_sdk::task]
+async fn lets_it_run() -> String {
+    loop {
+        if let Some(seen) = LEFT.lock().expect("nobody panics with it").take() {
+            return seen;
+        }
+        yield_now().await;
+    }
+}
+
+static LEFT: std::sync::Mutex<Option<String>> = std::sync::Mutex::new(None);
+
+#[test]
+fn a_future_that_a_task_left_behind_does_not_see_the_next_one() {
+    assert_eq!(Call::new(json!([])).run("leaves_a_future").result, Ok(json!(null)));
+    let called = Call::new(json!([])).run("lets_it_run");
+    assert_eq!(called.result, Ok(json!("0000000000000000 None")));
+    assert_eq!(called.spans, []);
 }

@@ -252,6 +252,13 @@ impl SpanFile {
         Ok(())
     }
 
+    /// Closes the file. A later [`append`](Self::append) opens it again.
+    pub fn close(&mut self) {
+        self.file = None;
+        // A tail that could not be cut off is, when the file is opened again.
+        self.torn_after = None;
+    }
+
     /// Appends as many of `lines` as the current file has room for, after rotating it if that is none.
     fn append_some(&mut self, lines: &[u8], consumed: &mut usize) -> Result<(), AppendProblem> {
         let size = self.ready_file()?;

@@ -160,7 +160,7 @@ unsafe extern "C" fn span_start(
             unsafe { RuntimeContext::of_running(convert::sized(start.runtime, &mut space)) }
         });
         // Samplers and processors see it.
-        let _entered = running.map(runtime::enter);
+        let _entered = running.map(|running| runtime::enter(Some(running)));
         // SAFETY: as above.
         let (span, said) = unsafe { build_span(tracer, start) };
         (span.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast()), said)

@@ -8,6 +8,8 @@ use opentelemetry_0_31::trace::{SpanBuilder, Status};
 #[path = "spans.rs"]
 mod spans;
 
+#[cfg(feature = "async")]
+pub(super) use api::Context as Held;
 pub(super) use spans::{Guard, attach, current_headers, install, is_in_place};
 pub use spans::{Span, Tracer, TracerProvider};
 

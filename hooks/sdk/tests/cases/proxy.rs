@@ -267,6 +267,13 @@ mod task_code {
         panic!("in the middle");
     }
 
+    #[tracer_sdk::task]
+    pub(crate) fn errs() -> Result<(), &'static str> {
+        let span = global::tracer("task code").start("open");
+        let _attached = Context::current_with_span(span).attach();
+        Err("in the middle")
+    }
+
     /// Keeps its context beyond its end.
     #[tracer_sdk::task]
     pub(crate) fn keeps() {
@@ -285,7 +292,7 @@ thread_local! {
 }
 
 tracer_sdk::builtin_module! {
-    fn cases, tasks = [task_code::look, task_code::panics, task_code::keeps, task_code::leaks]
+    fn cases, tasks = [task_code::look, task_code::panics, task_code::errs, task_code::keeps, task_code::leaks]
 }
 
 fn run(call: Call, name: &str) -> support::Called {
@@ -341,6 +348,24 @@ fn task_span_that_was_kept_too_long_writes_into_the_void() {
     assert!(!kept.span().is_recording());
     kept.span().set_attribute(KeyValue::new("late", true));
     assert_eq!(called.task_handle.0.lock().expect("nobody panics with it").attributes, json!({}));
+}
+
+#[test]
+fn the_context_after_a_task_is_the_one_before_it() {
+    let (context, outer) = remote_parent();
+    let _attached = context.with_baggage([KeyValue::new("outer", "entry")]).attach();
+    for (name, arguments, is_fine) in [
+        ("look", json!([]), true),
+        ("errs", json!([]), false),
+        ("panics", json!([]), false),
+        ("look", json!([1]), false),
+    ] {
+        let call = Call { baggage: "who=me", ..Call::new(arguments) };
+        assert_eq!(run(call, name).result.is_ok(), is_fine, "{name}");
+        let current = Context::current();
+        assert_eq!(current.span().span_context().span_id(), SpanId::from(outer.span_id), "{name}");
+        assert_eq!(current.baggage().to_string(), "outer=entry", "{name}");
+    }
 }
 
 #[test]
