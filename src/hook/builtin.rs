@@ -4,10 +4,11 @@ use tracer_abi as abi;
 
 type Entry = fn() -> *const abi::Module;
 
-const MODULES: [(&str, Entry); 4] = [
+const MODULES: [(&str, Entry); 5] = [
     ("console", console_hook::module),
     ("demo", tracer_demo::module),
     ("local_tmp_tracing", local_tmp_tracing_hook::module),
+    ("otlp", otlp_hook::module),
     ("otlp_file", otlp_file_hook::module),
 ];
 

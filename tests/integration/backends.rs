@@ -25,7 +25,7 @@ fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
 
 /// Runs the task that makes a span with everything, in a trace of the shell's.
 #[track_caller]
-fn submit_rich(cluster: &Cluster) {
+pub(crate) fn submit_rich(cluster: &Cluster) {
     let mut submit = cluster.command(&["submit", "task", "traced_tasks:rich"]);
     submit.env(SHELL.0, SHELL.1).env("TRACESTATE", "rojo=1");
     cluster.run(submit).success();
@@ -33,7 +33,7 @@ fn submit_rich(cluster: &Cluster) {
 
 /// Expects the four spans of [`submit_rich`] with every field that OTLP has for them.
 #[track_caller]
-fn assert_rich_trace(spans: &[Value]) {
+pub(crate) fn assert_rich_trace(spans: &[Value]) {
     assert_eq!(spans.len(), 4, "{spans:#?}");
     let job = named(spans, "tracer job");
     let producer = named(spans, "traced_tasks.rich tracer.remote");
@@ -134,7 +134,10 @@ fn otlp_lines_come_from_the_built_in_hook_too() {
     // Alone in its folder, with no library beside it.
     let alone = cluster.file("alone/tracer");
     std::fs::create_dir(cluster.file("alone")).expect("the test's folder can be written to");
-    std::fs::copy(env!("CARGO_BIN_EXE_tracer"), &alone).expect("the executable can be copied");
+    // By another process: a child that some other test starts meanwhile would inherit the open file, which is then busy.
+    let mut copy = cluster.program("cp");
+    copy.arg(env!("CARGO_BIN_EXE_tracer")).arg(&alone);
+    cluster.run(copy).success();
     let mut start = cluster.program(&alone);
     start.args(["start", "--head", "--num-workers", "1", "--tracing-startup-hook=otlp_file:setup_tracing"]);
     cluster.run(start).success().stderr_contains(

@@ -4,6 +4,7 @@
 mod support;
 
 mod backends;
+mod collectors;
 mod commands;
 mod config;
 mod hooks;

@@ -15,6 +15,7 @@ const PACKAGES: &[&str] = &[
     "tracing_task",
     "hook_stdout",
     "local_tmp_tracing",
+    "otlp",
     "otlp_file",
     "console",
     "misbehaving_tasks",

@@ -1,0 +1,47 @@
+//! A tracing hook: sampled spans go over OTLP to a collector or a backend, in batches.
+//!
+//! [`setup_tracing`] is the hook. It speaks OTLP/HTTP with protobuf; the hook `otlp_grpc` speaks gRPC and shares what is not HTTP.
+//! Where spans go is said by OpenTelemetry's own variables, which `tracer start` and `tracer submit` both need: a worker takes them
+//! from the head, a submission from its shell.
+//!
+//! | variable | what it says | without it |
+//! | --- | --- | --- |
+//! | `OTEL_EXPORTER_OTLP_ENDPOINT` | the URL of the server; `/v1/traces` is appended | `http://localhost:4318` |
+//! | `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | the URL for traces, taken as it is | |
+//! | `OTEL_EXPORTER_OTLP_HEADERS` | headers of every request: `key=value,key=value`, values percent-encoded | none |
+//! | `OTEL_EXPORTER_OTLP_COMPRESSION` | `gzip` or `none` | `none` |
+//! | `OTEL_EXPORTER_OTLP_TIMEOUT` | what a batch may take with all its tries, in milliseconds | 10000 |
+//! | `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf`; another is an error that says what to do | `http/protobuf` |
+//! | `OTEL_EXPORTER_OTLP_CERTIFICATE` | a PEM file with the authorities to trust | Mozilla's |
+//! | `OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`, `OTEL_EXPORTER_OTLP_CLIENT_KEY` | PEM files with which to introduce oneself | |
+//! | `OTEL_BSP_SCHEDULE_DELAY` | the longest that a span waits for its batch, in milliseconds | 5000 |
+//! | `OTEL_BSP_MAX_QUEUE_SIZE` | how many spans may wait; a further one is dropped | 2048 |
+//! | `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` | how many are sent at once | 512 |
+//! | `OTEL_BSP_EXPORT_TIMEOUT` | as `OTEL_EXPORTER_OTLP_TIMEOUT`; the shorter counts | 30000 |
+//!
+//! Each `OTEL_EXPORTER_OTLP_…` exists as `OTEL_EXPORTER_OTLP_TRACES_…` too, which comes first.
+//!
+//! No task waits for the network. The SDK's batch processor queues ended spans and hands them to a thread of its own. A batch
+//! that the receiver answers with 429, 502, 503 or 504, or that does not reach it, is tried again until the timeout, in growing
+//! intervals or after the time that the receiver names. The first loss of a process is said on its standard error.
+
+pub mod delivery;
+mod http;
+mod settings;
+
+pub use http::{HttpTransport, read};
+pub use settings::{Compression, Protocol, Settings, SettingsError};
+use tracer_sdk::hook::Tracing;
+
+/// Spans over OTLP/HTTP to where the variables say.
+///
+/// On failure: a variable says something with which spans would not go where they should, or a file that one names cannot be
+/// used. Whether anyone listens there is not tried.
+pub fn setup_tracing() -> Result<Tracing, SettingsError> {
+    let settings = Settings::from_env(Protocol::Http)?;
+    settings.warn();
+    let transport = HttpTransport::new(&settings)?;
+    let receiver = format!("`{}`", settings.shown_endpoint());
+    let description = format!("spans over OTLP/HTTP to {receiver}");
+    Ok(delivery::tracing(transport, receiver, settings.timeout, description))
+}
