@@ -13,7 +13,7 @@
 //! something. Everything blocks; there is no runtime between the socket and the caller. A driver is used from one thread; open
 //! one for each thread that submits.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -36,7 +36,9 @@ use crate::protocol::{
 };
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
-use crate::task::{CommandSpec, Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskId, TaskSpec, TraceLink};
+use crate::task::{
+    CommandSpec, Envelope, Failure, FunctionSpec, JobId, Outcome, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId,
+};
 use crate::value::{self, ValueError};
 
 /// Submissions that are sent together.
@@ -69,6 +71,14 @@ pub struct Driver {
     replies: HashMap<u64, Reply>,
     /// Output of tasks whose output is wanted, until they are followed.
     outputs: VecDeque<TaskOutput>,
+    /// Batches that the head has not answered: the first tag of each, and how many it has.
+    unanswered: VecDeque<(u64, u64)>,
+    /// Tasks whose end nobody wants to hear of.
+    forgotten: HashSet<u64>,
+    /// Whether what the head refuses is an outcome of its tasks, and not the end of this driver.
+    keeps_on_when_refused: bool,
+    /// The task on whose behalf it submits.
+    submitter: Option<TaskId>,
 }
 
 /// The tracing of this process, and the context that submissions belong to.
@@ -84,7 +94,7 @@ struct DriverTracing {
 /// A task that was submitted. It names the task for its driver only, and is given up for the outcome, which there is once.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct TaskHandle {
-    tag: u64,
+    pub(crate) tag: u64,
 }
 
 /// The tracing of this process, once a driver has started it.
@@ -255,9 +265,25 @@ impl Driver {
     /// Connects to the head whose place is `temp_dir`.
     pub fn connect(temp_dir: &Path) -> Result<Driver, DriverError> {
         let head = session::find_head(temp_dir).map_err(DriverError::Session)?;
-        let mut stream = session::connect(&head.session_dir).map_err(DriverError::Session)?;
+        Driver::connect_to_session(&head.session_dir, Role::Driver)
+    }
+
+    /// Connects for the tasks that this process, a worker, runs. What they submit is traced with `recorder`.
+    pub(crate) fn of_tasks(
+        session_dir: &Path,
+        worker: WorkerId,
+        recorder: Option<&'static Recorder>,
+    ) -> Result<Driver, DriverError> {
+        let mut driver = Driver::connect_to_session(session_dir, Role::Tasks(worker))?;
+        driver.tracing.recorder = recorder;
+        driver.keeps_on_when_refused = true;
+        Ok(driver)
+    }
+
+    fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
+        let mut stream = session::connect(session_dir).map_err(DriverError::Session)?;
         let mut hello = Vec::new();
-        Hello::of_this_process(Role::Driver).encode(&mut hello);
+        Hello::of_this_process(role).encode(&mut hello);
         stream.write_all(&hello).map_err(DriverError::Disconnected)?;
         let mut inbox = FrameBuffer::new();
         let welcome = loop {
@@ -289,6 +315,10 @@ impl Driver {
             accepted: Vec::new(),
             replies: HashMap::new(),
             outputs: VecDeque::new(),
+            unanswered: VecDeque::new(),
+            forgotten: HashSet::new(),
+            keeps_on_when_refused: false,
+            submitter: None,
         })
     }
 
@@ -331,6 +361,12 @@ impl Driver {
     pub fn set_parent(&mut self, carrier: Carrier, is_remote: bool) {
         self.tracing.carrier = carrier;
         self.tracing.is_carrier_remote = is_remote;
+    }
+
+    /// Sets on whose behalf it submits from now on.
+    pub(crate) fn set_submitter(&mut self, task: TaskId, job: JobId) {
+        self.submitter = Some(task);
+        self.welcome.job_id = job;
     }
 
     /// Starts a span around what this driver submits from now on: its job. The caller ends it.
@@ -378,6 +414,8 @@ impl Driver {
                 trace_state: &context.trace_state,
             }),
             baggage: &self.tracing.carrier.baggage,
+            submitter: self.submitter,
+            inputs: Vec::new(),
         };
         let start = self.batch.len();
         self.batch.put_u32(0);
@@ -415,6 +453,7 @@ impl Driver {
         let mut frame = Vec::with_capacity(self.batch.len() + 16);
         Submissions::encode(&mut frame, self.batch_first_tag, &self.batch);
         self.batch.clear();
+        self.unanswered.push_back((self.batch_first_tag, self.next_tag - self.batch_first_tag));
         self.batch_first_tag = self.next_tag;
         fault::point("before_submit");
         self.stream.write_all(&frame).map_err(DriverError::Disconnected)
@@ -481,10 +520,42 @@ impl Driver {
     }
 
     fn id_of(&self, task: &TaskHandle) -> Option<TaskId> {
-        let after = self.accepted.partition_point(|range| range.first_tag <= task.tag);
+        self.id_of_tag(task.tag)
+    }
+
+    /// The id that the submission with this tag got; none while it is not accepted, or when it was refused.
+    pub(crate) fn id_of_tag(&self, tag: u64) -> Option<TaskId> {
+        let after = self.accepted.partition_point(|range| range.first_tag <= tag);
         let range = &self.accepted[after.checked_sub(1)?];
-        let offset = task.tag - range.first_tag;
+        let offset = tag - range.first_tag;
         (offset < range.count.into()).then(|| TaskId(range.first_task.0 + offset))
+    }
+
+    /// Whether everything that was submitted is accepted or refused.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.batch.is_empty() && self.unanswered.is_empty()
+    }
+
+    /// How many ends are there that nobody has asked for.
+    pub(crate) fn finished_count(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// Whether the task with this tag has ended, and its outcome was not taken.
+    pub(crate) fn has_finished(&self, tag: u64) -> bool {
+        self.finished.contains_key(&tag)
+    }
+
+    /// The end of the task with this tag, once.
+    pub(crate) fn take_finished(&mut self, tag: u64) -> Option<Finished> {
+        self.finished.remove(&tag)
+    }
+
+    /// Nobody will ask for the end of this task.
+    pub(crate) fn forget(&mut self, tag: u64) {
+        if self.finished.remove(&tag).is_none() {
+            self.forgotten.insert(tag);
+        }
     }
 
     /// Asks the head something.
@@ -510,7 +581,7 @@ impl Driver {
 
     /// Takes in what has arrived, without waiting. So spans of accepted submissions end, and their slots in the spool are free
     /// again, while a driver submits and submits.
-    fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
+    pub(crate) fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
         let mut wanted = [PollFd::new(&self.stream, PollFlags::IN)];
         match poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(0) => Ok(()),
@@ -529,6 +600,7 @@ impl Driver {
             match frame_kind {
                 kind::ACCEPTED => {
                     let accepted = Accepted::decode(body)?;
+                    self.unanswered.pop_front();
                     for offset in 0..u64::from(accepted.count) {
                         if let Some(producer) = self.producers.pop_front() {
                             finish_producer(producer, TaskId(accepted.first_task.0 + offset));
@@ -543,7 +615,9 @@ impl Driver {
                     let mut take = Take::new(body);
                     while !take.is_empty() {
                         let finished = Finished::take(&mut take)?;
-                        self.finished.insert(finished.tag, finished);
+                        if !self.forgotten.remove(&finished.tag) {
+                            self.finished.insert(finished.tag, finished);
+                        }
                     }
                 }
                 kind::OUTPUT => {
@@ -559,8 +633,30 @@ impl Driver {
                     let (number, reply) = take_value(body)?;
                     self.replies.insert(number, reply);
                 }
+                kind::REFUSED if self.keeps_on_when_refused => {
+                    let message = Take::new(body).str()?.to_owned();
+                    self.refused(&message);
+                }
                 kind::REFUSED => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
                 _ => return Err(DriverError::Protocol(WireError::UnknownValue("frame kind"))),
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// The head has not taken the oldest batch in that it had not answered.
+    fn refused(&mut self, message: &str) {
+        let Some((first_tag, count)) = self.unanswered.pop_front() else { return };
+        for tag in first_tag..first_tag + count {
+            let failure = Failure::Refused { message: message.into() };
+            if let Some(producer) = self.producers.pop_front() {
+                producer.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&failure.error_type()))]);
+                producer.set_error(&failure.to_string());
+            }
+            if !self.forgotten.remove(&tag) {
+                let outcome = Outcome::Failed(failure);
+                self.finished.insert(tag, Finished { tag, task: TaskId(0), attempt: 0, outcome });
             }
         }
     }

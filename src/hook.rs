@@ -24,6 +24,7 @@
 mod builtin;
 mod contract;
 mod error;
+mod host;
 mod import;
 mod module;
 mod own;
@@ -35,6 +36,7 @@ mod task;
 pub use builtin::names as builtin_names;
 pub use contract::HookContract;
 pub use error::{HookError, ModuleError};
+pub(crate) use host::{TaskHost, TaskSubmission, offer_tasks};
 pub use import::ImportString;
 pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};
 pub(crate) use own::random;

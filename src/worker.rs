@@ -7,6 +7,7 @@
 
 mod attempt;
 mod command;
+mod nested;
 mod results;
 mod usage;
 
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, run_hook};
+use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_tasks, run_hook};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
 use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
@@ -24,6 +25,7 @@ use crate::spool::Spool;
 use crate::task::WorkerId;
 
 use attempt::Attempts;
+use nested::Nested;
 use results::Results;
 
 /// What a hook may take to deliver what it has queued when the worker ends.
@@ -48,7 +50,9 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
 
     let results = Arc::new(Results::new(stream.try_clone().map_err(WorkerError::Io)?, recorder));
     let search = SearchPath { module_path: welcome.module_path };
-    let mut attempts = Attempts::new(spool, recorder, search, worker, welcome.node_id, welcome.propagators);
+    let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir.into(), worker, recorder)));
+    offer_tasks(Box::leak(Box::new(nested)));
+    let mut attempts = Attempts::new(spool, recorder, nested, search, worker, welcome.node_id, welcome.propagators);
     let outcome = take_leases(&mut stream, &mut inbox, &mut attempts, &results);
     if let Some(recorder) = recorder
         && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)

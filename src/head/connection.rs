@@ -22,6 +22,8 @@ pub(super) enum Peer {
     Unknown,
     Driver(JobId),
     Worker(WorkerId),
+    /// Submits for the tasks that a worker runs.
+    Tasks(WorkerId),
 }
 
 impl Peer {

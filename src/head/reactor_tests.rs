@@ -136,7 +136,8 @@ impl Story {
 
     fn submit_with(&mut self, run_limit: Option<Duration>, wants_output: bool) -> TaskId {
         let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
-        let envelope = Envelope { spec, name: "", run_limit, wants_output, trace: None, baggage: "" };
+        let (name, trace, baggage, submitter, inputs) = ("", None, "", None, Vec::new());
+        let envelope = Envelope { spec, name, run_limit, wants_output, trace, baggage, submitter, inputs };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
         let submission = Submission { driver: Some(DriverId(1)), tag: self.next_tag, job: JobId(1), envelope: &bytes };
@@ -657,7 +658,8 @@ fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_l
     let mut story = Story::with_workers(1);
     let mut envelope = Vec::new();
     let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
-    Envelope { spec, name: "mine", run_limit: None, wants_output: true, trace: None, baggage: "" }
+    let (name, trace, baggage, submitter, inputs) = ("mine", None, "", None, Vec::new());
+    Envelope { spec, name, run_limit: None, wants_output: true, trace, baggage, submitter, inputs }
         .encode(&mut envelope);
     for id in [40, 41, 42] {
         on_restored_submission(&mut story.state, TaskId(id), JobId(5), 77, &envelope).unwrap();

@@ -484,7 +484,7 @@ impl Server {
         if !reason.is_empty() {
             self.world.log(format!("connection {id} is closed: {reason}"));
         }
-        if let Peer::Driver(_) = connection.peer {
+        if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
             self.world.on_driver_gone(id, connection.pid);
         }
         if let Peer::Worker(worker) = connection.peer {
@@ -514,8 +514,9 @@ impl Server {
                     *is_closing = answer.is_refused;
                     outbox.extend_from_slice(&answer.frames);
                 }
-                (Peer::Driver(job), kind::SUBMIT) => self.on_submit(id, job, body, outbox, now)?,
-                (Peer::Driver(_), kind::QUERY) => {
+                (Peer::Driver(job), kind::SUBMIT) => self.on_submit(id, Some(job), body, outbox, now)?,
+                (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, outbox, now)?,
+                (Peer::Driver(_) | Peer::Tasks(_), kind::QUERY) => {
                     let (number, query) = take_value(body).map_err(|error| error.to_string())?;
                     if let Some(reply) = self.on_query(id, number, query, now) {
                         put_reply(outbox, number, &reply);
@@ -572,6 +573,15 @@ impl Server {
                     );
                 }
             },
+            Role::Tasks(worker) => match self.world.processes.get(&worker) {
+                Some(process) if process.worker.pid() == hello.pid => Peer::Tasks(worker),
+                _ => {
+                    return refuse(
+                        frames,
+                        format!("the head has not started worker {worker} as process {}", hello.pid),
+                    );
+                }
+            },
         };
         let settings = &self.world.settings;
         let welcome = Welcome {
@@ -589,7 +599,15 @@ impl Server {
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })
     }
 
-    fn on_submit(&mut self, id: u64, job: JobId, body: &[u8], outbox: &mut Vec<u8>, now: Now) -> Result<(), String> {
+    /// Takes a batch in. `job` is the driver's; tasks that were submitted by tasks belong to the job of those.
+    fn on_submit(
+        &mut self,
+        id: u64,
+        job: Option<JobId>,
+        body: &[u8],
+        outbox: &mut Vec<u8>,
+        now: Now,
+    ) -> Result<(), String> {
         let submissions = Submissions::decode(body).map_err(|error| error.to_string())?;
         let first_tag = submissions.first_tag;
         if self.state.is_stopping {
@@ -597,8 +615,17 @@ impl Server {
             return Ok(());
         }
         let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        if let Some(error) = envelopes.iter().find_map(|envelope| Envelope::decode(envelope).err()) {
-            return Err(error.to_string());
+        let mut jobs = Vec::with_capacity(envelopes.len());
+        for envelope in &envelopes {
+            let submitter = Envelope::decode(envelope).map_err(|error| error.to_string())?.submitter;
+            match job.or_else(|| Some(self.state.tasks.get(submitter?)?.job)) {
+                Some(job) => jobs.push(job),
+                None => {
+                    let reason = "the task that submitted it is not known any more, so nothing was accepted";
+                    put_frame(outbox, kind::REFUSED, |out| out.put_str(reason));
+                    return Ok(());
+                }
+            }
         }
         // No lease could carry it.
         if let Some(envelope) = envelopes.iter().find(|envelope| envelope.len() > PAYLOAD_LIMIT) {
@@ -607,7 +634,7 @@ impl Server {
         }
         // In the journal before they are acknowledged, and before they can be leased.
         let first_task = self.state.tasks.next_id();
-        let submitted = (first_task.0..).zip(&envelopes).map(|(task, envelope)| Submitted {
+        let submitted = (first_task.0..).zip(&envelopes).zip(&jobs).map(|((task, envelope), &job)| Submitted {
             task: TaskId(task),
             job,
             submitted_unix_nano: now.unix_nano,
@@ -618,7 +645,7 @@ impl Server {
             put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
             return Ok(());
         }
-        for (tag, envelope) in (first_tag..).zip(&envelopes) {
+        for ((tag, envelope), job) in (first_tag..).zip(&envelopes).zip(jobs) {
             let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope };
             reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
         }

@@ -447,7 +447,7 @@ impl World {
     pub(super) fn drop_connection(&mut self, id: u64, reason: &str) {
         let Some(connection) = self.connections.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, connection.as_fd());
-        if let Peer::Driver(_) = connection.peer {
+        if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
             self.on_driver_gone(id, connection.pid);
         }
         if !reason.is_empty() && connection.peer != Peer::Unknown {

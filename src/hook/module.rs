@@ -167,6 +167,7 @@ impl Module {
             abi_minor: abi::ABI_MINOR,
             tracing: tracing.map_or(std::ptr::null(), Recorder::table),
             host_log: Some(host_log),
+            ..super::host::entries()
         }));
         let mut reason = [0; 4096];
         let mut error = abi::TextBuffer::new(&mut reason);

@@ -429,6 +429,9 @@ impl RecordedSpan {
     }
 }
 
+// SAFETY: the handle is a RecordedSpan, which guards itself: functions of the lent table may be called from any thread.
+unsafe impl Send for ActiveSpan {}
+
 impl ActiveSpan {
     /// What to propagate.
     pub fn context(&self) -> &TraceContext {

@@ -65,7 +65,12 @@ pub enum Role {
     Driver,
     /// Runs attempts: the process that the head started under this id.
     Worker(WorkerId),
+    /// Submits for the tasks that this worker runs, on a second connection of its process.
+    Tasks(WorkerId),
 }
+
+/// Set in the role of a [`Role::Tasks`].
+const OF_TASKS: u64 = 1 << 63;
 
 impl<'a> Hello<'a> {
     /// What this program says of itself.
@@ -81,6 +86,7 @@ impl<'a> Hello<'a> {
             out.put_u64(match self.role {
                 Role::Driver => 0,
                 Role::Worker(worker) => worker.0,
+                Role::Tasks(worker) => worker.0 | OF_TASKS,
             });
             out.put_u32(self.pid);
             out.put_str(self.version);
@@ -100,6 +106,7 @@ impl<'a> Hello<'a> {
         }
         let role = match take.u64()? {
             0 => Role::Driver,
+            worker if worker & OF_TASKS != 0 => Role::Tasks(WorkerId(worker & !OF_TASKS)),
             worker => Role::Worker(WorkerId(worker)),
         };
         let hello = Hello { protocol_version, role, pid: take.u32()?, version: take.str()? };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::TaskId;
 use crate::protocol::wire::{Put, Take, WireError};
 
 /// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
@@ -19,6 +20,19 @@ pub struct Envelope<'a> {
     pub trace: Option<TraceLink<'a>>,
     /// The W3C baggage that comes with it; empty for none.
     pub baggage: &'a str,
+    /// The task that submitted it; none for a driver's.
+    pub submitter: Option<TaskId>,
+    /// Arguments whose values are elsewhere, in their order; nil stands in their place.
+    pub inputs: Vec<Input>,
+}
+
+/// An argument whose value does not travel in the envelope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Which argument, from 0.
+    pub argument: u32,
+    /// The task whose result it is. The task with this input starts when that one has ended.
+    pub task: TaskId,
 }
 
 /// What a task runs.
@@ -72,6 +86,8 @@ const FUNCTION: u8 = 0;
 const COMMAND: u8 = 1;
 const WANTS_OUTPUT: u8 = 1;
 const HAS_TRACE: u8 = 2;
+const HAS_SUBMITTER: u8 = 4;
+const HAS_INPUTS: u8 = 8;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
@@ -83,6 +99,12 @@ impl<'a> Envelope<'a> {
         if self.trace.is_some() {
             flags |= HAS_TRACE;
         }
+        if self.submitter.is_some() {
+            flags |= HAS_SUBMITTER;
+        }
+        if !self.inputs.is_empty() {
+            flags |= HAS_INPUTS;
+        }
         out.put_u8(flags);
         out.put_u64(self.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
         out.put_str(self.name);
@@ -93,6 +115,16 @@ impl<'a> Envelope<'a> {
             out.put_str(trace.trace_state);
         }
         out.put_str(self.baggage);
+        if let Some(submitter) = self.submitter {
+            out.put_u64(submitter.0);
+        }
+        if !self.inputs.is_empty() {
+            out.put_u32(self.inputs.len() as u32);
+            for input in &self.inputs {
+                out.put_u32(input.argument);
+                out.put_u64(input.task.0);
+            }
+        }
         match &self.spec {
             TaskSpec::Function(function) => {
                 out.put_u8(FUNCTION);
@@ -119,13 +151,20 @@ impl<'a> Envelope<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
         let mut take = Take::new(bytes);
         let flags = take.u8()?;
-        if flags & !(WANTS_OUTPUT | HAS_TRACE) != 0 {
+        if flags & !(WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS) != 0 {
             return Err(WireError::UnknownValue("flags"));
         }
         let run_limit = Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos);
         let name = take.str()?;
         let trace = (flags & HAS_TRACE != 0).then(|| TraceLink::take(&mut take)).transpose()?;
         let baggage = take.str()?;
+        let submitter = (flags & HAS_SUBMITTER != 0).then(|| take.u64().map(TaskId)).transpose()?;
+        let inputs = if flags & HAS_INPUTS != 0 {
+            let input = |take: &mut Take<'a>| Ok(Input { argument: take.u32()?, task: TaskId(take.u64()?) });
+            (0..take.u32()?).map(|_| input(&mut take)).collect::<Result<_, WireError>>()?
+        } else {
+            Vec::new()
+        };
         let spec = match take.u8()? {
             FUNCTION => TaskSpec::Function(FunctionSpec {
                 module: take.str()?,
@@ -142,7 +181,8 @@ impl<'a> Envelope<'a> {
             _ => return Err(WireError::UnknownValue("task kind")),
         };
         take.finish()?;
-        Ok(Envelope { spec, name, run_limit, wants_output: flags & WANTS_OUTPUT != 0, trace, baggage })
+        let wants_output = flags & WANTS_OUTPUT != 0;
+        Ok(Envelope { spec, name, run_limit, wants_output, trace, baggage, submitter, inputs })
     }
 }
 
@@ -199,14 +239,24 @@ mod tests {
     use super::*;
 
     fn envelope<'a>(spec: TaskSpec<'a>) -> Envelope<'a> {
-        Envelope { spec, name: "", run_limit: None, wants_output: false, trace: None, baggage: "" }
+        Envelope {
+            spec,
+            name: "",
+            run_limit: None,
+            wants_output: false,
+            trace: None,
+            baggage: "",
+            submitter: None,
+            inputs: Vec::new(),
+        }
     }
 
     proptest! {
         #[test]
         fn an_envelope_survives_the_wire(
             module: String, function: String, arguments: Vec<u8>, name: String, limit: Option<u64>, wants_output: bool,
-            trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String,
+            trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String, submitter: Option<u64>,
+            inputs: Vec<(u32, u64)>,
         ) {
             let envelope = Envelope {
                 spec: TaskSpec::Function(FunctionSpec { module: &module, function: &function, arguments: &arguments }),
@@ -217,6 +267,8 @@ mod tests {
                     trace_id: *trace_id, span_id: *span_id, trace_flags: *trace_flags, trace_state,
                 }),
                 baggage: &baggage,
+                submitter: submitter.map(TaskId),
+                inputs: inputs.iter().map(|&(argument, task)| Input { argument, task: TaskId(task) }).collect(),
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);

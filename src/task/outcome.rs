@@ -102,6 +102,11 @@ pub enum Failure {
     HeadStopped,
     /// The head died while a worker ran the task, and the worker with it.
     HeadLost,
+    /// The head did not take it in.
+    Refused {
+        /// What the head said.
+        message: String,
+    },
     /// No worker can be started.
     NoWorker {
         /// Why none can be started, as the last that was tried showed.
@@ -134,6 +139,7 @@ impl Failure {
             Failure::Cancelled => "cancelled".into(),
             Failure::HeadStopped => "stopped".into(),
             Failure::HeadLost => "lost".into(),
+            Failure::Refused { .. } => "refused".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
         }
     }
@@ -167,6 +173,7 @@ impl fmt::Display for Failure {
                 write!(f, "its worker (pid {worker_pid}) {cause}")
             }
             Failure::Cancelled => f.write_str("it was cancelled"),
+            Failure::Refused { message } => write!(f, "the head refused it: {message}"),
             Failure::HeadLost => f.write_str("the head died while it ran, and its worker with it"),
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
         }

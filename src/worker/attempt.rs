@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tracer_abi as abi;
 
+use super::nested::{Nested, Submitter};
 use super::usage::{self, Usage};
 use super::{command, usage::of_this_process};
 use crate::attempt_span::AttemptSpan;
@@ -24,6 +25,7 @@ use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskS
 pub(super) struct Attempts {
     spool: &'static Spool,
     recorder: Option<&'static Recorder>,
+    nested: &'static Nested,
     search: SearchPath,
     worker: WorkerId,
     /// Kept for good: the recorder, which is, hands it to hooks.
@@ -51,6 +53,7 @@ impl Attempts {
     pub(super) fn new(
         spool: &'static Spool,
         recorder: Option<&'static Recorder>,
+        nested: &'static Nested,
         search: SearchPath,
         worker: WorkerId,
         node_id: String,
@@ -59,6 +62,7 @@ impl Attempts {
         Attempts {
             spool,
             recorder,
+            nested,
             search,
             worker,
             node_id: node_id.leak(),
@@ -156,6 +160,14 @@ impl Attempts {
             let known = if file.is_empty() { &code[..1] } else { &code[..] };
             span.set_attributes(known);
         }
+        self.nested.begin(Submitter {
+            task: lease.task,
+            job: lease.job,
+            carrier: Carrier {
+                trace_context: span.map(ActiveSpan::context).or(parent).cloned(),
+                baggage: envelope.baggage.into(),
+            },
+        });
         let outcome = loaded.task.run(
             function.arguments,
             &TaskContext {
@@ -169,6 +181,7 @@ impl Attempts {
                 baggage: envelope.baggage,
             },
         );
+        self.nested.end();
         match outcome {
             Outcome::Returned(value) if value.len() > PAYLOAD_LIMIT => Outcome::Failed(Failure::Result {
                 message: format!(

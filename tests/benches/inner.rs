@@ -235,6 +235,8 @@ fn envelope() -> Envelope<'static> {
         wants_output: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),
         baggage: "",
+        submitter: None,
+        inputs: Vec::new(),
     }
 }
 

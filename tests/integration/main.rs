@@ -12,6 +12,7 @@ mod hygiene;
 mod journal;
 mod leftovers;
 mod modules;
+mod nesting;
 mod output;
 mod reports;
 mod sampling;

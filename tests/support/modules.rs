@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 const PACKAGES: &[&str] = &[
     "wordcount",
     "async_task",
+    "fan_out",
     "tracing_task",
     "hook_stdout",
     "local_tmp_tracing",
@@ -19,6 +20,7 @@ const PACKAGES: &[&str] = &[
     "otlp_file",
     "console",
     "misbehaving_tasks",
+    "nested_tasks",
     "bad_hooks",
     "hook_forms",
     "own_provider",

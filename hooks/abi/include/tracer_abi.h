@@ -16,7 +16,7 @@
 #define TRACER_ABI_MAJOR 1
 
 // The minor version of this contract. It grows with every appended field.
-#define TRACER_ABI_MINOR 0
+#define TRACER_ABI_MINOR 1
 
 // The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
@@ -113,6 +113,9 @@
 
 // The result could not be encoded.
 #define TRACER_TASK_ERROR_RESULT 4
+
+// The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
+#define TRACER_TASK_ERROR_RUNTIME 5
 
 // A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 typedef struct TracerStr {
@@ -458,10 +461,45 @@ typedef struct TracerTask {
     // Runs the task: decodes the arguments, calls the function, and hands the result or the error to the
     // callbacks in `call`, exactly one of which is called, at most once, before it returns.
     //
-    // Called from: the worker's main thread, one call at a time.
+    // Called from: the worker's main thread, one call at a time; while a task waits for others (`host_wait`), another one
+    // may be called from a thread of the host's.
     // On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
     uint32_t (*on_run)(const struct TracerTask *task, const struct TracerTaskCall *call);
 } TracerTask;
+
+// An argument whose value is the result of another task.
+typedef struct TracerReference {
+    // Which argument, from 0.
+    size_t argument;
+    // The ticket of the task.
+    uint64_t ticket;
+} TracerReference;
+
+// A task to submit from a task.
+typedef struct TracerSubmission {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The task that submits: [`TaskCall::task_id`], or 0 for the one that the process runs.
+    uint64_t submitter;
+    // The name of the module, or the path of its library.
+    struct TracerStr module;
+    // The function's name in it.
+    struct TracerStr function;
+    // A MessagePack array of the arguments, in order; nil where a reference stands.
+    struct TracerBytes arguments;
+    // `reference_count` arguments whose values are the results of other tasks.
+    const struct TracerReference *references;
+    // How many references follow.
+    size_t reference_count;
+    // A name for the task, for people; empty for none.
+    struct TracerStr name;
+    // The longest an attempt may run, in milliseconds; 0 for no limit.
+    uint64_t run_limit_ms;
+    // The current span of the caller, or null; the submission's span is then a child of the submitter's.
+    const struct TracerSpanContext *parent;
+    // The current W3C baggage header of the caller; empty for none. Read with `parent` only.
+    struct TracerStr baggage;
+} TracerSubmission;
 
 // What the host lends to a module for as long as the process lives.
 typedef struct TracerHost {
@@ -478,6 +516,45 @@ typedef struct TracerHost {
     //
     // Called from: any thread.
     void (*host_log)(uint32_t level, struct TracerStr text);
+    // Submits a task for the one that runs, and fills in a *ticket*, which names it in this process. It need not be
+    // accepted yet when this returns.
+    // Owner of the ticket: the caller, until `host_forget`.
+    //
+    // Called from: any thread, while the task that submits runs.
+    uint32_t (*host_submit)(const struct TracerSubmission *submission, uint64_t *ticket, struct TracerTextBuffer *error);
+    // Waits until `wanted` of the `count` tasks have ended, however they ended, and at most `timeout_ms`, where the largest value is
+    // for ever. `ended`, unless it is null, is filled with a 1 for each that has ended and a 0 for each other.
+    //
+    // While it waits, the process gives its slot back, and the head may run another task in its place, or in this
+    // very process on a thread of the host's.
+    //
+    // Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks.
+    uint32_t (*host_wait)(const uint64_t *tickets,
+                          size_t count,
+                          size_t wanted,
+                          uint64_t timeout_ms,
+                          uint8_t *ended,
+                          struct TracerTextBuffer *error);
+    // Hands the outcome of a task that has ended to one of the callbacks, exactly one of which is called, before this returns. An
+    // outcome can be taken once. Returns [`STATUS_TIMED_OUT`], and calls neither, when the task has not ended.
+    //
+    // Called from: any thread. `data` is handed back.
+    uint32_t (*host_take)(uint64_t ticket,
+                          void *data,
+                          void (*on_value)(void *data, struct TracerBytes value),
+                          void (*on_error)(void *data, const struct TracerTaskError *error));
+    // Calls `on_ended` once when the task has ended, which may be before this returns. It must not block.
+    //
+    // Called from: any thread. `on_ended` is called from any thread, in turn, and never after `host_forget` has returned.
+    uint32_t (*host_watch)(uint64_t ticket, void *data, void (*on_ended)(void *data), struct TracerTextBuffer *error);
+    // Returns the task's id, and waits until it is accepted if need be. 0 when it was refused.
+    //
+    // Called from: any thread.
+    uint64_t (*host_task_id)(uint64_t ticket);
+    // Gives a ticket back. The task runs on; nobody in this process can get its result any more.
+    //
+    // Called from: any thread.
+    void (*host_forget)(uint64_t ticket);
 } TracerHost;
 
 // What a module says about itself and exports.

@@ -40,7 +40,7 @@ use core::ffi::c_void;
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version of this contract. It grows with every appended field.
-pub const ABI_MINOR: u32 = 0;
+pub const ABI_MINOR: u32 = 1;
 /// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 pub const MODULE_MAGIC: u64 = 0x4f4d_5245_4341_5254;
 /// The one symbol a module exports, of type [`ModuleEntry`].
@@ -148,6 +148,103 @@ pub struct Host {
     ///
     /// Called from: any thread.
     pub host_log: Option<unsafe extern "C" fn(level: u32, text: Str)>,
+
+    // What follows lets tasks submit tasks. A host that is older than ABI 1.1 has none of it; one in which nothing can be
+    // submitted returns `STATUS_FAILED` with the reason.
+    /// Submits a task for the one that runs, and fills in a *ticket*, which names it in this process. It need not be
+    /// accepted yet when this returns.
+    /// Owner of the ticket: the caller, until `host_forget`.
+    ///
+    /// Called from: any thread, while the task that submits runs.
+    pub host_submit:
+        Option<unsafe extern "C" fn(submission: *const Submission, ticket: *mut u64, error: *mut TextBuffer) -> u32>,
+    /// Waits until `wanted` of the `count` tasks have ended, however they ended, and at most `timeout_ms`, where the largest value is
+    /// for ever. `ended`, unless it is null, is filled with a 1 for each that has ended and a 0 for each other.
+    ///
+    /// While it waits, the process gives its slot back, and the head may run another task in its place, or in this
+    /// very process on a thread of the host's.
+    ///
+    /// Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks.
+    pub host_wait: Option<
+        unsafe extern "C" fn(
+            tickets: *const u64,
+            count: usize,
+            wanted: usize,
+            timeout_ms: u64,
+            ended: *mut u8,
+            error: *mut TextBuffer,
+        ) -> u32,
+    >,
+    /// Hands the outcome of a task that has ended to one of the callbacks, exactly one of which is called, before this returns. An
+    /// outcome can be taken once. Returns [`STATUS_TIMED_OUT`], and calls neither, when the task has not ended.
+    ///
+    /// Called from: any thread. `data` is handed back.
+    pub host_take: Option<
+        unsafe extern "C" fn(
+            ticket: u64,
+            data: *mut c_void,
+            on_value: Option<unsafe extern "C" fn(data: *mut c_void, value: Bytes)>,
+            on_error: Option<unsafe extern "C" fn(data: *mut c_void, error: *const TaskError)>,
+        ) -> u32,
+    >,
+    /// Calls `on_ended` exactly once: when the task has ended, which may be before this returns, or when its ticket is given
+    /// back. When this fails, `on_ended` is not called. It must not block.
+    ///
+    /// Called from: any thread; so is `on_ended`.
+    pub host_watch: Option<
+        unsafe extern "C" fn(
+            ticket: u64,
+            data: *mut c_void,
+            on_ended: Option<unsafe extern "C" fn(data: *mut c_void)>,
+            error: *mut TextBuffer,
+        ) -> u32,
+    >,
+    /// Returns the task's id, and waits until it is accepted if need be. 0 when it was refused.
+    ///
+    /// Called from: any thread.
+    pub host_task_id: Option<unsafe extern "C" fn(ticket: u64) -> u64>,
+    /// Gives a ticket back. The task runs on; nobody in this process can get its result any more.
+    ///
+    /// Called from: any thread.
+    pub host_forget: Option<unsafe extern "C" fn(ticket: u64)>,
+}
+
+/// A task to submit from a task.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Submission {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The task that submits: [`TaskCall::task_id`], or 0 for the one that the process runs.
+    pub submitter: u64,
+    /// The name of the module, or the path of its library.
+    pub module: Str,
+    /// The function's name in it.
+    pub function: Str,
+    /// A MessagePack array of the arguments, in order; nil where a reference stands.
+    pub arguments: Bytes,
+    /// `reference_count` arguments whose values are the results of other tasks.
+    pub references: *const Reference,
+    /// How many references follow.
+    pub reference_count: usize,
+    /// A name for the task, for people; empty for none.
+    pub name: Str,
+    /// The longest an attempt may run, in milliseconds; 0 for no limit.
+    pub run_limit_ms: u64,
+    /// The current span of the caller, or null; the submission's span is then a child of the submitter's.
+    pub parent: *const SpanContext,
+    /// The current W3C baggage header of the caller; empty for none. Read with `parent` only.
+    pub baggage: Str,
+}
+
+/// An argument whose value is the result of another task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Reference {
+    /// Which argument, from 0.
+    pub argument: usize,
+    /// The ticket of the task.
+    pub ticket: u64,
 }
 
 /// Something is lost or will not work.
@@ -495,7 +592,8 @@ pub struct Task {
     /// Runs the task: decodes the arguments, calls the function, and hands the result or the error to the
     /// callbacks in `call`, exactly one of which is called, at most once, before it returns.
     ///
-    /// Called from: the worker's main thread, one call at a time.
+    /// Called from: the worker's main thread, one call at a time; while a task waits for others (`host_wait`), another one
+    /// may be called from a thread of the host's.
     /// On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
     pub on_run: Option<unsafe extern "C" fn(task: *const Task, call: *const TaskCall) -> u32>,
 }
@@ -573,6 +671,8 @@ pub const TASK_ERROR_PANICKED: u32 = 2;
 pub const TASK_ERROR_ARGUMENTS: u32 = 3;
 /// The result could not be encoded.
 pub const TASK_ERROR_RESULT: u32 = 4;
+/// The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
+pub const TASK_ERROR_RUNTIME: u32 = 5;
 
 impl Str {
     /// The empty string.
@@ -693,7 +793,9 @@ const _: () = {
     assert!(offset_of!(Module, producer) == 24);
     assert!(offset_of!(Module, version) == 40);
     assert!(size_of::<Module>() == 96);
-    assert!(size_of::<Host>() == 32);
+    assert!(size_of::<Host>() == 80);
+    assert!(size_of::<Submission>() == 128);
+    assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
     assert!(size_of::<Tracing>() == 160);
     assert!(size_of::<Scope>() == 72);

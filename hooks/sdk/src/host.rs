@@ -14,6 +14,8 @@ struct Lent {
     host: *const Host,
     tracing: Option<Tracing>,
     log: Option<unsafe extern "C" fn(u32, Str)>,
+    /// As much of the host's table as it has.
+    entries: Host,
 }
 
 static LENT: AtomicPtr<Lent> = AtomicPtr::new(ptr::null_mut());
@@ -32,6 +34,8 @@ unsafe impl Growing for Tracing {}
 unsafe impl Growing for tracer_abi::TaskCall {}
 // SAFETY: as above.
 unsafe impl Growing for tracer_abi::SpanContext {}
+// SAFETY: as above.
+unsafe impl Growing for tracer_abi::TaskError {}
 
 /// Copies as much of `*record` as both sides know; the rest is zero.
 ///
@@ -66,7 +70,12 @@ pub(crate) unsafe fn bind(host: *const Host) {
     // SAFETY: promised by the caller; the table lives as long as the host.
     let lent = unsafe {
         let record = read_sized(host);
-        Lent { host, tracing: record.tracing.as_ref().map(|table| read_sized(table)), log: record.host_log }
+        Lent {
+            host,
+            tracing: record.tracing.as_ref().map(|table| read_sized(table)),
+            log: record.host_log,
+            entries: record,
+        }
     };
     LENT.store(Box::into_raw(Box::new(lent)), Ordering::Release);
 }
@@ -79,6 +88,22 @@ fn lent() -> Option<&'static Lent> {
 /// The host's table, or none: the module is not loaded yet, or the process is not traced.
 pub(crate) fn tracing() -> Option<&'static Tracing> {
     lent()?.tracing.as_ref()
+}
+
+/// An entry of the host's table, or why there is none.
+pub(crate) fn entry<F>(pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, String> {
+    let Some(lent) = lent() else {
+        return Err("tasks can be submitted in a task only, and no host has loaded this module\n\
+                    (hint: submit in a function with `#[task]` that a worker of tracer runs)"
+            .to_owned());
+    };
+    pick(&lent.entries).ok_or_else(|| {
+        let (major, minor) = (lent.entries.abi_major, lent.entries.abi_minor);
+        format!(
+            "the host speaks ABI {major}.{minor}, in which tasks cannot submit tasks; it takes {major}.1\n\
+             (hint: run the workers with a newer tracer)"
+        )
+    })
 }
 
 /// Writes a line to the host's log; to standard error before there is one.

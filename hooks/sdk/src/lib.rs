@@ -84,6 +84,7 @@ mod host;
 mod messagepack;
 mod panics;
 pub mod proxy;
+mod remote;
 mod runtime;
 #[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
 mod subscriber;
@@ -91,6 +92,7 @@ mod task;
 
 #[cfg(feature = "hooks")]
 pub use hook::{DurableProcessor, IntoTracing, Tracing};
+pub use remote::{Argument, Remote, RemoteError, RemoteErrorKind, TaskHandle, get_all, remote, wait_any};
 pub use runtime::{RuntimeContext, current, current as runtime_context};
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
 pub use runtime::{TraceContext, current_trace_context};

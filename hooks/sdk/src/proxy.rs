@@ -20,7 +20,7 @@
 //!   context but its baggage.
 
 mod lend;
-mod words;
+pub(crate) mod words;
 
 #[cfg(feature = "otel-0-31")]
 pub mod otel_0_31;
@@ -136,6 +136,18 @@ pub(crate) fn current_headers() -> Option<[String; 3]> {
         otel_0_31::current_headers(),
     ];
     of_copies.into_iter().find(|headers| headers.iter().any(|header| !header.is_empty()))
+}
+
+/// What is current on this thread: the span of the newest OpenTelemetry in which there is one, and the baggage beside it.
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+pub(crate) fn current_plain() -> Option<(words::PlainContext, String)> {
+    let of_copies = [
+        #[cfg(feature = "otel-0-33")]
+        otel_0_33::current_plain(),
+        #[cfg(feature = "otel-0-31")]
+        otel_0_31::current_plain(),
+    ];
+    of_copies.into_iter().find(|(context, _)| context.is_valid())
 }
 
 /// Says so in the host's log, if the author's code has put another provider in the proxy's place. Such spans never

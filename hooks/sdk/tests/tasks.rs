@@ -367,6 +367,19 @@ fn module_that_cannot_be_made_ready_says_why() {
     assert!(text.starts_with("gave up at hooks/sdk/tests/tasks.rs:"), "{text}");
 }
 
+#[task]
+fn submits() -> Result<u64, tracer_sdk::RemoteError> {
+    tracer_sdk::remote("wordcount:count").arg("a b").submit()?.get()
+}
+
+#[test]
+fn on_a_host_that_is_too_old_a_submission_fails_and_names_both_versions() {
+    let (kind, message) = call("submits", json!([])).error();
+    assert_eq!(kind, TASK_ERROR_RETURNED);
+    let expected = "the host speaks ABI 1.0, in which tasks cannot submit tasks; it takes 1.1\n(hint: ";
+    assert!(message.starts_with(expected), "{message}");
+}
+
 #[cfg(feature = "async")]
 mod asynchronous {
     use super::*;

@@ -10,7 +10,7 @@ mod spans;
 
 #[cfg(feature = "async")]
 pub(super) use api::Context as Held;
-pub(super) use spans::{Guard, attach, current_headers, install, is_in_place};
+pub(super) use spans::{Guard, attach, current_headers, current_plain, install, is_in_place};
 pub use spans::{Span, Tracer, TracerProvider};
 
 /// The status that the builder of a span asks for: since 0.32 it cannot.

@@ -57,6 +57,12 @@ pub(crate) fn current_headers() -> [String; 3] {
     [trace_parent, span.trace_state().header(), baggage]
 }
 
+/// The span that is current on this thread, and the baggage as a header.
+pub(crate) fn current_plain() -> (PlainContext, String) {
+    let context = Context::current();
+    (plain(context.span().span_context()), context.baggage().to_string())
+}
+
 /// Whether this copy's global provider is the proxy.
 pub(crate) fn is_in_place() -> bool {
     IS_PROBED.set(false);

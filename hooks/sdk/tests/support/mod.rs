@@ -276,7 +276,20 @@ static TABLE: Tracing = Tracing {
 };
 
 const fn host(tracing: *const Tracing) -> Host {
-    Host { size: size_of::<Host>(), abi_major: ABI_MAJOR, abi_minor: ABI_MINOR, tracing, host_log: Some(host_log) }
+    Host {
+        // As a host that is older than what tasks submit with.
+        size: std::mem::offset_of!(Host, host_submit),
+        abi_major: ABI_MAJOR,
+        abi_minor: 0,
+        tracing,
+        host_log: Some(host_log),
+        host_submit: None,
+        host_wait: None,
+        host_take: None,
+        host_watch: None,
+        host_task_id: None,
+        host_forget: None,
+    }
 }
 
 pub(crate) static TRACED: Host = host(&TABLE);

@@ -1,0 +1,263 @@
+//! What a worker offers to the tasks that it runs beside tracing: to submit further tasks and wait for them.
+//!
+//! The functions here translate between the ABI and a [`TaskHost`], and let no panic out. A process that runs no tasks has no such
+//! host, and says so.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tracer_abi as abi;
+
+use super::module::{read_sized, text};
+use crate::propagation::{TraceContext, TraceParent};
+use crate::spool::record::slice;
+use crate::task::{Failure, Outcome, TaskId};
+
+/// Takes submissions of tasks. Tasks are named by tickets, which mean something in this process only.
+pub(crate) trait TaskHost: Sync {
+    /// Submits a task and returns its ticket.
+    fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String>;
+    /// Waits until `wanted` of the tasks have ended. Returns which have; fewer when time was up.
+    fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Vec<bool>, String>;
+    /// The outcome of a task that has ended, once.
+    fn take(&self, ticket: u64) -> Result<Option<Outcome>, String>;
+    /// Calls `on_ended` when the task has ended or is forgotten, from any thread.
+    fn watch(&self, ticket: u64, on_ended: Box<dyn FnOnce() + Send>) -> Result<(), String>;
+    /// The id of a task, once it is accepted; none when it was refused.
+    fn task_id(&self, ticket: u64) -> Option<TaskId>;
+    /// Nobody will ask for this task any more.
+    fn forget(&self, ticket: u64);
+}
+
+/// A task to submit for the one that runs.
+#[derive(Debug)]
+pub(crate) struct TaskSubmission<'a> {
+    /// The task that submits; none for the one that the process runs.
+    pub(crate) submitter: Option<TaskId>,
+    pub(crate) module: &'a str,
+    pub(crate) function: &'a str,
+    /// A MessagePack array.
+    pub(crate) arguments: &'a [u8],
+    /// Arguments that are the results of other tasks: which one, and that task's ticket.
+    pub(crate) references: Vec<(u32, u64)>,
+    /// Empty for none.
+    pub(crate) name: &'a str,
+    pub(crate) run_limit: Option<Duration>,
+    /// The span that is current where it is submitted, and its baggage; none for the attempt's.
+    pub(crate) parent: Option<(TraceContext, &'a str)>,
+}
+
+static TASK_HOST: OnceLock<&'static dyn TaskHost> = OnceLock::new();
+
+/// Offers a host to every module of this process. The first one stays.
+pub(crate) fn offer_tasks(host: &'static dyn TaskHost) {
+    let _ = TASK_HOST.set(host);
+}
+
+/// The entries of the host's table; those for tracing and the log are left empty.
+pub(super) fn entries() -> abi::Host {
+    abi::Host {
+        size: size_of::<abi::Host>(),
+        abi_major: abi::ABI_MAJOR,
+        abi_minor: abi::ABI_MINOR,
+        tracing: std::ptr::null(),
+        host_log: None,
+        host_submit: Some(host_submit),
+        host_wait: Some(host_wait),
+        host_take: Some(host_take),
+        host_watch: Some(host_watch),
+        host_task_id: Some(host_task_id),
+        host_forget: Some(host_forget),
+    }
+}
+
+fn host() -> Result<&'static dyn TaskHost, String> {
+    TASK_HOST.get().copied().ok_or_else(|| {
+        "tasks can be submitted while a worker of tracer runs a task, but this process is none\n\
+         (hint: submit in a function with `#[task]`)"
+            .into()
+    })
+}
+
+/// Runs `body`, writes its error to `error`, and turns a panic into a status.
+///
+/// # Safety
+///
+/// `error` is null or lent for the call.
+unsafe fn guard(error: *mut abi::TextBuffer, body: impl FnOnce() -> Result<u32, String>) -> u32 {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(reason)) => {
+            // SAFETY: promised by the caller.
+            if let Some(error) = unsafe { error.as_mut() } {
+                // SAFETY: as above.
+                unsafe { error.write(&reason) };
+            }
+            abi::STATUS_FAILED
+        }
+        Err(_) => abi::STATUS_PANICKED,
+    }
+}
+
+/// # Safety
+///
+/// The text is borrowed for the call.
+unsafe fn utf8<'a>(text: abi::Str, what: &str) -> Result<&'a str, String> {
+    // SAFETY: promised by the caller.
+    std::str::from_utf8(unsafe { text.as_bytes() }).map_err(|_| format!("the {what} is not UTF-8"))
+}
+
+unsafe extern "C" fn host_submit(
+    submission: *const abi::Submission,
+    ticket: *mut u64,
+    error: *mut abi::TextBuffer,
+) -> u32 {
+    // SAFETY: everything is lent for the call, by contract of the ABI.
+    unsafe {
+        guard(error, || {
+            let submission = read_sized(submission);
+            let parent = submission.parent.as_ref().map(|_| {
+                let parent = read_sized(submission.parent);
+                let context = TraceContext {
+                    parent: TraceParent {
+                        trace_id: parent.trace_id,
+                        span_id: parent.span_id,
+                        flags: parent.trace_flags,
+                    },
+                    trace_state: text(parent.trace_state),
+                };
+                utf8(submission.baggage, "baggage").map(|baggage| (context, baggage))
+            });
+            let reference = |reference: &abi::Reference| {
+                let argument = u32::try_from(reference.argument).map_err(|_| "there are too many arguments")?;
+                Ok::<_, String>((argument, reference.ticket))
+            };
+            let references = slice(submission.references, submission.reference_count);
+            *ticket = host()?.submit(&TaskSubmission {
+                submitter: Some(submission.submitter).filter(|&task| task != 0).map(TaskId),
+                module: utf8(submission.module, "name of the module")?,
+                function: utf8(submission.function, "name of the function")?,
+                arguments: submission.arguments.as_bytes(),
+                references: references.iter().map(reference).collect::<Result<_, _>>()?,
+                name: utf8(submission.name, "name of the task")?,
+                run_limit: Some(submission.run_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
+                parent: parent.transpose()?,
+            })?;
+            Ok(abi::STATUS_OK)
+        })
+    }
+}
+
+unsafe extern "C" fn host_wait(
+    tickets: *const u64,
+    count: usize,
+    wanted: usize,
+    timeout_ms: u64,
+    ended: *mut u8,
+    error: *mut abi::TextBuffer,
+) -> u32 {
+    // SAFETY: everything is lent for the call, by contract of the ABI.
+    unsafe {
+        guard(error, || {
+            let timeout = (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms));
+            let found = host()?.wait(slice(tickets, count), wanted, timeout)?;
+            if !ended.is_null() {
+                found.iter().enumerate().for_each(|(index, &has_ended)| ended.add(index).write(has_ended.into()));
+            }
+            let is_enough = found.iter().filter(|&&has_ended| has_ended).count() >= wanted.min(count);
+            Ok(if is_enough { abi::STATUS_OK } else { abi::STATUS_TIMED_OUT })
+        })
+    }
+}
+
+unsafe extern "C" fn host_take(
+    ticket: u64,
+    data: *mut c_void,
+    on_value: Option<unsafe extern "C" fn(data: *mut c_void, value: abi::Bytes)>,
+    on_error: Option<unsafe extern "C" fn(data: *mut c_void, error: *const abi::TaskError)>,
+) -> u32 {
+    let body = || {
+        let outcome = match host().and_then(|host| host.take(ticket)) {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => return Ok(abi::STATUS_TIMED_OUT),
+            Err(reason) => Outcome::Failed(Failure::Refused { message: reason }),
+        };
+        match (outcome, on_value, on_error) {
+            // SAFETY: the module's function with its own data; the value outlives the call.
+            (Outcome::Returned(value), Some(on_value), _) => unsafe { on_value(data, abi::Bytes::new(&value)) },
+            // A command has no value; its result is the unit.
+            // SAFETY: as above.
+            (Outcome::Completed, Some(on_value), _) => unsafe { on_value(data, abi::Bytes::new(&[0xc0])) },
+            (Outcome::Failed(failure), _, Some(on_error)) => tell_failure(&failure, |error| {
+                // SAFETY: as above.
+                unsafe { on_error(data, error) }
+            }),
+            _ => {}
+        }
+        Ok(abi::STATUS_OK)
+    };
+    // SAFETY: there is no buffer for a text.
+    unsafe { guard(std::ptr::null_mut(), body) }
+}
+
+/// Puts a failure into the words of the ABI.
+fn tell_failure(failure: &Failure, tell: impl FnOnce(&abi::TaskError)) {
+    let (kind, location) = match failure {
+        Failure::Error { .. } => (abi::TASK_ERROR_RETURNED, ""),
+        Failure::Panic { location, .. } => (abi::TASK_ERROR_PANICKED, location.as_str()),
+        Failure::Arguments { .. } => (abi::TASK_ERROR_ARGUMENTS, ""),
+        Failure::Result { .. } => (abi::TASK_ERROR_RESULT, ""),
+        _ => (abi::TASK_ERROR_RUNTIME, ""),
+    };
+    let (type_name, message) = (failure.error_type(), failure.to_string());
+    tell(&abi::TaskError {
+        size: size_of::<abi::TaskError>(),
+        kind,
+        type_name: abi::Str::new(&type_name),
+        message: abi::Str::new(&message),
+        location: abi::Str::new(location),
+        stacktrace: abi::Str::new(failure.stacktrace()),
+    });
+}
+
+/// What a module is given back when its task has ended.
+struct Watcher {
+    data: *mut c_void,
+    on_ended: unsafe extern "C" fn(data: *mut c_void),
+}
+// SAFETY: by contract of the ABI, it is called from any thread.
+unsafe impl Send for Watcher {}
+
+impl Watcher {
+    fn call(self) {
+        // SAFETY: the module's function with its own data, called once.
+        unsafe { (self.on_ended)(self.data) };
+    }
+}
+
+unsafe extern "C" fn host_watch(
+    ticket: u64,
+    data: *mut c_void,
+    on_ended: Option<unsafe extern "C" fn(data: *mut c_void)>,
+    error: *mut abi::TextBuffer,
+) -> u32 {
+    let body = || {
+        let Some(on_ended) = on_ended else { return Err("there is nothing to call".into()) };
+        let watcher = Watcher { data, on_ended };
+        host()?.watch(ticket, Box::new(move || watcher.call()))?;
+        Ok(abi::STATUS_OK)
+    };
+    // SAFETY: `error` is lent for the call.
+    unsafe { guard(error, body) }
+}
+
+unsafe extern "C" fn host_task_id(ticket: u64) -> u64 {
+    let id = || host().ok().and_then(|host| host.task_id(ticket)).map_or(0, |id| id.0);
+    catch_unwind(AssertUnwindSafe(id)).unwrap_or(0)
+}
+
+unsafe extern "C" fn host_forget(ticket: u64) {
+    let _ = catch_unwind(AssertUnwindSafe(|| host().map(|host| host.forget(ticket))));
+}

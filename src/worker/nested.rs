@@ -1,0 +1,260 @@
+//! Tasks of tasks: what runs in this worker submits further tasks, and waits for them.
+//!
+//! The first submission opens a second connection to the head, which is a [`Driver`]'s. So tasks that submit have batches, ids
+//! and PRODUCER spans as every driver has. A thread reads that connection for as long as the process lives, whether or not
+//! anybody waits: ends of tasks wake those who wait for them.
+//!
+//! Every submission says which task made it. It gets that task's job, and its span is a child of the caller's.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::driver::{Driver, SubmitRequest, TaskHandle};
+use crate::hook::{Recorder, TaskHost, TaskSubmission};
+use crate::propagation::Carrier;
+use crate::task::{FunctionSpec, JobId, Outcome, TaskId, TaskSpec, WorkerId};
+
+/// The submitting side of a worker. Lives as long as the process.
+pub(super) struct Nested {
+    session_dir: PathBuf,
+    worker: WorkerId,
+    recorder: Option<&'static Recorder>,
+    link: Mutex<Link>,
+    /// Something has arrived.
+    changed: Condvar,
+    /// The tasks that run in this process, each inside of the one before it.
+    running: Mutex<Vec<Submitter>>,
+}
+
+/// A task that runs here and may submit others.
+pub(super) struct Submitter {
+    pub(super) task: TaskId,
+    pub(super) job: JobId,
+    /// The attempt's own span and baggage, for threads that have taken no context along.
+    pub(super) carrier: Carrier,
+}
+
+/// The connection.
+#[derive(Default)]
+struct Link {
+    driver: Option<Driver>,
+    /// Why it broke. It is not made again: a worker does not outlive its head.
+    failure: Option<String>,
+    watchers: HashMap<u64, Watchers>,
+}
+
+type Watchers = Vec<Box<dyn FnOnce() + Send>>;
+
+impl Nested {
+    pub(super) fn new(session_dir: PathBuf, worker: WorkerId, recorder: Option<&'static Recorder>) -> Nested {
+        let (link, running) = Default::default();
+        Nested { session_dir, worker, recorder, link, changed: Condvar::new(), running }
+    }
+
+    /// A task begins to run in this process.
+    pub(super) fn begin(&self, submitter: Submitter) {
+        lock(&self.running).push(submitter);
+    }
+
+    /// The task that began last has returned. What it submitted is accepted, or refused, before anyone is told how it ended.
+    pub(super) fn end(&self) {
+        let mut link = lock(&self.link);
+        loop {
+            let is_settled = match &mut link.driver {
+                None => true,
+                Some(driver) => driver.send().is_err() || driver.is_settled(),
+            };
+            if is_settled || link.failure.is_some() {
+                break;
+            }
+            link = self.changed.wait(link).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(link);
+        lock(&self.running).pop();
+    }
+
+    /// The connection, which is made if there is none.
+    fn open<'a>(&'static self, link: &'a mut Link) -> Result<&'a mut Driver, String> {
+        if let Some(reason) = &link.failure {
+            return Err(reason.clone());
+        }
+        if link.driver.is_none() {
+            let driver = Driver::of_tasks(&self.session_dir, self.worker, self.recorder)
+                .map_err(|error| format!("tasks cannot be submitted: {error}"))?;
+            let stream = driver.stream().map_err(|error| format!("tasks cannot be submitted: {error}"))?;
+            std::thread::Builder::new()
+                .name("tracer-tasks".into())
+                .spawn(move || self.read(&stream))
+                .map_err(|error| format!("tasks cannot be submitted: {error}"))?;
+            link.driver = Some(driver);
+        }
+        Ok(link.driver.as_mut().expect("it was made if there was none"))
+    }
+
+    /// Takes in what the head sends.
+    fn read(&self, stream: &std::os::unix::net::UnixStream) {
+        loop {
+            match poll(&mut [PollFd::new(stream, PollFlags::IN)], None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return self.fail(&error.to_string()),
+            }
+            let mut link = lock(&self.link);
+            let Some(driver) = &mut link.driver else { return };
+            // Whoever submits looks at what has arrived as well, so there may be nothing left.
+            if let Err(error) = driver.receive_what_is_there() {
+                drop(link);
+                return self.fail(&error.to_string());
+            }
+            let woken = link.take_woken();
+            drop(link);
+            self.changed.notify_all();
+            woken.into_iter().for_each(|on_ended| on_ended());
+        }
+    }
+
+    fn fail(&self, reason: &str) {
+        let mut link = lock(&self.link);
+        link.failure = Some(reason.into());
+        let woken: Vec<_> = link.watchers.drain().flat_map(|(_, watchers)| watchers).collect();
+        drop(link);
+        self.changed.notify_all();
+        woken.into_iter().for_each(|on_ended| on_ended());
+    }
+
+    /// The task that submits: the one that is named, if it runs here, or the one that runs.
+    fn submitter(&self, task: Option<TaskId>) -> Result<(TaskId, JobId, Carrier), String> {
+        let running = lock(&self.running);
+        let found = match task {
+            Some(task) => running.iter().rev().find(|submitter| submitter.task == task),
+            None => running.last(),
+        };
+        match (found, task) {
+            (Some(found), _) => Ok((found.task, found.job, found.carrier.clone())),
+            (None, Some(task)) => Err(format!("task {task} has ended, so it cannot submit tasks any more")),
+            (None, None) => Err("no task runs in this process, so none can be submitted".into()),
+        }
+    }
+}
+
+impl Link {
+    /// The watchers of tasks that have ended.
+    fn take_woken(&mut self) -> Watchers {
+        let Some(driver) = &self.driver else { return Vec::new() };
+        if self.watchers.is_empty() {
+            return Vec::new();
+        }
+        let ended: Vec<_> = self.watchers.keys().copied().filter(|&ticket| driver.has_finished(ticket)).collect();
+        ended.into_iter().filter_map(|ticket| self.watchers.remove(&ticket)).flatten().collect()
+    }
+}
+
+impl TaskHost for &'static Nested {
+    fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String> {
+        if !submission.references.is_empty() {
+            return Err("results of other tasks cannot be arguments".into());
+        }
+        let (task, job, own) = self.submitter(submission.submitter)?;
+        let carrier = match &submission.parent {
+            Some((context, baggage)) => {
+                Carrier { trace_context: Some(context.clone()), baggage: (*baggage).to_owned() }
+            }
+            None => own,
+        };
+        let mut link = lock(&self.link);
+        let driver = self.open(&mut link)?;
+        driver.set_submitter(task, job);
+        driver.set_parent(carrier, false);
+        let spec = TaskSpec::Function(FunctionSpec {
+            module: submission.module,
+            function: submission.function,
+            arguments: submission.arguments,
+        });
+        let (name, run_limit) = (submission.name, submission.run_limit);
+        let submitted = driver.submit(&SubmitRequest { spec, name, run_limit, wants_output: false });
+        submitted.map(|TaskHandle { tag }| tag).map_err(|error| error.to_string())
+    }
+
+    fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Vec<bool>, String> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let wanted = wanted.min(tickets.len());
+        let mut link = lock(&self.link);
+        loop {
+            if let Some(reason) = &link.failure {
+                return Err(reason.clone());
+            }
+            let Some(driver) = &mut link.driver else { return Err("nothing was submitted in this process".into()) };
+            driver.send().map_err(|error| error.to_string())?;
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let is_up = left.is_some_and(|left| left.is_zero());
+            // There are at least as many ends as there are of these tasks, and counting those costs nothing.
+            if is_up || driver.finished_count() >= wanted {
+                let ended: Vec<_> = tickets.iter().map(|&ticket| driver.has_finished(ticket)).collect();
+                if is_up || ended.iter().filter(|&&has_ended| has_ended).count() >= wanted {
+                    return Ok(ended);
+                }
+            }
+            link = match left {
+                Some(left) => self.changed.wait_timeout(link, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(link).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn take(&self, ticket: u64) -> Result<Option<Outcome>, String> {
+        let mut link = lock(&self.link);
+        let taken = link.driver.as_mut().and_then(|driver| driver.take_finished(ticket));
+        match (taken, &link.failure) {
+            (Some(finished), _) => Ok(Some(finished.outcome)),
+            (None, Some(reason)) => Err(reason.clone()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn watch(&self, ticket: u64, on_ended: Box<dyn FnOnce() + Send>) -> Result<(), String> {
+        let mut link = lock(&self.link);
+        let driver = self.open(&mut link)?;
+        driver.send().map_err(|error| error.to_string())?;
+        if driver.has_finished(ticket) {
+            drop(link);
+            on_ended();
+        } else {
+            link.watchers.entry(ticket).or_default().push(on_ended);
+        }
+        Ok(())
+    }
+
+    fn task_id(&self, ticket: u64) -> Option<TaskId> {
+        let mut link = lock(&self.link);
+        loop {
+            let driver = link.driver.as_mut()?;
+            let _ = driver.send();
+            if let Some(id) = driver.id_of_tag(ticket) {
+                return Some(id);
+            }
+            // Refused: it has no id, and will get none.
+            if driver.is_settled() || link.failure.is_some() {
+                return None;
+            }
+            link = self.changed.wait(link).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn forget(&self, ticket: u64) {
+        let mut link = lock(&self.link);
+        let watchers = link.watchers.remove(&ticket).unwrap_or_default();
+        if let Some(driver) = &mut link.driver {
+            driver.forget(ticket);
+        }
+        drop(link);
+        watchers.into_iter().for_each(|on_ended| on_ended());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks guard is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
