@@ -6,13 +6,18 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 
 use crate::backends::{assert_rich_trace, submit_rich};
-use crate::support::{Builder, Cluster, Receiver, wait_until};
+use crate::support::{Builder, Certificates, Cluster, Receiver, wait_until};
 
 const OTLP: &str = "otlp:setup_tracing";
+const OTLP_GRPC: &str = "otlp_grpc:setup_tracing";
 
-/// A cluster whose spans go to `endpoint` soon after they ended.
+/// A cluster whose spans go to `endpoint` over HTTP soon after they ended.
 fn exporting_to(endpoint: &str) -> Builder {
-    Cluster::builder().hook(OTLP).env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_BSP_SCHEDULE_DELAY", "20")
+    exporting(OTLP, endpoint)
+}
+
+fn exporting(hook: &str, endpoint: &str) -> Builder {
+    Cluster::builder().hook(hook).env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_BSP_SCHEDULE_DELAY", "20")
 }
 
 /// What the processes of the session have written to their logs.
@@ -86,7 +91,10 @@ fn a_receiver_that_is_busy_gets_the_batch_again_after_the_pause_that_it_asks_for
 fn assert_no_task_is_harmed(cluster: &Cluster, reason: &str) {
     for _ in 0..3 {
         let run = cluster.submit("traced_tasks:rich", &[]).success();
-        assert_eq!(run.stderr_text().matches("spans are not delivered to").count(), 1, "{run:?}");
+        // Of this process; the worker's are shown too while a task runs, with the task before them.
+        let said = run.stderr_text();
+        let said = said.lines().filter(|line| line.starts_with("tracer: spans are not delivered to"));
+        assert_eq!(said.count(), 1, "{run:?}");
         run.stderr_contains(reason);
     }
     wait_until("the worker says it", || logs(cluster).contains("spans are not delivered to").then_some(()));
@@ -191,4 +199,230 @@ fn the_hook_is_built_in_and_refuses_what_it_cannot_do() {
     check("OTEL_EXPORTER_OTLP_COMPRESSION", "lzma").success().stderr_contains(
         "tracer: `OTEL_EXPORTER_OTLP_COMPRESSION` is `lzma` and is ignored: expected `gzip` or `none`\n",
     );
+}
+
+#[test]
+fn spans_arrive_over_grpc_with_every_field() {
+    let Some(receiver) = Receiver::start_grpc(true, &["200"]) else { return };
+    let cluster = exporting(OTLP_GRPC, &receiver.endpoint())
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-team=a%2Cb,x-raw-bin=abc")
+        .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        .start();
+    submit_rich(&cluster);
+    assert_rich_trace(&receiver.wait_for_spans(4));
+    for request in receiver.requests() {
+        assert_eq!(request["headers"]["x-team"], "a,b");
+        assert_eq!(request["headers"]["x-raw-bin"], "abc");
+        let user_agent = request["headers"]["user-agent"].as_str().expect("the exporter says who it is");
+        assert!(user_agent.starts_with("OTel-OTLP-Exporter-Rust/"), "{user_agent}");
+    }
+    cluster.stop().success();
+    assert_eq!(receiver.accepted().len(), 4, "{:#?}", names(&receiver.accepted()));
+}
+
+#[test]
+fn compression_over_grpc_is_used_only_when_asked_for() {
+    let Some(receiver) = Receiver::start_grpc(false, &["200"]) else { return };
+    // A server that takes no compressed message says so.
+    let cluster =
+        exporting(OTLP_GRPC, &receiver.endpoint()).env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip").start();
+    cluster.submit("demo:my_function", &[]).success().stderr_contains("gRPC Unimplemented: ");
+    cluster.stop().success();
+    assert_eq!(receiver.accepted(), [] as [Value; 0]);
+    let cluster = exporting(OTLP_GRPC, &receiver.endpoint()).start();
+    cluster.submit("demo:my_function", &[]).success().stderr("");
+    receiver.wait_for_spans(3);
+}
+
+#[test]
+fn a_busy_grpc_receiver_gets_the_batch_again() {
+    let replies = ["UNAVAILABLE", "RESOURCE_EXHAUSTED:1", "DATA_LOSS", "ABORTED", "200"];
+    let Some(receiver) = Receiver::start_grpc(true, &replies) else { return };
+    let cluster = exporting(OTLP_GRPC, &receiver.endpoint()).start();
+    let mut submit = cluster.command(&["submit", "task", "demo:my_function", "--no-wait"]);
+    submit.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+    cluster.run(submit).success();
+    let spans = receiver.wait_for_spans(1);
+    assert_eq!(names(&spans), ["demo.my_function tracer.remote_worker"]);
+    let answered: Vec<_> = receiver.requests().iter().map(|request| request["reply"].clone()).collect();
+    assert_eq!(answered, replies);
+}
+
+#[test]
+fn what_a_grpc_receiver_cannot_take_is_not_sent_again() {
+    // Without a word on when it will get better, the last is final too.
+    for reply in ["UNAUTHENTICATED", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"] {
+        let Some(receiver) = Receiver::start_grpc(true, &[reply]) else { return };
+        let cluster = exporting(OTLP_GRPC, &receiver.endpoint()).start();
+        let run = cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+        run.stderr_contains(": said by the receiver (tasks run on; this is said once)");
+        cluster.stop().success();
+        let requests = receiver.requests();
+        let sent: usize = requests.iter().map(|request| request["spans"].as_array().map_or(0, Vec::len)).sum();
+        assert_eq!(sent, 3, "each once, with {reply}");
+    }
+}
+
+#[test]
+fn a_grpc_receiver_that_refuses_connections_slows_no_task() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("it has one"));
+    drop(listener);
+    let cluster = exporting(OTLP_GRPC, &endpoint).start();
+    assert_no_task_is_harmed(&cluster, &format!("spans are not delivered to `{endpoint}`: "));
+}
+
+#[test]
+fn a_grpc_receiver_that_never_answers_slows_no_task() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("it has one"));
+    let cluster = exporting(OTLP_GRPC, &endpoint).env("OTEL_EXPORTER_OTLP_TIMEOUT", "300").start();
+    assert_no_task_is_harmed(&cluster, "it did not answer in time");
+}
+
+#[test]
+fn tls_trusts_the_authority_that_is_named_and_no_other() {
+    let Some(tls) = Certificates::make() else { return };
+    for hook in [OTLP, OTLP_GRPC] {
+        let start = if hook == OTLP { Receiver::start_tls } else { Receiver::start_grpc_tls };
+        let Some(receiver) = start(&tls, false, &["200"]) else { return };
+        let cluster = exporting(hook, &receiver.endpoint())
+            .env("OTEL_EXPORTER_OTLP_CERTIFICATE", tls.path("authority.pem"))
+            .start();
+        submit_rich(&cluster);
+        assert_rich_trace(&receiver.wait_for_spans(4));
+        // Mozilla's authorities do not know that one.
+        let mut submit = cluster.command(&["submit", "task"]);
+        submit.env("OTEL_EXPORTER_OTLP_CERTIFICATE", "");
+        let run = cluster.run(submit).success();
+        assert!(run.stderr_text().contains("UnknownIssuer"), "{run:?}");
+        cluster.stop().success();
+    }
+}
+
+#[test]
+fn a_client_introduces_itself_to_a_receiver_that_asks_for_it() {
+    let Some(tls) = Certificates::make() else { return };
+    for hook in [OTLP, OTLP_GRPC] {
+        let start = if hook == OTLP { Receiver::start_tls } else { Receiver::start_grpc_tls };
+        let Some(receiver) = start(&tls, true, &["200"]) else { return };
+        let cluster = exporting(hook, &receiver.endpoint())
+            .env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", tls.path("authority.pem"))
+            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", tls.path("client.pem"))
+            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", tls.path("client.key"))
+            .start();
+        submit_rich(&cluster);
+        assert_rich_trace(&receiver.wait_for_spans(4));
+        let mut submit = cluster.command(&["submit", "task"]);
+        submit.env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "").env("OTEL_EXPORTER_OTLP_CLIENT_KEY", "");
+        let run = cluster.run(submit).success();
+        assert!(run.stderr_text().contains("spans are not delivered to"), "{run:?}");
+        cluster.stop().success();
+        // Those of the submission that had no certificate are not among them.
+        let spans = receiver.accepted();
+        let of_demo: Vec<_> = names(&spans).into_iter().filter(|name| name.starts_with("demo.")).collect();
+        assert_eq!(of_demo, ["demo.my_function tracer.remote_worker"], "{hook}");
+    }
+}
+
+#[test]
+fn the_grpc_hook_is_a_library_and_refuses_what_it_cannot_do() {
+    let cluster = Cluster::builder().build();
+    let check = |variable: &str, value: &str| {
+        let mut check = cluster.command(&["hooks", "check", OTLP_GRPC]);
+        check.env(variable, value);
+        cluster.run(check)
+    };
+    check("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")
+        .success()
+        .stdout_contains("<bin>/libotlp_grpc.so")
+        .stdout_contains("spans over OTLP/gRPC to `https://collector:4317`");
+    check("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        .status(4)
+        .stderr_contains("use the hook `otlp:setup_tracing`");
+    let not_pem = cluster.file("not.pem");
+    std::fs::write(&not_pem, "not PEM").expect("the test's folder can be written to");
+    for hook in [OTLP, OTLP_GRPC] {
+        let mut check = cluster.command(&["hooks", "check", hook]);
+        check.env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector").env("OTEL_EXPORTER_OTLP_CERTIFICATE", &not_pem);
+        cluster.run(check).status(4).stderr_contains(
+            "the file `<folder>/not.pem` of `OTEL_EXPORTER_OTLP_CERTIFICATE` holds no certificate in PEM",
+        );
+    }
+}
+
+/// The backends that the documentation has variables for, each with these.
+fn documented_backends() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
+    let mut heading = "";
+    let mut open: Option<Vec<_>> = None;
+    let mut found = Vec::new();
+    for line in include_str!("../../hooks/otlp/src/backends.md").lines() {
+        match (line, &mut open) {
+            ("```text", _) => open = Some(Vec::new()),
+            ("```", _) => found.extend(open.take().map(|variables| (heading, variables))),
+            (line, Some(variables)) => variables.push(line.split_once('=').expect("a variable is set")),
+            (line, None) => heading = line.strip_prefix("## ").unwrap_or(heading),
+        }
+    }
+    found
+}
+
+#[test]
+fn the_documented_variables_of_each_backend_are_honoured() {
+    let Some(tls) = Certificates::make() else { return };
+    let backends = documented_backends();
+    let headings: Vec<_> = backends.iter().map(|(heading, _)| *heading).collect();
+    let expected =
+        ["Jaeger", "Tempo", "Tempo", "Honeycomb", "Datadog's agent", "Lightstep (ServiceNow Cloud Observability)"];
+    assert_eq!(headings, expected);
+    let paths = ["/v1/traces", "/v1/traces", "/otlp/v1/traces", "/v1/traces", "/v1/traces", "/traces/otlp/v0.9"];
+    let headers = [
+        None,
+        Some(("x-scope-orgid", "team-a")),
+        Some(("authorization", "Basic MTIzNDU2OnRva2Vu")),
+        Some(("x-honeycomb-team", "YOUR-API-KEY")),
+        None,
+        Some(("lightstep-access-token", "YOUR-TOKEN")),
+    ];
+    for (((heading, variables), path), header) in backends.into_iter().zip(paths).zip(headers) {
+        let is_tls = variables.iter().any(|(_, value)| value.starts_with("https://"));
+        let receiver = if is_tls { Receiver::start_tls(&tls, false, &["200"]) } else { Receiver::start(&["200"]) };
+        let Some(receiver) = receiver else { return };
+        let mut builder = Cluster::builder()
+            .hook(OTLP)
+            .env("OTEL_BSP_SCHEDULE_DELAY", "20")
+            .env("OTEL_EXPORTER_OTLP_CERTIFICATE", tls.path("authority.pem"));
+        for (name, value) in &variables {
+            // Only where it is differs.
+            let value = match value.split_once("://") {
+                Some((_, rest)) => {
+                    format!("{}{}", receiver.endpoint(), rest.find('/').map_or("", |path| &rest[path..]))
+                }
+                None => (*value).to_owned(),
+            };
+            builder = builder.env(name, value);
+        }
+        let cluster = builder.start();
+        cluster.submit("demo:my_function", &[]).success().stdout("1\n").stderr("");
+        let spans = receiver.wait_for_spans(3);
+        let is_gzip = variables.iter().any(|(name, value)| name.ends_with("COMPRESSION") && *value == "gzip");
+        for request in receiver.requests() {
+            assert_eq!(request["path"], path, "{heading}");
+            assert_eq!(request["headers"]["content-encoding"] == "gzip", is_gzip, "{heading}");
+            if let Some((name, value)) = header {
+                assert_eq!(request["headers"][name], value, "{heading}");
+            }
+        }
+        for (name, value) in &variables {
+            let attributes = match *name {
+                "OTEL_SERVICE_NAME" => vec![("service.name", *value)],
+                "OTEL_RESOURCE_ATTRIBUTES" => value.split(',').filter_map(|pair| pair.split_once('=')).collect(),
+                _ => vec![],
+            };
+            for (key, value) in attributes {
+                let has_it = |span: &Value| span["resource"][key] == json!({"string_value": value});
+                assert!(spans.iter().all(has_it), "{heading}: {key} in {spans:#?}");
+            }
+        }
+    }
 }

@@ -23,7 +23,7 @@ pub use foreign::{build_standalone, compile_c, compile_c_with};
 pub use modules::{build_modules, module_folder};
 pub use processes::{Process, is_alive, kill};
 pub use python::python_with;
-pub use receiver::Receiver;
+pub use receiver::{Certificates, Receiver};
 pub use run::{Background, Run};
 pub use spans::{Span, Spans};
 pub use wait::wait_until;

@@ -18,6 +18,7 @@ const PACKAGES: &[&str] = &[
     "local_tmp_tracing",
     "otlp",
     "otlp_file",
+    "otlp_grpc",
     "console",
     "misbehaving_tasks",
     "nested_tasks",

@@ -1,6 +1,7 @@
 //! An OTLP receiver that others wrote the essence of: the official protobuf classes, in Python.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -11,9 +12,14 @@ use super::wait::wait_until;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/otlp.py");
 
+/// What Python needs for a receiver.
+const PROTOCOL: &str = "opentelemetry.proto.collector.trace.v1.trace_service_pb2";
+const PROTOCOL_GRPC: &str = "opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc";
+
 /// A running receiver. Dropped, it is killed.
 pub struct Receiver {
     process: Background,
+    scheme: &'static str,
     port: u16,
 }
 
@@ -21,28 +27,48 @@ impl Receiver {
     /// One for HTTP; `tests/fixtures/otlp.py` explains the replies. None, which is said: there is no Python for it.
     #[track_caller]
     pub fn start(replies: &[&str]) -> Option<Receiver> {
-        Receiver::start_as("opentelemetry.proto.collector.trace.v1.trace_service_pb2", "receive", replies)
+        Receiver::run(PROTOCOL, "http", &["receive", "", "", ""], replies)
     }
 
-    /// One of another kind, for which Python needs `module`.
+    /// One for HTTP over TLS. Clients need a certificate too when `asks` is set.
     #[track_caller]
-    pub fn start_as(module: &str, kind: &str, arguments: &[&str]) -> Option<Receiver> {
+    pub fn start_tls(tls: &Certificates, asks: bool, replies: &[&str]) -> Option<Receiver> {
+        let [certificate, key, authority] = tls.of_server(asks);
+        Receiver::run(PROTOCOL, "https", &["receive", &certificate, &key, &authority], replies)
+    }
+
+    /// One for gRPC. One that does not take `any` compression takes none.
+    #[track_caller]
+    pub fn start_grpc(any: bool, replies: &[&str]) -> Option<Receiver> {
+        let compression = if any { "any" } else { "none" };
+        Receiver::run(PROTOCOL_GRPC, "http", &["receive-grpc", "", "", "", compression], replies)
+    }
+
+    /// One for gRPC over TLS.
+    #[track_caller]
+    pub fn start_grpc_tls(tls: &Certificates, asks: bool, replies: &[&str]) -> Option<Receiver> {
+        let [certificate, key, authority] = tls.of_server(asks);
+        Receiver::run(PROTOCOL_GRPC, "https", &["receive-grpc", &certificate, &key, &authority, "any"], replies)
+    }
+
+    #[track_caller]
+    fn run(module: &str, scheme: &'static str, arguments: &[&str], replies: &[&str]) -> Option<Receiver> {
         let mut command = Command::new(python_with(module)?);
-        command.args([SCRIPT, kind]).args(arguments);
+        command.arg(SCRIPT).args(arguments).args(replies);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child: Child = command.spawn().expect("the receiver can be started");
-        let process = Background::new(child, format!("otlp.py {kind}"), Vec::new());
+        let process = Background::new(child, format!("otlp.py {}", arguments[0]), Vec::new());
         let port = wait_until("the receiver listens", || process.stdout_text().split_once('\n')?.0.parse().ok());
-        Some(Receiver { process, port })
+        Some(Receiver { process, scheme, port })
     }
 
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// `http://127.0.0.1:<port>`.
+    /// `http://127.0.0.1:<port>`, with TLS `https://…`.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
     /// Answers the requests that are held, and all further ones.
@@ -77,5 +103,52 @@ impl Receiver {
     #[track_caller]
     pub fn wait_for_requests(&self, count: usize) -> Vec<Value> {
         wait_until(&format!("{count} requests have arrived"), || Some(self.requests()).filter(|it| it.len() >= count))
+    }
+}
+
+/// An authority with certificates of its own making for a server at 127.0.0.1 and a client, in a folder that goes with it.
+pub struct Certificates {
+    folder: tempfile::TempDir,
+}
+
+impl Certificates {
+    /// None, which is said: there is no `openssl` to make them with.
+    #[track_caller]
+    pub fn make() -> Option<Certificates> {
+        if Command::new("openssl").arg("version").stdout(Stdio::null()).status().is_err() {
+            eprintln!("skipped: no `openssl`");
+            return None;
+        }
+        let made = Certificates { folder: tempfile::tempdir().expect("a folder for certificates") };
+        made.certificate("authority", &["-addext", "basicConstraints=critical,CA:TRUE"]);
+        for name in ["server", "client"] {
+            let by = [made.path("authority.pem"), made.path("authority.key")].map(|path| path.display().to_string());
+            let names = "subjectAltName=IP:127.0.0.1,DNS:localhost";
+            let constraints = "basicConstraints=critical,CA:FALSE";
+            made.certificate(name, &["-CA", &by[0], "-CAkey", &by[1], "-addext", names, "-addext", constraints]);
+        }
+        Some(made)
+    }
+
+    #[track_caller]
+    fn certificate(&self, name: &str, further: &[&str]) {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
+        openssl.args(["-subj", &format!("/CN=a {name} of the tests")]).args(further);
+        openssl.arg("-keyout").arg(self.path(&format!("{name}.key")));
+        openssl.arg("-out").arg(self.path(&format!("{name}.pem")));
+        let output = openssl.output().expect("openssl runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// `authority.pem`, `client.pem`, `client.key` and so on.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    fn of_server(&self, asks: bool) -> [String; 3] {
+        let text = |path: &Path| path.display().to_string();
+        let authority = if asks { text(&self.path("authority.pem")) } else { String::new() };
+        [text(&self.path("server.pem")), text(&self.path("server.key")), authority]
     }
 }

@@ -157,9 +157,7 @@ fn tls(settings: &Settings) -> Result<TlsConfig, SettingsError> {
     }
     if let Some((certificate, key)) = &settings.client {
         let chain = certificates(certificate, "CLIENT_CERTIFICATE")?;
-        let pem = read(key, "CLIENT_KEY")?;
-        let key = PrivateKey::from_pem(&pem).map_err(|_| unusable(key, "CLIENT_KEY", "holds no private key in PEM"))?;
-        builder = builder.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+        builder = builder.client_cert(Some(ClientCert::new_with_certs(&chain, private_key(key)?)));
     }
     Ok(builder.build())
 }
@@ -174,8 +172,25 @@ fn certificates(file: &Path, what: &str) -> Result<Vec<Certificate<'static>>, Se
     if found.is_empty() { Err(unusable(file, what, "holds no certificate in PEM")) } else { Ok(found) }
 }
 
-/// What a file that a variable of the exporter names holds.
-pub fn read(file: &Path, what: &str) -> Result<Vec<u8>, SettingsError> {
+fn private_key(file: &Path) -> Result<PrivateKey<'static>, SettingsError> {
+    let pem = read(file, "CLIENT_KEY")?;
+    PrivateKey::from_pem(&pem).map_err(|_| unusable(file, "CLIENT_KEY", "holds no private key in PEM"))
+}
+
+/// The file of the authorities to trust, for another client than ureq. It holds a certificate.
+pub fn authorities_pem(file: &Path) -> Result<Vec<u8>, SettingsError> {
+    certificates(file, "CERTIFICATE")?;
+    read(file, "CERTIFICATE")
+}
+
+/// The files of the client's certificates and key, for another client than ureq. They hold that.
+pub fn client_pem(certificate: &Path, key: &Path) -> Result<[Vec<u8>; 2], SettingsError> {
+    certificates(certificate, "CLIENT_CERTIFICATE")?;
+    private_key(key)?;
+    Ok([read(certificate, "CLIENT_CERTIFICATE")?, read(key, "CLIENT_KEY")?])
+}
+
+fn read(file: &Path, what: &str) -> Result<Vec<u8>, SettingsError> {
     std::fs::read(file).map_err(|error| unusable(file, what, &format!("cannot be read: {error}")))
 }
 

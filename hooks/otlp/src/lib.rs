@@ -24,12 +24,14 @@
 //! No task waits for the network. The SDK's batch processor queues ended spans and hands them to a thread of its own. A batch
 //! that the receiver answers with 429, 502, 503 or 504, or that does not reach it, is tried again until the timeout, in growing
 //! intervals or after the time that the receiver names. The first loss of a process is said on its standard error.
+//!
+#![doc = include_str!("backends.md")]
 
 pub mod delivery;
 mod http;
 mod settings;
 
-pub use http::{HttpTransport, read};
+pub use http::{HttpTransport, authorities_pem, client_pem};
 pub use settings::{Compression, Protocol, Settings, SettingsError};
 use tracer_sdk::hook::Tracing;
 
