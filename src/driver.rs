@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -99,6 +100,21 @@ pub struct TaskHandle {
 
 /// The tracing of this process, once a driver has started it.
 static TRACING: std::sync::Mutex<Option<&'static Recorder>> = std::sync::Mutex::new(None);
+
+impl TaskHandle {
+    /// The driver's own number for the task, which [`Finished::tag`] repeats.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+}
+
+impl AsFd for Driver {
+    /// Readable when something has arrived from the head, for callers that wait for other things too. Nothing is read from it but by
+    /// the driver itself; see [`Driver::try_next_finished`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
 
 impl Drop for Driver {
     /// Sends what was submitted, and commits the spans that have ended. What it waited for goes on without it.
@@ -481,7 +497,7 @@ impl Driver {
         self.send()?;
         loop {
             if !self.outputs.is_empty()
-                && let Some(id) = self.id_of(&task)
+                && let Some(id) = self.id_of_tag(task.tag)
             {
                 let (own, others) = std::mem::take(&mut self.outputs).into_iter().partition(|output| output.id == id);
                 self.outputs = others;
@@ -508,19 +524,29 @@ impl Driver {
         }
     }
 
+    /// As [`next_finished`](Self::next_finished), of what has arrived, without waiting.
+    pub fn try_next_finished(&mut self) -> Result<Option<Finished>, DriverError> {
+        self.send()?;
+        if self.finished.is_empty() {
+            self.receive_what_is_there()?;
+        }
+        Ok(self.finished.pop_first().map(|(_, finished)| finished))
+    }
+
     /// Waits until a task is accepted, and returns its id.
     pub fn accepted(&mut self, task: &TaskHandle) -> Result<TaskId, DriverError> {
+        self.accepted_tag(task.tag)
+    }
+
+    /// As [`accepted`](Self::accepted), for the task of that number.
+    pub(crate) fn accepted_tag(&mut self, tag: u64) -> Result<TaskId, DriverError> {
         self.send()?;
         loop {
-            if let Some(id) = self.id_of(task) {
+            if let Some(id) = self.id_of_tag(tag) {
                 return Ok(id);
             }
             self.receive()?;
         }
-    }
-
-    fn id_of(&self, task: &TaskHandle) -> Option<TaskId> {
-        self.id_of_tag(task.tag)
     }
 
     /// The id that the submission with this tag got; none while it is not accepted, or when it was refused.

@@ -74,5 +74,7 @@ pub const MESSAGING_OPERATION_TYPE: &str = "messaging.operation.type";
 pub const MESSAGING_OPERATION_NAME: &str = "messaging.operation.name";
 /// String: the target, as in [`FUNCTION`].
 pub const MESSAGING_DESTINATION_NAME: &str = "messaging.destination.name";
+/// Integer: how many tasks one `--map` submitted, on its job's span.
+pub const MESSAGING_BATCH_MESSAGE_COUNT: &str = "messaging.batch.message_count";
 /// String: the task's id.
 pub const MESSAGING_MESSAGE_ID: &str = "messaging.message.id";

@@ -1,5 +1,7 @@
 //! `tracer submit`.
 
+mod map;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
@@ -42,7 +44,8 @@ enum What {
     #[command(after_help = "\
 Example:
   tracer submit task wordcount:count '\"the quick brown fox\"'
-  tracer submit task demo:my_function --no-wait")]
+  tracer submit task demo:my_function --no-wait
+  tracer submit task wordcount:count --map lines.txt --map-text")]
     Task {
         /// The function, as `module:function`; the module is a name, or the path of its library
         #[arg(value_name = "MODULE:FUNCTION", default_value = "demo:my_function")]
@@ -50,6 +53,8 @@ Example:
         /// Its arguments, each as JSON
         #[arg(value_name = "ARG", allow_negative_numbers = true)]
         arguments: Vec<String>,
+        #[command(flatten)]
+        map: map::MapArgs,
         #[command(flatten)]
         common: CommonArgs,
     },
@@ -93,6 +98,12 @@ struct CommonArgs {
     format: FormatArgs,
 }
 
+impl CommonArgs {
+    fn request<'a>(&'a self, spec: TaskSpec<'a>, wants_output: bool) -> SubmitRequest<'a> {
+        SubmitRequest { spec, name: &self.name, run_limit: self.timeout, wants_output }
+    }
+}
+
 /// Bytes of a line that are shown without waiting for its end.
 const LINE_LIMIT: usize = 8192;
 /// What a hook may take to deliver what it has queued when this process ends.
@@ -100,7 +111,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: Args) -> CommandResult {
     match args.what {
-        What::Task { target, arguments, common } => {
+        What::Task { target, arguments, map, common } => {
             let (module, function) = split_target(&target)?;
             let arguments = encode_arguments(&arguments)?;
             // A path is relative to this folder, not to the worker's.
@@ -110,6 +121,19 @@ pub(super) fn run(args: Args) -> CommandResult {
             } else {
                 module.to_owned()
             };
+            if let Some(input) = map.input() {
+                let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &[] });
+                let template = map::Template {
+                    module: &module,
+                    function,
+                    arguments,
+                    request: common.request(spec, false),
+                    temp_dir: &common.place.temp_dir(),
+                    format: common.format.format,
+                };
+                return map::run(&template, &map, input);
+            }
+            let arguments = value::array(&arguments);
             let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &arguments });
             submit(spec, &common)
         }
@@ -125,8 +149,8 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
 }
 
-/// Arguments are JSON, one each; together they are a MessagePack array.
-fn encode_arguments(arguments: &[String]) -> Result<Vec<u8>, CommandError> {
+/// Arguments are JSON, one each; they become MessagePack.
+fn encode_arguments(arguments: &[String]) -> Result<Vec<Vec<u8>>, CommandError> {
     let mut values = Vec::with_capacity(arguments.len());
     for (index, text) in arguments.iter().enumerate() {
         let json: serde_json::Value = serde_json::from_str(text).map_err(|_| {
@@ -136,7 +160,7 @@ fn encode_arguments(arguments: &[String]) -> Result<Vec<u8>, CommandError> {
         })?;
         values.push(value::to_bytes(&json).map_err(|error| CommandError::new(exit::USAGE, error))?);
     }
-    Ok(value::array(&values))
+    Ok(values)
 }
 
 fn variable(text: &str) -> Result<(&[u8], &[u8]), CommandError> {
@@ -156,12 +180,7 @@ fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
     let is_command = matches!(spec, TaskSpec::Command(_));
     // Before the task is accepted: from then on a Ctrl-C must not leave it running.
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
-    let submitted = driver.submit(&SubmitRequest {
-        name: &common.name,
-        run_limit: common.timeout,
-        wants_output: !common.no_wait,
-        spec: spec.clone(),
-    });
+    let submitted = driver.submit(&common.request(spec.clone(), !common.no_wait));
     let outcome = submitted.and_then(|task| {
         let id = driver.accepted(&task)?;
         let Some(interrupts) = interrupts else { return Ok((id, None)) };
@@ -250,15 +269,24 @@ type Followed = Result<(TaskId, Option<(Outcome, bool)>), DriverError>;
 
 /// The job's span carries the outcome, and is recorded before this process ends.
 fn end_job(job: Option<ActiveSpan>, driver: &Driver, outcome: &Followed) {
-    let Some(job) = job else { return };
     let failure = match outcome {
-        Ok((_, Some((Outcome::Failed(failure), _)))) => Some((failure.error_type(), failure.to_string())),
+        Ok((_, Some((Outcome::Failed(failure), _)))) => Some((failure.error_type().to_string(), failure.to_string())),
         Ok(_) => None,
-        Err(error) => Some(("submission".into(), error.to_string())),
+        Err(error) => Some(("submission".to_owned(), error.to_string())),
     };
-    if let Ok((id, _)) = outcome {
-        job.set_attributes(&[(names::TASK_ID, id.0.into())]);
-    }
+    let id = outcome.as_ref().ok().map(|(id, _)| (names::TASK_ID, Attribute::from(id.0)));
+    close_job(job, driver, id.as_slice(), failure);
+}
+
+/// Ends the job's span, with the `error.type` and the message of a failure, and delivers this process's spans.
+fn close_job(
+    job: Option<ActiveSpan>,
+    driver: &Driver,
+    attributes: &[(&str, Attribute<'_>)],
+    failure: Option<(String, String)>,
+) {
+    let Some(job) = job else { return };
+    job.set_attributes(attributes);
     if let Some((error_type, message)) = failure {
         job.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&error_type))]);
         job.set_error(&message);

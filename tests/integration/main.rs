@@ -11,6 +11,7 @@ mod hooks;
 mod hygiene;
 mod journal;
 mod leftovers;
+mod map;
 mod modules;
 mod nesting;
 mod output;

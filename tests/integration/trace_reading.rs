@@ -2,16 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, is_alive, kill, wait_until};
+use crate::support::{Background, Cluster, in_a_terminal, is_alive, kill, wait_until};
 
 /// What `tracer trace …` says in JSON.
 #[track_caller]
@@ -267,36 +265,6 @@ fn on_a_terminal_the_tree_is_drawn_again_while_it_grows() {
 fn without_a_head_nothing_can_be_open() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["trace", "open"]).status(3).stdout("").stderr_contains("no head is running");
-}
-
-/// What comes out of a pseudo terminal of 24 rows and 100 columns in which a command runs.
-fn in_a_terminal(cluster: &Cluster, arguments: &[&str]) -> (Child, Arc<Mutex<String>>) {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-
-    let controller =
-        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are terminals");
-    grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("the terminal is ours");
-    let name = ptsname(&controller, Vec::new()).expect("the terminal has a name");
-    let terminal =
-        File::options().read(true).write(true).open(name.to_str().expect("a plain name")).expect("it can be opened");
-    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-    rustix::termios::tcsetwinsize(&terminal, size).expect("it has a size");
-    let mut command = cluster.command(arguments);
-    command.stderr(terminal.try_clone().expect("it can be cloned")).stdout(terminal);
-    // The terminal's last copy outside of the command goes with the value that starts it.
-    let running = command.spawn().expect("tracer can be started");
-    drop(command);
-    let screen = Arc::new(Mutex::new(String::new()));
-    let shared = Arc::clone(&screen);
-    std::thread::spawn(move || {
-        let mut controller = File::from(controller);
-        let mut buffer = [0; 4096];
-        // That the other side is closed is an error here.
-        while let Ok(count @ 1..) = controller.read(&mut buffer) {
-            shared.lock().expect("no reader panics").push_str(&String::from_utf8_lossy(&buffer[..count]));
-        }
-    });
-    (running, screen)
 }
 
 /// A Python that has the official protobuf classes of OTLP: what `PYTHON` says, else the system's.

@@ -16,6 +16,7 @@ mod python;
 mod receiver;
 mod run;
 mod spans;
+mod terminal;
 mod wait;
 
 pub use cluster::{Builder, Cluster};
@@ -26,6 +27,7 @@ pub use python::python_with;
 pub use receiver::{Certificates, Receiver};
 pub use run::{Background, Run};
 pub use spans::{Span, Spans};
+pub use terminal::in_a_terminal;
 pub use wait::wait_until;
 
 /// The hook that comes with tracer.

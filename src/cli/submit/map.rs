@@ -1,0 +1,527 @@
+//! `tracer submit task --map`: one task for each line of a file or of standard input, so many at a time.
+//!
+//! One thread waits for three things at once: the head, the input and Ctrl-C. So a slow input holds no result back, and a full
+//! window holds the input back.
+
+mod lines;
+mod progress;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::low_level::pipe;
+
+use self::lines::{Line, Lines};
+use self::progress::Progress;
+use super::super::{CommandError, CommandResult, Format, report};
+use super::{close_job, hex, start_tracing};
+use crate::count::{Count, Elapsed};
+use crate::driver::{Driver, DriverError, SubmitRequest};
+use crate::exit;
+use crate::names;
+use crate::protocol::{Finished, Query};
+use crate::task::{FunctionSpec, Outcome, TaskId, TaskSpec};
+use crate::value;
+
+/// How `--map` goes about it.
+#[derive(clap::Args)]
+pub(super) struct MapArgs {
+    /// Submit a task for each line of FILE, or of standard input for `-`
+    ///
+    /// A line holds arguments as they stand on the command line: JSON values, one after the other. They follow the ARGs given
+    /// there. Empty lines are skipped. Each result is printed as one line, as soon as it is there. Exits with 1 if any task failed.
+    /// What the tasks write goes to the logs of their workers.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_wait", help_heading = "Many tasks")]
+    map: Option<PathBuf>,
+    /// Take each line as one text, not as JSON
+    #[arg(long, requires = "map", help_heading = "Many tasks")]
+    map_text: bool,
+    /// How many tasks may be submitted and not printed at a time
+    #[arg(long, value_name = "N", default_value_t = 2000, requires = "map", help_heading = "Many tasks",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    max_in_flight: usize,
+    /// Print results in the order of the lines
+    #[arg(long, requires = "map", help_heading = "Many tasks")]
+    keep_order: bool,
+    /// When to stop because tasks fail: `never`, `soon` (submit no more, wait for the others) or `now` (cancel the others too), with
+    /// `,fail=N` after N failures
+    #[arg(long, value_name = "WHEN", default_value = "never", requires = "map", help_heading = "Many tasks")]
+    halt: Halt,
+}
+
+impl MapArgs {
+    /// Where the lines come from, if they are asked for.
+    pub(super) fn input(&self) -> Option<&Path> {
+        self.map.as_deref()
+    }
+}
+
+/// When a failure ends it all. The words are GNU parallel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Halt {
+    Never,
+    /// Submits no more after so many failures.
+    Soon(u64),
+    /// And cancels what has been submitted.
+    Now(u64),
+}
+
+impl FromStr for Halt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Halt, String> {
+        let (word, rest) = text.split_once(',').map_or((text, None), |(word, rest)| (word, Some(rest)));
+        let failures = match rest.map(|rest| rest.strip_prefix("fail=").map(str::parse)) {
+            None => Some(1),
+            Some(Some(Ok(failures @ 1..))) => Some(failures),
+            Some(_) => None,
+        };
+        match (word, rest, failures) {
+            ("never", None, _) => Ok(Halt::Never),
+            ("soon", _, Some(failures)) => Ok(Halt::Soon(failures)),
+            ("now", _, Some(failures)) => Ok(Halt::Now(failures)),
+            _ => Err("expected `never`, `soon`, `now`, `soon,fail=N` or `now,fail=N`, with N from 1".into()),
+        }
+    }
+}
+
+/// What every task has in common.
+pub(super) struct Template<'a> {
+    pub(super) module: &'a str,
+    pub(super) function: &'a str,
+    /// MessagePack values, before those of a line.
+    pub(super) arguments: Vec<Vec<u8>>,
+    /// All but the task itself.
+    pub(super) request: SubmitRequest<'a>,
+    pub(super) temp_dir: &'a Path,
+    pub(super) format: Format,
+}
+
+/// Submits a task for each line of `input`, and prints what becomes of them.
+pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> CommandResult {
+    report::keep_data_alone()?;
+    let (input, total) = open(input)?;
+    let (signals, signal_tx) = UnixStream::pair()?;
+    let was_interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The second one ends this process at once, whatever it waits for. What it has not finished of its trace, the head finishes.
+        flag::register_conditional_shutdown(signal, exit::INTERRUPTED.into(), Arc::clone(&was_interrupted))?;
+        flag::register(signal, Arc::clone(&was_interrupted))?;
+        pipe::register(signal, signal_tx.try_clone()?)?;
+    }
+    let mut driver = Driver::connect(template.temp_dir)?;
+    start_tracing(&mut driver);
+    let job = driver.start_job();
+    let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
+    let mut map = Map {
+        template,
+        args,
+        input: Some(input),
+        signals,
+        lines: Lines::default(),
+        window: HashMap::new(),
+        held: BTreeMap::new(),
+        next_to_print: 0,
+        submissions: 0,
+        counts: Counts::default(),
+        first_failure: None,
+        stopped: None,
+        is_interrupted: false,
+        trace_id,
+        out: Vec::new(),
+        progress: Progress::new(total),
+    };
+    let ended = map.run_to_end(&mut driver);
+    let counts = map.counts;
+    map.progress.finish();
+    let failure = match (&ended, map.first_failure) {
+        (Err(error), _) => Some(("submission".to_owned(), error.to_string())),
+        (Ok(()), Some(error_type)) => Some((error_type, counts.to_string())),
+        (Ok(()), None) => None,
+    };
+    close_job(job, &driver, &[(names::MESSAGING_BATCH_MESSAGE_COUNT, map.submissions.into())], failure);
+    if let Err(error) = ended {
+        report::talk(&format!("{counts}, and then:"));
+        return Err(error.into());
+    }
+    report::talk(&format!("{counts} in {}", Elapsed(map.progress.elapsed())));
+    Ok(match (map.is_interrupted, counts.failed) {
+        (true, _) => exit::INTERRUPTED,
+        (false, 0) => exit::OK,
+        (false, _) => exit::FAILED,
+    })
+}
+
+/// Opens the input. With it comes the number of its lines, if that can be found out, for the time left.
+fn open(path: &Path) -> Result<(File, Option<u64>), CommandError> {
+    if path.as_os_str() == "-" {
+        return Ok((File::from(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?), None));
+    }
+    let failed = |error: io::Error| {
+        CommandError::new(exit::USAGE, format!("the lines for `--map` cannot be read from {}: {error}", path.display()))
+    };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    if !metadata.is_file() || !progress::is_shown() {
+        return Ok((file, None));
+    }
+    let lines = lines::count(File::open(path).map_err(failed)?).map_err(failed)?;
+    Ok((file, Some(lines)))
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    succeeded: u64,
+    failed: u64,
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Counts { succeeded, failed } = *self;
+        write!(f, "{}: {succeeded} succeeded, {failed} failed", Count(succeeded + failed, "task"))
+    }
+}
+
+/// Why no more lines are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopped {
+    /// What was submitted goes on.
+    Soon,
+    /// What was submitted is cancelled; so many submissions were when that was done last.
+    Now { cancelled: u64 },
+}
+
+/// The mapping while it goes on.
+struct Map<'a> {
+    template: &'a Template<'a>,
+    args: &'a MapArgs,
+    /// None once it is at its end.
+    input: Option<File>,
+    signals: UnixStream,
+    lines: Lines,
+    /// The lines of submissions that have not ended, by their tags: number in the input, and number among the tasks.
+    window: HashMap<u64, Place>,
+    /// Ends that wait for those of lines before them.
+    held: BTreeMap<u64, Ended>,
+    /// The next that is printed, when the order is kept.
+    next_to_print: u64,
+    /// Tasks so far, with lines that could not become one.
+    submissions: u64,
+    counts: Counts,
+    /// Its `error.type`.
+    first_failure: Option<String>,
+    stopped: Option<Stopped>,
+    is_interrupted: bool,
+    trace_id: Option<String>,
+    /// Data that was not written yet.
+    out: Vec<u8>,
+    progress: Progress,
+}
+
+/// Where a task comes from.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The line in the input, from 1.
+    line: u64,
+    /// The how-manieth task, from 0.
+    order: u64,
+    task: Option<TaskId>,
+}
+
+/// A task that has ended, or a line that could not become one.
+struct Ended {
+    place: Place,
+    outcome: Result<Outcome, String>,
+}
+
+impl Map<'_> {
+    fn run_to_end(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
+        loop {
+            self.submit_what_fits(driver)?;
+            let window = self.window.len();
+            while let Some(finished) = driver.try_next_finished()? {
+                self.on_finished(finished);
+            }
+            self.write_out();
+            if let Some(Stopped::Now { cancelled }) = self.stopped
+                && cancelled < self.submissions
+            {
+                self.cancel_window(driver)?;
+                continue;
+            }
+            let takes_no_more = self.stopped.is_some() || (self.input.is_none() && self.lines.is_empty());
+            if takes_no_more && self.window.is_empty() {
+                self.write_out();
+                return Ok(());
+            }
+            // There may be room for lines that are here already.
+            if self.window.len() == window {
+                self.wait(driver)?;
+            }
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        // What is held back for the order's sake counts, so that it is bounded.
+        self.window.len() + self.held.len()
+    }
+
+    fn submit_what_fits(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
+        while self.stopped.is_none() && self.in_flight() < self.args.max_in_flight {
+            let Some(line) = self.lines.next(self.input.is_none()) else { break };
+            let number = line.number();
+            let arguments = match &line {
+                Line::Whole { text, .. } if self.args.map_text => text_argument(text).map(Some),
+                Line::Whole { text, .. } => json_arguments(text),
+                Line::TooLong { limit, .. } => Err(format!("it has more than {limit} bytes")),
+            };
+            let place = Place { line: number, order: self.submissions, task: None };
+            let arguments = match arguments {
+                Ok(None) => continue,
+                Ok(Some(arguments)) => arguments,
+                Err(reason) => {
+                    self.submissions += 1;
+                    self.on_ended(Ended { place, outcome: Err(reason) });
+                    continue;
+                }
+            };
+            self.submissions += 1;
+            let all: Vec<Vec<u8>> = self.template.arguments.iter().cloned().chain(arguments).collect();
+            let all = value::array(&all);
+            let Template { module, function, request, .. } = self.template;
+            let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &all });
+            match driver.submit(&SubmitRequest { spec, ..request.clone() }) {
+                Ok(task) => {
+                    self.window.insert(task.tag(), place);
+                }
+                Err(error @ DriverError::TooLarge { .. }) => {
+                    self.on_ended(Ended { place, outcome: Err(error.to_string()) });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        driver.send()
+    }
+
+    fn on_finished(&mut self, finished: Finished) {
+        if let Some(place) = self.window.remove(&finished.tag) {
+            let place = Place { task: Some(finished.task), ..place };
+            self.on_ended(Ended { place, outcome: Ok(finished.outcome) });
+        }
+    }
+
+    fn on_ended(&mut self, ended: Ended) {
+        let error_type = match &ended.outcome {
+            Ok(Outcome::Failed(failure)) => Some(failure.error_type()),
+            Ok(_) => None,
+            Err(_) => Some("arguments".into()),
+        };
+        match error_type {
+            None => self.counts.succeeded += 1,
+            Some(error_type) => {
+                self.counts.failed += 1;
+                self.first_failure.get_or_insert_with(|| error_type.to_string());
+                self.halt_if_wanted();
+            }
+        }
+        if !self.args.keep_order {
+            return self.print(&ended);
+        }
+        self.held.insert(ended.place.order, ended);
+        while let Some(next) = self.held.remove(&self.next_to_print) {
+            self.next_to_print += 1;
+            self.print(&next);
+        }
+    }
+
+    fn halt_if_wanted(&mut self) {
+        let stop = match self.args.halt {
+            Halt::Soon(failures) if self.counts.failed >= failures => Stopped::Soon,
+            Halt::Now(failures) if self.counts.failed >= failures => Stopped::Now { cancelled: 0 },
+            _ => return,
+        };
+        if self.stopped.is_none() {
+            self.stopped = Some(stop);
+        }
+    }
+
+    fn print(&mut self, ended: &Ended) {
+        let line = ended.place.line;
+        let result = match &ended.outcome {
+            Ok(Outcome::Returned(bytes)) => value::to_json(bytes).map_err(|error| error.to_string()),
+            Ok(Outcome::Completed) => Ok(serde_json::Value::Null),
+            Ok(Outcome::Failed(failure)) => Err(failure.to_string()),
+            Err(reason) => Err(reason.clone()),
+        };
+        if self.template.format == Format::Json {
+            let mut value = serde_json::json!({ "line": line, "id": ended.place.task, "trace_id": self.trace_id });
+            match (&result, &ended.outcome) {
+                (Ok(result), _) => value["result"] = result.clone(),
+                (Err(message), Ok(Outcome::Failed(failure))) => {
+                    value["failure"] = serde_json::to_value(failure).expect("a failure is plain data");
+                    value["message"] = message.as_str().into();
+                }
+                (Err(message), _) => value["message"] = message.as_str().into(),
+            }
+            serde_json::to_writer(&mut self.out, &value).expect("a JSON value can be written");
+            self.out.push(b'\n');
+            return;
+        }
+        match result {
+            Ok(result) => {
+                serde_json::to_writer(&mut self.out, &result).expect("a JSON value can be written");
+                self.out.push(b'\n');
+            }
+            Err(message) => {
+                let task = ended.place.task.map(|id| format!(" (task {id})")).unwrap_or_default();
+                // Results of lines before it come before it on a terminal.
+                self.write_out();
+                self.progress.suspend(|| report::talk(&format!("line {line}{task} failed: {message}")));
+            }
+        }
+    }
+
+    fn write_out(&mut self) {
+        if !self.out.is_empty() {
+            self.progress.suspend(|| report::raw(&self.out));
+            self.out.clear();
+        }
+        self.progress.show(self.counts.succeeded, self.counts.failed);
+    }
+
+    /// Waits for the head, the input or a signal, and takes in what is there.
+    fn wait(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
+        let wants_input = self.stopped.is_none() && self.in_flight() < self.args.max_in_flight;
+        let input = self.input.as_ref().filter(|_| wants_input);
+        let (has_signal, has_input) = {
+            let mut wanted = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(driver, PollFlags::IN)];
+            wanted.extend(input.map(|input| PollFd::new(input, PollFlags::IN)));
+            let timeout = self.progress.interval().map(|interval| Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX),
+            });
+            match poll(&mut wanted, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(DriverError::Disconnected(error.into())),
+            }
+            (!wanted[0].revents().is_empty(), wanted.get(2).is_some_and(|input| !input.revents().is_empty()))
+        };
+        if has_signal {
+            self.on_interrupt();
+        }
+        if has_input && let Some(input) = &mut self.input {
+            match self.lines.read_from(input) {
+                Ok(0) => self.input = None,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.input = None;
+                    self.progress
+                        .suspend(|| report::warning(&format!("the input cannot be read any further: {error}")));
+                    let place = Place { line: self.lines.taken() + 1, order: self.submissions, task: None };
+                    self.submissions += 1;
+                    self.on_ended(Ended { place, outcome: Err(format!("the line cannot be read: {error}")) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_interrupt(&mut self) {
+        let mut byte = [0];
+        let _ = self.signals.read(&mut byte);
+        self.is_interrupted = true;
+        self.stopped = Some(Stopped::Now { cancelled: 0 });
+        let open = Count(self.window.len(), "task");
+        self.progress.suspend(|| report::talk(&format!("cancelling {open} (Ctrl-C again leaves them)")));
+    }
+
+    /// Cancels all that was submitted and has not ended.
+    fn cancel_window(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
+        self.stopped = Some(Stopped::Now { cancelled: self.submissions });
+        let tags: Vec<u64> = self.window.keys().copied().collect();
+        for tag in tags {
+            let id = driver.accepted_tag(tag)?;
+            driver.query(&Query::Cancel { id })?;
+        }
+        Ok(())
+    }
+}
+
+/// The arguments of a line; none if it is empty.
+fn json_arguments(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
+    let mut arguments = Vec::new();
+    for argument in serde_json::Deserializer::from_slice(line).into_iter::<serde_json::Value>() {
+        let argument = argument.map_err(|_| not_json(line))?;
+        arguments.push(value::to_bytes(&argument).map_err(|error| error.to_string())?);
+    }
+    Ok((!arguments.is_empty()).then_some(arguments))
+}
+
+fn not_json(line: &[u8]) -> String {
+    let shown: String = String::from_utf8_lossy(line).chars().take(60).collect();
+    format!("it is not JSON: `{shown}`\n(hint: with --map-text each line is taken as a text)")
+}
+
+fn text_argument(line: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let text = std::str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
+    value::to_bytes(&text).map(|argument| vec![argument]).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halt_takes_the_words_of_parallel() {
+        for (text, expected) in [
+            ("never", Some(Halt::Never)),
+            ("soon", Some(Halt::Soon(1))),
+            ("now", Some(Halt::Now(1))),
+            ("soon,fail=3", Some(Halt::Soon(3))),
+            ("now,fail=100", Some(Halt::Now(100))),
+            ("never,fail=1", None),
+            ("now,fail=0", None),
+            ("now,fail=-1", None),
+            ("now,fail=", None),
+            ("now,done=1", None),
+            ("later", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse::<Halt>().ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_holds_arguments_as_on_the_command_line() {
+        let values = |line: &str| {
+            json_arguments(line.as_bytes()).map(|arguments| {
+                let json = |bytes: &Vec<u8>| value::to_json(bytes).expect("it is one value").to_string();
+                arguments.map(|arguments| arguments.iter().map(json).collect::<Vec<_>>())
+            })
+        };
+        assert_eq!(
+            values(r#""a b" 3 {"x": [1, 2]} null"#),
+            Ok(Some(vec!["\"a b\"".into(), "3".into(), r#"{"x":[1,2]}"#.into(), "null".into()]))
+        );
+        assert_eq!(values("[1, 2]"), Ok(Some(vec!["[1,2]".into()])));
+        assert_eq!(values("1\r"), Ok(Some(vec!["1".into()])));
+        assert_eq!(values(" \t\r"), Ok(None));
+        assert_eq!(values(""), Ok(None));
+        assert!(values("fox").is_err_and(|error| error.starts_with("it is not JSON: `fox`")));
+        assert!(values("1 2 {").is_err());
+        assert!(json_arguments(b"\"\xff\"").is_err());
+    }
+}
