@@ -246,6 +246,7 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     cluster.submit("misbehaving_tasks:panics", &["\"boom\""]).status(1);
     cluster.submit("misbehaving_tasks:aborts_with_attribute_of", &["1000000"]).status(1);
     cluster.tracer(&["submit", "command", "--", "true"]).success();
+    cluster.submit("demo:my_function", &["--map", "-"]).success();
     let spans = cluster.spans();
     spans.assert_whole(&[]);
 
