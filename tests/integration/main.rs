@@ -23,3 +23,4 @@ mod spans;
 mod start_stop;
 mod submit;
 mod trace_reading;
+mod whole_backend;

@@ -28,7 +28,7 @@ pub use receiver::{Certificates, Receiver};
 pub use run::{Background, Run};
 pub use spans::{Span, Spans};
 pub use terminal::in_a_terminal;
-pub use wait::wait_until;
+pub use wait::{wait_until, wait_until_within};
 
 /// The hook that comes with tracer.
 pub const HOOK: &str = "local_tmp_tracing:setup_tracing";

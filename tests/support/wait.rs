@@ -15,6 +15,15 @@ pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// [`wait_until`] for what takes longer than anything else.
+#[track_caller]
+pub fn wait_until_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    match try_wait_until(limit, &mut look) {
+        Some(found) => found,
+        None => panic!("waited {limit:?} in vain until {what}"),
+    }
+}
+
 /// Looks until `look` finds something, or the time is up.
 pub(super) fn try_wait_until<T>(limit: Duration, look: &mut dyn FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
