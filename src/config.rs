@@ -6,6 +6,7 @@
 
 mod duration;
 mod file;
+pub(crate) mod otel;
 mod sampling_ratio;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::propagation::Propagators;
 
 pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
+pub use otel::{Exporters, OtelSettings};
 pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
 
 /// The environment variable that names the configuration file.
@@ -77,6 +79,8 @@ pub struct Overrides {
     pub propagators: Option<Propagators>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
+    /// What the `OTEL_*` variables say. Tracer's own variables and flags are stronger, the file is weaker.
+    pub otel: OtelSettings,
 }
 
 /// The settings of a head, final and checked.
@@ -107,6 +111,12 @@ pub struct Settings {
     pub propagators: Propagators,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
+    /// Why nothing is traced, if something says that nothing shall be; fits after "off: ".
+    pub tracing_off: Option<String>,
+    /// What named the hook, if nobody named it as such; fits after "because ".
+    pub hook_reason: Option<String>,
+    /// What a person should know about the settings.
+    pub warnings: Vec<String>,
 }
 
 /// Why there are no settings.
@@ -188,10 +198,33 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         let is_said = |path: &PathBuf| !path.as_os_str().is_empty();
         stronger.filter(is_said).or(weaker.filter(is_said)).unwrap_or_else(default)
     };
-    let (tracing_startup_hook, tracing_exporter) = match one_hook(&stronger)? {
+    let (mut tracing_startup_hook, tracing_exporter) = match one_hook(&stronger)? {
         (None, None) => one_hook(&weaker)?,
         said => said,
     };
+    let otel = stronger.otel;
+    let (mut tracing_off, mut hook_reason) = (None, None);
+    let by_otel = otel.is_disabled.then_some(false);
+    let tracing_enabled = stronger.tracing_enabled.or(by_otel).or(weaker.tracing_enabled).unwrap_or(true);
+    if !tracing_enabled {
+        let is_by_otel = stronger.tracing_enabled.is_none() && otel.is_disabled;
+        let reason = if is_by_otel { "OTEL_SDK_DISABLED is true" } else { "--tracing-enabled is false" };
+        tracing_off = Some(reason.to_owned());
+    } else if tracing_startup_hook.is_none() && tracing_exporter.is_none() {
+        match otel.exporters {
+            None => {}
+            Some(Exporters::None) => tracing_off = Some("OTEL_TRACES_EXPORTER is none".to_owned()),
+            Some(Exporters::Refused(reason)) => return Err(Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason }),
+            Some(Exporters::Hooks { named, hooks }) => {
+                let [hook] = hooks.as_slice() else {
+                    let reason = format!("expected one exporter, found `{named}`");
+                    return Err(Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason });
+                };
+                tracing_startup_hook = Some(hook.clone());
+                hook_reason = Some(format!("OTEL_TRACES_EXPORTER is {named}"));
+            }
+        }
+    }
     let folders = |folders: Option<Vec<PathBuf>>| {
         let folders = folders?.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect::<Vec<_>>();
         (!folders.is_empty()).then_some(folders)
@@ -204,14 +237,17 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         },
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
-        tracing_enabled: stronger.tracing_enabled.or(weaker.tracing_enabled).unwrap_or(true),
+        tracing_enabled,
         tracing_startup_hook,
         tracing_exporter,
         tracing_required: stronger.tracing_required.or(weaker.tracing_required).unwrap_or(false),
         hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
-        propagators: stronger.propagators.or(weaker.propagators).unwrap_or_default(),
+        propagators: stronger.propagators.or(otel.propagators).or(weaker.propagators).unwrap_or_default(),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
+        tracing_off,
+        hook_reason,
+        warnings: otel.warnings,
     };
     // What the file says was checked where its line number was at hand.
     check_num_workers(settings.num_workers.into())
@@ -286,6 +322,9 @@ mod tests {
                 sampling_ratio: SamplingRatio::ALL,
                 propagators: Propagators::default(),
                 module_path: Vec::new(),
+                tracing_off: None,
+                hook_reason: None,
+                warnings: Vec::new(),
             }
         );
         assert!((1..=NUM_WORKERS_LIMIT).contains(&settings.num_workers));
@@ -325,6 +364,9 @@ propagators = ["baggage"]
                 sampling_ratio: ratio(0.25),
                 propagators: Propagators { trace_context: false, baggage: true },
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
+                tracing_off: Some("--tracing-enabled is false".into()),
+                hook_reason: None,
+                warnings: Vec::new(),
             }
         );
     }
@@ -345,6 +387,12 @@ propagators = ["baggage"]
             sampling_ratio: Some(ratio(0.0)),
             propagators: Some(Propagators::NONE),
             module_path: Some(vec!["here".into()]),
+            otel: OtelSettings {
+                is_disabled: true,
+                propagators: Some(Propagators::default()),
+                exporters: Some(Exporters::None),
+                warnings: vec!["a warning".into()],
+            },
         };
         assert_eq!(
             merge(overrides, parse(WHOLE_FILE).expect("the file is valid")).expect("the settings are valid"),
@@ -361,8 +409,45 @@ propagators = ["baggage"]
                 sampling_ratio: ratio(0.0),
                 propagators: Propagators::NONE,
                 module_path: vec!["here".into()],
+                tracing_off: None,
+                hook_reason: None,
+                warnings: vec!["a warning".into()],
             }
         );
+    }
+
+    #[test]
+    fn what_otel_variables_say_is_weaker_than_tracers_own_and_stronger_than_the_file() {
+        let disabled = OtelSettings { is_disabled: true, ..OtelSettings::default() };
+        let overrides = Overrides { otel: disabled.clone(), ..Overrides::default() };
+        let settings = merge(overrides, parse("[tracing]\nenabled = true").expect("valid")).expect("valid");
+        assert_eq!(settings.tracing_off.as_deref(), Some("OTEL_SDK_DISABLED is true"));
+        assert!(!settings.tracing_enabled);
+        let flag = Overrides { tracing_enabled: Some(true), otel: disabled, ..Overrides::default() };
+        assert_eq!(load(flag).expect("valid").tracing_off, None);
+
+        let none = OtelSettings { propagators: Some(Propagators::NONE), ..OtelSettings::default() };
+        let overrides = Overrides { otel: none.clone(), ..Overrides::default() };
+        let file = || parse("[tracing]\npropagators = 'baggage'").expect("valid");
+        assert_eq!(merge(overrides, file()).expect("valid").propagators, Propagators::NONE);
+        let flag = Overrides { propagators: Some(Propagators::default()), otel: none, ..Overrides::default() };
+        assert_eq!(merge(flag, file()).expect("valid").propagators, Propagators::default());
+
+        let exporters = |exporters: Exporters| OtelSettings { exporters: Some(exporters), ..OtelSettings::default() };
+        let console = exporters(Exporters::Hooks { named: "console".into(), hooks: vec!["console:hook".into()] });
+        let settings = load(Overrides { otel: console.clone(), ..Overrides::default() }).expect("valid");
+        assert_eq!(settings.tracing_startup_hook.as_deref(), Some("console:hook"));
+        assert_eq!(settings.hook_reason.as_deref(), Some("OTEL_TRACES_EXPORTER is console"));
+        for otel in [console, exporters(Exporters::None), exporters(Exporters::Refused("no".into()))] {
+            let file = parse("[tracing]\nexporter = 'file:hook'").expect("valid");
+            let settings = merge(Overrides { otel, ..Overrides::default() }, file).expect("valid");
+            assert_eq!((settings.tracing_startup_hook, settings.hook_reason, settings.tracing_off), (None, None, None));
+            assert_eq!(settings.tracing_exporter.as_deref(), Some("file:hook"));
+        }
+        let settings = load(Overrides { otel: exporters(Exporters::None), ..Overrides::default() }).expect("valid");
+        assert_eq!(settings.tracing_off.as_deref(), Some("OTEL_TRACES_EXPORTER is none"));
+        let refused = Overrides { otel: exporters(Exporters::Refused("no".into())), ..Overrides::default() };
+        assert_eq!(load(refused).expect_err("refused").to_string(), "`OTEL_TRACES_EXPORTER`: no");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
+use tracer_otel_env::Reader;
 
 use crate::attempt_span::remote;
 use crate::fault;
@@ -350,8 +351,14 @@ impl Driver {
     /// [`Welcome::spans_dir`] before other threads are started, as `tracer submit` does, to have all spans in one place.
     ///
     /// A hook runs once in a process: a further driver shares the tracing of the first, whatever its own session's hook is.
+    ///
+    /// With `OTEL_SDK_DISABLED=true` in this process's environment it has no spans; what it was given to propagate goes to its tasks
+    /// all the same.
     pub fn start_tracing(&mut self) -> Option<HookError> {
         let hook = self.welcome.hook.clone()?;
+        if Reader::of_this_process().is_sdk_disabled() {
+            return None;
+        }
         let mut of_process = TRACING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(recorder) = *of_process {
             self.tracing.recorder = Some(recorder);

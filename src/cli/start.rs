@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::hooks::HookReport;
 use super::modules::split_paths;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config::{self, Overrides, SamplingRatio, Settings, parse_duration};
+use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration};
 use crate::count::Count;
 use crate::exit;
 use crate::head::guard;
@@ -31,7 +31,8 @@ use crate::session::{Session, SessionError, find_head};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
-  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --num-workers 2")]
+  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --num-workers 2
+  OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head")]
 pub(super) struct Args {
     /// Start a head on this machine
     #[arg(long)]
@@ -101,11 +102,15 @@ pub(super) fn run(args: Args) -> CommandResult {
         sampling_ratio: args.tracing_sampling_ratio,
         propagators: args.tracing_propagators,
         module_path: split_paths(args.module_path.as_ref()),
+        otel: OtelSettings::of_this_process(),
     })
     .map_err(|error| CommandError::new(exit::USAGE, error))?;
     // Said before the hook is tried out; the lock decides it in the end.
     if let Ok(holder) = find_head(&settings.temp_dir) {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
+    }
+    for warning in &settings.warnings {
+        report::warning(warning);
     }
     let is_foreground = settings.block;
     let head_settings = head_settings(settings)?;
@@ -119,12 +124,14 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let startup_hook = settings.tracing_startup_hook.map(|name| (HookContract::Startup, name));
     let named = startup_hook.or(settings.tracing_exporter.map(|name| (HookContract::Exporter, name)));
+    let hook_reason = settings.hook_reason;
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         temp_dir: absolute(settings.temp_dir),
         spans_dir: absolute(settings.spans_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),
-        is_switched_off: !settings.tracing_enabled,
+        tracing_off: settings.tracing_off,
+        warnings: settings.warnings,
         propagators: settings.propagators,
         hook: named.filter(|_| settings.tracing_enabled).map(|(contract, import_string)| HookChoice {
             import_string,
@@ -141,7 +148,10 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         let _: ImportString = hook.import_string.parse().map_err(refused)?;
         let check = try_hook(&hook, &settings)?;
         settings.hook = Some(HookChoice { library: check.library, ..hook });
-        settings.hook_description = check.description;
+        settings.hook_description = match hook_reason {
+            Some(reason) => format!("{}\nbecause {reason}", check.description),
+            None => check.description,
+        };
     }
     Ok(settings)
 }
@@ -379,9 +389,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
             let text = format!("{}, {place}\n{}{sampling}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));
         }
-        None if settings.is_switched_off => fields.push(("  tracing", "switched off".into())),
-        None => fields
-            .push(("  tracing", "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".into())),
+        None => fields.push(("  tracing", off(settings.tracing_off.as_deref()))),
     }
     let recovered = started.recovered.recovered + started.recovered.closed;
     if recovered > 0 {
@@ -410,6 +418,14 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     next.push(("  stop it", if is_foreground { "Ctrl-C".to_owned() } else { format!("tracer stop{place}") }));
     text.push_str(&report::fields(&next));
     text
+}
+
+/// That nothing is traced, and why.
+fn off(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("off: {reason}"),
+        None => "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".to_owned(),
+    }
 }
 
 /// The text as one word of a shell's command line.

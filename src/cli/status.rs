@@ -24,7 +24,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
 
 fn render(status: &StatusReport) -> String {
     let tracing = match &status.hook {
-        None => "off".to_owned(),
+        None => match &status.tracing_off {
+            Some(reason) => format!("off: {reason}"),
+            None => "off".to_owned(),
+        },
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));

@@ -226,6 +226,14 @@ fn start_tracing(driver: &mut Driver) {
         // SAFETY: as above.
         unsafe { std::env::set_var(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string()) };
     }
+    let own: Vec<_> = std::env::vars_os()
+        .filter(|(_, value)| !value.is_empty())
+        .filter_map(|(name, _)| name.into_string().ok())
+        .collect();
+    for (name, value) in config::otel::to_take_over(&welcome.environment, &own) {
+        // SAFETY: as above.
+        unsafe { std::env::set_var(name, value) };
+    }
     if let Some(failure) = driver.start_tracing() {
         report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
     }

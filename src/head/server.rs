@@ -24,6 +24,7 @@ use super::process::{describe_exit, open_pidfd};
 use super::reactor::{self, Effects, Loss, LostAttempt, Remembered, Submission, WorkerExit};
 use super::state::{DriverId, Now, Progress, State, WorkerPhase};
 use super::world::{Source, World};
+use crate::config::otel;
 use crate::count::Count;
 use crate::hook::now_unix_nano;
 use crate::propagation::Propagators;
@@ -49,8 +50,10 @@ pub(crate) struct HeadSettings {
     pub(crate) spans_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
     pub(crate) module_path: Vec<PathBuf>,
-    /// Whether tracing is off because the settings say so, and not for want of a hook.
-    pub(crate) is_switched_off: bool,
+    /// Why nothing is traced, if it is not for want of a hook.
+    pub(crate) tracing_off: Option<String>,
+    /// What a person should know about the settings.
+    pub(crate) warnings: Vec<String>,
     /// What submissions take from their environment, and what commands get in theirs.
     pub(crate) propagators: Propagators,
     /// The hook that every process runs, tried out already; none for no tracing.
@@ -173,7 +176,7 @@ impl Server {
             spans: SpanCounts::default(),
             open_files: raise_open_files(),
             has_refused: false,
-            warnings: Vec::new(),
+            warnings: settings.warnings.clone(),
             log,
             settings,
         };
@@ -594,6 +597,11 @@ impl Server {
             module_path: settings.module_path.clone(),
             hook: settings.hook.clone(),
             propagators: settings.propagators,
+            environment: match (peer, &settings.hook) {
+                // A worker has this process's environment already.
+                (Peer::Driver(_), Some(_)) => otel::for_drivers(),
+                _ => Vec::new(),
+            },
         };
         put_value(&mut frames, kind::WELCOME, &welcome);
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })
@@ -830,6 +838,7 @@ impl Server {
             session_dir: self.world.session_dir.clone(),
             spans_dir: settings.spans_dir.clone(),
             uptime_ns: now.monotonic_ns,
+            tracing_off: settings.tracing_off.clone(),
             hook: settings.hook.as_ref().map(|hook| HookReport {
                 import_string: hook.import_string.clone(),
                 contract: hook.contract,

@@ -1,8 +1,8 @@
 //! Tracer's own tracing: for processes whose hook failed, so that their spans are in the span file all the same.
 //!
 //! It is a table like a hook's, and the recorder wraps it like a hook's. Ids are random; sampling is what `OTEL_TRACES_SAMPLER`
-//! says, else parent-based with the configured ratio, as in processes whose hook works; limits from the environment are
-//! not applied.
+//! says, else parent-based with the configured ratio, and resource and limits are those of the environment, as in processes
+//! whose hook works.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -10,12 +10,13 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracer_abi as abi;
+use tracer_otel_env::{DEFAULT_COUNT_LIMIT, Limits, Reader};
 use tracer_span_file::{ResourceJson, Rotation, SpanDirError, SpanFile};
 
 use super::module::read_sized;
 use super::recorder::now_unix_nano;
 use crate::config::SamplingRatio;
-use crate::spool::record::{EventRecord, LinkRecord, SpanRecord, own_attribute, slice};
+use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, own_attribute, slice};
 
 /// How tracer traces by itself.
 #[derive(Clone, Copy, Debug)]
@@ -35,26 +36,12 @@ struct OwnSampler {
 }
 
 impl OwnSampler {
-    fn from_env(ratio: SamplingRatio) -> OwnSampler {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let name = variable("OTEL_TRACES_SAMPLER");
-        OwnSampler::new(name.as_deref(), variable("OTEL_TRACES_SAMPLER_ARG").as_deref(), ratio)
-    }
-
-    fn new(name: Option<&str>, argument: Option<&str>, configured: SamplingRatio) -> OwnSampler {
-        // What is no ratio is taken as 1, as the specification says.
-        let argument = || argument.and_then(|text| text.parse::<SamplingRatio>().ok()).unwrap_or_default().get();
-        let (follows_parent, ratio) = match name {
-            None => (true, configured.get()),
-            Some("always_on") => (false, 1.0),
-            Some("always_off") => (false, 0.0),
-            Some("traceidratio") => (false, argument()),
-            Some("parentbased_always_off") => (true, 0.0),
-            Some("parentbased_traceidratio") => (true, argument()),
-            // `parentbased_always_on`, and what the SDK does not know either.
-            Some(_) => (true, 1.0),
-        };
-        OwnSampler { follows_parent, ratio }
+    /// What the environment says, else what is configured.
+    fn new(environment: &mut Reader<'_>, configured: SamplingRatio) -> OwnSampler {
+        match environment.sampler() {
+            Some(said) => OwnSampler { follows_parent: said.follows_parent, ratio: said.root.ratio() },
+            None => OwnSampler { follows_parent: true, ratio: configured.get() },
+        }
     }
 
     fn samples(self, trace_id: [u8; 16], parent_flags: Option<u8>) -> bool {
@@ -72,6 +59,7 @@ impl OwnSampler {
 pub struct OwnTracing {
     resource: ResourceJson,
     sampler: OwnSampler,
+    limits: Limits,
     output: Mutex<Output>,
 }
 
@@ -94,20 +82,32 @@ impl OwnTracing {
         let description: &'static str = format!("{}, written by tracer itself", file.path().display()).leak();
         let pid = i64::from(std::process::id());
         let instance = random::<16>().map(|byte| format!("{byte:02x}")).concat();
-        let resource: &'static [abi::KeyValue] = Box::leak(Box::new([
-            text_attribute("service.name", "tracer".into()),
-            text_attribute("service.version", crate::VERSION.into()),
-            text_attribute("service.instance.id", instance),
-            abi::KeyValue {
+        let mut environment = Reader::of_this_process();
+        let said = environment.resource_attributes();
+        let is_said = |key: &str| said.iter().any(|(known, _)| known == key);
+        let mut resource = Vec::new();
+        if !is_said("service.name") {
+            // The version is that of this service.
+            resource.push(text_attribute("service.name", "tracer".into()));
+            resource.push(text_attribute("service.version", crate::VERSION.into()));
+        }
+        if !is_said("service.instance.id") {
+            resource.push(text_attribute("service.instance.id", instance));
+        }
+        if !is_said("process.pid") {
+            resource.push(abi::KeyValue {
                 key: abi::Str::new("process.pid"),
                 value: abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: pid } },
-            },
-        ]));
+            });
+        }
+        resource.extend(said.into_iter().map(|(key, value)| text_attribute(key.leak(), value)));
+        let resource: &'static [abi::KeyValue] = resource.leak();
         // SAFETY: the attributes were made just now and live as long as the process.
         let owned: Vec<_> = resource.iter().filter_map(|attribute| unsafe { own_attribute(attribute) }).collect();
         let own = Box::leak(Box::new(OwnTracing {
             resource: crate::spool::record::resource_json(&owned),
-            sampler: OwnSampler::from_env(settings.sampling_ratio),
+            sampler: OwnSampler::new(&mut environment, settings.sampling_ratio),
+            limits: environment.limits(),
             output: Mutex::new(Output { file, lines: Vec::new() }),
         }));
         Ok(Box::leak(Box::new(abi::Tracing {
@@ -314,11 +314,43 @@ unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
     span.record.end_time_unix_nano = end_time_unix_nano;
     // SAFETY: the state lives as long as the process.
     let own = unsafe { &*span.own };
+    limit(&mut span.record, &own.limits);
     let mut output = own.output();
     if output.lines.len() > BACKLOG_LIMIT {
         output.file.count_dropped(1);
     } else {
         span.record.write_line(&mut output.lines, &own.resource);
+    }
+}
+
+/// Leaves of a span what the limits allow: of each thing the first, as the OpenTelemetry SDK does it.
+fn limit(record: &mut SpanRecord, limits: &Limits) {
+    let count = |limit: Option<usize>| limit.unwrap_or(DEFAULT_COUNT_LIMIT);
+    record.events.truncate(count(limits.span_events));
+    record.links.truncate(count(limits.span_links));
+    limit_attributes(&mut record.attributes, count(limits.span_attributes), limits.span_value_length);
+    for event in &mut record.events {
+        limit_attributes(&mut event.attributes, count(limits.event_attributes), limits.other_value_length);
+    }
+    for link in &mut record.links {
+        limit_attributes(&mut link.attributes, count(limits.link_attributes), limits.other_value_length);
+    }
+}
+
+fn limit_attributes(attributes: &mut Vec<(String, OwnedValue)>, count: usize, length: Option<usize>) {
+    attributes.truncate(count);
+    let Some(length) = length else { return };
+    let shorten = |text: &mut String| {
+        if let Some(end) = Limits::shortened(text, length).map(str::len) {
+            text.truncate(end);
+        }
+    };
+    for (_, value) in attributes {
+        match value {
+            OwnedValue::Str(text) => shorten(text),
+            OwnedValue::StrArray(texts) => texts.iter_mut().for_each(shorten),
+            _ => {}
+        }
     }
 }
 
@@ -360,18 +392,25 @@ mod tests {
     #[test]
     fn a_trace_is_sampled_exactly_if_the_opentelemetry_sdk_samples_it() {
         for (name, argument, configured, sdk) in [
-            (None, None, 0.5, parent_based(Sampler::TraceIdRatioBased(0.5))),
-            (None, Some("0.1"), 1.0, parent_based(Sampler::AlwaysOn)),
-            (Some("always_on"), None, 0.5, Sampler::AlwaysOn),
-            (Some("always_off"), None, 0.5, Sampler::AlwaysOff),
-            (Some("traceidratio"), Some("0.25"), 0.5, Sampler::TraceIdRatioBased(0.25)),
-            (Some("traceidratio"), Some("a quarter"), 0.5, Sampler::TraceIdRatioBased(1.0)),
-            (Some("parentbased_always_on"), None, 0.0, parent_based(Sampler::AlwaysOn)),
-            (Some("parentbased_always_off"), None, 1.0, parent_based(Sampler::AlwaysOff)),
-            (Some("parentbased_traceidratio"), Some("0.75"), 0.0, parent_based(Sampler::TraceIdRatioBased(0.75))),
-            (Some("xray"), None, 0.0, parent_based(Sampler::AlwaysOn)),
+            ("", "", 0.5, parent_based(Sampler::TraceIdRatioBased(0.5))),
+            ("", "0.1", 1.0, parent_based(Sampler::AlwaysOn)),
+            ("always_on", "", 0.5, Sampler::AlwaysOn),
+            ("always_off", "", 0.5, Sampler::AlwaysOff),
+            ("traceidratio", "0.25", 0.5, Sampler::TraceIdRatioBased(0.25)),
+            ("traceidratio", "a quarter", 0.5, Sampler::TraceIdRatioBased(1.0)),
+            ("parentbased_always_on", "", 0.0, parent_based(Sampler::AlwaysOn)),
+            ("parentbased_always_off", "", 1.0, parent_based(Sampler::AlwaysOff)),
+            ("parentbased_traceidratio", "0.75", 0.0, parent_based(Sampler::TraceIdRatioBased(0.75))),
+            // Ignored, because it is not known.
+            ("xray", "", 0.0, parent_based(Sampler::TraceIdRatioBased(0.0))),
         ] {
-            let own = OwnSampler::new(name, argument, SamplingRatio::try_from(configured).expect("a ratio"));
+            let lookup = |variable: &str| match variable {
+                "OTEL_TRACES_SAMPLER" => Some(name.into()),
+                "OTEL_TRACES_SAMPLER_ARG" => Some(argument.into()),
+                _ => None,
+            };
+            let configured = SamplingRatio::try_from(configured).expect("a ratio");
+            let own = OwnSampler::new(&mut Reader::new(lookup), configured);
             for number in 0..2000 {
                 let trace_id = random::<16>();
                 let parent_flags = [None, Some(0), Some(1)][number % 3];
@@ -393,6 +432,43 @@ mod tests {
                 assert_eq!(own.samples(trace_id, parent_flags), expected, "{own:?} {trace_id:?} {parent_flags:?}");
             }
         }
+    }
+
+    #[test]
+    fn of_each_thing_the_first_are_left_and_texts_are_shortened() {
+        let attributes = |count: usize| -> Vec<_> {
+            (0..count).map(|number| (format!("key{number}"), OwnedValue::Str("äbcdef".into()))).collect()
+        };
+        let event = EventRecord { attributes: attributes(3), ..EventRecord::default() };
+        let link = LinkRecord { attributes: attributes(3), ..LinkRecord::default() };
+        let mut record = SpanRecord {
+            attributes: attributes(3),
+            events: vec![event; 3],
+            links: vec![link; 3],
+            ..SpanRecord::default()
+        };
+        record.set_attribute("key1", OwnedValue::StrArray(vec!["abcdef".into(), "ab".into()]));
+        let unlimited = record.clone();
+        limit(&mut record, &Limits::default());
+        assert_eq!(record, unlimited);
+        let limits = Limits {
+            span_attributes: Some(2),
+            span_events: Some(2),
+            span_links: Some(1),
+            event_attributes: Some(1),
+            link_attributes: Some(0),
+            span_value_length: Some(4),
+            other_value_length: Some(1),
+        };
+        limit(&mut record, &limits);
+        let shortened = [
+            ("key0".to_owned(), OwnedValue::Str("äbcd".into())),
+            ("key1".to_owned(), OwnedValue::StrArray(vec!["abcd".into(), "ab".into()])),
+        ];
+        assert_eq!(record.attributes, shortened);
+        assert_eq!(record.events.len(), 2);
+        assert_eq!(record.events[0].attributes, [("key0".to_owned(), OwnedValue::Str("ä".into()))]);
+        assert_eq!((record.links.len(), record.links[0].attributes.len()), (1, 0));
     }
 
     fn parent_based(root: Sampler) -> Sampler {

@@ -136,6 +136,9 @@ pub struct Welcome {
     pub hook: Option<HookChoice>,
     /// What submissions take from their environment, and what commands get in theirs.
     pub propagators: Propagators,
+    /// The `OTEL_*` variables that the session was started with and that a driver's hook should have too, unless its own environment
+    /// says something else.
+    pub environment: Vec<(String, String)>,
 }
 
 /// The hook that every process of the session runs.
@@ -233,6 +236,8 @@ pub struct StatusReport {
     pub uptime_ns: u64,
     /// The session's hook; none when it is not traced.
     pub hook: Option<HookReport>,
+    /// Why it is not traced, if it is not for want of a hook.
+    pub tracing_off: Option<String>,
     /// The workers by state.
     pub workers: WorkerCounts,
     /// The tasks by state.

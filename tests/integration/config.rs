@@ -218,7 +218,7 @@ fn tracing_can_be_switched_off_whatever_the_hook() {
         (&["--tracing-enabled=false", hook[0], hook[1]], &[("TRACER_TRACING_ENABLED", "true")]),
     ] {
         let (stderr, hook) = start(arguments, environment);
-        assert!(stderr.contains("  tracing  switched off\n"), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("  tracing  off: --tracing-enabled is false\n"), "{arguments:?}: {stderr}");
         assert_eq!(hook, "null", "{arguments:?}");
     }
     assert_eq!(cluster.spans().len(), 0);

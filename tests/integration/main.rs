@@ -14,6 +14,7 @@ mod leftovers;
 mod map;
 mod modules;
 mod nesting;
+mod otel_env;
 mod output;
 mod reports;
 mod sampling;

@@ -32,6 +32,7 @@ mod convert;
 mod guard;
 mod intern;
 mod into_tracing;
+mod limits;
 mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};

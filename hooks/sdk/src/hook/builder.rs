@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::resource::TelemetryResourceDetector;
 use opentelemetry_sdk::trace::{
     BatchSpanProcessor, IdGenerator, RandomIdGenerator, Sampler, SdkTracerProvider, ShouldSample, SimpleSpanProcessor,
     SpanExporter, SpanLimits, SpanProcessor, TracerProviderBuilder,
 };
+use tracer_otel_env::{Reader, Root};
 
 use super::guard::{DurableProcessor, GuardedExporter, GuardedProcessor, Kind, SharedProcessor};
+use super::limits::{SaidLimits, ShorteningProcessor};
 
 /// The environment variable with which `tracer` hands its configured sampling ratio to the processes it starts: a number from
 /// 0 to 1. Neither a hook's own sampler nor `OTEL_TRACES_SAMPLER` is overruled by it.
@@ -38,6 +41,7 @@ impl Tracing {
             provider: SdkTracerProvider::builder(),
             sampler: None,
             has_id_generator: false,
+            limits: SaidLimits::default(),
             resources: Vec::new(),
             processors: Vec::new(),
             descriptions: Vec::new(),
@@ -64,10 +68,11 @@ impl From<SdkTracerProvider> for Tracing {
 #[derive(Debug)]
 #[must_use]
 pub struct TracingBuilder {
-    /// Holds the id generator and the limits. The rest is added by `build`.
+    /// Holds the id generator. The rest is added by `build`.
     provider: TracerProviderBuilder,
     sampler: Option<Box<dyn ShouldSample>>,
     has_id_generator: bool,
+    limits: SaidLimits,
     resources: Vec<Resource>,
     processors: Vec<Kind>,
     /// Of the processors, for people.
@@ -130,37 +135,37 @@ impl TracingBuilder {
 
     /// Sets all limits of a span at once.
     pub fn with_span_limits(mut self, limits: SpanLimits) -> TracingBuilder {
-        self.provider = self.provider.with_span_limits(limits);
+        self.limits = SaidLimits::of(limits);
         self
     }
 
     /// How many attributes a span keeps.
     pub fn with_max_attributes_per_span(mut self, limit: u32) -> TracingBuilder {
-        self.provider = self.provider.with_max_attributes_per_span(limit);
+        self.limits.attributes_per_span = Some(limit);
         self
     }
 
     /// How many span events a span keeps.
     pub fn with_max_events_per_span(mut self, limit: u32) -> TracingBuilder {
-        self.provider = self.provider.with_max_events_per_span(limit);
+        self.limits.events_per_span = Some(limit);
         self
     }
 
     /// How many links a span keeps.
     pub fn with_max_links_per_span(mut self, limit: u32) -> TracingBuilder {
-        self.provider = self.provider.with_max_links_per_span(limit);
+        self.limits.links_per_span = Some(limit);
         self
     }
 
     /// How many attributes a span event keeps.
     pub fn with_max_attributes_per_event(mut self, limit: u32) -> TracingBuilder {
-        self.provider = self.provider.with_max_attributes_per_event(limit);
+        self.limits.attributes_per_event = Some(limit);
         self
     }
 
     /// How many attributes a link keeps.
     pub fn with_max_attributes_per_link(mut self, limit: u32) -> TracingBuilder {
-        self.provider = self.provider.with_max_attributes_per_link(limit);
+        self.limits.attributes_per_link = Some(limit);
         self
     }
 
@@ -174,36 +179,40 @@ impl TracingBuilder {
     ///
     /// - The sampler: what `OTEL_TRACES_SAMPLER` says, else parent-based with the ratio in
     ///   [`SAMPLING_RATIO_VARIABLE`] for new traces, else parent-based with all new traces.
-    /// - The resource: what the SDK detects (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `telemetry.sdk.*`), `service.name`
+    /// - The resource: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `telemetry.sdk.*`, `service.name`
     ///   `tracer` when nobody named the service, a random `service.instance.id`, and `process.pid`. They are merged under
     ///   the hook's: a key that the hook gives is the hook's.
-    /// - Ids: random. Limits: what `OTEL_SPAN_*_LIMIT` says, else 128 each.
+    /// - Ids: random. Limits: what `OTEL_*_LIMIT` says, the lengths of values included, else 128 of each thing.
+    ///
+    /// A variable that cannot be understood counts as not set. `tracer start` says so.
     pub fn build(self) -> Tracing {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let otel_sampler = variable("OTEL_TRACES_SAMPLER");
-        let ratio = variable(SAMPLING_RATIO_VARIABLE);
-        self.build_with(otel_sampler.as_deref(), ratio.as_deref())
+        self.build_with(&mut Reader::of_this_process())
     }
 
-    fn build_with(self, otel_sampler: Option<&str>, ratio: Option<&str>) -> Tracing {
+    fn build_with(self, environment: &mut Reader<'_>) -> Tracing {
         let mut provider = self.provider;
-        let default_follows_parent = match (self.sampler, otel_sampler) {
-            (Some(sampler), _) => {
+        let default_follows_parent = match self.sampler {
+            Some(sampler) => {
                 provider = provider.with_sampler(sampler);
                 false
             }
-            // The SDK reads that variable itself. All it knows but these three are parent-based, and so is its fallback.
-            (None, Some(name)) => !matches!(name, "always_on" | "always_off" | "traceidratio"),
-            (None, None) => {
-                provider = provider.with_sampler(default_sampler(ratio));
-                true
+            None => {
+                let (sampler, follows_parent) = default_sampler(environment);
+                provider = provider.with_sampler(sampler);
+                follows_parent
             }
         };
-        let resource = merged_resource(&self.resources);
+        let limits = environment.limits();
+        provider = provider.with_span_limits(self.limits.or(&limits));
+        let resource = merged_resource(&self.resources, &environment.resource_attributes());
         let mut processors = Vec::with_capacity(self.processors.len());
         for processor in self.processors {
             let processor = Arc::new(GuardedProcessor::new(processor, &resource));
-            provider = provider.with_span_processor(SharedProcessor(Arc::clone(&processor)));
+            let shared = SharedProcessor(Arc::clone(&processor));
+            provider = match ShorteningProcessor::lengths(&limits) {
+                Some(lengths) => provider.with_span_processor(ShorteningProcessor::new(shared, lengths)),
+                None => provider.with_span_processor(shared),
+            };
             processors.push(processor);
         }
         Tracing {
@@ -220,22 +229,35 @@ impl TracingBuilder {
     }
 }
 
-fn default_sampler(ratio: Option<&str>) -> Sampler {
-    // What is not a number from 0 to 1 is refused where it is configured. Here, all spans are better than none.
-    let ratio = ratio.and_then(|text| text.trim().parse::<f64>().ok()).filter(|ratio| (0.0..=1.0).contains(ratio));
-    match ratio {
-        Some(ratio) => Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))),
-        None => Sampler::ParentBased(Box::new(Sampler::AlwaysOn)),
+/// What the environment says, else the configured ratio for new traces; and whether it is as a span's parent is.
+fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
+    if let Some(said) = environment.sampler() {
+        let root = match said.root {
+            Root::Always => Sampler::AlwaysOn,
+            Root::Never => Sampler::AlwaysOff,
+            Root::Ratio(ratio) => Sampler::TraceIdRatioBased(ratio),
+        };
+        let sampler = if said.follows_parent { Sampler::ParentBased(Box::new(root)) } else { root };
+        return (sampler, said.follows_parent);
     }
+    // What is not a number from 0 to 1 is refused where it is configured. Here, all spans are better than none.
+    let ratio = environment.text(SAMPLING_RATIO_VARIABLE).and_then(|text| text.parse::<f64>().ok());
+    let root = match ratio.filter(|ratio| (0.0..=1.0).contains(ratio)) {
+        Some(ratio) => Sampler::TraceIdRatioBased(ratio),
+        None => Sampler::AlwaysOn,
+    };
+    (Sampler::ParentBased(Box::new(root)), true)
 }
 
 /// The hook's resources over the defaults. Sorted, so that every line of a file has the same order.
-fn merged_resource(given: &[Resource]) -> Resource {
-    let detected = Resource::builder().build();
+fn merged_resource(given: &[Resource], environment: &[(String, String)]) -> Resource {
+    let sdk = Resource::builder_empty().with_detector(Box::new(TelemetryResourceDetector)).build();
     let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
     attributes.insert("service.instance.id".into(), random_uuid().into());
     attributes.insert("process.pid".into(), i64::from(std::process::id()).into());
-    for (key, value) in std::iter::once(&detected).chain(given).flatten() {
+    attributes.extend(sdk.iter().map(|(key, value)| (key.as_str().to_owned(), value.clone())));
+    attributes.extend(environment.iter().map(|(key, value)| (key.clone(), value.clone().into())));
+    for (key, value) in given.iter().flatten() {
         attributes.insert(key.as_str().to_owned(), value.clone());
     }
     // The SDK says this of a service that nobody named, in a resource of the hook's too.
@@ -283,14 +305,14 @@ mod tests {
 
     #[test]
     fn a_hook_that_says_nothing_gets_a_whole_resource() {
-        let resource = merged_resource(&[]);
+        let resource = merged_resource(&[], &[]);
         assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
         assert_eq!(value(&resource, "process.pid"), Some(std::process::id().to_string()));
         assert_eq!(value(&resource, "telemetry.sdk.language").as_deref(), Some("rust"));
         let id = value(&resource, "service.instance.id").unwrap();
         assert_eq!(id.len(), 36);
         assert_eq!(id.as_bytes()[14], b'4');
-        assert_ne!(Some(id), value(&merged_resource(&[]), "service.instance.id"));
+        assert_ne!(Some(id), value(&merged_resource(&[], &[]), "service.instance.id"));
     }
 
     #[test]
@@ -301,7 +323,7 @@ mod tests {
                 .build(),
             Resource::builder_empty().with_attributes([KeyValue::new("service.name", "second")]).build(),
         ];
-        let resource = merged_resource(&given);
+        let resource = merged_resource(&given, &[]);
         assert_eq!(value(&resource, "service.name").as_deref(), Some("second"));
         assert_eq!(value(&resource, "process.pid").as_deref(), Some("1"));
         assert_eq!(value(&resource, "telemetry.sdk.name").as_deref(), Some("opentelemetry"));
@@ -311,33 +333,97 @@ mod tests {
     #[test]
     fn a_service_that_nobody_named_is_tracer() {
         // The SDK's own default, which a hook gets into its resource without asking for it.
-        let resource = merged_resource(&[Resource::builder().build()]);
+        let resource = merged_resource(&[Resource::builder().build()], &[]);
         assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
+    }
+
+    /// What `build` makes of these variables alone.
+    fn built(builder: TracingBuilder, variables: &[(&str, &str)]) -> Tracing {
+        let lookup = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
+        builder.build_with(&mut Reader::new(lookup))
+    }
+
+    fn config(tracing: &Tracing) -> String {
+        format!("{:?}", tracing.provider)
     }
 
     #[test]
     fn the_configured_ratio_is_for_new_traces_and_only_a_default() {
         for (ratio, expected) in [
-            (None, "ParentBased(AlwaysOn)"),
-            (Some("0.25"), "ParentBased(TraceIdRatioBased(0.25))"),
-            (Some(" 0 "), "ParentBased(TraceIdRatioBased(0.0))"),
-            (Some("1.5"), "ParentBased(AlwaysOn)"),
-            (Some("NaN"), "ParentBased(AlwaysOn)"),
-            (Some("half"), "ParentBased(AlwaysOn)"),
+            ("", "ParentBased(AlwaysOn)"),
+            ("0.25", "ParentBased(TraceIdRatioBased(0.25))"),
+            (" 0 ", "ParentBased(TraceIdRatioBased(0.0))"),
+            ("1.5", "ParentBased(AlwaysOn)"),
+            ("NaN", "ParentBased(AlwaysOn)"),
+            ("half", "ParentBased(AlwaysOn)"),
         ] {
-            assert_eq!(format!("{:?}", default_sampler(ratio)), expected, "for {ratio:?}");
+            let tracing = built(Tracing::builder(), &[(SAMPLING_RATIO_VARIABLE, ratio)]);
+            assert!(config(&tracing).contains(&format!("sampler: {expected}")), "for {ratio:?}");
+            assert!(tracing.follows_parent);
         }
-        let config = |tracing: &Tracing| format!("{:?}", tracing.provider);
-        let own = Tracing::builder().with_sampler(Sampler::AlwaysOff).build_with(Some("always_on"), Some("0.5"));
+        let half = (SAMPLING_RATIO_VARIABLE, "0.5");
+        for (sampler, argument, expected, follows_parent) in [
+            ("always_on", "", "AlwaysOn", false),
+            ("Always_Off", "", "AlwaysOff", false),
+            ("traceidratio", "0.25", "TraceIdRatioBased(0.25)", false),
+            ("parentbased_always_on", "", "ParentBased(AlwaysOn)", true),
+            ("parentbased_always_off", "", "ParentBased(AlwaysOff)", true),
+            ("parentbased_traceidratio", "2", "ParentBased(TraceIdRatioBased(1.0))", true),
+            // Not known, and so ignored.
+            ("xray", "", "ParentBased(TraceIdRatioBased(0.5))", true),
+        ] {
+            let variables = [half, ("OTEL_TRACES_SAMPLER", sampler), ("OTEL_TRACES_SAMPLER_ARG", argument)];
+            let tracing = built(Tracing::builder(), &variables);
+            assert!(config(&tracing).contains(&format!("sampler: {expected}")), "for {sampler}");
+            assert_eq!(tracing.follows_parent, follows_parent, "for {sampler}");
+        }
+        let own = Tracing::builder().with_sampler(Sampler::AlwaysOff);
+        let own = built(own, &[half, ("OTEL_TRACES_SAMPLER", "always_on")]);
         assert!(config(&own).contains("sampler: AlwaysOff"));
         assert!(!own.follows_parent);
-        let named = Tracing::builder().build_with(Some("parentbased_always_on"), Some("0.5"));
-        assert!(!config(&named).contains("TraceIdRatioBased"));
-        assert!(named.follows_parent);
-        assert!(!Tracing::builder().build_with(Some("always_on"), None).follows_parent);
-        let configured = Tracing::builder().build_with(None, Some("0.5"));
-        assert!(config(&configured).contains("TraceIdRatioBased(0.5)"));
-        assert!(configured.follows_parent);
+    }
+
+    #[test]
+    fn the_resource_of_the_environment_is_decoded_and_below_the_hooks() {
+        let variables = [
+            ("OTEL_RESOURCE_ATTRIBUTES", "place=K%C3%B6ln,team=a%2Cb,service.name=listed"),
+            ("OTEL_SERVICE_NAME", "named"),
+        ];
+        let tracing = built(Tracing::builder(), &variables);
+        let resource = tracing.resource.as_ref().expect("it is described");
+        assert_eq!(value(resource, "place").as_deref(), Some("Köln"));
+        assert_eq!(value(resource, "team").as_deref(), Some("a,b"));
+        assert_eq!(value(resource, "service.name").as_deref(), Some("named"));
+        let own = Resource::builder_empty().with_attributes([KeyValue::new("service.name", "own")]).build();
+        let tracing = built(Tracing::builder().with_resource(own), &variables);
+        let resource = tracing.resource.as_ref().expect("it is described");
+        assert_eq!(value(resource, "service.name").as_deref(), Some("own"));
+        assert_eq!(value(resource, "place").as_deref(), Some("Köln"));
+    }
+
+    #[test]
+    fn limits_of_the_environment_hold_where_the_hook_says_nothing() {
+        let variables = [
+            ("OTEL_ATTRIBUTE_COUNT_LIMIT", "9"),
+            ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "8"),
+            ("OTEL_SPAN_EVENT_COUNT_LIMIT", "7"),
+            ("OTEL_SPAN_LINK_COUNT_LIMIT", "6"),
+            ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "5"),
+        ];
+        let said = |builder| config(&built(builder, &variables));
+        for limit in [
+            "max_attributes_per_span: 8",
+            "max_events_per_span: 7",
+            "max_links_per_span: 6",
+            "max_attributes_per_event: 9",
+            "max_attributes_per_link: 5",
+        ] {
+            assert!(said(Tracing::builder()).contains(limit), "{limit}");
+        }
+        let one = said(Tracing::builder().with_max_events_per_span(3));
+        assert!(one.contains("max_events_per_span: 3") && one.contains("max_links_per_span: 6"), "{one}");
+        let all = said(Tracing::builder().with_span_limits(SpanLimits::default()));
+        assert!(all.contains("max_attributes_per_span: 128") && all.contains("max_links_per_span: 128"), "{all}");
     }
 
     #[test]
