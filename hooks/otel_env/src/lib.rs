@@ -77,9 +77,12 @@ pub enum LogLevel {
     Debug,
 }
 
+/// Finds the value of a variable.
+type Lookup<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
+
 /// Reads variables, and collects what is wrong with them.
 pub struct Reader<'a> {
-    lookup: Box<dyn Fn(&str) -> Option<OsString> + 'a>,
+    lookup: Box<Lookup<'a>>,
     problems: Vec<Problem>,
 }
 
