@@ -38,6 +38,8 @@ pub const TRACING_ENABLED_VARIABLE: &str = "TRACER_TRACING_ENABLED";
 pub const PROPAGATORS_VARIABLE: &str = "TRACER_TRACING_PROPAGATORS";
 /// The environment variable for [`Settings::sampling_ratio`]. Hooks in Rust read it too, in every process of a session.
 pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
+/// The environment variable for [`Settings::trace_runtime`].
+pub const TRACE_RUNTIME_VARIABLE: &str = "TRACER_TRACE_RUNTIME";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
@@ -77,6 +79,8 @@ pub struct Overrides {
     pub sampling_ratio: Option<SamplingRatio>,
     /// See [`Settings::propagators`].
     pub propagators: Option<Propagators>,
+    /// See [`Settings::trace_runtime`].
+    pub trace_runtime: Option<bool>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
     /// What the `OTEL_*` variables say. Tracer's own variables and flags are stronger, the file is weaker.
@@ -109,6 +113,8 @@ pub struct Settings {
     pub sampling_ratio: SamplingRatio,
     /// What submissions take from their environment, and what commands get in theirs. By default all.
     pub propagators: Propagators,
+    /// Whether the runtime's own work is traced for every task, and not only for those whose submission asks for it.
+    pub trace_runtime: bool,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
     /// Why nothing is traced, if something says that nothing shall be; fits after "off: ".
@@ -244,6 +250,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
         propagators: stronger.propagators.or(otel.propagators).or(weaker.propagators).unwrap_or_default(),
+        trace_runtime: stronger.trace_runtime.or(weaker.trace_runtime).unwrap_or(false),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,
         hook_reason,
@@ -321,6 +328,7 @@ mod tests {
                 hook_timeout: Duration::from_secs(10),
                 sampling_ratio: SamplingRatio::ALL,
                 propagators: Propagators::default(),
+                trace_runtime: false,
                 module_path: Vec::new(),
                 tracing_off: None,
                 hook_reason: None,
@@ -344,6 +352,7 @@ spans_dir = "spans"
 hook_timeout = "500ms"
 sampling_ratio = 0.25
 propagators = ["baggage"]
+runtime = true
 "#;
 
     #[test]
@@ -363,6 +372,7 @@ propagators = ["baggage"]
                 hook_timeout: Duration::from_millis(500),
                 sampling_ratio: ratio(0.25),
                 propagators: Propagators { trace_context: false, baggage: true },
+                trace_runtime: true,
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
                 tracing_off: Some("--tracing-enabled is false".into()),
                 hook_reason: None,
@@ -386,6 +396,7 @@ propagators = ["baggage"]
             hook_timeout: Some(Duration::from_secs(2)),
             sampling_ratio: Some(ratio(0.0)),
             propagators: Some(Propagators::NONE),
+            trace_runtime: Some(false),
             module_path: Some(vec!["here".into()]),
             otel: OtelSettings {
                 is_disabled: true,
@@ -408,6 +419,7 @@ propagators = ["baggage"]
                 hook_timeout: Duration::from_secs(2),
                 sampling_ratio: ratio(0.0),
                 propagators: Propagators::NONE,
+                trace_runtime: false,
                 module_path: vec!["here".into()],
                 tracing_off: None,
                 hook_reason: None,
@@ -477,7 +489,7 @@ propagators = ["baggage"]
             (
                 "[tracing]\nport = 1",
                 "/etc/tracer/tracer.toml:2: unknown key `tracing.port`; \
-                 known are `enabled`, `startup_hook`, `exporter`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`",
+                 known are `enabled`, `startup_hook`, `exporter`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`, `runtime`",
             ),
             (
                 "port = 1",

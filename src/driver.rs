@@ -34,8 +34,10 @@ use crate::propagation::{Carrier, TraceContext};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, Finished, Hello, Output, Query, Reply, Role, Stream, Submissions, Welcome, kind, put_query, take_value,
+    Accepted, Finished, Hello, Output, Period, Query, Reply, Role, Stream, Submissions, Welcome, kind, put_query,
+    take_value,
 };
+use crate::runtime_spans::RuntimeParent;
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
 use crate::task::{
@@ -50,6 +52,9 @@ pub const BATCH: usize = 128;
 const LOOK_EVERY: u64 = 1024;
 /// Bytes of submissions that are sent together.
 const BATCH_BYTES: usize = 256 << 10;
+
+/// The W3C trace flag.
+const SAMPLED: u8 = 1;
 
 /// A connection to the head of this machine.
 pub struct Driver {
@@ -66,6 +71,8 @@ pub struct Driver {
     looked_at_tag: u64,
     /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags.
     producers: VecDeque<ActiveSpan>,
+    /// For tasks that trace the runtime and have not ended, by tag: what its spans are children of, and when it was submitted.
+    runtime: HashMap<u64, (RuntimeParent, u64)>,
     /// Ends of tasks that nobody has asked for yet.
     finished: BTreeMap<u64, Finished>,
     /// Which ids submissions got, as ranges in the order of their tags; adjacent ones are joined.
@@ -227,6 +234,7 @@ pub struct Remote<'a> {
     arguments: Vec<Vec<u8>>,
     name: String,
     run_limit: Option<Duration>,
+    trace_runtime: bool,
 }
 
 impl Remote<'_> {
@@ -248,12 +256,24 @@ impl Remote<'_> {
         self
     }
 
+    /// Traces the runtime's own work for the task too, if this process is traced.
+    pub fn trace_runtime(mut self) -> Self {
+        self.trace_runtime = true;
+        self
+    }
+
     /// Submits the task.
     pub fn submit(self) -> Result<TaskHandle, DriverError> {
         let (module, function) = split_target(&self.target)?;
         let arguments = value::array(&self.arguments);
         let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
-        self.driver.submit(&SubmitRequest { spec, name: &self.name, run_limit: self.run_limit, wants_output: false })
+        self.driver.submit(&SubmitRequest {
+            spec,
+            name: &self.name,
+            run_limit: self.run_limit,
+            wants_output: false,
+            trace_runtime: self.trace_runtime,
+        })
     }
 }
 
@@ -268,6 +288,8 @@ pub struct SubmitRequest<'a> {
     pub run_limit: Option<Duration>,
     /// Whether [`Driver::follow`] gets what it writes. Such a task has its worker for itself.
     pub wants_output: bool,
+    /// Whether the runtime's own work for the task is traced too. A session may be told to do so for every task.
+    pub trace_runtime: bool,
 }
 
 /// Splits `module:function`. A path may hold colons, so the last one counts.
@@ -328,6 +350,7 @@ impl Driver {
             batch_first_tag: 0,
             looked_at_tag: 0,
             producers: VecDeque::new(),
+            runtime: HashMap::new(),
             finished: BTreeMap::new(),
             accepted: Vec::new(),
             replies: HashMap::new(),
@@ -417,19 +440,37 @@ impl Driver {
 
     /// Begins a submission of `module:function`.
     pub fn remote(&mut self, target: &str) -> Remote<'_> {
-        Remote { driver: self, target: target.into(), arguments: Vec::new(), name: String::new(), run_limit: None }
+        Remote {
+            driver: self,
+            target: target.into(),
+            arguments: Vec::new(),
+            name: String::new(),
+            run_limit: None,
+            trace_runtime: false,
+        }
     }
 
     /// Submits a task. It is sent with the next batch.
     pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<TaskHandle, DriverError> {
-        let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome);
+        let wants_runtime = (request.trace_runtime || self.welcome.trace_runtime) && self.welcome.hook.is_some();
+        // The PRODUCER span begins when the first of the runtime's spans in it does.
+        let start_unix_nano = if wants_runtime { now_unix_nano() } else { 0 };
+        let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome, start_unix_nano);
         let context: Option<&TraceContext> =
             producer.as_ref().map(ActiveSpan::context).or(self.tracing.carrier.trace_context.as_ref());
+        // Where nothing is sampled, nobody needs to be asked for times.
+        let traces_runtime = wants_runtime && context.is_none_or(|context| context.parent.flags & SAMPLED != 0);
+        if let (true, Some(context), Some(recorder)) = (traces_runtime, context, self.tracing.recorder) {
+            let parent =
+                RuntimeParent { recorder, context: context.clone(), is_remote: false, task: TaskId(0), attempt: 0 };
+            self.runtime.insert(self.next_tag, (parent, start_unix_nano));
+        }
         let envelope = Envelope {
             spec: request.spec.clone(),
             name: request.name,
             run_limit: request.run_limit,
             wants_output: request.wants_output,
+            traces_runtime,
             trace: context.map(|context| TraceLink {
                 trace_id: context.parent.trace_id,
                 span_id: context.parent.span_id,
@@ -446,6 +487,7 @@ impl Driver {
         let bytes = self.batch.len() - start - 4;
         if bytes > PAYLOAD_LIMIT {
             self.batch.truncate(start);
+            self.runtime.remove(&self.next_tag);
             let error = DriverError::TooLarge { bytes };
             if let Some(producer) = producer {
                 producer.set_error(&error.to_string());
@@ -607,6 +649,15 @@ impl Driver {
         }
     }
 
+    /// Makes the spans of how a submission was accepted, if it traces the runtime.
+    fn trace_acceptance(&mut self, accepted: &Accepted, offset: u64, journaled: Period) {
+        let Some((parent, submitted)) = self.runtime.get_mut(&(accepted.first_tag + offset)) else { return };
+        parent.task = TaskId(accepted.first_task.0 + offset);
+        let accept = Period { start_unix_nano: *submitted, end_unix_nano: journaled.start_unix_nano };
+        parent.record(names::ACCEPT_SPAN, accept);
+        parent.record(names::JOURNAL_SPAN, journaled);
+    }
+
     /// A second handle to the connection's socket, so that another thread may shut it down.
     pub fn stream(&self) -> io::Result<UnixStream> {
         self.stream.try_clone()
@@ -635,6 +686,9 @@ impl Driver {
                     let accepted = Accepted::decode(body)?;
                     self.unanswered.pop_front();
                     for offset in 0..u64::from(accepted.count) {
+                        if let Some(journaled) = accepted.journaled {
+                            self.trace_acceptance(&accepted, offset, journaled);
+                        }
                         if let Some(producer) = self.producers.pop_front() {
                             finish_producer(producer, TaskId(accepted.first_task.0 + offset));
                         }
@@ -648,6 +702,12 @@ impl Driver {
                     let mut take = Take::new(body);
                     while !take.is_empty() {
                         let finished = Finished::take(&mut take)?;
+                        if let Some(ended) = finished.ended_unix_nano
+                            && let Some((parent, _)) = self.runtime.remove(&finished.tag)
+                        {
+                            let delivery = Period { start_unix_nano: ended, end_unix_nano: now_unix_nano() };
+                            parent.record(names::DELIVER_SPAN, delivery);
+                        }
                         if !self.forgotten.remove(&finished.tag) {
                             self.finished.insert(finished.tag, finished);
                         }
@@ -689,7 +749,8 @@ impl Driver {
             }
             if !self.forgotten.remove(&tag) {
                 let outcome = Outcome::Failed(failure);
-                self.finished.insert(tag, Finished { tag, task: TaskId(0), attempt: 0, outcome });
+                self.finished
+                    .insert(tag, Finished { tag, task: TaskId(0), attempt: 0, outcome, ended_unix_nano: None });
             }
         }
     }
@@ -707,7 +768,13 @@ fn read(inbox: &mut FrameBuffer, stream: &mut UnixStream) -> Result<(), DriverEr
 }
 
 impl DriverTracing {
-    fn start_producer(&mut self, spec: &TaskSpec<'_>, task_name: &str, welcome: &Welcome) -> Option<ActiveSpan> {
+    fn start_producer(
+        &mut self,
+        spec: &TaskSpec<'_>,
+        task_name: &str,
+        welcome: &Welcome,
+        start_time_unix_nano: u64,
+    ) -> Option<ActiveSpan> {
         let recorder = self.recorder?;
         let span_names = self.names.of(spec);
         let attributes = [
@@ -729,7 +796,7 @@ impl DriverTracing {
             parent: self.carrier.trace_context.as_ref(),
             is_parent_remote: self.is_carrier_remote,
             baggage: &self.carrier.baggage,
-            start_time_unix_nano: 0,
+            start_time_unix_nano,
             attributes: known,
             is_attempt: false,
         }))

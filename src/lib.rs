@@ -71,6 +71,7 @@ mod identity;
 pub mod names;
 pub mod propagation;
 pub mod protocol;
+mod runtime_spans;
 pub mod scheduler;
 pub mod session;
 pub mod spool;

@@ -11,6 +11,27 @@ pub const REMOTE_WORKER_SUFFIX: &str = "tracer.remote_worker";
 /// The INTERNAL span around what one driver submits, from the submission to the outcome.
 pub const JOB_SPAN: &str = "tracer job";
 
+// The runtime's own spans, made for a task that traces the runtime. All are INTERNAL.
+
+/// From the submission until the head has read it; child of the PRODUCER span.
+pub const ACCEPT_SPAN: &str = "tracer.accept";
+/// The head writes the submission to its journal; child of the PRODUCER span.
+pub const JOURNAL_SPAN: &str = "tracer.journal";
+/// The attempt waits in the head's queue; child of the PRODUCER span, which has ended by then.
+pub const QUEUE_SPAN: &str = "tracer.queue";
+/// A worker has the lease and has not begun, because it runs others or hears of it only now; child of the PRODUCER span.
+pub const LEASE_SPAN: &str = "tracer.lease";
+/// The module is looked for and loaded, or found among those that are; child of the CONSUMER span.
+pub const LOAD_SPAN: &str = "tracer.load";
+/// The module decodes the arguments; child of the CONSUMER span.
+pub const DECODE_SPAN: &str = "tracer.decode";
+/// The function or the command runs; child of the CONSUMER span.
+pub const RUN_SPAN: &str = "tracer.run";
+/// The module encodes the result; child of the CONSUMER span.
+pub const ENCODE_SPAN: &str = "tracer.encode";
+/// From the end of the last attempt until the driver has its outcome; child of the PRODUCER span.
+pub const DELIVER_SPAN: &str = "tracer.deliver";
+
 /// String: what was submitted, [`REMOTE_FUNCTION`] or [`REMOTE_COMMAND`].
 pub const REMOTE: &str = "tracer.remote";
 /// A value of [`REMOTE`]: a function of a module.

@@ -64,6 +64,9 @@ pub(super) struct Args {
     /// What submissions take from their environment and commands get in theirs: tracecontext, baggage or none, separated by commas [default: tracecontext,baggage]
     #[arg(long, value_name = "NAMES", env = config::PROPAGATORS_VARIABLE)]
     tracing_propagators: Option<Propagators>,
+    /// Trace the runtime's own work for every task too: its journal, its queue, the loading of modules, the results
+    #[arg(long, env = config::TRACE_RUNTIME_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    trace_runtime: Option<bool>,
     /// Where span files are written [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -101,6 +104,7 @@ pub(super) fn run(args: Args) -> CommandResult {
         hook_timeout: args.hook_timeout,
         sampling_ratio: args.tracing_sampling_ratio,
         propagators: args.tracing_propagators,
+        trace_runtime: args.trace_runtime,
         module_path: split_paths(args.module_path.as_ref()),
         otel: OtelSettings::of_this_process(),
     })
@@ -132,6 +136,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         module_path: settings.module_path.into_iter().map(absolute).collect(),
         tracing_off: settings.tracing_off,
         warnings: settings.warnings,
+        trace_runtime: settings.trace_runtime,
         propagators: settings.propagators,
         hook: named.filter(|_| settings.tracing_enabled).map(|(contract, import_string)| HookChoice {
             import_string,

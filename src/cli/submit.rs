@@ -45,7 +45,8 @@ enum What {
 Example:
   tracer submit task wordcount:count '\"the quick brown fox\"'
   tracer submit task demo:my_function --no-wait
-  tracer submit task wordcount:count --map lines.txt --map-text")]
+  tracer submit task wordcount:count --map lines.txt --map-text
+  tracer submit task demo:my_function --trace-runtime && tracer trace show last")]
     Task {
         /// The function, as `module:function`; the module is a name, or the path of its library
         #[arg(value_name = "MODULE:FUNCTION", default_value = "demo:my_function")]
@@ -92,6 +93,11 @@ struct CommonArgs {
     /// The longest it may run
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
+    /// Trace the runtime's own work for it too: the head's journal and queue, the loading of the module, arguments and results
+    ///
+    /// `tracer trace show last` then says where the time went.
+    #[arg(long)]
+    trace_runtime: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -100,7 +106,13 @@ struct CommonArgs {
 
 impl CommonArgs {
     fn request<'a>(&'a self, spec: TaskSpec<'a>, wants_output: bool) -> SubmitRequest<'a> {
-        SubmitRequest { spec, name: &self.name, run_limit: self.timeout, wants_output }
+        SubmitRequest {
+            spec,
+            name: &self.name,
+            run_limit: self.timeout,
+            trace_runtime: self.trace_runtime,
+            wants_output,
+        }
     }
 }
 

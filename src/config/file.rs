@@ -16,8 +16,17 @@ use crate::propagation::Propagators;
 use crate::suggestion;
 
 const TOP_KEYS: &[&str] = &["block", "num_workers", "temp_dir", "module_path", "tracing"];
-const TRACING_KEYS: &[&str] =
-    &["enabled", "startup_hook", "exporter", "required", "spans_dir", "hook_timeout", "sampling_ratio", "propagators"];
+const TRACING_KEYS: &[&str] = &[
+    "enabled",
+    "startup_hook",
+    "exporter",
+    "required",
+    "spans_dir",
+    "hook_timeout",
+    "sampling_ratio",
+    "propagators",
+    "runtime",
+];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +81,7 @@ impl Reader<'_> {
                 }
                 "exporter" => file.tracing_exporter = Some(self.string("tracing.exporter", value)?.to_string()),
                 "enabled" => file.tracing_enabled = Some(self.boolean("tracing.enabled", value)?),
+                "runtime" => file.trace_runtime = Some(self.boolean("tracing.runtime", value)?),
                 "required" => file.tracing_required = Some(self.boolean("tracing.required", value)?),
                 "spans_dir" => file.spans_dir = Some(self.path("tracing.spans_dir", value)?),
                 "hook_timeout" => {

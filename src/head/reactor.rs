@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use crate::protocol::wire::WireError;
 use crate::protocol::{
-    AttemptResult, CancelReport, Lease, TaskList, TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
+    AttemptResult, CancelReport, Lease, Period, TaskList, TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
 };
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
@@ -23,8 +23,16 @@ pub trait Effects {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
     /// Notes in the journal how a task ended, before anyone is told.
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended);
-    /// Tells a driver how its task ended.
-    fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome);
+    /// Tells a driver how its task ended, and when, if the task traces the runtime.
+    fn finished(
+        &mut self,
+        driver: DriverId,
+        tag: u64,
+        task: TaskId,
+        attempt: u32,
+        outcome: &Outcome,
+        ended_unix_nano: Option<u64>,
+    );
     /// What became of a lease, as the ring of claims has it.
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
     /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
@@ -134,12 +142,18 @@ pub struct Submission<'a> {
     pub job: JobId,
     /// The encoded [`Envelope`]. It is copied.
     pub envelope: &'a [u8],
+    /// Since when it waits, in nanoseconds since the Unix epoch; asked for only if the task traces the runtime.
+    pub queued_unix_nano: u64,
 }
 
 /// Takes a task in and queues it.
 pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -> Result<TaskId, WireError> {
     let task = new_task(state, submission, now.unix_nano)?;
+    let traces_runtime = task.traces_runtime;
     let id = state.tasks.insert(task);
+    if traces_runtime {
+        state.runtime_since.insert(id, submission.queued_unix_nano);
+    }
     state.queue.push_back(id);
     state.counts.waiting += 1;
     Ok(id)
@@ -167,6 +181,7 @@ fn new_task(state: &mut State, submission: &Submission<'_>, submitted_unix_nano:
         attempt: 0,
         must_be_alone: is_command || run_limit_ns > 0 || envelope.wants_output,
         wants_output: envelope.wants_output,
+        traces_runtime: envelope.traces_runtime,
         progress: Progress::Waiting,
     })
 }
@@ -179,7 +194,12 @@ pub fn on_restored_submission(
     submitted_unix_nano: u64,
     envelope: &[u8],
 ) -> Result<(), WireError> {
-    let task = new_task(state, &Submission { driver: None, tag: 0, job, envelope }, submitted_unix_nano)?;
+    let queued_unix_nano = submitted_unix_nano;
+    let submission = Submission { driver: None, tag: 0, job, envelope, queued_unix_nano };
+    let task = new_task(state, &submission, submitted_unix_nano)?;
+    if task.traces_runtime {
+        state.runtime_since.insert(id, queued_unix_nano);
+    }
     state.tasks.restore(id, task);
     Ok(())
 }
@@ -202,6 +222,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
             attempt: 0,
             must_be_alone: false,
             wants_output: false,
+            traces_runtime: false,
             progress: Progress::Waiting,
         },
     );
@@ -302,6 +323,9 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
     state.counts.leased -= 1;
     if let Some(task) = state.tasks.get(grant.task) {
         state.targets.run_time(task.target).observe(result.run_ns);
+        if task.traces_runtime {
+            state.runtime_since.insert(grant.task, result.started_unix_nano.saturating_add(result.run_ns));
+        }
     }
     let ended = Ended {
         outcome: result.outcome,
@@ -535,8 +559,14 @@ fn put_back(state: &mut State, id: TaskId) {
 fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: Ended) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     effects.journal_end(id, task.attempt, &ended);
+    // What an attempt did not report ended when the head learnt of it.
+    let ended_unix_nano = task.traces_runtime.then(|| {
+        let since = state.runtime_since.remove(&id);
+        let is_reported = |since: &u64| ended.started_unix_nano.is_some_and(|started| *since > started);
+        since.filter(is_reported).unwrap_or(ended.ended_unix_nano)
+    });
     if let Some(driver) = task.driver {
-        effects.finished(driver, task.tag, id, task.attempt, &ended.outcome);
+        effects.finished(driver, task.tag, id, task.attempt, &ended.outcome, ended_unix_nano);
     }
     remember_end(state, id, ended);
 }
@@ -549,6 +579,9 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
         Outcome::Returned(_) | Outcome::Completed => state.counts.succeeded += 1,
     }
     task.envelope = Box::default();
+    if task.traces_runtime {
+        state.runtime_since.remove(&id);
+    }
     state.ended_bytes += ended.size();
     task.progress = Progress::Ended(Box::new(ended));
     state.ended.push_back(id);
@@ -619,6 +652,10 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
                 job: task.job,
                 submitted_unix_nano: task.submitted_unix_nano,
                 envelope: &task.envelope,
+                queued: task.traces_runtime.then(|| {
+                    let start_unix_nano = state.runtime_since.get(&id).copied().unwrap_or(now.unix_nano);
+                    Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
+                }),
             },
         );
         granted += 1;

@@ -20,6 +20,10 @@ struct Remember {
     journaled: Vec<TaskId>,
     /// Driver's tag, and the outcome in a word.
     finished: Vec<(u64, String)>,
+    /// Of the leases, in their order: from when to when the task waited.
+    queued: Vec<Option<(u64, u64)>>,
+    /// Of the ends of tasks, in their order: when the attempt ended.
+    ended: Vec<Option<u64>>,
     started: Vec<WorkerId>,
     /// Those of them that do not run yet.
     to_start: Vec<WorkerId>,
@@ -32,13 +36,23 @@ impl Effects for Remember {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.claims.insert((worker, lease.number), ClaimState::Granted);
         self.leases.push((worker.0, lease.number, lease.task.0, lease.attempt));
+        self.queued.push(lease.queued.map(|queued| (queued.start_unix_nano, queued.end_unix_nano)));
     }
 
     fn journal_end(&mut self, task: TaskId, _attempt: u32, _ended: &Ended) {
         self.journaled.push(task);
     }
 
-    fn finished(&mut self, _driver: DriverId, tag: u64, _task: TaskId, _attempt: u32, outcome: &Outcome) {
+    fn finished(
+        &mut self,
+        _driver: DriverId,
+        tag: u64,
+        _task: TaskId,
+        _attempt: u32,
+        outcome: &Outcome,
+        ended_unix_nano: Option<u64>,
+    ) {
+        self.ended.push(ended_unix_nano);
         let word = match outcome {
             Outcome::Returned(_) | Outcome::Completed => "ok".to_owned(),
             Outcome::Failed(failure) => failure.error_type(),
@@ -88,6 +102,8 @@ struct Story {
     effects: Remember,
     now: Now,
     next_tag: u64,
+    /// Whether what is submitted traces the runtime.
+    traces_runtime: bool,
 }
 
 const START_LIMIT_NS: u64 = 30_000_000_000;
@@ -109,6 +125,7 @@ impl Story {
             effects: Remember::default(),
             now: Now { monotonic_ns: 1, unix_nano: 1_000 },
             next_tag: 0,
+            traces_runtime: false,
         };
         story.start_missing();
         story
@@ -137,10 +154,19 @@ impl Story {
     fn submit_with(&mut self, run_limit: Option<Duration>, wants_output: bool) -> TaskId {
         let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
         let (name, trace, baggage, submitter, inputs) = ("", None, "", None, Vec::new());
-        let envelope = Envelope { spec, name, run_limit, wants_output, trace, baggage, submitter, inputs };
+        let traces_runtime = self.traces_runtime;
+        let envelope =
+            Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
-        let submission = Submission { driver: Some(DriverId(1)), tag: self.next_tag, job: JobId(1), envelope: &bytes };
+        let submission = Submission {
+            driver: Some(DriverId(1)),
+            tag: self.next_tag,
+            job: JobId(1),
+            envelope: &bytes,
+            // It took a while to write it to the journal.
+            queued_unix_nano: self.now.unix_nano + 5,
+        };
         self.next_tag += 1;
         let id = on_submission(&mut self.state, &submission, self.now).unwrap();
         self.check();
@@ -659,8 +685,18 @@ fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_l
     let mut envelope = Vec::new();
     let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
     let (name, trace, baggage, submitter, inputs) = ("mine", None, "", None, Vec::new());
-    Envelope { spec, name, run_limit: None, wants_output: true, trace, baggage, submitter, inputs }
-        .encode(&mut envelope);
+    Envelope {
+        spec,
+        name,
+        run_limit: None,
+        wants_output: true,
+        traces_runtime: false,
+        trace,
+        baggage,
+        submitter,
+        inputs,
+    }
+    .encode(&mut envelope);
     for id in [40, 41, 42] {
         on_restored_submission(&mut story.state, TaskId(id), JobId(5), 77, &envelope).unwrap();
     }
@@ -692,7 +728,8 @@ fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_l
 #[test]
 fn a_submission_that_cannot_be_read_is_refused_and_changes_nothing() {
     let mut story = Story::with_workers(1);
-    let submission = Submission { driver: Some(DriverId(1)), tag: 0, job: JobId(1), envelope: &[9, 9, 9] };
+    let submission =
+        Submission { driver: Some(DriverId(1)), tag: 0, job: JobId(1), envelope: &[9, 9, 9], queued_unix_nano: 0 };
     assert!(on_submission(&mut story.state, &submission, story.now).is_err());
     story.check();
     assert!(story.state.tasks.is_empty());
@@ -817,4 +854,41 @@ proptest! {
         tags.sort_unstable();
         prop_assert_eq!(tags, (0..story.next_tag).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn the_times_of_a_task_are_told_only_if_it_traces_the_runtime() {
+    let mut story = Story::with_workers(1);
+    for (traces_runtime, is_reported) in [(false, true), (true, true), (true, false)] {
+        story.traces_runtime = traces_runtime;
+        story.submit(1);
+        let submitted = story.now.unix_nano;
+        story.now.unix_nano += 2;
+        let (worker, lease, ..) = story.schedule()[0];
+        // It was written to the journal in the same turn: it is not leased before that.
+        let queued = story.effects.queued.pop().expect("it is leased");
+        assert_eq!(queued, traces_runtime.then_some((submitted + 5, submitted + 5)));
+        assert_eq!(story.state.runtime_since.len(), usize::from(traces_runtime));
+        story.now.unix_nano += 100;
+        story.claim(worker, lease);
+        let claimed = story.now.unix_nano;
+        if is_reported {
+            story.result(worker, lease, 20);
+        } else {
+            story.now.unix_nano += 1_000;
+            story.exit(worker);
+        }
+        // As the worker says, and when it does not, when the head heard of it.
+        let ended = if is_reported { claimed + 20 } else { story.now.unix_nano };
+        assert_eq!(story.effects.ended.pop(), Some(traces_runtime.then_some(ended)));
+        assert!(story.state.runtime_since.is_empty());
+    }
+    // One that has waited is leased when it is leased.
+    story.start_missing();
+    story.submit(1);
+    let submitted = story.now.unix_nano;
+    story.now.unix_nano += 700;
+    story.ready(WorkerId(2), None);
+    story.schedule();
+    assert_eq!(story.effects.queued.pop(), Some(Some((submitted + 5, submitted + 700))));
 }

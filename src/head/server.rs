@@ -31,7 +31,7 @@ use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Query, Reply, Role,
+    Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query, Reply, Role,
     SpanCounts, StatusReport, StopReport, Stream, Submissions, Welcome, WorkerCounts, WorkerReady, kind, put_reply,
     put_value, take_value,
 };
@@ -54,6 +54,8 @@ pub(crate) struct HeadSettings {
     pub(crate) tracing_off: Option<String>,
     /// What a person should know about the settings.
     pub(crate) warnings: Vec<String>,
+    /// Whether the runtime's own work is traced for every task.
+    pub(crate) trace_runtime: bool,
     /// What submissions take from their environment, and what commands get in theirs.
     pub(crate) propagators: Propagators,
     /// The hook that every process runs, tried out already; none for no tracing.
@@ -602,6 +604,7 @@ impl Server {
                 (Peer::Driver(_), Some(_)) => otel::for_drivers(),
                 _ => Vec::new(),
             },
+            trace_runtime: settings.trace_runtime,
         };
         put_value(&mut frames, kind::WELCOME, &welcome);
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })
@@ -640,6 +643,8 @@ impl Server {
             let length = envelope.len();
             return Err(format!("a task of {length} bytes arrived, but at most {PAYLOAD_LIMIT} are taken"));
         }
+        let traces_runtime = envelopes.iter().any(|envelope| Envelope::traces_runtime_of(envelope));
+        let journal_start = traces_runtime.then(now_unix_nano);
         // In the journal before they are acknowledged, and before they can be leased.
         let first_task = self.state.tasks.next_id();
         let submitted = (first_task.0..).zip(&envelopes).zip(&jobs).map(|((task, envelope), &job)| Submitted {
@@ -653,13 +658,16 @@ impl Server {
             put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
             return Ok(());
         }
+        let journaled = journal_start
+            .map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) });
+        let queued_unix_nano = journaled.map_or(now.unix_nano, |journaled| journaled.end_unix_nano);
         for ((tag, envelope), job) in (first_tag..).zip(&envelopes).zip(jobs) {
-            let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope };
+            let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope, queued_unix_nano };
             reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
         }
         if !envelopes.is_empty() {
             let count = u32::try_from(envelopes.len()).map_err(|error| error.to_string())?;
-            Accepted { first_tag, first_task, count }.encode(outbox);
+            Accepted { first_tag, first_task, count, journaled }.encode(outbox);
         }
         Ok(())
     }

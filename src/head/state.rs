@@ -57,6 +57,9 @@ pub struct State {
     pub brief_lives: u32,
     /// While the system has no room for a further worker: why, and when it is asked again.
     pub start_again: Option<StartAgain>,
+    /// For tasks that trace the runtime: since when they wait in the queue, or when their attempt ended, in nanoseconds since the
+    /// Unix epoch.
+    pub runtime_since: HashMap<TaskId, u64>,
     /// Why no worker is started any more.
     pub no_worker: Option<String>,
     /// Set when the head is to stop: nothing is accepted or leased any more.
@@ -100,6 +103,8 @@ pub struct Task {
     pub must_be_alone: bool,
     /// Whether its driver is sent what it writes.
     pub wants_output: bool,
+    /// Whether the runtime's own work for it is traced: its times are then in [`State::runtime_since`].
+    pub traces_runtime: bool,
     /// Where it is.
     pub progress: Progress,
 }
@@ -308,6 +313,7 @@ impl State {
             failed_starts: 0,
             start_again: None,
             brief_lives: 0,
+            runtime_since: HashMap::new(),
             no_worker: None,
             is_stopping: false,
         }
@@ -412,6 +418,7 @@ impl Task {
             trace_id: [0; 16],
             submitted_unix_nano: 0,
             run_limit_ns: 0,
+            traces_runtime: false,
             attempt: 0,
             must_be_alone: false,
             wants_output: false,

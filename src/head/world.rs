@@ -468,9 +468,17 @@ impl Effects for World {
         self.journal.ended(task, attempt, ended);
     }
 
-    fn finished(&mut self, driver: DriverId, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {
+    fn finished(
+        &mut self,
+        driver: DriverId,
+        tag: u64,
+        task: TaskId,
+        attempt: u32,
+        outcome: &Outcome,
+        ended_unix_nano: Option<u64>,
+    ) {
         let body = self.finished.entry(driver.0).or_default().body();
-        Finished::put_parts(body, tag, task, attempt, outcome);
+        Finished::put_parts(body, tag, task, attempt, outcome, ended_unix_nano);
     }
 
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {

@@ -479,6 +479,12 @@ impl ActiveSpan {
     pub fn end(self) {
         drop(self);
     }
+
+    /// Ends it at a time that has passed, in nanoseconds since the Unix epoch.
+    pub fn end_at(self, end_time_unix_nano: u64) {
+        // SAFETY: the handle is null or a RecordedSpan.
+        unsafe { span_end(self.handle, end_time_unix_nano) };
+    }
 }
 
 impl Drop for ActiveSpan {

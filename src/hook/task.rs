@@ -7,6 +7,7 @@ use tracer_abi as abi;
 use super::module::{Record, text};
 use super::{ActiveSpan, Module, ModuleError, Recorder};
 use crate::propagation::TraceContext;
+use crate::runtime_spans::{Phases, name_of_phase};
 use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
 
 /// A task that can be called.
@@ -33,6 +34,14 @@ pub struct TaskContext<'a> {
     pub trace_context: Option<&'a TraceContext>,
     /// The W3C baggage of the submission; empty for none.
     pub baggage: &'a str,
+    /// Told of the parts of the call; none when nobody asks.
+    pub(crate) phases: Option<&'a Phases>,
+}
+
+/// What the callbacks of a call get back.
+struct CallData<'a> {
+    outcome: Option<Outcome>,
+    phases: Option<&'a Phases>,
 }
 
 impl LoadedTask {
@@ -62,7 +71,7 @@ impl LoadedTask {
             is_remote: u8::from(context.span.is_none()),
             trace_state: abi::Str::new(&trace_context.trace_state),
         });
-        let mut outcome: Option<Outcome> = None;
+        let mut data = CallData { outcome: None, phases: context.phases };
         let call = abi::TaskCall {
             size: size_of::<abi::TaskCall>(),
             arguments: abi::Bytes::new(arguments),
@@ -73,14 +82,15 @@ impl LoadedTask {
             attempt: context.attempt,
             job_id: context.job.0,
             worker_id: context.worker.0,
-            data: std::ptr::from_mut(&mut outcome).cast(),
+            data: std::ptr::from_mut(&mut data).cast(),
             host_result: Some(host_result),
             host_error: Some(host_error),
             node_id: abi::Str::new(context.node_id),
+            host_phase: context.phases.is_some().then_some(host_phase as _),
         };
         // SAFETY: the module passed the staircase and is ready; everything is lent for the call.
         let status = unsafe { on_run(self.task.original(), &call) };
-        match outcome {
+        match data.outcome {
             Some(outcome) => outcome,
             None if status == abi::STATUS_PANICKED => Outcome::Failed(Failure::Panic {
                 message: "the module could not say more".into(),
@@ -95,14 +105,14 @@ impl LoadedTask {
 }
 
 unsafe extern "C" fn host_result(data: *mut c_void, value: abi::Bytes) {
-    // SAFETY: `data` is the outcome of the call that is going on; the value is borrowed for this one.
-    let (outcome, value) = unsafe { (&mut *data.cast::<Option<Outcome>>(), value.as_bytes()) };
-    outcome.get_or_insert_with(|| Outcome::Returned(value.to_vec()));
+    // SAFETY: `data` is that of the call that is going on; the value is borrowed for this one.
+    let (data, value) = unsafe { (&mut *data.cast::<CallData<'_>>(), value.as_bytes()) };
+    data.outcome.get_or_insert_with(|| Outcome::Returned(value.to_vec()));
 }
 
 unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError) {
     // SAFETY: as in `host_result`.
-    let (outcome, error) = unsafe { (&mut *data.cast::<Option<Outcome>>(), super::module::read_sized(error)) };
+    let (data, error) = unsafe { (&mut *data.cast::<CallData<'_>>(), super::module::read_sized(error)) };
     let message = text(error.message);
     let stacktrace = text(error.stacktrace);
     let failure = match error.kind {
@@ -111,5 +121,13 @@ unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError)
         abi::TASK_ERROR_RESULT => Failure::Result { message },
         _ => Failure::Error { type_name: text(error.type_name), message, stacktrace },
     };
-    outcome.get_or_insert(Outcome::Failed(failure));
+    data.outcome.get_or_insert(Outcome::Failed(failure));
+}
+
+unsafe extern "C" fn host_phase(data: *mut c_void, phase: u32) {
+    // SAFETY: as in `host_result`; the host waits for the call, and the module calls from one thread at a time.
+    let data = unsafe { &*data.cast::<CallData<'_>>() };
+    if let Some(phases) = data.phases {
+        phases.begin(name_of_phase(phase));
+    }
 }

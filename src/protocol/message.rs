@@ -10,7 +10,7 @@ use super::wire::{Put, Take, WireError};
 use crate::config::SamplingRatio;
 use crate::hook::HookContract;
 use crate::propagation::Propagators;
-use crate::task::{JobId, Outcome, TaskId, WorkerId};
+use crate::task::{Envelope, JobId, Outcome, TaskId, WorkerId};
 
 /// Frame kinds. From clients they are below 32, from the head above.
 pub mod kind {
@@ -139,6 +139,8 @@ pub struct Welcome {
     /// The `OTEL_*` variables that the session was started with and that a driver's hook should have too, unless its own environment
     /// says something else.
     pub environment: Vec<(String, String)>,
+    /// Whether the runtime's own work is traced for every task.
+    pub trace_runtime: bool,
 }
 
 /// The hook that every process of the session runs.
@@ -536,6 +538,28 @@ pub struct Accepted {
     pub first_task: TaskId,
     /// How many there are.
     pub count: u32,
+    /// When they were written to the journal; only if one of them traces the runtime.
+    pub journaled: Option<Period>,
+}
+
+/// A piece of time, in nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// When it began.
+    pub start_unix_nano: u64,
+    /// When it ended.
+    pub end_unix_nano: u64,
+}
+
+impl Period {
+    fn put(self, out: &mut Vec<u8>) {
+        out.put_u64(self.start_unix_nano);
+        out.put_u64(self.end_unix_nano);
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Period, WireError> {
+        Ok(Period { start_unix_nano: take.u64()?, end_unix_nano: take.u64()? })
+    }
 }
 
 impl Accepted {
@@ -553,13 +577,18 @@ impl Accepted {
             out.put_u64(self.first_tag);
             out.put_u64(self.first_task.0);
             out.put_u32(self.count);
+            if let Some(journaled) = self.journaled {
+                journaled.put(out);
+            }
         });
     }
 
     /// Takes a body apart.
     pub fn decode(body: &[u8]) -> Result<Accepted, WireError> {
         let mut take = Take::new(body);
-        let accepted = Accepted { first_tag: take.u64()?, first_task: TaskId(take.u64()?), count: take.u32()? };
+        let (first_tag, first_task, count) = (take.u64()?, TaskId(take.u64()?), take.u32()?);
+        let journaled = if take.is_empty() { None } else { Some(Period::take(&mut take)?) };
+        let accepted = Accepted { first_tag, first_task, count, journaled };
         take.finish()?;
         Ok(accepted)
     }
@@ -627,30 +656,43 @@ pub struct Finished {
     pub attempt: u32,
     /// How it ended. Final: there is one for each task.
     pub outcome: Outcome,
+    /// When the last attempt ended, in nanoseconds since the Unix epoch; only for a task that traces the runtime.
+    pub ended_unix_nano: Option<u64>,
 }
+
+/// Set in the number of the attempt when the time of the end follows the outcome.
+const HAS_END_TIME: u32 = 1 << 31;
 
 impl Finished {
     /// Appends to the body of a frame of kind [`kind::FINISHED`], which may hold many.
     pub fn put(&self, out: &mut Vec<u8>) {
-        Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome);
+        Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome, self.ended_unix_nano);
     }
 
     /// As [`put`](Self::put), borrowing the outcome.
-    pub fn put_parts(out: &mut Vec<u8>, tag: u64, task: TaskId, attempt: u32, outcome: &Outcome) {
+    pub fn put_parts(
+        out: &mut Vec<u8>,
+        tag: u64,
+        task: TaskId,
+        attempt: u32,
+        outcome: &Outcome,
+        ended_unix_nano: Option<u64>,
+    ) {
         out.put_u64(tag);
         out.put_u64(task.0);
-        out.put_u32(attempt);
+        out.put_u32(attempt & !HAS_END_TIME | if ended_unix_nano.is_some() { HAS_END_TIME } else { 0 });
         outcome.encode(out);
+        if let Some(ended) = ended_unix_nano {
+            out.put_u64(ended);
+        }
     }
 
     /// Takes the next of a body.
     pub fn take(take: &mut Take<'_>) -> Result<Finished, WireError> {
-        Ok(Finished {
-            tag: take.u64()?,
-            task: TaskId(take.u64()?),
-            attempt: take.u32()?,
-            outcome: Outcome::take(take)?,
-        })
+        let (tag, task, attempt) = (take.u64()?, TaskId(take.u64()?), take.u32()?);
+        let outcome = Outcome::take(take)?;
+        let ended_unix_nano = (attempt & HAS_END_TIME != 0).then(|| take.u64()).transpose()?;
+        Ok(Finished { tag, task, attempt: attempt & !HAS_END_TIME, outcome, ended_unix_nano })
     }
 }
 
@@ -669,6 +711,8 @@ pub struct Lease<'a> {
     pub submitted_unix_nano: u64,
     /// The task's [`Envelope`](crate::task::Envelope), as the driver encoded it.
     pub envelope: &'a [u8],
+    /// From when the task waited in the queue until when it was leased; only for a task that traces the runtime.
+    pub queued: Option<Period>,
 }
 
 impl<'a> Lease<'a> {
@@ -680,18 +724,28 @@ impl<'a> Lease<'a> {
         out.put_u64(self.job.0);
         out.put_u64(self.submitted_unix_nano);
         out.put_bytes(self.envelope);
+        // The envelope says whether it is there.
+        if Envelope::traces_runtime_of(self.envelope) {
+            let nothing = Period { start_unix_nano: 0, end_unix_nano: 0 };
+            self.queued.unwrap_or(nothing).put(out);
+        }
     }
 
     /// Takes the next of a body, borrowing the envelope from it.
     pub fn take(take: &mut Take<'a>) -> Result<Lease<'a>, WireError> {
-        Ok(Lease {
+        let mut lease = Lease {
             number: take.u64()?,
             task: TaskId(take.u64()?),
             attempt: take.u32()?,
             job: JobId(take.u64()?),
             submitted_unix_nano: take.u64()?,
             envelope: take.bytes()?,
-        })
+            queued: None,
+        };
+        if Envelope::traces_runtime_of(lease.envelope) {
+            lease.queued = Some(Period::take(take)?).filter(|queued| queued.start_unix_nano != 0);
+        }
+        Ok(lease)
     }
 }
 
@@ -762,15 +816,27 @@ mod tests {
     proptest! {
         #[test]
         fn leases_results_and_outputs_survive_the_wire(
-            number: u64, task: u64, attempt: u32, job: u64, time: u64, envelope: Vec<u8>, value: Vec<u8>,
+            number: u64, task: u64, attempt in 0..u32::MAX / 2, job: u64, time in 1_u64.., envelope: Vec<u8>, value: Vec<u8>,
+            end: Option<u64>,
         ) {
+            let traces_runtime = Envelope::traces_runtime_of(&envelope);
+            let queued = traces_runtime.then_some(Period { start_unix_nano: time, end_unix_nano: job });
             let lease = Lease {
-                number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope,
+                number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope, queued,
             };
             let result = AttemptResult {
                 lease: number, started_unix_nano: time, run_ns: task, outcome: Outcome::Returned(value.clone()),
             };
-            let finished = Finished { tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value) };
+            let finished = Finished {
+                tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value), ended_unix_nano: end,
+            };
+            for journaled in [None, queued] {
+                let accepted = Accepted { first_tag: number, first_task: TaskId(task), count: attempt, journaled };
+                let mut bytes = Vec::new();
+                accepted.encode(&mut bytes);
+                let (_, body) = one_frame(&bytes);
+                prop_assert_eq!(Accepted::decode(&body).unwrap(), accepted);
+            }
             let mut bytes = Vec::new();
             lease.put(&mut bytes);
             result.put(&mut bytes);

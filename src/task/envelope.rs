@@ -16,6 +16,8 @@ pub struct Envelope<'a> {
     pub run_limit: Option<Duration>,
     /// Whether the driver wants to see the task's output while it runs.
     pub wants_output: bool,
+    /// Whether the runtime's own work for the task is traced too.
+    pub traces_runtime: bool,
     /// The span that the attempts are children of.
     pub trace: Option<TraceLink<'a>>,
     /// The W3C baggage that comes with it; empty for none.
@@ -88,6 +90,8 @@ const WANTS_OUTPUT: u8 = 1;
 const HAS_TRACE: u8 = 2;
 const HAS_SUBMITTER: u8 = 4;
 const HAS_INPUTS: u8 = 8;
+/// The highest bit of the first byte, where it is found without decoding the rest.
+const TRACES_RUNTIME: u8 = 128;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
@@ -104,6 +108,9 @@ impl<'a> Envelope<'a> {
         }
         if !self.inputs.is_empty() {
             flags |= HAS_INPUTS;
+        }
+        if self.traces_runtime {
+            flags |= TRACES_RUNTIME;
         }
         out.put_u8(flags);
         out.put_u64(self.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
@@ -151,7 +158,7 @@ impl<'a> Envelope<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
         let mut take = Take::new(bytes);
         let flags = take.u8()?;
-        if flags & !(WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS) != 0 {
+        if flags & !(WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS | TRACES_RUNTIME) != 0 {
             return Err(WireError::UnknownValue("flags"));
         }
         let run_limit = Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos);
@@ -181,8 +188,13 @@ impl<'a> Envelope<'a> {
             _ => return Err(WireError::UnknownValue("task kind")),
         };
         take.finish()?;
-        let wants_output = flags & WANTS_OUTPUT != 0;
-        Ok(Envelope { spec, name, run_limit, wants_output, trace, baggage, submitter, inputs })
+        let (wants_output, traces_runtime) = (flags & WANTS_OUTPUT != 0, flags & TRACES_RUNTIME != 0);
+        Ok(Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs })
+    }
+
+    /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
+    pub(crate) fn traces_runtime_of(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|flags| flags & TRACES_RUNTIME != 0)
     }
 }
 
@@ -244,6 +256,7 @@ mod tests {
             name: "",
             run_limit: None,
             wants_output: false,
+            traces_runtime: false,
             trace: None,
             baggage: "",
             submitter: None,
@@ -255,6 +268,7 @@ mod tests {
         #[test]
         fn an_envelope_survives_the_wire(
             module: String, function: String, arguments: Vec<u8>, name: String, limit: Option<u64>, wants_output: bool,
+            traces_runtime: bool,
             trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String, submitter: Option<u64>,
             inputs: Vec<(u32, u64)>,
         ) {
@@ -263,6 +277,7 @@ mod tests {
                 name: &name,
                 run_limit: limit.filter(|&limit| limit > 0).map(Duration::from_nanos),
                 wants_output,
+                traces_runtime,
                 trace: trace.as_ref().map(|(trace_id, span_id, trace_flags, trace_state)| TraceLink {
                     trace_id: *trace_id, span_id: *span_id, trace_flags: *trace_flags, trace_state,
                 }),
@@ -272,6 +287,7 @@ mod tests {
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);
+            prop_assert_eq!(Envelope::traces_runtime_of(&bytes), traces_runtime);
             prop_assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
             for length in 0..bytes.len() {
                 prop_assert!(Envelope::decode(&bytes[..length]).is_err(), "cut at {}", length);

@@ -17,7 +17,8 @@ use crate::hook::{
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
-use crate::protocol::{AttemptResult, Lease};
+use crate::protocol::{AttemptResult, Lease, Period};
+use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::Spool;
 use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskSpec, WorkerId};
 
@@ -111,9 +112,19 @@ impl Attempts {
             }
             span
         });
+        let phases = span
+            .as_ref()
+            .filter(|span| envelope.traces_runtime && span.is_recording())
+            .and_then(|span| self.trace_runtime(lease, span, parent.as_ref(), started_unix_nano));
+        let begin = |name| {
+            if let Some(phases) = &phases {
+                phases.begin(name);
+            }
+        };
         let (outcome, usage, exit_code) = match &envelope.spec {
             TaskSpec::Function(function) => {
-                let outcome = self.run_function(lease, envelope, function, span.as_ref(), parent.as_ref());
+                let outcome =
+                    self.run_function(lease, envelope, function, span.as_ref(), parent.as_ref(), phases.as_ref());
                 (outcome, None, None)
             }
             TaskSpec::Command(spec) => {
@@ -121,10 +132,12 @@ impl Attempts {
                     trace_context: span.as_ref().map(|span| span.context().clone()).or(parent),
                     baggage: envelope.baggage.into(),
                 });
+                begin(Some(names::RUN_SPAN));
                 let run = command::run(spec, &carrier, envelope.run_limit, self.spool);
                 (run.outcome, Some(run.usage), run.exit_code)
             }
         };
+        begin(None);
         fault::point("function_returned");
         if let Some(span) = span {
             self.finish_span(&span, &outcome, usage, exit_code);
@@ -138,6 +151,31 @@ impl Attempts {
         outcome
     }
 
+    /// Makes the spans of what came before the attempt, and begins those of its parts.
+    fn trace_runtime(
+        &self,
+        lease: &Lease<'_>,
+        span: &ActiveSpan,
+        parent: Option<&TraceContext>,
+        started_unix_nano: u64,
+    ) -> Option<Phases> {
+        let of_attempt = RuntimeParent {
+            recorder: self.recorder?,
+            context: span.context().clone(),
+            is_remote: false,
+            task: lease.task,
+            attempt: lease.attempt,
+        };
+        // Without a submission that is traced there is nothing that they could be children of.
+        if let (Some(parent), Some(queued)) = (parent, lease.queued) {
+            let before = RuntimeParent { context: parent.clone(), is_remote: true, ..of_attempt.clone() };
+            before.record(names::QUEUE_SPAN, queued);
+            let leased = Period { start_unix_nano: queued.end_unix_nano, end_unix_nano: started_unix_nano };
+            before.record(names::LEASE_SPAN, leased);
+        }
+        Some(Phases::new(of_attempt))
+    }
+
     fn run_function(
         &mut self,
         lease: &Lease<'_>,
@@ -145,8 +183,19 @@ impl Attempts {
         function: &FunctionSpec<'_>,
         span: Option<&ActiveSpan>,
         parent: Option<&TraceContext>,
+        phases: Option<&Phases>,
     ) -> Outcome {
-        let loaded = match self.load(function) {
+        if let Some(phases) = phases {
+            phases.begin(Some(names::LOAD_SPAN));
+        }
+        let loaded = self.load(function);
+        if let Some(phases) = phases {
+            if let Err(message) = &loaded {
+                phases.fail(message);
+            }
+            phases.begin(None);
+        }
+        let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(message) => return Outcome::Failed(Failure::Module { message }),
         };
@@ -179,6 +228,7 @@ impl Attempts {
                 span,
                 trace_context: parent,
                 baggage: envelope.baggage,
+                phases,
             },
         );
         self.nested.end();

@@ -174,7 +174,8 @@ impl TaskHost for &'static Nested {
             arguments: submission.arguments,
         });
         let (name, run_limit) = (submission.name, submission.run_limit);
-        let submitted = driver.submit(&SubmitRequest { spec, name, run_limit, wants_output: false });
+        let submitted =
+            driver.submit(&SubmitRequest { spec, name, run_limit, wants_output: false, trace_runtime: false });
         submitted.map(|TaskHandle { tag }| tag).map_err(|error| error.to_string())
     }
 

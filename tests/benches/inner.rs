@@ -233,6 +233,7 @@ fn envelope() -> Envelope<'static> {
         name: "",
         run_limit: None,
         wants_output: false,
+        traces_runtime: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),
         baggage: "",
         submitter: None,
@@ -269,6 +270,7 @@ fn wire(criterion: &mut Criterion) {
         job: JobId(1),
         submitted_unix_nano: EPOCH,
         envelope: &bytes,
+        queued: None,
     };
     let mut group = criterion.benchmark_group("frame");
     group.throughput(Throughput::Elements(LEASES));
@@ -327,7 +329,15 @@ impl Effects for Remembered {
 
     fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
 
-    fn finished(&mut self, _driver: DriverId, _tag: u64, _task: TaskId, _attempt: u32, _outcome: &Outcome) {
+    fn finished(
+        &mut self,
+        _driver: DriverId,
+        _tag: u64,
+        _task: TaskId,
+        _attempt: u32,
+        _outcome: &Outcome,
+        _ended_unix_nano: Option<u64>,
+    ) {
         self.finished += 1;
     }
 
@@ -368,8 +378,13 @@ fn head(criterion: &mut Criterion) {
                 reactor::on_worker_ready(&mut state, &mut effects, worker, ready, now);
             }
             let submit = |state: &mut State, tag| {
-                let submission =
-                    Submission { driver: Some(DriverId(1)), tag, job: JobId(1), envelope: black_box(&envelope) };
+                let submission = Submission {
+                    driver: Some(DriverId(1)),
+                    tag,
+                    job: JobId(1),
+                    envelope: black_box(&envelope),
+                    queued_unix_nano: EPOCH,
+                };
                 reactor::on_submission(state, &submission, now).expect("the envelope is whole");
             };
             (0..queued).for_each(|tag| submit(&mut state, tag));

@@ -17,6 +17,7 @@ mod nesting;
 mod otel_env;
 mod output;
 mod reports;
+mod runtime_spans;
 mod sampling;
 mod security;
 mod seen_means_recorded;

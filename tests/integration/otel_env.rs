@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Run, Span, Spans};
+use crate::support::{Cluster, HOOK, Receiver, Run, Span, Spans};
 
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -278,6 +278,35 @@ fn without_a_hook_the_exporter_of_the_environment_is_used() {
     let written = lines.collect::<String>();
     for name in ["\"tracer job\"", "\"traced_tasks.nested tracer.remote_worker\"", "\"inner\""] {
         assert!(written.contains(name), "{name}: {written}");
+    }
+}
+
+#[test]
+fn the_exporter_for_a_collector_has_the_sessions_variables_in_every_process() {
+    let Some(receiver) = Receiver::start(&["200"]) else { return };
+    let variables = [
+        ("OTEL_TRACES_EXPORTER", "otlp"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*receiver.endpoint()),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=ours"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+    ];
+    let (cluster, run) = start_with(None, &variables);
+    run.success().stderr_contains("\n           because OTEL_TRACES_EXPORTER is otlp\n");
+    cluster.submit("traced_tasks:nested", &[]).success();
+    cluster.stop().success();
+    let mut names: Vec<_> =
+        receiver.wait_for_spans(5).iter().map(|span| span["name"].as_str().expect("a text").to_owned()).collect();
+    names.sort_unstable();
+    let expected = [
+        "inner",
+        "outer",
+        "traced_tasks.nested tracer.remote",
+        "traced_tasks.nested tracer.remote_worker",
+        "tracer job",
+    ];
+    assert_eq!(names, expected);
+    for request in receiver.requests() {
+        assert_eq!(request["headers"]["x-team"], "ours");
     }
 }
 

@@ -102,6 +102,18 @@
 // It failed.
 #define TRACER_SPAN_STATUS_ERROR 2
 
+// The module decodes the arguments.
+#define TRACER_TASK_PHASE_DECODE 1
+
+// The function runs.
+#define TRACER_TASK_PHASE_RUN 2
+
+// The module encodes the result or the error.
+#define TRACER_TASK_PHASE_ENCODE 3
+
+// Something else, which nobody needs to know about.
+#define TRACER_TASK_PHASE_END 4
+
 // The function returned an error.
 #define TRACER_TASK_ERROR_RETURNED 1
 
@@ -434,6 +446,9 @@ typedef struct TracerTaskCall {
     void (*host_error)(void *data, const struct TracerTaskError *error);
     // The machine, as spans name it; empty when the host does not say.
     struct TracerStr node_id;
+    // Takes note that the module begins one of the `TASK_PHASE_` parts of the call, which ends the one before. Null when the
+    // host does not ask. Called from one thread at a time, while the call lasts.
+    void (*host_phase)(void *data, uint32_t phase);
 } TracerTaskCall;
 
 // A task: a function that can be submitted.

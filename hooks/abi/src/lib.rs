@@ -643,7 +643,19 @@ pub struct TaskCall {
     pub host_error: Option<unsafe extern "C" fn(data: *mut c_void, error: *const TaskError)>,
     /// The machine, as spans name it; empty when the host does not say.
     pub node_id: Str,
+    /// Takes note that the module begins one of the `TASK_PHASE_` parts of the call, which ends the one before. Null when the
+    /// host does not ask. Called from one thread at a time, while the call lasts.
+    pub host_phase: Option<unsafe extern "C" fn(data: *mut c_void, phase: u32)>,
 }
+
+/// The module decodes the arguments.
+pub const TASK_PHASE_DECODE: u32 = 1;
+/// The function runs.
+pub const TASK_PHASE_RUN: u32 = 2;
+/// The module encodes the result or the error.
+pub const TASK_PHASE_ENCODE: u32 = 3;
+/// Something else, which nobody needs to know about.
+pub const TASK_PHASE_END: u32 = 4;
 
 /// Why a task failed.
 #[repr(C)]
@@ -809,6 +821,6 @@ const _: () = {
     assert!(size_of::<Link>() == 80);
     assert!(size_of::<Task>() == 120);
     assert!(size_of::<Parameter>() == 48);
-    assert!(size_of::<TaskCall>() == 128);
+    assert!(size_of::<TaskCall>() == 136);
     assert!(size_of::<TaskError>() == 80);
 };

@@ -111,7 +111,9 @@ fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
                 ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaNothing as _, ViaResult as _, ViaValue as _,
             };
             #(#decoded)*
+            arguments.begin_run();
             let returned = #called;
+            arguments.begin_encode();
             #outcome
         }
     }

@@ -14,9 +14,11 @@ use std::{io, ptr};
 
 use tracer_abi::{
     ABI_MAJOR, ABI_MINOR, Bytes, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED, STATUS_OK,
-    STATUS_PANICKED, Str, TASK_ERROR_PANICKED, Task, TaskCall, TaskError, TextBuffer, Tracing,
+    STATUS_PANICKED, Str, TASK_ERROR_PANICKED, TASK_PHASE_DECODE, TASK_PHASE_END, Task, TaskCall, TaskError,
+    TextBuffer, Tracing,
 };
 
+use crate::task::Phases;
 pub use crate::task::{
     Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, ViaBoxedError, ViaDisplay, ViaError, ViaNothing,
     ViaResult, ViaValue, encode,
@@ -403,12 +405,15 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     let _entered = runtime::enter(Some(unsafe { runtime::RuntimeContext::of_call(call) }));
     // SAFETY: as above.
     let attached = unsafe { proxy::attach(call) };
+    let phases = Phases::of_call(call);
+    phases.begin(TASK_PHASE_DECODE);
     let outcome = panics::catch(|| {
         // SAFETY: as above.
         let bytes = unsafe { call.arguments.as_bytes() };
-        let mut arguments = Arguments::parse(item, bytes)?;
+        let mut arguments = Arguments::parse(item, bytes, phases)?;
         (item.run)(&mut arguments)
     });
+    phases.begin(TASK_PHASE_END);
     drop(attached);
     static HAS_RUN: AtomicBool = AtomicBool::new(false);
     if !HAS_RUN.swap(true, Ordering::Relaxed) {

@@ -6,11 +6,14 @@
 use std::any::type_name;
 use std::borrow::Cow;
 use std::error::Error;
+use std::ffi::c_void;
 use std::fmt::{Display, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tracer_abi::{TASK_ERROR_ARGUMENTS, TASK_ERROR_RESULT, TASK_ERROR_RETURNED};
+use tracer_abi::{
+    TASK_ERROR_ARGUMENTS, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TASK_PHASE_ENCODE, TASK_PHASE_RUN, TaskCall,
+};
 
 use crate::export::{ParameterItem, TaskItem};
 use crate::messagepack::{self, Reader, counted, describe};
@@ -54,11 +57,33 @@ impl Failure {
 pub struct Arguments<'a> {
     item: &'static TaskItem,
     values: Vec<&'a [u8]>,
+    phases: Phases,
+}
+
+/// Tells the host which part of a call begins, if it asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Phases {
+    data: *mut c_void,
+    host_phase: Option<unsafe extern "C" fn(*mut c_void, u32)>,
+}
+
+impl Phases {
+    /// What the host asks in a call. It is used while that lasts, from one thread at a time.
+    pub(crate) fn of_call(call: &TaskCall) -> Phases {
+        Phases { data: call.data, host_phase: call.host_phase }
+    }
+
+    pub(crate) fn begin(self, phase: u32) {
+        if let Some(host_phase) = self.host_phase {
+            // SAFETY: the host's function with its own data, while the call lasts.
+            unsafe { host_phase(self.data, phase) };
+        }
+    }
 }
 
 impl<'a> Arguments<'a> {
     /// Splits `bytes`, a MessagePack array, into arguments for `item`. No bytes at all are no arguments.
-    pub(crate) fn parse(item: &'static TaskItem, bytes: &'a [u8]) -> Result<Arguments<'a>, Failure> {
+    pub(crate) fn parse(item: &'static TaskItem, bytes: &'a [u8], phases: Phases) -> Result<Arguments<'a>, Failure> {
         let values = Reader::new(bytes)
             .elements()
             .map_err(|error| Failure::arguments(format!("the arguments of `{}` cannot be read: {error}", item.name)))?;
@@ -66,7 +91,17 @@ impl<'a> Arguments<'a> {
         if values.len() > most {
             return Err(Failure::arguments(format!("`{}` {}, but got {}", item.name, takes(item), values.len())));
         }
-        Ok(Arguments { item, values })
+        Ok(Arguments { item, values, phases })
+    }
+
+    /// All arguments are decoded; the function runs from now on.
+    pub fn begin_run(&self) {
+        self.phases.begin(TASK_PHASE_RUN);
+    }
+
+    /// The function has returned; what it returned is encoded from now on.
+    pub fn begin_encode(&self) {
+        self.phases.begin(TASK_PHASE_ENCODE);
     }
 
     /// Decodes argument `index`, counted from 0.

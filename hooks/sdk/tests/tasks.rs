@@ -437,3 +437,12 @@ mod asynchronous {
         assert_eq!(call("waits_for_another", json!([])).result, Ok(json!([3, 11])));
     }
 }
+
+#[test]
+fn the_host_is_told_of_the_parts_of_a_call() {
+    let whole = [TASK_PHASE_DECODE, TASK_PHASE_RUN, TASK_PHASE_ENCODE, TASK_PHASE_END];
+    assert_eq!(Call::new(json!(["a b"])).run("count").phases, whole);
+    // The function is not called.
+    assert_eq!(Call::new(json!([1])).run("count").phases, [TASK_PHASE_DECODE, TASK_PHASE_END]);
+    assert_eq!(Call::new(json!([])).run("count").phases, [TASK_PHASE_DECODE, TASK_PHASE_END]);
+}

@@ -100,7 +100,13 @@ fn commands(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
     let mut tasks = Vec::with_capacity(count);
     for _ in 0..count {
         let spec = command_spec(floor::TRUE.as_bytes(), Vec::new(), Vec::new(), b"/");
-        tasks.push(driver.submit(&SubmitRequest { spec, name: "", run_limit: None, wants_output: false })?);
+        tasks.push(driver.submit(&SubmitRequest {
+            spec,
+            name: "",
+            run_limit: None,
+            wants_output: false,
+            trace_runtime: false,
+        })?);
     }
     for task in tasks {
         driver.get::<()>(task)?;

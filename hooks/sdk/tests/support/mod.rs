@@ -339,6 +339,8 @@ pub(crate) struct Called {
     pub(crate) task_handle: Arc<Shared>,
     /// The spans that the task started on its thread.
     pub(crate) spans: Vec<Span>,
+    /// The parts of the call, in order.
+    pub(crate) phases: Vec<u32>,
 }
 
 impl Called {
@@ -403,16 +405,27 @@ impl Call {
             host_result: Some(host_result),
             host_error: Some(host_error),
             node_id: Str::new("node"),
+            host_phase: Some(host_phase),
         };
         let task = task(module, name);
         take_spans();
+        PHASES.take();
         let status = unsafe { task.on_run.expect("it has one")(task, &call) };
         let task_span = shared.0.lock().expect("nobody panics with it").clone();
         assert_eq!(calls.len(), 1, "exactly one callback is called");
         let result = calls.pop().expect("there is one");
         assert_eq!(status, if result.is_ok() { STATUS_OK } else { STATUS_FAILED });
-        Called { status, result, task_span, task_handle: shared, spans: take_spans() }
+        Called { status, result, task_span, task_handle: shared, spans: take_spans(), phases: PHASES.take() }
     }
+}
+
+thread_local! {
+    /// The parts of the call that is going on, as the module told of them.
+    static PHASES: std::cell::RefCell<Vec<u32>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+unsafe extern "C" fn host_phase(_data: *mut c_void, phase: u32) {
+    PHASES.with_borrow_mut(|phases| phases.push(phase));
 }
 
 unsafe extern "C" fn host_result(data: *mut c_void, value: Bytes) {
