@@ -25,12 +25,13 @@ impl SamplingRatio {
         self.0
     }
 
-    /// What it means, on a line of its own for people; empty when all new traces are sampled.
+    /// What it means, on a line of its own for people.
     pub(crate) fn line(self) -> String {
-        if self == SamplingRatio::ALL {
-            return String::new();
-        }
-        format!("\nnew traces are sampled at a ratio of {self}, unless the hook or OTEL_TRACES_SAMPLER decides")
+        let what = match self {
+            SamplingRatio::ALL => "all new traces are sampled".to_owned(),
+            ratio => format!("new traces are sampled at a ratio of {ratio}"),
+        };
+        format!("\n{what}, unless the hook or OTEL_TRACES_SAMPLER decides")
     }
 }
 

@@ -450,6 +450,9 @@ impl ActiveSpan {
 
     /// Sets attributes; the last value of a key wins. Nothing happens when the span is not recorded.
     pub fn set_attributes(&self, attributes: &[(&str, Attribute<'_>)]) {
+        if self.handle.is_null() {
+            return;
+        }
         let attributes: Vec<_> = attributes.iter().map(key_value).collect();
         // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
         unsafe { span_set_attributes(self.handle, attributes.as_ptr(), attributes.len()) };
@@ -457,6 +460,9 @@ impl ActiveSpan {
 
     /// Adds a span event, now. Nothing happens when the span is not recorded.
     pub fn add_event(&self, name: &str, attributes: &[(&str, Attribute<'_>)]) {
+        if self.handle.is_null() {
+            return;
+        }
         let attributes: Vec<_> = attributes.iter().map(key_value).collect();
         let event = abi::Event {
             size: size_of::<abi::Event>(),

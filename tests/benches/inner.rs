@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tracer::head::reactor::{self, Effects, Submission};
 use tracer::head::state::{DriverId, Ended, Now, State};
 use tracer::hook::{Attribute, Recorder, SpanRequest};
+use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
@@ -154,6 +155,24 @@ fn span(criterion: &mut Criterion) {
             span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
             span.end();
             commit.after_one(|| recorder.commit());
+        });
+    });
+    group.bench_function("not sampled, as its parent", |bencher| {
+        let parent = TraceParent { trace_id: [1; 16], span_id: [2; 8], flags: 0 };
+        let parent = TraceContext { parent, trace_state: String::new() };
+        bencher.iter(|| {
+            let span = recorder.start(&SpanRequest {
+                name: "demo.my_function tracer.remote_worker",
+                kind: tracer_abi::SPAN_KIND_CONSUMER,
+                parent: Some(black_box(&parent)),
+                is_parent_remote: true,
+                baggage: "",
+                start_time_unix_nano: 0,
+                attributes: &[("tracer.remote", Attribute::Str("function"))],
+                is_attempt: false,
+            });
+            span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
+            span.end();
         });
     });
     group.finish();

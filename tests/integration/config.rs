@@ -128,7 +128,7 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
         (
             "\n[tracing]\nhook = 'a:b'\n",
             "tracer.toml:3: unknown key `tracing.hook`; known are `enabled`, `startup_hook`, `exporter`, `required`, \
-             `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`",
+             `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`, `runtime`",
         ),
         ("num_workers = 'two'\n", "tracer.toml:1: `num_workers`: expected an integer, found a string"),
         ("num_workers = 0\n", "tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),

@@ -344,7 +344,7 @@ fn misspelt_module_and_attribute_get_the_nearest_as_a_suggestion() {
         &[],
         "error: module `hook_forms` (<bin>/libhook_forms.so) has no hook `own_describtion`; it has `description`, \
          `talkative`, `talkative_failure`, `provider`, `processors`, `exporter`, `exporter_without_backend`, `stamping_exporter`, \
-         `own_description` and `own_provider`\n\
+         `own_description`, `own_limits` and `own_provider`\n\
          Did you mean `own_description`?\n",
     );
     assert_refused(

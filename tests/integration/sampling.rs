@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tracer::Driver;
+use tracer::propagation::Carrier;
 
 use crate::support::{Cluster, HOOK, Spans};
 
@@ -42,6 +43,34 @@ fn of_a_thousand_tasks_half_leave_a_whole_trace_and_half_leave_none() {
     }
     // Six standard deviations on each side.
     assert!((400..=600).contains(&traces.len()), "{} of 1000 traces are there", traces.len());
+}
+
+#[test]
+fn a_thousand_tasks_of_one_trace_are_all_there_or_none_is() {
+    for (flags, expected) in [("01", 1000), ("00", 0)] {
+        // The ratio would have it the other way round.
+        let ratio = if expected == 0 { "1" } else { "0" };
+        let cluster = Cluster::builder().workers(2).hook(HOOK).arg(format!("--tracing-sampling-ratio={ratio}")).start();
+        let mut driver = Driver::connect(&cluster.temp_dir()).expect("the head runs");
+        let header = format!("00-{TRACE_ID}-00f067aa0ba902b7-{flags}");
+        let (carrier, _) = Carrier::from_env(|name| (name == "TRACEPARENT").then(|| header.clone().into()));
+        driver.set_parent(carrier, true);
+        for _ in 0..1000 {
+            driver.remote("traced_tasks:nested").submit().expect("the head takes it");
+        }
+        for _ in 0..1000 {
+            driver.next_finished().expect("the head answers");
+        }
+        drop(driver);
+        cluster.stop().success();
+        let spans = cluster.spans();
+        spans.assert_whole(&["0x00f067aa0ba902b7"]);
+        for name in ["traced_tasks.nested tracer.remote_worker", "outer", "inner"] {
+            assert_eq!(spans.all_named(name).len(), expected, "{name}");
+        }
+        assert_eq!(spans.len(), 3 * expected);
+        assert!(spans.iter().all(|span| span.trace_id() == format!("0x{TRACE_ID}")));
+    }
 }
 
 #[test]
@@ -143,7 +172,7 @@ fn spans_that_tracer_writes_itself_are_sampled_alike() {
 }
 
 #[test]
-fn a_ratio_below_one_is_said_at_the_start_and_in_the_status() {
+fn the_ratio_is_said_at_the_start_and_in_the_status() {
     let cluster = Cluster::builder().hook(HOOK).build();
     let line = "new traces are sampled at a ratio of 0.25, unless the hook or OTEL_TRACES_SAMPLER decides\n";
     std::fs::write(cluster.file("tracer.toml"), "[tracing]\nsampling_ratio = 0.25\n").expect("the folder is ours");
@@ -151,6 +180,8 @@ fn a_ratio_below_one_is_said_at_the_start_and_in_the_status() {
     cluster.tracer(&["status"]).success().stdout_contains(line);
     assert_eq!(cluster.status()["hook"]["sampling_ratio"], 0.25);
     cluster.stop().success();
-    let all = cluster.start_head(&[]).success();
-    assert!(!all.stderr_text().contains("ratio"), "{}", all.stderr_text());
+    let line = "all new traces are sampled, unless the hook or OTEL_TRACES_SAMPLER decides\n";
+    cluster.start_head(&[]).success().stderr_contains(line);
+    cluster.tracer(&["status"]).success().stdout_contains(line);
+    cluster.stop().success();
 }
