@@ -23,6 +23,7 @@
 
 mod builtin;
 mod contract;
+mod deliveries;
 mod error;
 mod host;
 mod import;

@@ -15,4 +15,4 @@ pub mod wire;
 pub use message::*;
 
 /// The version of everything in this module. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

@@ -6,6 +6,7 @@
 //!     sessions/<time>-<pid>/
 //!       head.sock             0600
 //!       spool/                a file for each traced process
+//!       handover/             spans of the session that wait for an exporter, in files
 //!       logs/                 head.log, and the output of each worker
 //! ```
 //!
@@ -22,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::spool::Parcel;
 
 /// Sessions whose folders are kept for their logs.
 const SESSIONS_KEPT: usize = 5;
@@ -138,7 +141,7 @@ impl Session {
         let sessions = temp_dir.join("sessions");
         make_private(&sessions)?;
         let dir = sessions.join(format!("{:019}-{}", now_unix_nano, std::process::id()));
-        for folder in [&dir, &dir.join("spool"), &dir.join("logs")] {
+        for folder in [&dir, &dir.join("spool"), &dir.join("handover"), &dir.join("logs")] {
             make_private(folder)?;
         }
         let record = HeadRecord {
@@ -183,6 +186,11 @@ impl Session {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|extension| extension == "spool"))
             .collect()
+    }
+
+    /// The parcels that dead sessions of this place left behind.
+    pub fn parcels_left(&self) -> Vec<Parcel> {
+        self.other_sessions().iter().flat_map(|session| Parcel::list(&handover_dir(session))).collect()
     }
 
     /// Removes the folders of old sessions, but for the newest few.
@@ -246,6 +254,16 @@ pub(crate) fn worker_of_spool(spool: &Path) -> Option<crate::task::WorkerId> {
 /// The spool of a driver.
 pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> PathBuf {
     session_dir.join(format!("spool/driver-{pid}-{started_unix_nano}.spool"))
+}
+
+/// The folder of a session in which spans wait for an exporter.
+pub fn handover_dir(session_dir: &Path) -> PathBuf {
+    session_dir.join("handover")
+}
+
+/// The same, of the session that a spool is in.
+pub(crate) fn handover_of_spool(spool: &Path) -> Option<PathBuf> {
+    Some(handover_dir(spool.parent()?.parent()?))
 }
 
 /// Runs `body` with a name for `dir` that is short enough for a socket's address, which holds 108 bytes only: when the

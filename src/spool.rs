@@ -6,11 +6,11 @@
 //! * **Claims.** The head writes each lease it grants into a ring, and the worker *claims* it there before it starts the
 //!   task. So whoever looks after a death knows which tasks had begun, and the head can take an unclaimed lease
 //!   back without asking.
-//! * **Spans.** A slot for each span that is open, or has ended and is not yet in the span file:
+//! * **Spans.** A slot for each span that is open, or has ended and is not yet where its hooks bring it, the span file or an exporter:
 //!
 //! ```text
-//!            start             end              its bytes are in the span file
-//!   free ───────────▶ open ───────────▶ ended ───────────────────────────────▶ free
+//!            start             end              every hook has it
+//!   free ───────────▶ open ───────────▶ ended ───────────────────▶ free
 //! ```
 //!
 //! [`Spool`] is the owner's side: it records. [`Story`] is the side of whoever comes after: it reads. The head uses
@@ -20,12 +20,16 @@
 //! after the bytes. This is about processes that die, not machines that lose power: nothing is synced.
 
 mod claims;
+pub mod hooks;
 mod layout;
+pub mod otlp;
 mod owner;
+mod parcel;
 pub mod record;
 mod story;
 
 pub use claims::{ClaimRing, ClaimState};
 pub use layout::{CLAIM_COUNT, SLOT_COUNT, SLOT_SIZE, SpoolError};
-pub use owner::{SlotIndex, SpanOpening, Spool};
+pub use owner::{Arrival, SlotIndex, SpanOpening, Spool};
+pub use parcel::{PARCEL_SPANS, Parcel};
 pub use story::{SpanStory, SpoolCounts, Story};

@@ -9,6 +9,7 @@ mod attempt;
 mod command;
 mod nested;
 mod results;
+mod sink;
 mod usage;
 
 use std::os::unix::net::UnixStream;
@@ -38,7 +39,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&spool_path).map_err(WorkerError::Spool)?));
     let mut stream = session::connect(session_dir).map_err(WorkerError::Session)?;
     let mut inbox = FrameBuffer::new();
-    let welcome = say_hello(&mut stream, &mut inbox, worker)?;
+    let welcome = say_hello(&mut stream, &mut inbox, Role::Worker(worker))?;
     let (recorder, hook_failure) = set_up_tracing(&welcome, spool);
     let ready = WorkerReady {
         tracing: recorder.map_or_else(|| "none".into(), Recorder::description),
@@ -48,12 +49,16 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     put_value(&mut frame, kind::WORKER_READY, &ready);
     std::io::Write::write_all(&mut stream, &frame).map_err(WorkerError::Io)?;
 
+    let sink = sink::SpanSink::start(session_dir, worker, recorder);
     let results = Arc::new(Results::new(stream.try_clone().map_err(WorkerError::Io)?, recorder));
     let search = SearchPath { module_path: welcome.module_path };
     let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir.into(), worker, recorder)));
     offer_tasks(Box::leak(Box::new(nested)));
     let mut attempts = Attempts::new(spool, recorder, nested, search, worker, welcome.node_id, welcome.propagators);
     let outcome = take_leases(&mut stream, &mut inbox, &mut attempts, &results);
+    if let Some(sink) = sink {
+        sink.finish();
+    }
     if let Some(recorder) = recorder
         && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)
     {
@@ -94,9 +99,9 @@ fn take_leases(
     }
 }
 
-fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, worker: WorkerId) -> Result<Welcome, WorkerError> {
+fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, role: Role) -> Result<Welcome, WorkerError> {
     let mut hello = Vec::new();
-    Hello::of_this_process(Role::Worker(worker)).encode(&mut hello);
+    Hello::of_this_process(role).encode(&mut hello);
     std::io::Write::write_all(stream, &hello).map_err(WorkerError::Io)?;
     loop {
         if let Some((frame_kind, body)) =

@@ -400,6 +400,10 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     if recovered > 0 {
         fields.push(("  recovered", format!("{} that a dead head's processes left", Count(recovered, "span"))));
     }
+    if started.recovered.waiting > 0 {
+        let spans = Count(started.recovered.waiting, "span");
+        fields.push(("  to deliver", format!("{spans} that exporters of a session before did not take")));
+    }
     if started.tasks_restored > 0 {
         let tasks = Count(started.tasks_restored, "task");
         fields.push(("  restored", format!("{tasks} that a dead head had accepted")));

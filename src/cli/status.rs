@@ -66,10 +66,18 @@ fn render(status: &StatusReport) -> String {
     if completed > 0 {
         fields.push(("spans", format!("{} of dead processes completed", Count(completed, "span"))));
     }
+    if spans.handed_over > 0 {
+        fields
+            .push(("handed over", format!("{} to the exporter of another process", Count(spans.handed_over, "span"))));
+    }
+    if spans.waiting > 0 {
+        fields.push(("waiting", format!("{} for an exporter that takes them", Count(spans.waiting, "span"))));
+    }
     let lost = [
         (spans.cut, "attribute, event or link", "did not fit the spool"),
         (spans.unrecorded, "span", "found no room in the spool"),
         (spans.evicted, "ended span", "left the spool before the hook had delivered them"),
+        (spans.given_up, "span", "given up: no exporter took them"),
         (spans.unwritten, "span", "of dead processes could not be written to the span file"),
     ];
     for (count, noun, what) in lost {

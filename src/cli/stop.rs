@@ -74,6 +74,10 @@ fn render(report: &StopReport) -> String {
     if report.unfinished > 0 {
         text.push_str(&format!("\n{} had not ended", Count(report.unfinished, "task")));
     }
+    if report.spans_waiting > 0 {
+        let spans = Count(report.spans_waiting, "span");
+        text.push_str(&format!("\n{spans} wait for an exporter that takes them; the next head in this place goes on"));
+    }
     text
 }
 
@@ -85,10 +89,11 @@ mod tests {
     fn stopping_says_what_was_stopped_and_what_had_to_be_killed() {
         let quiet = StopReport { head_pid: 7, stopped: vec![8, 9], ..StopReport::default() };
         assert_eq!(render(&quiet), "stopped the head (pid 7) and 2 workers");
-        let loud = StopReport { head_pid: 7, stopped: vec![8], killed: vec![9, 10], unfinished: 1 };
+        let loud = StopReport { head_pid: 7, stopped: vec![8], killed: vec![9, 10], unfinished: 1, spans_waiting: 3 };
         assert_eq!(
             render(&loud),
-            "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n1 task had not ended"
+            "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n1 task had not ended\n\
+             3 spans wait for an exporter that takes them; the next head in this place goes on"
         );
     }
 }

@@ -120,6 +120,8 @@ impl CommonArgs {
 const LINE_LIMIT: usize = 8192;
 /// What a hook may take to deliver what it has queued when this process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+/// The same, when the head brings on what is left.
+const HANDOVER_AFTER: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: Args) -> CommandResult {
     match args.what {
@@ -312,8 +314,11 @@ fn close_job(
         job.set_error(&message);
     }
     job.end();
-    if let Some(recorder) = driver.recorder()
-        && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)
+    let Some(recorder) = driver.recorder() else { return };
+    // What its exporter has not got by then, a worker's will.
+    let limit = if recorder.hands_over() { HANDOVER_AFTER } else { SHUTDOWN_LIMIT };
+    if let Err(reason) = recorder.shutdown(limit)
+        && !recorder.hands_over()
     {
         report::warning(&format!("this command's spans could not be delivered: {reason}"));
     }

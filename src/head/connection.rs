@@ -24,6 +24,8 @@ pub(super) enum Peer {
     Worker(WorkerId),
     /// Submits for the tasks that a worker runs.
     Tasks(WorkerId),
+    /// The connection of a worker on which it takes spans over.
+    Sink(WorkerId),
 }
 
 impl Peer {

@@ -1,10 +1,11 @@
-//! Finishes the story of a process that died: writes to its span file what its spool still holds.
+//! Finishes the story of a process that died: what its spool still holds goes to its span file, and to the exporters that its hook had.
 //!
 //! A span that had ended is written as it was. One that was open is closed with status ERROR, `error.type` and the time of the
 //! death. An attempt that was claimed but has no span yet gets one. A process can die between the write to the span file and
-//! the note of it in the spool, so spans that the file has already are found in its tail and left alone.
+//! the note of it in the spool, so spans that the file has already are found in its tail and left alone. What exporters were to have
+//! is put into parcels, for the exporters of another process; a span that was under way may arrive twice.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -16,8 +17,9 @@ use super::reactor::{Loss, LostAttempt};
 use crate::attempt_span::AttemptSpan;
 use crate::names;
 use crate::protocol::SpanCounts;
-use crate::spool::record::{EventRecord, SpanRecord, resource_json};
-use crate::spool::{SpanStory, SpoolError, Story};
+use crate::spool::otlp::export_request;
+use crate::spool::record::{EventRecord, OwnedValue, SpanRecord, resource_json};
+use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks};
 use crate::task::{Envelope, TaskId, WorkerId};
 
 /// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
@@ -31,10 +33,18 @@ pub(super) struct Place<'a> {
     pub(super) worker: Option<WorkerId>,
 }
 
-/// Writes what is missing to `<spans_dir>/<pid>.json` and removes the spool. Returns what it did, and why not all of it.
+/// Where finished spans go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Folders<'a> {
+    pub(super) spans_dir: &'a Path,
+    /// For [parcels](Parcel).
+    pub(super) handover: &'a Path,
+}
+
+/// Brings on what is missing and removes the spool. Returns what it did, and why not all of it.
 pub(super) fn finish_story(
     spool: &Path,
-    spans_dir: &Path,
+    folders: Folders<'_>,
     loss: &Loss,
     place: Place<'_>,
     now_unix_nano: u64,
@@ -51,7 +61,12 @@ pub(super) fn finish_story(
         }
     };
     let found = story.counts();
-    let spool_counts = SpanCounts { unrecorded: found.unrecorded, evicted: found.evicted, ..SpanCounts::default() };
+    let spool_counts = SpanCounts {
+        unrecorded: found.unrecorded,
+        evicted: found.evicted,
+        given_up: found.given_up,
+        ..SpanCounts::default()
+    };
     let mut counts = spool_counts;
     let Some(pid) = story.pid() else { return (counts, std::fs::remove_file(spool).err()) };
     let spans = story.spans();
@@ -60,37 +75,98 @@ pub(super) fn finish_story(
     if spans.is_empty() && attempts.is_empty() {
         return (counts, std::fs::remove_file(spool).err());
     }
-    let tail = Tail::read(spans_dir, pid);
-    let resource = resource_json(&story.resource());
-    let mut lines = Vec::new();
+    let (hooks, mark) = story.hooks();
+    let resource = story.resource();
     let begun: HashSet<TaskId> = spans.iter().filter(|span| span.is_attempt).map(|span| TaskId(span.task_id)).collect();
-    // What an earlier try at this spool has written is in the file too, open or ended.
-    for span in spans.into_iter().filter(|span| !tail.spans.contains(&span.record.span_id)) {
-        counts.cut += u64::from(span.cut);
-        if span.has_ended {
-            counts.recovered += 1;
-        } else {
-            counts.closed += 1;
-        }
-        close(span, loss, now_unix_nano).write_line(&mut lines, &resource);
+    let mut finished = Vec::new();
+    for span in spans {
+        let (is_open, cut, pending) = (!span.has_ended, span.cut, if span.has_ended { span.pending } else { hooks });
+        finished.push(Finished { record: close(span, loss, now_unix_nano), pending, is_open, cut, task: None });
     }
     for lost in attempts.iter().filter(|lost| !begun.contains(&lost.task)) {
-        if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano)
-            && !tail.attempts.contains(&(lost.task, record.trace_id))
-        {
-            record.write_line(&mut lines, &resource);
-            counts.closed += 1;
+        if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano) {
+            finished.push(Finished { record, pending: hooks, is_open: true, cut: 0, task: Some(lost.task) });
         }
     }
-    let appended = SpanFile::try_new(spans_dir, pid, Rotation::default())
-        .map_err(io::Error::other)
-        .and_then(|mut file| file.append(&lines).map_err(io::Error::other));
-    if let Err(error) = appended {
+    let counted = |finished: &[Finished]| {
+        finished.iter().fold(spool_counts, |sum, span| SpanCounts {
+            cut: sum.cut + u64::from(span.cut),
+            closed: sum.closed + u64::from(span.is_open),
+            recovered: sum.recovered + u64::from(!span.is_open),
+            ..sum
+        })
+    };
+    if finished.iter().any(|span| span.pending & hooks::FILE != 0) {
+        let tail = Tail::read(folders.spans_dir, pid);
+        // What an earlier try at this spool has written is in the file too, open or ended.
+        let is_in_file = |span: &Finished| match span.task {
+            Some(task) => tail.attempts.contains(&(task, span.record.trace_id)),
+            None => tail.spans.contains(&span.record.span_id),
+        };
+        for span in &mut finished {
+            if span.pending & hooks::FILE != 0 && is_in_file(span) {
+                span.pending &= !hooks::FILE;
+            }
+        }
+    }
+    finished.retain(|span| span.pending != 0);
+    counts = counted(&finished);
+    let brought_on = write_to_file(&finished, &resource, folders.spans_dir, pid)
+        .and_then(|()| put_into_parcels(finished, &resource, folders.handover, spool, pid, mark));
+    if let Err(error) = brought_on {
         // The spool stays: the next head tries again.
         let unwritten = counts.recovered + counts.closed;
         return (SpanCounts { unwritten, ..spool_counts }, Some(error));
     }
     (counts, std::fs::remove_file(spool).err())
+}
+
+/// A span that is finished, and who is to have it.
+struct Finished {
+    record: SpanRecord,
+    pending: u32,
+    /// Whether it was open when its process died.
+    is_open: bool,
+    cut: u32,
+    /// The task, for the span of an attempt that its process had not begun.
+    task: Option<TaskId>,
+}
+
+fn write_to_file(spans: &[Finished], resource: &[(String, OwnedValue)], spans_dir: &Path, pid: u32) -> io::Result<()> {
+    let resource = resource_json(resource);
+    let mut lines = Vec::new();
+    for span in spans.iter().filter(|span| span.pending & hooks::FILE != 0) {
+        span.record.write_line(&mut lines, &resource);
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let mut file = SpanFile::try_new(spans_dir, pid, Rotation::default()).map_err(io::Error::other)?;
+    file.append(&lines).map_err(io::Error::other)
+}
+
+/// Puts the spans that exporters are to have into parcels. Their names follow from the spool's, so that a second try replaces what a
+/// first one has left.
+fn put_into_parcels(
+    spans: Vec<Finished>,
+    resource: &[(String, OwnedValue)],
+    folder: &Path,
+    spool: &Path,
+    pid: u32,
+    mark: u32,
+) -> io::Result<()> {
+    let mut by_hooks: BTreeMap<u32, Vec<SpanRecord>> = BTreeMap::new();
+    for span in spans.into_iter().filter(|span| span.pending & hooks::SINKS != 0) {
+        by_hooks.entry(span.pending & hooks::SINKS).or_default().push(span.record);
+    }
+    let stem = spool.file_stem().and_then(|stem| stem.to_str()).unwrap_or("spool");
+    for (hooks, records) in by_hooks {
+        for (number, records) in records.chunks(PARCEL_SPANS).enumerate() {
+            let request = export_request(resource, records.to_vec());
+            Parcel::write(folder, &format!("{stem}-{pid}-{number}-left"), hooks, mark, records.len(), &request)?;
+        }
+    }
+    Ok(())
 }
 
 /// The span as it is to be written.

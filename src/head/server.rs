@@ -17,6 +17,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::connection::{Connection, Peer, ReadState};
+use super::handover::Handover;
 use super::journal::{
     Journal, Record, Submitted, put_ended, put_next_ids, put_remembered, put_submitted, read_records,
 };
@@ -176,6 +177,7 @@ impl Server {
             journal: opened.journal,
             journal_failure: None,
             spans: SpanCounts::default(),
+            handover: Handover::new(session::handover_dir(session.dir()))?,
             open_files: raise_open_files(),
             has_refused: false,
             warnings: settings.warnings.clone(),
@@ -189,6 +191,7 @@ impl Server {
         }
         world.watch(listener.as_fd(), Source::Listener)?;
         world.watch(signals.as_fd(), Source::Signal)?;
+        world.watch(world.handover.watched(), Source::Handover)?;
         let hook = world.settings.hook.as_ref();
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.hook = hook.map(|hook| hook.import_string.clone());
@@ -231,7 +234,8 @@ impl Server {
             let attempts = lost.iter().filter(|lost| claimed.contains(&lost.task)).cloned().collect();
             self.world.finish_left(spool, &left_by_a_dead_head(attempts));
         }
-        self.recovered_at_start = self.world.spans;
+        self.world.handover.take_over(session.parcels_left());
+        self.recovered_at_start = self.span_counts();
     }
 
     /// Reads the journal back. Returns the attempts that were going on when the head died.
@@ -365,7 +369,9 @@ impl Server {
             .map(|stop| stop.deadline.saturating_duration_since(Instant::now()));
         // A limit is reached a little after the sleep, never a little before.
         let listen = self.listens_again.map(|again| again.saturating_duration_since(Instant::now()));
-        let wait = tick.into_iter().chain(stop).chain(listen).min()? + Duration::from_micros(100);
+        let handover = self.world.handover.next_ns(now.monotonic_ns);
+        let handover = handover.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
+        let wait = tick.into_iter().chain(stop).chain(listen).chain(handover).min()? + Duration::from_micros(100);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
@@ -385,6 +391,7 @@ impl Server {
             Source::WorkerOutput(worker, stream) => self.world.read_output(&self.state, worker, stream, buffer),
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
             Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
+            Source::Handover => self.world.handover.on_change(),
         }
     }
 
@@ -405,6 +412,7 @@ impl Server {
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
         reactor::schedule(&mut self.state, &mut self.world, now);
+        self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
         self.keep_journal_short();
         self.world.flush();
@@ -492,6 +500,9 @@ impl Server {
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
             self.world.on_driver_gone(id, connection.pid);
         }
+        if let Peer::Sink(_) = connection.peer {
+            self.world.handover.on_gone(id);
+        }
         if let Peer::Worker(worker) = connection.peer {
             if let Some(process) = self.world.processes.get_mut(&worker) {
                 process.connection = None;
@@ -539,6 +550,12 @@ impl Server {
                         reactor::on_result(&mut self.state, &mut self.world, worker, result, now);
                     }
                 }
+                (Peer::Sink(_), kind::SPANS_DONE) => {
+                    let done = take_value(body).map_err(|error| error.to_string())?;
+                    if let Some(line) = self.world.handover.on_done(id, &done, now.monotonic_ns) {
+                        self.world.log(line);
+                    }
+                }
                 _ => return Err(format!("a frame of kind {frame_kind} is not for this end of the connection")),
             }
         }
@@ -580,6 +597,21 @@ impl Server {
             },
             Role::Tasks(worker) => match self.world.processes.get(&worker) {
                 Some(process) if process.worker.pid() == hello.pid => Peer::Tasks(worker),
+                _ => {
+                    return refuse(
+                        frames,
+                        format!("the head has not started worker {worker} as process {}", hello.pid),
+                    );
+                }
+            },
+            Role::Sink(worker) => match self.world.processes.get(&worker) {
+                Some(process) if process.worker.pid() == hello.pid => {
+                    // A worker that comes when the head stops delivers what it has, and takes nothing over.
+                    if self.stop.is_none() {
+                        self.world.handover.on_sink(id);
+                    }
+                    Peer::Sink(worker)
+                }
                 _ => {
                     return refuse(
                         frames,
@@ -699,6 +731,7 @@ impl Server {
         stop.asked_by.extend(asked_by);
         stop.deadline = stop.deadline.min(Instant::now() + grace);
         stop.is_forced |= force;
+        self.world.end_handover(now.monotonic_ns);
         reactor::on_stop(&mut self.state, &mut self.world, force, now);
     }
 
@@ -786,7 +819,9 @@ impl Server {
 
     fn finished(&mut self) -> Option<HeadEnd> {
         self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.world.processes.is_empty())?;
-        let stop = self.stop.take()?;
+        let mut stop = self.stop.take()?;
+        self.world.handover.look();
+        stop.report.spans_waiting = self.world.handover.spans_waiting();
         for (connection, number) in &stop.asked_by {
             if let Some(connection) = self.world.connections.get_mut(connection) {
                 put_reply(&mut connection.outbox, *number, &Reply::Stopped(stop.report.clone()));
@@ -803,9 +838,17 @@ impl Server {
     /// What needed help or was lost, the spools of the living included.
     fn span_counts(&self) -> SpanCounts {
         let living = self.world.processes.values().map(|process| process.worker.claims.counts());
-        living.fold(self.world.spans, |sum, counts| SpanCounts {
+        let handover = &self.world.handover;
+        let of_the_head = SpanCounts {
+            handed_over: handover.delivered,
+            waiting: handover.spans_waiting(),
+            given_up: self.world.spans.given_up + handover.given_up,
+            ..self.world.spans
+        };
+        living.fold(of_the_head, |sum, counts| SpanCounts {
             unrecorded: sum.unrecorded + counts.unrecorded,
             evicted: sum.evicted + counts.evicted,
+            given_up: sum.given_up + counts.given_up,
             ..sum
         })
     }

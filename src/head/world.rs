@@ -10,16 +10,17 @@ use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::connection::{Connection, Peer, drain};
+use super::handover::Handover;
 use super::journal::Journal;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind, open_pidfd};
 use super::reactor::{Effects, Loss};
-use super::recovery::{Place, finish_story};
+use super::recovery::{Folders, Place, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, Progress, State};
 use crate::hook::now_unix_nano;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
-use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind};
+use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
 use crate::task::{Outcome, TaskId, WorkerId};
@@ -38,6 +39,8 @@ pub(super) enum Source {
     WorkerOutput(WorkerId, Stream),
     /// A process that is not a worker of this head and whose spool is still there, by its pid.
     OwnerExit(u32),
+    /// Spans wait for an exporter.
+    Handover,
 }
 
 impl Source {
@@ -50,6 +53,7 @@ impl Source {
             Source::WorkerOutput(worker, Stream::Stdout) => (4, worker.0),
             Source::WorkerOutput(worker, Stream::Stderr) => (5, worker.0),
             Source::OwnerExit(pid) => (6, u64::from(pid)),
+            Source::Handover => (7, 0),
         };
         id << 3 | tag
     }
@@ -63,7 +67,8 @@ impl Source {
             3 => Source::WorkerExit(WorkerId(id)),
             4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),
             5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
-            _ => Source::OwnerExit(id as u32),
+            6 => Source::OwnerExit(id as u32),
+            _ => Source::Handover,
         }
     }
 }
@@ -92,6 +97,7 @@ pub(super) struct World {
     /// Why the journal could not be written the last time, if it could not.
     pub(super) journal_failure: Option<String>,
     pub(super) spans: SpanCounts,
+    pub(super) handover: Handover,
     /// How many files the head was allowed to have open before it allowed itself more; its workers get this.
     pub(super) open_files: Option<Rlimit>,
     /// Whether it was said that a connection had to wait.
@@ -310,15 +316,41 @@ impl World {
     /// Finishes the story of a dead process, and counts what that took.
     pub(super) fn finish_story(&mut self, spool: &Path, loss: &Loss, worker: Option<WorkerId>) {
         let place = Place { node_id: &self.node_id, worker };
-        let (counts, error) = finish_story(spool, &self.settings.spans_dir, loss, place, now_unix_nano());
+        let folders = Folders { spans_dir: &self.settings.spans_dir, handover: self.handover.folder() };
+        let (counts, error) = finish_story(spool, folders, loss, place, now_unix_nano());
         self.spans.recovered += counts.recovered;
         self.spans.closed += counts.closed;
         self.spans.cut += counts.cut;
         self.spans.unrecorded += counts.unrecorded;
         self.spans.evicted += counts.evicted;
         self.spans.unwritten += counts.unwritten;
+        self.spans.given_up += counts.given_up;
         if let Some(error) = error {
             self.log(format!("the spans in `{}` could not be written: {error}", spool.display()));
+        }
+    }
+
+    /// Offers spans that wait to the sinks of workers.
+    pub(super) fn offer_spans(&mut self, now_ns: u64, is_last: bool) {
+        for offer in self.handover.offers(now_ns, is_last) {
+            if let Some(connection) = self.connections.get_mut(&offer.connection) {
+                put_value(&mut connection.outbox, kind::SPANS, &offer.spans);
+                self.dirty.push(offer.connection);
+            } else {
+                self.handover.on_gone(offer.connection);
+            }
+        }
+    }
+
+    /// Offers what there is, and tells the sinks that it was all.
+    pub(super) fn end_handover(&mut self, now_ns: u64) {
+        self.handover.look();
+        self.offer_spans(now_ns, true);
+        for id in self.handover.sinks().collect::<Vec<_>>() {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                put_frame(&mut connection.outbox, kind::SHUTDOWN, |_| {});
+                self.dirty.push(id);
+            }
         }
     }
 
@@ -449,6 +481,9 @@ impl World {
         let _ = epoll::delete(&self.epoll, connection.as_fd());
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
             self.on_driver_gone(id, connection.pid);
+        }
+        if let Peer::Sink(_) = connection.peer {
+            self.handover.on_gone(id);
         }
         if !reason.is_empty() && connection.peer != Peer::Unknown {
             self.log(format!("connection {id} is closed: {reason}"));

@@ -130,6 +130,8 @@ impl OwnTracing {
             resource: resource.as_ptr(),
             resource_count: resource.len(),
             description: abi::Str::new(description),
+            listen: None,
+            sink_export: None,
         })))
     }
 

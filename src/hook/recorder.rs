@@ -3,16 +3,17 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracer_abi as abi;
 
+use super::deliveries::{self, Deliveries, Sink};
 use super::module::{read_sized, text};
 use crate::fault;
 use crate::propagation::{TraceContext, TraceParent};
 use crate::spool::record::slice;
-use crate::spool::{SlotIndex, SpanOpening, Spool};
+use crate::spool::{SlotIndex, SpanOpening, Spool, hooks};
 use crate::task::{JobId, TaskId, WorkerId};
 
 /// One process's tracing: the hook's table, wrapped.
@@ -24,6 +25,10 @@ pub struct Recorder {
     hook: abi::Tracing,
     /// None only in processes that have nowhere to put one; their spans do not survive them.
     spool: Option<&'static Spool>,
+    /// Where finished spans of other processes can be brought to.
+    sinks: Vec<Sink>,
+    /// What tells the hooks of this session from those of another.
+    mark: u32,
     /// The hook's tracer for the spans that tracer itself makes.
     own_tracer: Mutex<*mut c_void>,
     /// The task that runs now. Behind a lock, so that a span of another thread gets ids that belong together.
@@ -138,17 +143,30 @@ pub struct ActiveSpan {
 }
 
 impl Recorder {
-    /// Wraps a hook's table.
+    /// Wraps a hook's table. `mark` tells the hooks of this session from those of another.
     ///
     /// # Safety
     ///
     /// `hook` points to a table that begins with its size, keeps the contract of the ABI, and lives as long as the process.
-    pub unsafe fn install(hook: *const abi::Tracing, spool: Option<&'static Spool>) -> &'static Recorder {
+    pub unsafe fn install(hook: *const abi::Tracing, mark: u32, spool: Option<&'static Spool>) -> &'static Recorder {
         // SAFETY: promised by the caller.
         let hook: abi::Tracing = unsafe { read_sized(hook) };
+        let mut sinks = Vec::new();
         if let Some(spool) = spool {
             // SAFETY: the resource lives as long as the process.
             unsafe { spool.set_resource(slice(hook.resource, hook.resource_count)) };
+            let mut wanting = hooks::FILE;
+            if let (Some(listen), Some(sink)) = (hook.listen, Sink::of(&hook, hooks::EXPORTERS, abi::SINK_EXPORTERS))
+                // SAFETY: the hook's function with the hook's data, and a listener that lives as long as the process.
+                && unsafe { listen(hook.data, deliveries::listener(spool)) } == abi::STATUS_OK
+            {
+                wanting = if keeps_files(&hook) { hooks::FILE | hooks::EXPORTERS } else { hooks::EXPORTERS };
+                sinks.push(sink);
+            }
+            spool.set_hooks(wanting, mark);
+            if wanting != hooks::FILE {
+                Deliveries::start(spool, Vec::new(), mark);
+            }
         }
         let lent = abi::Tracing {
             size: size_of::<abi::Tracing>(),
@@ -170,11 +188,16 @@ impl Recorder {
             resource: hook.resource,
             resource_count: hook.resource_count,
             description: hook.description,
+            // Whom the spans go to is between the host and its hooks.
+            listen: None,
+            sink_export: None,
         };
         let recorder = Box::leak(Box::new(Recorder {
             lent,
             hook,
             spool,
+            sinks,
+            mark,
             own_tracer: Mutex::new(ptr::null_mut()),
             running_task: Mutex::new(None),
         }));
@@ -258,8 +281,8 @@ impl Recorder {
         .map(drop)
     }
 
-    /// Delivers what is queued, and ends the hook's tracing. When it succeeds and no span is open, nothing is left for others
-    /// to finish, and the spool's file is removed.
+    /// Delivers what is queued, and ends the hook's tracing. When it succeeds, no span is open and all are delivered, nothing is
+    /// left for others to finish, and the spool's file is removed.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), String> {
         let committed = self.commit();
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
@@ -272,7 +295,7 @@ impl Recorder {
         });
         let outcome = committed.and(status.map(drop));
         if let (Some(spool), Ok(())) = (self.spool, &outcome)
-            && !spool.has_open_spans()
+            && !spool.has_something_left()
         {
             spool.remove();
         }
@@ -297,6 +320,52 @@ impl Recorder {
             abi::STATUS_OK | abi::STATUS_ALREADY | abi::STATUS_NOT_DURABLE => Ok(status),
             abi::STATUS_TIMED_OUT => Err("the hook did not deliver its spans in time".into()),
             _ => Err(String::from_utf8_lossy(&reason[..filled]).into_owned()),
+        }
+    }
+
+    /// Whether spans that are not delivered when this process ends are delivered by another.
+    pub fn hands_over(&self) -> bool {
+        self.has_sinks() && self.spool.is_some()
+    }
+
+    /// Whether finished spans of other processes can be brought to this one.
+    pub fn has_sinks(&self) -> bool {
+        !self.sinks.is_empty()
+    }
+
+    /// Brings finished spans of other processes to the hooks that want them, a request of OTLP. `hooks` are those of the session
+    /// with this `mark`; if that is another, all of this one get them. `on_done` hears once which hooks failed, as bits, and the
+    /// status of a failure, if there is one.
+    pub fn deliver(
+        &self,
+        request: &[u8],
+        hooks: u32,
+        mark: u32,
+        on_done: impl FnOnce(u32, Option<u32>) + Send + 'static,
+    ) {
+        let hooks = if mark == self.mark { hooks } else { hooks::SINKS };
+        let wanted: Vec<_> = self.sinks.iter().filter(|sink| sink.hook & hooks != 0).collect();
+        // Of hooks that there are no more, nobody can have them.
+        if wanted.is_empty() {
+            return on_done(0, None);
+        }
+        let done = Arc::new(Mutex::new(Done { left: wanted.len(), failed: 0, status: None, on_done: Some(on_done) }));
+        for sink in wanted {
+            let (hook, done) = (sink.hook, Arc::clone(&done));
+            let one_done = move |status| {
+                let mut done = lock(&done);
+                if status != abi::STATUS_OK {
+                    done.failed |= hook;
+                    done.status = Some(status);
+                }
+                done.left -= 1;
+                if done.left == 0
+                    && let Some(on_done) = done.on_done.take()
+                {
+                    on_done(done.failed, done.status);
+                }
+            };
+            sink.export(request, Box::new(one_done));
         }
     }
 
@@ -392,6 +461,22 @@ impl Recorder {
         let state = Mutex::new(SpanState { span, has_ended: false });
         Box::into_raw(Box::new(RecordedSpan { recorder: self, slot, state })).cast()
     }
+}
+
+/// Who waits until the last of several hooks has said what became of some spans.
+struct Done<F> {
+    left: usize,
+    failed: u32,
+    status: Option<u32>,
+    on_done: Option<F>,
+}
+
+/// Whether a hook keeps spans on this machine's disk, besides exporters or alone.
+fn keeps_files(hook: &abi::Tracing) -> bool {
+    let mut reason = [0; 256];
+    let mut error = abi::TextBuffer::new(&mut reason);
+    // SAFETY: the hook's function with the hook's data; the buffer is lent for the call. Nothing has ended yet.
+    hook.commit.is_some_and(|commit| unsafe { commit(hook.data, &mut error) } != abi::STATUS_NOT_DURABLE)
 }
 
 impl RecordedSpan {

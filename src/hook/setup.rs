@@ -36,16 +36,21 @@ pub fn run_hook(
     match set_up(import_string, contract, library, limit) {
         Ok(table) => {
             // SAFETY: a table that a hook returned keeps the contract of the ABI.
-            let recorder = unsafe { Recorder::install(table.0, spool) };
+            let recorder = unsafe { Recorder::install(table.0, mark(import_string), spool) };
             HookRun { recorder: Some(recorder), failure: None }
         }
         Err(failure) => {
             let own = OwnTracing::table(own).ok();
             // SAFETY: tracer's own table is made for it.
-            let recorder = own.map(|table| unsafe { Recorder::install(table, spool) });
+            let recorder = own.map(|table| unsafe { Recorder::install(table, 0, spool) });
             HookRun { recorder, failure: Some(failure) }
         }
     }
+}
+
+/// Tells these hooks from others, for spans that wait for them.
+fn mark(import_string: &str) -> u32 {
+    crc32fast::hash(import_string.as_bytes())
 }
 
 /// What trying a hook out showed.

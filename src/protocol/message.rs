@@ -24,6 +24,8 @@ pub mod kind {
     pub const WORKER_READY: u8 = 4;
     /// Worker: attempts that have ended ([`AttemptResult`](super::AttemptResult)), one or more.
     pub const RESULTS: u8 = 5;
+    /// Worker, on its sink's connection: what became of spans that it was offered ([`SpansDone`](super::SpansDone)).
+    pub const SPANS_DONE: u8 = 6;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
@@ -39,8 +41,10 @@ pub mod kind {
     pub const REPLY: u8 = 37;
     /// Head, to a worker: tasks to run ([`Lease`](super::Lease)), one or more, in the order in which to run them.
     pub const LEASES: u8 = 38;
-    /// Head, to a worker: end when the leases that came before this are done. No body.
+    /// Head, to a worker: end when the leases that came before this are done. To its sink: nothing more is offered. No body.
     pub const SHUTDOWN: u8 = 39;
+    /// Head, to a worker's sink: finished spans that another process did not deliver ([`SpansOffer`](super::SpansOffer)).
+    pub const SPANS: u8 = 40;
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";
@@ -50,7 +54,8 @@ const HELLO_MARK: [u8; 4] = *b"TRCR";
 pub struct Hello<'a> {
     /// The [`PROTOCOL_VERSION`] that the client speaks.
     pub protocol_version: u32,
-    /// What the client wants to be. 0 on the wire is a driver, because workers count from 1.
+    /// What the client wants to be. 0 on the wire is a driver, because workers count from 1; of
+    /// a worker's further connections, each has a bit of its own.
     pub role: Role,
     /// The client's own process id. The head checks a worker's against the process that it started.
     pub pid: u32,
@@ -67,10 +72,14 @@ pub enum Role {
     Worker(WorkerId),
     /// Submits for the tasks that this worker runs, on a second connection of its process.
     Tasks(WorkerId),
+    /// Takes spans over, for the worker with this id.
+    Sink(WorkerId),
 }
 
 /// Set in the role of a [`Role::Tasks`].
 const OF_TASKS: u64 = 1 << 63;
+/// Set in the role of a [`Role::Sink`].
+const OF_SINK: u64 = 1 << 62;
 
 impl<'a> Hello<'a> {
     /// What this program says of itself.
@@ -87,6 +96,7 @@ impl<'a> Hello<'a> {
                 Role::Driver => 0,
                 Role::Worker(worker) => worker.0,
                 Role::Tasks(worker) => worker.0 | OF_TASKS,
+                Role::Sink(worker) => worker.0 | OF_SINK,
             });
             out.put_u32(self.pid);
             out.put_str(self.version);
@@ -107,6 +117,7 @@ impl<'a> Hello<'a> {
         let role = match take.u64()? {
             0 => Role::Driver,
             worker if worker & OF_TASKS != 0 => Role::Tasks(WorkerId(worker & !OF_TASKS)),
+            worker if worker & OF_SINK != 0 => Role::Sink(WorkerId(worker & !OF_SINK)),
             worker => Role::Worker(WorkerId(worker)),
         };
         let hello = Hello { protocol_version, role, pid: take.u32()?, version: take.str()? };
@@ -323,6 +334,15 @@ pub struct SpanCounts {
     pub evicted: u64,
     /// Spans that could not be written to the span file.
     pub unwritten: u64,
+    /// Spans that another process than their own has delivered to an exporter.
+    #[serde(default)]
+    pub handed_over: u64,
+    /// Spans that wait for a process that delivers them to an exporter.
+    #[serde(default)]
+    pub waiting: u64,
+    /// Spans that no exporter took, until there was no room for them any more.
+    #[serde(default)]
+    pub given_up: u64,
 }
 
 /// `tracer list tasks`.
@@ -458,6 +478,33 @@ pub struct StopReport {
     pub killed: Vec<u32>,
     /// Tasks that had not ended.
     pub unfinished: usize,
+    /// Spans that no exporter has taken yet; the next head in this place goes on with them.
+    #[serde(default)]
+    pub spans_waiting: u64,
+}
+
+/// Finished spans that a worker is to deliver for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpansOffer {
+    /// The head's number for it, which the answer has too.
+    pub number: u64,
+    /// The hooks that want them, as [bits](crate::spool::hooks).
+    pub hooks: u32,
+    /// What tells those hooks from the ones of another session.
+    pub mark: u32,
+    /// The file that they are in, an OTLP `ExportTraceServiceRequest`.
+    pub path: PathBuf,
+}
+
+/// What became of spans that a worker was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpansDone {
+    /// The offer's.
+    pub number: u64,
+    /// The hooks that do not have them, as bits.
+    pub failed_hooks: u32,
+    /// One of `tracer_abi::STATUS_*`; none when everyone has them.
+    pub failure: Option<u32>,
 }
 
 /// A worker's state once its hook has run.

@@ -20,7 +20,7 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2048;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
 const CLAIM_TASKS_OFFSET: usize = CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
@@ -95,6 +95,12 @@ pub(super) struct Header {
     pub(super) unrecorded: AtomicU64,
     /// Ended spans whose slot was needed before anyone said that they were written.
     pub(super) evicted: AtomicU64,
+    /// Ended spans that no exporter took, and that could not be put aside either.
+    pub(super) given_up: AtomicU64,
+    /// The owner's [hooks](super::hooks), which an ended span is for.
+    pub(super) hooks: AtomicU32,
+    /// What tells these hooks from those of another session.
+    pub(super) hooks_mark: AtomicU32,
     /// Slots from the first on that have their space on the disk. The others may not be touched, not even to read: where there is no
     /// space for a page of a mapping, the kernel's answer is SIGBUS.
     pub(super) slots_backed: AtomicU32,
@@ -124,6 +130,9 @@ pub(super) struct SlotHeader {
     pub(super) status: AtomicU32,
     /// Entries of this span that did not fit.
     pub(super) cut: AtomicU32,
+    /// The [hooks](super::hooks) that do not have the span yet. It counts once the span has ended.
+    pub(super) pending: AtomicU32,
+    pub(super) unused: AtomicU32,
 }
 
 pub(super) const SLOT_FREE: u32 = 0;
@@ -131,7 +140,7 @@ pub(super) const SLOT_OPEN: u32 = 1;
 pub(super) const SLOT_ENDED: u32 = 2;
 pub(super) const ENTRIES_SIZE: usize = SLOT_SIZE - size_of::<SlotHeader>();
 
-const _: () = assert!(size_of::<SlotHeader>() == 80 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
+const _: () = assert!(size_of::<SlotHeader>() == 88 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
 
 /// A mapped spool file.
 pub(super) struct Mapping {

@@ -1,15 +1,17 @@
 //! The owner's side: a process records its claims and its spans.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tracer_abi as abi;
 
-use super::claims;
-use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SpoolError};
-use super::record::EntryWriter;
+use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
+use super::record::{EntryWriter, OwnedValue};
+use super::story::{self, SpanStory, SpoolCounts};
+use super::{PARCEL_SPANS, claims, hooks};
 
 /// A slot that holds a span of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,10 @@ pub struct Spool {
     mapping: Mapping,
     path: PathBuf,
     slots: Mutex<Slots>,
+    /// Tells whoever brings spans on that there are some.
+    has_undelivered: Condvar,
+    /// Brings some of them on at once.
+    relief: OnceLock<&'static (dyn Fn() + Send + Sync)>,
 }
 
 struct Slots {
@@ -54,6 +60,35 @@ struct Slots {
     free: Vec<u32>,
     /// Ended, oldest first, until someone says that they are written.
     ended: VecDeque<u32>,
+    /// Ended, and under way to the exporters of the first hook.
+    under_way: HashMap<Identity, u32>,
+    /// Ended, and given back by those exporters, oldest first.
+    returned: VecDeque<u32>,
+    /// Ended, and not yet given to the further hooks, oldest first.
+    ungiven: VecDeque<u32>,
+}
+
+/// Trace id and span id, as a slot has them.
+type Identity = [u64; 3];
+
+/// What became of a span at the exporters of the first hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// They have it.
+    Arrived,
+    /// They cannot take it now.
+    Returned,
+    /// They will never take it.
+    Refused,
+}
+
+/// Ended spans that nobody has and nobody is bringing on.
+#[derive(Debug, Default)]
+pub struct Undelivered {
+    /// For the exporters of the first hook, which have given them back.
+    pub returned: Vec<SlotIndex>,
+    /// For the further hooks.
+    pub ungiven: Vec<SlotIndex>,
 }
 
 impl Spool {
@@ -71,8 +106,37 @@ impl Spool {
         let header = mapping.header();
         header.owner_birth.store(crate::identity::birth(std::process::id()).unwrap_or(0), Relaxed);
         header.pid.store(std::process::id(), Release);
-        let slots = Slots { free: (0..SLOT_COUNT as u32).rev().collect(), ended: VecDeque::new() };
-        Spool { mapping, path: path.into(), slots: Mutex::new(slots) }
+        let slots = Slots {
+            free: (0..SLOT_COUNT as u32).rev().collect(),
+            ended: VecDeque::new(),
+            under_way: HashMap::new(),
+            returned: VecDeque::new(),
+            ungiven: VecDeque::new(),
+        };
+        header.hooks.store(hooks::FILE, Relaxed);
+        Spool {
+            mapping,
+            path: path.into(),
+            slots: Mutex::new(slots),
+            has_undelivered: Condvar::new(),
+            relief: OnceLock::new(),
+        }
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says for which [hooks](super::hooks) the spans of this process are, before the first of them starts. `mark` tells these
+    /// hooks from those of another session.
+    pub fn set_hooks(&self, hooks: u32, mark: u32) {
+        self.mapping.header().hooks_mark.store(mark, Relaxed);
+        self.mapping.header().hooks.store(hooks, Release);
+    }
+
+    fn hooks(&self) -> u32 {
+        self.mapping.header().hooks.load(Relaxed)
     }
 
     /// Claims a lease: from here on its task has begun. False when the head has taken it back.
@@ -222,16 +286,39 @@ impl Spool {
         self.append(index, |entries| entries.name(name));
     }
 
-    /// Records that the span has ended.
+    /// Records that the span has ended. From then on it may be [delivered](Self::delivered).
     pub fn end(&self, index: SlotIndex, end_time_unix_nano: u64) {
         let slot = self.mapping.slot(index.0 as usize);
+        let hooks = self.hooks();
         slot.end_time_unix_nano.store(end_time_unix_nano, Relaxed);
+        slot.pending.store(hooks, Relaxed);
         slot.state.store(SLOT_ENDED, Release);
+        if hooks & hooks::EXPORTERS != 0 {
+            self.slots().under_way.insert(identity(slot), index.0);
+        }
     }
 
-    /// Says that the hook has got an ended span, so that its next commit covers it.
+    /// Says that the first hook has got an ended span, so that its next commit covers it.
     pub fn handed_over(&self, index: SlotIndex) {
-        self.slots().ended.push_back(index.0);
+        let hooks = self.hooks();
+        // One that only exporters want may be gone already, and its slot another's.
+        if hooks & !hooks::EXPORTERS == 0 {
+            return;
+        }
+        let mut slots = self.slots();
+        if hooks & hooks::FILE != 0 {
+            slots.ended.push_back(index.0);
+        }
+        if hooks & !hooks::FILE & !hooks::EXPORTERS != 0 {
+            slots.ungiven.push_back(index.0);
+            self.tell_of_undelivered(&slots);
+        }
+    }
+
+    /// Says what to do when there is no slot for a span that starts, while others have ended that nobody is bringing on.
+    pub fn set_relief(&self, relief: &'static (dyn Fn() + Send + Sync)) {
+        // It is set once, by whoever brings spans on.
+        let _ = self.relief.set(relief);
     }
 
     /// Takes the spans that the hook has got and that are not known to be written. After the commit, either
@@ -240,12 +327,17 @@ impl Spool {
         std::mem::take(&mut self.slots().ended)
     }
 
-    /// Frees the slots of spans whose bytes are in the span file.
+    /// Frees the slots of spans whose bytes are in the span file, but for those that others want too.
     pub fn written(&self, written: VecDeque<u32>) {
-        for &index in &written {
-            self.mapping.slot(index as usize).state.store(SLOT_FREE, Release);
+        if self.hooks() == hooks::FILE {
+            for &index in &written {
+                self.mapping.slot(index as usize).state.store(SLOT_FREE, Release);
+            }
+            self.slots().free.extend(written.into_iter().rev());
+            return;
         }
-        self.slots().free.extend(written.into_iter().rev());
+        let mut slots = self.slots();
+        written.into_iter().rev().for_each(|index| self.settle(&mut slots, index, hooks::FILE));
     }
 
     /// Keeps the slots of spans that nobody has written.
@@ -256,10 +348,93 @@ impl Spool {
         }
     }
 
-    /// Whether a span is open, which nobody but whoever finishes this spool can end once the process is gone.
-    pub fn has_open_spans(&self) -> bool {
+    /// Says what became of spans, by trace id and span id, at the exporters of the first hook.
+    pub fn delivered(&self, spans: impl Iterator<Item = ([u8; 16], [u8; 8])>, arrival: Arrival) {
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("half of 16 bytes"));
+        let mut slots = self.slots();
+        for (trace_id, span_id) in spans {
+            let (high, low) = trace_id.split_at(8);
+            let identity = [word(high), word(low), u64::from_ne_bytes(span_id)];
+            let Some(index) = slots.under_way.remove(&identity) else { continue };
+            if arrival == Arrival::Returned {
+                slots.returned.push_back(index);
+                self.tell_of_undelivered(&slots);
+                continue;
+            }
+            if arrival == Arrival::Refused {
+                self.count_given_up(1);
+            }
+            self.settle(&mut slots, index, hooks::EXPORTERS);
+        }
+    }
+
+    /// Wakes whoever brings spans on at the first of them, and when there are enough, and not at each.
+    fn tell_of_undelivered(&self, slots: &Slots) {
+        let count = slots.returned.len() + slots.ungiven.len();
+        if count == 1 || count == PARCEL_SPANS {
+            self.has_undelivered.notify_one();
+        }
+    }
+
+    /// Waits until there are ended spans that nobody is bringing on, and then for `linger`, unless there are `enough` before.
+    pub fn take_undelivered(&self, linger: Duration, enough: usize) -> Undelivered {
+        let count = |slots: &Slots| slots.returned.len() + slots.ungiven.len();
+        let waited = self.has_undelivered.wait_while(self.slots(), |slots| count(slots) == 0);
+        let slots = waited.unwrap_or_else(PoisonError::into_inner);
+        let lingered = self.has_undelivered.wait_timeout_while(slots, linger, |slots| count(slots) < enough);
+        let mut slots = lingered.unwrap_or_else(PoisonError::into_inner).0;
+        let (returned, ungiven) = (take(&mut slots.returned, enough), take(&mut slots.ungiven, enough));
+        Undelivered { returned, ungiven }
+    }
+
+    /// Takes spans that the exporters have given back, without waiting for any.
+    pub fn take_returned(&self, at_most: usize) -> Vec<SlotIndex> {
+        take(&mut self.slots().returned, at_most)
+    }
+
+    /// Ended spans as they are in their slots.
+    pub fn stories(&self, spans: &[SlotIndex]) -> Vec<SpanStory> {
+        spans.iter().filter_map(|index| story::span(&self.mapping, index.0 as usize)).collect()
+    }
+
+    /// The resource of this process's spans.
+    pub fn resource(&self) -> Vec<(String, OwnedValue)> {
+        story::resource(&self.mapping)
+    }
+
+    /// Says that these hooks have the spans, or that somebody else brings them on.
+    pub fn settled(&self, spans: &[SlotIndex], hooks: u32) {
+        let mut slots = self.slots();
+        spans.iter().for_each(|index| self.settle(&mut slots, index.0, hooks));
+    }
+
+    /// Counts spans that no exporter took and that could not be put aside.
+    pub fn count_given_up(&self, spans: u64) {
+        self.mapping.header().given_up.fetch_add(spans, Relaxed);
+    }
+
+    /// Frees a slot when nobody wants its span any more.
+    fn settle(&self, slots: &mut Slots, index: u32, hooks: u32) {
+        let slot = self.mapping.slot(index as usize);
+        let pending = slot.pending.fetch_and(!hooks, Relaxed);
+        if pending != 0 && pending & !hooks == 0 {
+            slot.state.store(SLOT_FREE, Release);
+            slots.free.push(index);
+        }
+    }
+
+    /// Whether something is left for whoever finishes this spool: an open span, which nobody else can end once the process is
+    /// gone, an ended one that is not delivered, or word of what was lost.
+    pub fn has_something_left(&self) -> bool {
+        // What was cut is lost only with its process.
+        let counts = SpoolCounts { cut: 0, ..SpoolCounts::of(&self.mapping) };
+        if counts != SpoolCounts::default() {
+            return true;
+        }
         let slots = self.slots();
-        slots.free.len() + slots.ended.len() < SLOT_COUNT
+        // With a file alone, what has ended is written by now.
+        let written = if self.hooks() == hooks::FILE { slots.ended.len() } else { 0 };
+        slots.free.len() + written < SLOT_COUNT
     }
 
     /// Removes the file: this process has nothing left that someone else would have to finish.
@@ -270,22 +445,60 @@ impl Spool {
 
     fn take_free_slot(&self) -> Option<u32> {
         let mut slots = self.slots();
+        if slots.free.is_empty()
+            && !slots.returned.is_empty()
+            && let Some(relief) = self.relief.get()
+        {
+            // A burst that nobody behind it keeps up with pays for itself; the price is that of a write.
+            drop(slots);
+            relief();
+            slots = self.slots();
+        }
         // Those without space are taken last, in order, because slots are given back to the front.
         let can_use_free = slots.free.last().is_some_and(|&next| {
             (next as usize) < self.mapping.slots_backed() || self.mapping.back_more_slots().is_ok()
         });
         let free = if can_use_free { slots.free.pop() } else { None };
         free.or_else(|| {
-            let oldest = slots.ended.pop_front()?;
+            let oldest = self.least_needed(&mut slots)?;
             self.mapping.header().evicted.fetch_add(1, Relaxed);
             Some(oldest)
         })
+    }
+
+    /// Takes an ended span out that can be done without, when there is no room for one that starts.
+    fn least_needed(&self, slots: &mut Slots) -> Option<u32> {
+        let slot = |index: u32| self.mapping.slot(index as usize);
+        // One that the exporters have given back, and nobody else wants.
+        if let Some(&index) = slots.returned.front()
+            && slot(index).pending.load(Relaxed) == hooks::EXPORTERS
+        {
+            return slots.returned.pop_front();
+        }
+        if let Some(&index) = slots.ended.front()
+            && slot(index).pending.load(Relaxed) == hooks::FILE
+        {
+            return slots.ended.pop_front();
+        }
+        // Exporters that keep more under way than they may.
+        let waits = slots.under_way.iter().filter(|&(_, &index)| slot(index).pending.load(Relaxed) == hooks::EXPORTERS);
+        let oldest = *waits.min_by_key(|&(_, &index)| slot(index).end_time_unix_nano.load(Relaxed))?.0;
+        slots.under_way.remove(&oldest)
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
         // The lists are whole after every statement, so a panic while they were locked harmed nothing.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn take(queue: &mut VecDeque<u32>, at_most: usize) -> Vec<SlotIndex> {
+    let count = queue.len().min(at_most);
+    queue.drain(..count).map(SlotIndex).collect()
+}
+
+fn identity(slot: &SlotHeader) -> Identity {
+    [&slot.trace_id[0], &slot.trace_id[1], &slot.span_id].map(|word| word.load(Relaxed))
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub struct SpanStory {
     pub is_attempt: bool,
     /// Attributes, events and links that did not fit.
     pub cut: u32,
+    /// The [hooks](super::hooks) that do not have it yet; of an open span, all.
+    pub pending: u32,
 }
 
 /// What did not fit into a spool.
@@ -36,6 +38,8 @@ pub struct SpoolCounts {
     pub unrecorded: u64,
     /// Ended spans whose slot was taken before they were known to be written.
     pub evicted: u64,
+    /// Ended spans that no exporter took, and that could not be put aside either.
+    pub given_up: u64,
 }
 
 impl SpoolCounts {
@@ -45,6 +49,7 @@ impl SpoolCounts {
             cut: header.cut.load(Relaxed),
             unrecorded: header.unrecorded.load(Relaxed),
             evicted: header.evicted.load(Relaxed),
+            given_up: header.given_up.load(Relaxed),
         }
     }
 }
@@ -87,59 +92,74 @@ impl Story {
         SpoolCounts::of(&self.mapping)
     }
 
+    /// The process's [hooks](super::hooks), and what tells them from those of another session.
+    pub fn hooks(&self) -> (u32, u32) {
+        let header = self.mapping.header();
+        // A process that has not come as far as its hook: whatever it began is for the span file.
+        let hooks = Some(header.hooks.load(Acquire)).filter(|&hooks| hooks != 0).unwrap_or(super::hooks::FILE);
+        (hooks, header.hooks_mark.load(Relaxed))
+    }
+
     /// The resource of the process's spans.
     pub fn resource(&self) -> Vec<(String, OwnedValue)> {
-        let len = self.mapping.header().resource_len.load(Acquire) as usize;
-        // SAFETY: within the mapping; copied at once, so a write at the same time could at worst garble the copy,
-        // whose reader checks every length.
-        let bytes = unsafe { self.mapping.resource().as_ref() }.get(..len).unwrap_or_default().to_vec();
-        read_attributes(&bytes)
+        resource(&self.mapping)
     }
 
     /// The spans that are open, or have ended and are not known to be written, in order of their start.
     pub fn spans(&self) -> Vec<SpanStory> {
-        let mut spans: Vec<_> = (0..self.mapping.slots_backed()).filter_map(|index| self.span(index)).collect();
+        let mut spans: Vec<_> =
+            (0..self.mapping.slots_backed()).filter_map(|index| span(&self.mapping, index)).collect();
         spans.sort_by_key(|span| span.record.start_time_unix_nano);
         spans
     }
+}
 
-    fn span(&self, index: usize) -> Option<SpanStory> {
-        let slot = self.mapping.slot(index);
-        let state = slot.state.load(Acquire);
-        if state != SLOT_OPEN && state != SLOT_ENDED {
-            return None;
-        }
-        let identity = identity(slot);
-        let len = slot.len.load(Acquire) as usize;
-        // SAFETY: as in `resource`.
-        let entries = unsafe { self.mapping.entries(index).as_ref() }.get(..len).unwrap_or_default().to_vec();
-        let mut trace_id = [0; 16];
-        trace_id[..8].copy_from_slice(&slot.trace_id[0].load(Relaxed).to_ne_bytes());
-        trace_id[8..].copy_from_slice(&slot.trace_id[1].load(Relaxed).to_ne_bytes());
-        let parent = slot.parent_span_id.load(Relaxed);
-        let mut record = SpanRecord {
-            trace_id,
-            span_id: slot.span_id.load(Relaxed).to_ne_bytes(),
-            parent_span_id: (parent != 0).then(|| parent.to_ne_bytes()),
-            kind: slot.kind.load(Relaxed),
-            start_time_unix_nano: slot.start_time_unix_nano.load(Relaxed),
-            end_time_unix_nano: slot.end_time_unix_nano.load(Relaxed),
-            status: slot.status.load(Acquire),
-            ..SpanRecord::default()
-        };
-        record.read_entries(&entries);
-        // An owner that lives may have given the slot to another span meanwhile, of which this would be a mixture.
-        fence(Acquire);
-        let is_the_same =
-            self::identity(slot) == identity && matches!(slot.state.load(Relaxed), SLOT_OPEN | SLOT_ENDED);
-        is_the_same.then(|| SpanStory {
-            record,
-            has_ended: state == SLOT_ENDED,
-            task_id: slot.task_id.load(Relaxed),
-            is_attempt: slot.is_attempt.load(Relaxed) != 0,
-            cut: slot.cut.load(Relaxed),
-        })
+/// The resource of the spans in a spool.
+pub(super) fn resource(mapping: &Mapping) -> Vec<(String, OwnedValue)> {
+    let len = mapping.header().resource_len.load(Acquire) as usize;
+    // SAFETY: within the mapping; copied at once, so a write at the same time could at worst garble the copy,
+    // whose reader checks every length.
+    let bytes = unsafe { mapping.resource().as_ref() }.get(..len).unwrap_or_default().to_vec();
+    read_attributes(&bytes)
+}
+
+/// The span in a slot, if there is one.
+pub(super) fn span(mapping: &Mapping, index: usize) -> Option<SpanStory> {
+    let slot = mapping.slot(index);
+    let state = slot.state.load(Acquire);
+    if state != SLOT_OPEN && state != SLOT_ENDED {
+        return None;
     }
+    let identity = identity(slot);
+    let len = slot.len.load(Acquire) as usize;
+    // SAFETY: as in `resource`.
+    let entries = unsafe { mapping.entries(index).as_ref() }.get(..len).unwrap_or_default().to_vec();
+    let mut trace_id = [0; 16];
+    trace_id[..8].copy_from_slice(&slot.trace_id[0].load(Relaxed).to_ne_bytes());
+    trace_id[8..].copy_from_slice(&slot.trace_id[1].load(Relaxed).to_ne_bytes());
+    let parent = slot.parent_span_id.load(Relaxed);
+    let mut record = SpanRecord {
+        trace_id,
+        span_id: slot.span_id.load(Relaxed).to_ne_bytes(),
+        parent_span_id: (parent != 0).then(|| parent.to_ne_bytes()),
+        kind: slot.kind.load(Relaxed),
+        start_time_unix_nano: slot.start_time_unix_nano.load(Relaxed),
+        end_time_unix_nano: slot.end_time_unix_nano.load(Relaxed),
+        status: slot.status.load(Acquire),
+        ..SpanRecord::default()
+    };
+    record.read_entries(&entries);
+    // An owner that lives may have given the slot to another span meanwhile, of which this would be a mixture.
+    fence(Acquire);
+    let is_the_same = self::identity(slot) == identity && matches!(slot.state.load(Relaxed), SLOT_OPEN | SLOT_ENDED);
+    is_the_same.then(|| SpanStory {
+        record,
+        has_ended: state == SLOT_ENDED,
+        task_id: slot.task_id.load(Relaxed),
+        is_attempt: slot.is_attempt.load(Relaxed) != 0,
+        cut: slot.cut.load(Relaxed),
+        pending: if state == SLOT_ENDED { slot.pending.load(Relaxed) } else { mapping.header().hooks.load(Relaxed) },
+    })
 }
 
 /// What tells the span in a slot from the one before it.
@@ -221,7 +241,7 @@ mod tests {
 
         let spans = story.spans();
         assert_eq!(spans.len(), 1);
-        let SpanStory { record, has_ended, task_id, is_attempt, cut } = &spans[0];
+        let SpanStory { record, has_ended, task_id, is_attempt, cut, .. } = &spans[0];
         assert_eq!((*has_ended, *task_id, *is_attempt, *cut), (false, 5, true, 0));
         assert_eq!((record.name.as_str(), record.scope.as_str()), ("better", "test"));
         assert_eq!(record.parent_span_id, Some([9; 8]));
@@ -260,7 +280,7 @@ mod tests {
         let (_folder, spool, story) = spool();
         let slots: Vec<_> = (0..SLOT_COUNT + 3).filter_map(|_| spool.open(&opening(1))).collect();
         assert_eq!(slots.len(), SLOT_COUNT);
-        assert_eq!(story.counts(), SpoolCounts { cut: 0, unrecorded: 3, evicted: 0 });
+        assert_eq!(story.counts(), SpoolCounts { unrecorded: 3, ..SpoolCounts::default() });
         spool.end(slots[0], 1);
         spool.handed_over(slots[0]);
         assert_eq!(spool.open(&opening(2)), Some(slots[0]), "an ended span makes room");

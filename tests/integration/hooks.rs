@@ -271,24 +271,32 @@ fn exporter_that_prints_leaves_the_result_alone() {
 
 #[test]
 fn spans_that_a_hook_had_not_delivered_outlive_a_killed_worker() {
-    // A finished provider does not tell its resource.
+    // A description takes spans over from the dead; a finished provider neither does that nor tells its resource.
     for (hook, service) in [("description", json!("tracer")), ("provider", Value::Null)] {
         let cluster = Cluster::builder().hook(&format!("hook_forms:{hook}")).start();
         cluster.submit("traced_tasks:nested", &[]).success();
         let worker = cluster.worker_pids()[0];
         kill(worker, Signal::KILL);
-        let spans = cluster.wait_for_spans("those of the worker", |spans| spans.len() >= 3);
+        let of_worker = |all: &Spans| -> Vec<Span> {
+            all.iter().filter(|span| pid(span).is_none_or(|pid| pid == u64::from(worker))).cloned().collect()
+        };
+        let spans = wait_until("the spans of the worker are there", || {
+            let spans = if hook == "provider" { cluster.spans() } else { exported(&cluster) };
+            Some(of_worker(&spans)).filter(|spans| spans.len() >= 3)
+        });
         let mut names: Vec<_> = spans.iter().map(Span::name).collect();
         names.sort_unstable();
         assert_eq!(names, ["inner", "outer", "traced_tasks.nested tracer.remote_worker"], "{hook}");
-        for span in spans.iter() {
-            assert_eq!(span.file, cluster.spans_dir().join(format!("{worker}.json")), "{hook}");
+        for span in &spans {
+            let in_span_file = span.file == cluster.spans_dir().join(format!("{worker}.json"));
+            assert_eq!(in_span_file, hook == "provider", "{hook}: {}", span.file.display());
             assert_eq!(*span.resource_attribute("service.name"), service, "{hook}");
         }
         // They hang together with what the command's hook has exported.
         let mut all = exported(&cluster);
-        all.spans.retain(|span| pid(span) != Some(worker.into()));
-        all.spans.extend(spans.spans);
+        if hook == "provider" {
+            all.spans.extend(spans);
+        }
         assert_one_trace(&all);
     }
 }

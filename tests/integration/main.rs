@@ -7,6 +7,7 @@ mod backends;
 mod collectors;
 mod commands;
 mod config;
+mod delivery;
 mod hooks;
 mod hygiene;
 mod journal;

@@ -220,9 +220,12 @@ fn another_version_of_the_protocol_is_refused_in_words() {
 #[test]
 fn nobody_can_pass_for_a_worker() {
     let cluster = Cluster::untraced();
-    for worker in [1, 2, u64::MAX] {
+    // Two bits of the number tell the connections of a worker apart.
+    let workers = [1, 2, u64::MAX >> 2].map(tracer::task::WorkerId);
+    let roles = |it| [(it, Role::Worker(it)), (it, Role::Tasks(it)), (it, Role::Sink(it))];
+    for (worker, role) in workers.into_iter().flat_map(roles) {
         let mut bytes = Vec::new();
-        Hello::of_this_process(Role::Worker(tracer::task::WorkerId(worker))).encode(&mut bytes);
+        Hello::of_this_process(role).encode(&mut bytes);
         let answer = answer_to(&cluster, &bytes);
         assert_eq!(answer[4], kind::REFUSED);
         let text = String::from_utf8_lossy(&answer[9..]).into_owned();

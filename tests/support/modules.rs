@@ -23,6 +23,7 @@ const PACKAGES: &[&str] = &[
     "misbehaving_tasks",
     "nested_tasks",
     "bad_hooks",
+    "exporters",
     "hook_forms",
     "own_provider",
     "own_subscriber",

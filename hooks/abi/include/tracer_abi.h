@@ -39,6 +39,12 @@
 // [`Tracing::commit`] only: the spans are not on this machine's disk, they go to an exporter at its own pace.
 #define TRACER_STATUS_NOT_DURABLE 5
 
+// Spans only: they were not taken, because as many are under way as there may be. Whoever has them keeps them.
+#define TRACER_STATUS_FULL 6
+
+// Spans only: whoever was to have them will never take them, so nobody need try again.
+#define TRACER_STATUS_REFUSED 7
+
 // Something is lost or will not work.
 #define TRACER_LOG_ERROR 1
 
@@ -53,6 +59,12 @@
 
 // An exporter: it says where spans go, and nothing else. Ids, sampling and resource are the product's.
 #define TRACER_HOOK_EXPORTER 1
+
+// Wherever the hook sends spans.
+#define TRACER_SINK_ALL 0
+
+// Only where it sends spans over a network: what it keeps on this machine's disk has them.
+#define TRACER_SINK_EXPORTERS 1
 
 // See [`ValueUnion::bool_`].
 #define TRACER_VALUE_BOOL 1
@@ -305,6 +317,55 @@ typedef struct TracerTextBuffer {
     size_t len;
 } TracerTextBuffer;
 
+// Which span.
+typedef struct TracerSpanIdentity {
+    // Most significant byte first.
+    uint8_t trace_id[16];
+    // Most significant byte first.
+    uint8_t span_id[8];
+} TracerSpanIdentity;
+
+// What a hook tells the host about the spans that its exporters have dealt with.
+typedef struct TracerDeliveryListener {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Handed back in every call. Owner: the host.
+    void *data;
+    // How many ended spans may be under way at once; a further one is given back with [`STATUS_FULL`]. 0 for any number.
+    size_t in_flight_max;
+    // Says of ended spans, each once, that every exporter has them ([`STATUS_OK`]), that they could not be delivered
+    // ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
+    // ([`STATUS_REFUSED`]). The host keeps those of the two in the middle and offers them again to a span sink.
+    //
+    // Called from: any thread, also from within `span_end`. `count` identities at `spans`.
+    void (*host_delivered)(void *data, const struct TracerSpanIdentity *spans, size_t count, uint32_t status);
+} TracerDeliveryListener;
+
+// Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.
+typedef struct TracerBytes {
+    // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    const uint8_t *ptr;
+    // In bytes.
+    size_t len;
+} TracerBytes;
+
+// Finished spans on their way into a span sink.
+typedef struct TracerFinishedSpans {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // An OTLP `ExportTraceServiceRequest` (`opentelemetry/proto/collector/trace/v1`), encoded.
+    struct TracerBytes request;
+    // One of the `SINK_` constants; an unknown one is taken as [`SINK_ALL`].
+    uint32_t wanted;
+    // Handed back in `host_delivered`. Owner: the host.
+    void *data;
+    // Says what became of the spans: [`STATUS_OK`], [`STATUS_FAILED`], [`STATUS_REFUSED`], or [`STATUS_ALREADY`] when the
+    // table was shut down before.
+    //
+    // Called from: any thread.
+    void (*host_delivered)(void *data, uint32_t status);
+} TracerFinishedSpans;
+
 // The OpenTelemetry tracing API as a table: provider, tracer and span.
 //
 // Threads: every function may be called from any thread. Calls for one span handle never overlap: the host
@@ -358,6 +419,18 @@ typedef struct TracerTracing {
     size_t resource_count;
     // What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
     struct TracerStr description;
+    // Takes the listener that is to hear which ended spans were delivered. Null for a table that sends nothing over a
+    // network, or cannot tell: the host then takes a span as delivered once `commit` has covered it.
+    //
+    // Called from: the thread that sets up tracing, once, before the first span. `listener` lives as long as the process.
+    uint32_t (*listen)(void *data, const struct TracerDeliveryListener *listener);
+    // The span sink: takes finished spans that did not begin in this table, of another process or under another hook, and
+    // delivers them at its own pace, with the resource and the ids that they have. Returns [`STATUS_OK`] when it has
+    // them: then [`FinishedSpans::host_delivered`] is called, once, perhaps before this returns. Any other status, with the
+    // reason in `error`, means that it did not take them. Null for a table that cannot take such spans.
+    //
+    // Called from: any thread. It must not wait for a network.
+    uint32_t (*sink_export)(void *data, const struct TracerFinishedSpans *spans, struct TracerTextBuffer *error);
 } TracerTracing;
 
 // A tracing hook: the function that sets up tracing in a process.
@@ -392,14 +465,6 @@ typedef struct TracerParameter {
     // 1 when it may be left out.
     uint32_t is_optional;
 } TracerParameter;
-
-// Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.
-typedef struct TracerBytes {
-    // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
-    const uint8_t *ptr;
-    // In bytes.
-    size_t len;
-} TracerBytes;
 
 // Why a task failed.
 typedef struct TracerTaskError {

@@ -58,6 +58,10 @@ pub const STATUS_TIMED_OUT: u32 = 3;
 pub const STATUS_ALREADY: u32 = 4;
 /// [`Tracing::commit`] only: the spans are not on this machine's disk, they go to an exporter at its own pace.
 pub const STATUS_NOT_DURABLE: u32 = 5;
+/// Spans only: they were not taken, because as many are under way as there may be. Whoever has them keeps them.
+pub const STATUS_FULL: u32 = 6;
+/// Spans only: whoever was to have them will never take them, so nobody need try again.
+pub const STATUS_REFUSED: u32 = 7;
 
 /// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 #[repr(C)]
@@ -342,7 +346,74 @@ pub struct Tracing {
     pub resource_count: usize,
     /// What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
     pub description: Str,
+
+    /// Takes the listener that is to hear which ended spans were delivered. Null for a table that sends nothing over a
+    /// network, or cannot tell: the host then takes a span as delivered once `commit` has covered it.
+    ///
+    /// Called from: the thread that sets up tracing, once, before the first span. `listener` lives as long as the process.
+    pub listen: Option<unsafe extern "C" fn(data: *mut c_void, listener: *const DeliveryListener) -> u32>,
+    /// The span sink: takes finished spans that did not begin in this table, of another process or under another hook, and
+    /// delivers them at its own pace, with the resource and the ids that they have. Returns [`STATUS_OK`] when it has
+    /// them: then [`FinishedSpans::host_delivered`] is called, once, perhaps before this returns. Any other status, with the
+    /// reason in `error`, means that it did not take them. Null for a table that cannot take such spans.
+    ///
+    /// Called from: any thread. It must not wait for a network.
+    pub sink_export:
+        Option<unsafe extern "C" fn(data: *mut c_void, spans: *const FinishedSpans, error: *mut TextBuffer) -> u32>,
 }
+
+/// What a hook tells the host about the spans that its exporters have dealt with.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DeliveryListener {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// Handed back in every call. Owner: the host.
+    pub data: *mut c_void,
+    /// How many ended spans may be under way at once; a further one is given back with [`STATUS_FULL`]. 0 for any number.
+    pub in_flight_max: usize,
+    /// Says of ended spans, each once, that every exporter has them ([`STATUS_OK`]), that they could not be delivered
+    /// ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
+    /// ([`STATUS_REFUSED`]). The host keeps those of the two in the middle and offers them again to a span sink.
+    ///
+    /// Called from: any thread, also from within `span_end`. `count` identities at `spans`.
+    pub host_delivered:
+        Option<unsafe extern "C" fn(data: *mut c_void, spans: *const SpanIdentity, count: usize, status: u32)>,
+}
+
+/// Which span.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanIdentity {
+    /// Most significant byte first.
+    pub trace_id: [u8; 16],
+    /// Most significant byte first.
+    pub span_id: [u8; 8],
+}
+
+/// Finished spans on their way into a span sink.
+#[repr(C)]
+#[derive(Debug)]
+pub struct FinishedSpans {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// An OTLP `ExportTraceServiceRequest` (`opentelemetry/proto/collector/trace/v1`), encoded.
+    pub request: Bytes,
+    /// One of the `SINK_` constants; an unknown one is taken as [`SINK_ALL`].
+    pub wanted: u32,
+    /// Handed back in `host_delivered`. Owner: the host.
+    pub data: *mut c_void,
+    /// Says what became of the spans: [`STATUS_OK`], [`STATUS_FAILED`], [`STATUS_REFUSED`], or [`STATUS_ALREADY`] when the
+    /// table was shut down before.
+    ///
+    /// Called from: any thread.
+    pub host_delivered: Option<unsafe extern "C" fn(data: *mut c_void, status: u32)>,
+}
+
+/// Wherever the hook sends spans.
+pub const SINK_ALL: u32 = 0;
+/// Only where it sends spans over a network: what it keeps on this machine's disk has them.
+pub const SINK_EXPORTERS: u32 = 1;
 
 /// An instrumentation scope.
 #[repr(C)]
@@ -788,6 +859,10 @@ unsafe impl Sync for Tracing {}
 // SAFETY: as above.
 unsafe impl Send for Tracing {}
 // SAFETY: as for `Tracing`.
+unsafe impl Sync for DeliveryListener {}
+// SAFETY: as for `Tracing`.
+unsafe impl Send for DeliveryListener {}
+// SAFETY: as for `Tracing`.
 unsafe impl Sync for Host {}
 // SAFETY: as for `Tracing`.
 unsafe impl Send for Host {}
@@ -809,7 +884,10 @@ const _: () = {
     assert!(size_of::<Submission>() == 128);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
-    assert!(size_of::<Tracing>() == 160);
+    assert!(size_of::<Tracing>() == 176);
+    assert!(size_of::<DeliveryListener>() == 32);
+    assert!(size_of::<SpanIdentity>() == 24);
+    assert!(size_of::<FinishedSpans>() == 48);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
     assert!(size_of::<SpanStart>() == 120);

@@ -15,8 +15,8 @@ use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Span, SpanData, SpanExporter, SpanProcessor};
-use tracer_sdk::hook::Tracing;
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter};
+use tracer_sdk::hook::{Tracing, refused};
 
 /// The first pause; each further one is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -65,8 +65,7 @@ pub fn tracing<T: Transport>(transport: T, receiver: String, timeout: Duration, 
     let closing = Arc::new(Closing::default());
     let exporter = Exporter::new(transport, receiver, timeout, Arc::clone(&closing));
     Tracing::builder()
-        // Before the batch processor, whose shutdown waits for the exporter.
-        .with_span_processor(Closer(closing))
+        .with_closing_notice(move || closing.begin())
         .with_batch_exporter(exporter)
         .with_description(description)
         .build()
@@ -85,6 +84,15 @@ pub struct Exporter<T> {
     not_before: Mutex<Option<Instant>>,
     has_complained: AtomicBool,
     random: RandomIdGenerator,
+}
+
+/// Why a batch was not delivered, for people to read.
+#[derive(Debug, PartialEq, Eq)]
+enum Undelivered {
+    /// It may be, later.
+    Later(String),
+    /// It never will be.
+    Refused(String),
 }
 
 impl<T: fmt::Debug> fmt::Debug for Exporter<T> {
@@ -108,13 +116,13 @@ impl<T: Transport> Exporter<T> {
         }
     }
 
-    fn deliver(&self, message: &T::Message) -> Result<(), String> {
+    fn deliver(&self, message: &T::Message) -> Result<(), Undelivered> {
         let deadline = Instant::now() + self.timeout;
         if let Some(not_before) = *lock(&self.not_before)
             && not_before > Instant::now()
             && (not_before >= deadline || !self.closing.pause_until(not_before))
         {
-            return Err("it asked for a pause that is not over".to_owned());
+            return Err(Undelivered::Later("it asked for a pause that is not over".to_owned()));
         }
         let mut pause = self.first_pause;
         loop {
@@ -125,14 +133,14 @@ impl<T: Transport> Exporter<T> {
                     self.complain(&format!("it rejected {rejected} spans: {reason}"));
                     return Ok(());
                 }
-                Answer::Refused { reason } => return Err(reason),
+                Answer::Refused { reason } => return Err(Undelivered::Refused(reason)),
                 Answer::Later { pause, reason } => (pause, reason),
             };
             let now = Instant::now();
             let next = now + asked.unwrap_or_else(|| self.varied(pause));
             *lock(&self.not_before) = asked.map(|_| next);
             if next >= deadline || !self.closing.pause_until(next) {
-                return Err(reason);
+                return Err(Undelivered::Later(reason));
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -159,9 +167,14 @@ impl<T: Transport> SpanExporter for Exporter<T> {
         let _suppressed = Context::enter_telemetry_suppressed_scope();
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
         let message = self.transport.encode(ExportTraceServiceRequest { resource_spans });
-        self.deliver(&message).map_err(|reason| {
-            self.complain(&reason);
-            OTelSdkError::InternalFailure(format!("spans are not delivered to {}: {reason}", self.receiver))
+        self.deliver(&message).map_err(|undelivered| {
+            let (Undelivered::Later(reason) | Undelivered::Refused(reason)) = &undelivered;
+            self.complain(reason);
+            let text = format!("spans are not delivered to {}: {reason}", self.receiver);
+            match undelivered {
+                Undelivered::Later(_) => OTelSdkError::InternalFailure(text),
+                Undelivered::Refused(_) => refused(text),
+            }
         })
     }
 
@@ -194,25 +207,6 @@ impl Closing {
             is_closing = self.has_begun.wait_timeout(is_closing, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         false
-    }
-}
-
-/// Tells the exporter that the process is about to end: the SDK does so only after the last batch has been exported.
-#[derive(Debug)]
-struct Closer(Arc<Closing>);
-
-impl SpanProcessor for Closer {
-    fn on_start(&self, _span: &mut Span, _cx: &Context) {}
-
-    fn on_end(&self, _span: SpanData) {}
-
-    fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
-    }
-
-    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
-        self.0.begin();
-        Ok(())
     }
 }
 
@@ -309,7 +303,8 @@ mod tests {
     fn what_cannot_help_is_tried_once_and_fails() {
         let case = case(&[Answer::Refused { reason: "no such key".into() }, Answer::Accepted], LONG);
         let error = export(&case.exporter, 2).unwrap_err();
-        assert_eq!(error.to_string(), "Operation failed: spans are not delivered to a test: no such key");
+        let expected = refused("spans are not delivered to a test: no such key");
+        assert_eq!(error.to_string(), expected.to_string());
         assert_eq!(lock(&case.sent).len(), 1);
         // The next batch is another matter.
         export(&case.exporter, 1).unwrap();
@@ -342,7 +337,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_sends_each_batch_once() {
         let case = case(&[later(None), later(Some(LONG)), Answer::Accepted], 2 * LONG);
-        Closer(Arc::clone(&case.closing)).shutdown_with_timeout(LONG).unwrap();
+        case.closing.begin();
         export(&case.exporter, 1).unwrap_err();
         assert_eq!(lock(&case.sent).len(), 1);
     }
@@ -355,7 +350,7 @@ mod tests {
             while lock(&case.sent).is_empty() {
                 std::thread::yield_now();
             }
-            Closer(Arc::clone(&case.closing)).shutdown_with_timeout(LONG).unwrap();
+            case.closing.begin();
             exporting.join().unwrap().unwrap_err();
         });
     }

@@ -29,13 +29,17 @@
 
 mod builder;
 mod convert;
+mod delivery;
 mod guard;
 mod intern;
 mod into_tracing;
 mod limits;
+mod otlp;
+mod sink;
 mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
+pub use delivery::refused;
 pub use guard::{DurableProcessor, GuardedExporter};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 

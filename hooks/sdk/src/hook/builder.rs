@@ -1,7 +1,7 @@
 //! The description of a process's tracing, and the defaults for what a hook does not say.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::Resource;
@@ -12,8 +12,9 @@ use opentelemetry_sdk::trace::{
 };
 use tracer_otel_env::{Reader, Root};
 
-use super::guard::{DurableProcessor, GuardedExporter, GuardedProcessor, Kind, SharedProcessor};
-use super::limits::{SaidLimits, ShorteningProcessor};
+use super::delivery::{Delivery, FanOut, Flusher, SharedExporter, SinkTarget, ToldExporter};
+use super::guard::{DurableProcessor, GuardedProcessor, Kind, SharedProcessor};
+use super::limits::{Lengths, SaidLimits, ShorteningProcessor};
 
 /// The environment variable with which `tracer` hands its configured sampling ratio to the processes it starts: a number from
 /// 0 to 1. Neither a hook's own sampler nor `OTEL_TRACES_SAMPLER` is overruled by it.
@@ -27,6 +28,10 @@ pub struct Tracing {
     pub(super) provider: SdkTracerProvider,
     /// The provider's processors; empty for a provider that the hook finished.
     pub(super) processors: Vec<Arc<GuardedProcessor>>,
+    /// Who is told what was delivered.
+    pub(super) delivery: Arc<Delivery>,
+    /// Called when the shutdown begins.
+    pub(super) notices: Vec<Notice>,
     /// `None` for a provider that the hook finished: it does not tell.
     pub(super) resource: Option<Resource>,
     pub(super) description: String,
@@ -44,6 +49,8 @@ impl Tracing {
             limits: SaidLimits::default(),
             resources: Vec::new(),
             processors: Vec::new(),
+            delivery: Arc::default(),
+            notices: Vec::new(),
             descriptions: Vec::new(),
             description: None,
         }
@@ -56,10 +63,21 @@ impl From<SdkTracerProvider> for Tracing {
         Tracing {
             provider,
             processors: Vec::new(),
+            delivery: Arc::new(Delivery::new(0)),
+            notices: Vec::new(),
             resource: None,
             description: "a tracer provider of the hook's own".to_owned(),
             follows_parent: false,
         }
+    }
+}
+
+/// Something to call.
+pub(super) struct Notice(pub(super) Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Notice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Notice")
     }
 }
 
@@ -74,7 +92,10 @@ pub struct TracingBuilder {
     has_id_generator: bool,
     limits: SaidLimits,
     resources: Vec<Resource>,
-    processors: Vec<Kind>,
+    processors: Vec<(Kind, Option<Arc<dyn SinkTarget>>)>,
+    /// For the exporters; filled in by `build`.
+    delivery: Arc<OnceLock<Arc<Delivery>>>,
+    notices: Vec<Notice>,
     /// Of the processors, for people.
     descriptions: Vec<String>,
     description: Option<String>,
@@ -83,33 +104,50 @@ pub struct TracingBuilder {
 impl TracingBuilder {
     /// Exports spans in batches, from a thread of the SDK's. `OTEL_BSP_*` applies.
     pub fn with_batch_exporter<E: SpanExporter + 'static>(self, exporter: E) -> TracingBuilder {
-        let processor = BatchSpanProcessor::builder(GuardedExporter::new(exporter)).build();
-        self.with_processor(Kind::Plain(Box::new(processor)), format!("{} in batches", short_name::<E>()))
+        let exporter = Arc::new(SharedExporter::new(exporter));
+        let told = ToldExporter { exporter: Arc::clone(&exporter), delivery: Arc::clone(&self.delivery) };
+        let processor = BatchSpanProcessor::builder(told).build();
+        let description = format!("{} in batches", short_name::<E>());
+        self.with_processor(Kind::Plain(Box::new(processor)), Some(exporter), description)
     }
 
     /// Exports each span as it ends, on the thread that ends it: the task waits for it.
     pub fn with_simple_exporter<E: SpanExporter + 'static>(self, exporter: E) -> TracingBuilder {
-        let processor = SimpleSpanProcessor::new(GuardedExporter::new(exporter));
-        self.with_processor(Kind::Plain(Box::new(processor)), short_name::<E>().to_owned())
+        let exporter = Arc::new(SharedExporter::new(exporter));
+        let told = ToldExporter { exporter: Arc::clone(&exporter), delivery: Arc::clone(&self.delivery) };
+        let processor = SimpleSpanProcessor::new(told);
+        self.with_processor(Kind::Plain(Box::new(processor)), Some(exporter), short_name::<E>().to_owned())
     }
 
     /// Adds a span processor. Processors are called in the order in which they were added.
     pub fn with_span_processor<P: SpanProcessor + 'static>(self, processor: P) -> TracingBuilder {
-        self.with_processor(Kind::Plain(Box::new(processor)), short_name::<P>().to_owned())
+        self.with_processor(Kind::Plain(Box::new(processor)), None, short_name::<P>().to_owned())
     }
 
     /// Adds a span processor that keeps spans on this machine's disk and can say when they are there. With one of these,
     /// the host need not keep the spans of ended tasks anywhere else.
     pub fn with_durable_processor<P: DurableProcessor + 'static>(self, processor: P) -> TracingBuilder {
-        self.with_processor(Kind::Durable(Box::new(processor)), short_name::<P>().to_owned())
+        self.with_processor(Kind::Durable(Box::new(processor)), None, short_name::<P>().to_owned())
+    }
+
+    /// Calls `notice` when the process is about to end, before its last spans are delivered: an exporter that waits between its
+    /// tries need not any more. What is not delivered then, another process delivers.
+    pub fn with_closing_notice(mut self, notice: impl Fn() + Send + Sync + 'static) -> TracingBuilder {
+        self.notices.push(Notice(Box::new(notice)));
+        self
     }
 
     pub(super) fn with_boxed_processor(self, processor: Box<dyn SpanProcessor>) -> TracingBuilder {
-        self.with_processor(Kind::Plain(processor), "a span processor".to_owned())
+        self.with_processor(Kind::Plain(processor), None, "a span processor".to_owned())
     }
 
-    fn with_processor(mut self, processor: Kind, description: String) -> TracingBuilder {
-        self.processors.push(processor);
+    fn with_processor(
+        mut self,
+        processor: Kind,
+        target: Option<Arc<dyn SinkTarget>>,
+        description: String,
+    ) -> TracingBuilder {
+        self.processors.push((processor, target));
         self.descriptions.push(description);
         self
     }
@@ -204,20 +242,35 @@ impl TracingBuilder {
         };
         let limits = environment.limits();
         provider = provider.with_span_limits(self.limits.or(&limits));
+        let lengths = Lengths::of(&limits);
         let resource = merged_resource(&self.resources, &environment.resource_attributes());
-        let mut processors = Vec::with_capacity(self.processors.len());
-        for processor in self.processors {
-            let processor = Arc::new(GuardedProcessor::new(processor, &resource));
-            let shared = SharedProcessor(Arc::clone(&processor));
-            provider = match ShorteningProcessor::lengths(&limits) {
-                Some(lengths) => provider.with_span_processor(ShorteningProcessor::new(shared, lengths)),
-                None => provider.with_span_processor(shared),
+        let new = |(processor, target)| Arc::new(GuardedProcessor::new(processor, target, &resource));
+        let processors: Vec<_> = self.processors.into_iter().map(new).collect();
+        let delivery = Arc::new(Delivery::new(processors.iter().filter(|processor| !processor.is_durable()).count()));
+        // Nobody else has set it: the builder is gone now.
+        let _ = self.delivery.set(Arc::clone(&delivery));
+        if delivery.has_routes() {
+            let untold = processors.iter().filter(|processor| !processor.is_durable() && !processor.is_of_exporter());
+            let flusher = Arc::new(Flusher::new(untold.cloned().collect(), Arc::clone(&delivery)));
+            let fan_out = FanOut { processors: processors.clone(), delivery: Arc::clone(&delivery), flusher };
+            provider = match lengths {
+                Some(lengths) => provider.with_span_processor(ShorteningProcessor::new(fan_out, lengths)),
+                None => provider.with_span_processor(fan_out),
             };
-            processors.push(processor);
+        } else {
+            for processor in &processors {
+                let shared = SharedProcessor(Arc::clone(processor));
+                provider = match lengths {
+                    Some(lengths) => provider.with_span_processor(ShorteningProcessor::new(shared, lengths)),
+                    None => provider.with_span_processor(shared),
+                };
+            }
         }
         Tracing {
             provider: provider.with_resource(resource.clone()).build(),
             processors,
+            delivery,
+            notices: self.notices,
             resource: Some(resource),
             description: self.description.unwrap_or_else(|| match self.descriptions.as_slice() {
                 [] => "spans go nowhere: the hook added no exporter and no processor".to_owned(),

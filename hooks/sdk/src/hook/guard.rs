@@ -13,6 +13,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
+
+use super::delivery::SinkTarget;
 
 /// A span processor that keeps spans on this machine's disk.
 ///
@@ -33,6 +36,16 @@ pub trait DurableProcessor: SpanProcessor {
     /// Called from any thread, often, and it is on the path of every result: no network, and cheap when nothing is new.
     /// On failure: what went wrong and what becomes of the spans, for people to read.
     fn commit(&self) -> Result<(), String>;
+
+    /// Takes finished spans that are not this provider's, as a further hook of a session does: they have ids and a resource of
+    /// their own. They are on the disk when this returns.
+    ///
+    /// By default they are taken as spans of this provider, and their resource is lost.
+    fn take_over(&self, resource: &Resource, spans: Vec<SpanData>) -> Result<(), String> {
+        let _ = resource;
+        spans.into_iter().for_each(|span| self.on_end(span));
+        self.commit()
+    }
 }
 
 /// An exporter whose panics are failures. The exporters given to a [`TracingBuilder`](super::TracingBuilder) are wrapped
@@ -116,6 +129,8 @@ pub(super) fn panic_text(payload: Box<dyn Any + Send>) -> String {
 #[derive(Debug)]
 pub(super) struct GuardedProcessor {
     processor: Kind,
+    /// The exporter behind it, when that was given to a builder.
+    target: Option<Arc<dyn SinkTarget>>,
     /// Panics that nobody has been told of yet.
     panics: AtomicU64,
     /// How the shutdown went: the provider, which runs it, puts all of its processors' errors into one text.
@@ -129,7 +144,11 @@ pub(super) enum Kind {
 }
 
 impl GuardedProcessor {
-    pub(super) fn new(mut processor: Kind, resource: &Resource) -> GuardedProcessor {
+    pub(super) fn new(
+        mut processor: Kind,
+        target: Option<Arc<dyn SinkTarget>>,
+        resource: &Resource,
+    ) -> GuardedProcessor {
         let set = || {
             match &mut processor {
                 Kind::Plain(processor) => processor.set_resource(resource),
@@ -139,7 +158,7 @@ impl GuardedProcessor {
         };
         // A processor that cannot take its resource works without it, as an exporter does.
         let _ = guarded(set);
-        GuardedProcessor { processor, panics: AtomicU64::new(0), shutdown_timed_out: AtomicU8::new(0) }
+        GuardedProcessor { processor, target, panics: AtomicU64::new(0), shutdown_timed_out: AtomicU8::new(0) }
     }
 
     fn processor(&self) -> &dyn SpanProcessor {
@@ -153,6 +172,11 @@ impl GuardedProcessor {
         matches!(self.processor, Kind::Durable(_))
     }
 
+    /// Whether an exporter that was given to a builder is behind it, which tells of its deliveries itself.
+    pub(super) fn is_of_exporter(&self) -> bool {
+        self.target.is_some()
+    }
+
     /// Commits, when the processor is durable. For another there is nothing to do.
     pub(super) fn commit(&self) -> Result<(), String> {
         let Kind::Durable(processor) = &self.processor else {
@@ -161,6 +185,24 @@ impl GuardedProcessor {
         catch_unwind(AssertUnwindSafe(|| processor.commit()))
             .unwrap_or_else(|payload| Err(format!("the span processor panicked: {}", panic_text(payload))))?;
         self.take_panics()
+    }
+
+    /// Delivers finished spans that are not the provider's, and waits for it.
+    pub(super) fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult {
+        let failed = OTelSdkError::InternalFailure;
+        match (&self.target, &self.processor) {
+            (Some(target), _) => target.deliver(resource, spans),
+            (None, Kind::Durable(processor)) => {
+                catch_unwind(AssertUnwindSafe(|| processor.take_over(resource, spans)))
+                    .unwrap_or_else(|payload| Err(format!("the span processor panicked: {}", panic_text(payload))))
+                    .map_err(failed)?;
+                self.take_panics().map_err(failed)
+            }
+            (None, Kind::Plain(_)) => {
+                spans.into_iter().for_each(|span| self.on_end(span));
+                self.force_flush()
+            }
+        }
     }
 
     /// How many spans this processor lost by panicking since the last call, as an error.
@@ -176,6 +218,26 @@ impl GuardedProcessor {
         self.shutdown_timed_out.load(Ordering::Relaxed) != 0
     }
 
+    pub(super) fn on_start(&self, span: &mut Span, cx: &Context) {
+        self.count_panic(|| self.processor().on_start(span, cx));
+    }
+
+    pub(super) fn on_end(&self, span: SpanData) {
+        self.count_panic(|| self.processor().on_end(span));
+    }
+
+    pub(super) fn force_flush(&self) -> OTelSdkResult {
+        guarded(|| self.processor().force_flush())?;
+        self.take_panics().map_err(OTelSdkError::InternalFailure)
+    }
+
+    pub(super) fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        let result = guarded(|| self.processor().shutdown_with_timeout(timeout));
+        self.shutdown_timed_out.store(u8::from(matches!(result, Err(OTelSdkError::Timeout(_)))), Ordering::Relaxed);
+        result?;
+        self.take_panics().map_err(OTelSdkError::InternalFailure)
+    }
+
     fn count_panic(&self, work: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
             self.panics.fetch_add(1, Ordering::Relaxed);
@@ -184,30 +246,27 @@ impl GuardedProcessor {
     }
 }
 
-/// What the provider is given: it wants to own its processors, and the table needs them too.
+/// What the provider of a hook is given that keeps its spans on the disk: it wants to own its processors, and the table needs them
+/// too.
 #[derive(Debug)]
-pub(super) struct SharedProcessor(pub(super) std::sync::Arc<GuardedProcessor>);
+pub(super) struct SharedProcessor(pub(super) Arc<GuardedProcessor>);
 
 impl SpanProcessor for SharedProcessor {
     fn on_start(&self, span: &mut Span, cx: &Context) {
-        self.0.count_panic(|| self.0.processor().on_start(span, cx));
+        self.0.on_start(span, cx);
     }
 
     fn on_end(&self, mut span: SpanData) {
         keep_last_values(&mut span.attributes);
-        self.0.count_panic(|| self.0.processor().on_end(span));
+        self.0.on_end(span);
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        guarded(|| self.0.processor().force_flush())?;
-        self.0.take_panics().map_err(OTelSdkError::InternalFailure)
+        self.0.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        let result = guarded(|| self.0.processor().shutdown_with_timeout(timeout));
-        self.0.shutdown_timed_out.store(u8::from(matches!(result, Err(OTelSdkError::Timeout(_)))), Ordering::Relaxed);
-        result?;
-        self.0.take_panics().map_err(OTelSdkError::InternalFailure)
+        self.0.shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, _resource: &Resource) {
@@ -216,7 +275,7 @@ impl SpanProcessor for SharedProcessor {
 }
 
 /// Leaves each key once, with its last value in the place of its first. The SDK appends where the specification replaces.
-fn keep_last_values(attributes: &mut Vec<KeyValue>) {
+pub(super) fn keep_last_values(attributes: &mut Vec<KeyValue>) {
     let mut index = 1;
     while index < attributes.len() {
         let (earlier, rest) = attributes.split_at_mut(index);

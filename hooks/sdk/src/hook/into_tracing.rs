@@ -22,9 +22,9 @@ use super::Tracing;
 ///
 /// | returned | ids, sampler, resource | spans survive a kill | spans of a dead process |
 /// | --- | --- | --- | --- |
-/// | [`Tracing`] | the hook's, else defaults | with a [`DurableProcessor`](super::DurableProcessor) | the resource is known |
-/// | `Vec<Box<dyn SpanProcessor>>` | defaults | the host sees to it | the resource is known |
-/// | [`SdkTracerProvider`] | the hook's | the host sees to it | the resource is not known |
+/// | [`Tracing`] | the hook's, else defaults | the host sees to it | go to its exporters, in another process |
+/// | `Vec<Box<dyn SpanProcessor>>` | defaults | the host sees to it | go to the processors, in another process |
+/// | [`SdkTracerProvider`] | the hook's | the host sees to it | go to the span file, without a resource |
 #[diagnostic::on_unimplemented(
     message = "a tracing hook cannot return `{Self}`",
     label = "describes no tracing",

@@ -10,8 +10,6 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanLimits, SpanProcessor};
 use tracer_otel_env::{DEFAULT_COUNT_LIMIT, Limits};
 
-use super::guard::SharedProcessor;
-
 /// The limits that a hook has set. Those are never replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SaidLimits {
@@ -57,24 +55,26 @@ pub(super) struct Lengths {
 
 /// Shortens texts before the processor gets them. It stands only where there is a limit.
 #[derive(Debug)]
-pub(super) struct ShorteningProcessor {
-    inner: SharedProcessor,
+pub(super) struct ShorteningProcessor<P> {
+    inner: P,
     lengths: Lengths,
 }
 
-impl ShorteningProcessor {
+impl Lengths {
     /// The lengths that the environment allows; none when it has no limit.
-    pub(super) fn lengths(limits: &Limits) -> Option<Lengths> {
+    pub(super) fn of(limits: &Limits) -> Option<Lengths> {
         let lengths = Lengths { span: limits.span_value_length, other: limits.other_value_length };
         (lengths.span.is_some() || lengths.other.is_some()).then_some(lengths)
     }
+}
 
-    pub(super) fn new(inner: SharedProcessor, lengths: Lengths) -> ShorteningProcessor {
+impl<P> ShorteningProcessor<P> {
+    pub(super) fn new(inner: P, lengths: Lengths) -> ShorteningProcessor<P> {
         ShorteningProcessor { inner, lengths }
     }
 }
 
-impl SpanProcessor for ShorteningProcessor {
+impl<P: SpanProcessor> SpanProcessor for ShorteningProcessor<P> {
     fn on_start(&self, span: &mut Span, cx: &Context) {
         self.inner.on_start(span, cx);
     }

@@ -16,14 +16,15 @@ use opentelemetry::baggage::BaggageExt;
 use opentelemetry::trace::{Span as _, SpanBuilder, TraceContextExt, TraceState, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, TraceFlags, TraceId};
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{
-    IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider, Span, SpanProcessor as _,
-};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider, Span};
 use tracer_abi as abi;
 
 use super::Tracing;
+use super::builder::Notice;
 use super::convert;
-use super::guard::{GuardedProcessor, SharedProcessor, panic_text};
+use super::delivery::Delivery;
+use super::guard::{GuardedProcessor, panic_text};
+use super::sink::{Reply, Sink};
 use crate::runtime::{self, RuntimeContext};
 
 /// W3C: the trace id is random. The SDK loses it for spans that it drops.
@@ -39,6 +40,9 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 struct Live {
     provider: SdkTracerProvider,
     processors: Vec<Arc<GuardedProcessor>>,
+    delivery: Arc<Delivery>,
+    sink: Arc<Sink>,
+    notices: Vec<Notice>,
     follows_parent: bool,
     is_shut_down: AtomicBool,
 }
@@ -54,7 +58,7 @@ type Outcome = Result<(), (u32, String)>;
 
 /// Makes a table that lives as long as the process.
 pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
-    let Tracing { provider, processors, resource, description, follows_parent } = tracing;
+    let Tracing { provider, processors, delivery, notices, resource, description, follows_parent } = tracing;
     let mut attributes: Vec<abi::KeyValue> = match &resource {
         Some(resource) => {
             let mut pairs: Vec<_> = resource.iter().collect();
@@ -65,8 +69,17 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
     };
     attributes.shrink_to_fit();
     let attributes: &'static [abi::KeyValue] = Vec::leak(attributes);
-    let live: &'static Live =
-        Box::leak(Box::new(Live { provider, processors, follows_parent, is_shut_down: AtomicBool::new(false) }));
+    // A provider that the hook finished tells nothing and takes nothing.
+    let (tells, takes) = (delivery.has_routes(), !processors.is_empty());
+    let live: &'static Live = Box::leak(Box::new(Live {
+        provider,
+        processors,
+        delivery,
+        sink: Arc::default(),
+        notices,
+        follows_parent,
+        is_shut_down: AtomicBool::new(false),
+    }));
     Box::leak(Box::new(abi::Tracing {
         size: size_of::<abi::Tracing>(),
         data: ptr::from_ref(live).cast_mut().cast(),
@@ -87,6 +100,8 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         resource: attributes.as_ptr(),
         resource_count: attributes.len(),
         description: convert::leaked_text(&description),
+        listen: tells.then_some(listen as _),
+        sink_export: takes.then_some(sink_export as _),
     }))
 }
 
@@ -404,7 +419,7 @@ unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u
 unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
     // SAFETY: the host passes the table's own `data`.
     let live = unsafe { live(data) };
-    let outcome = run_within(live, Duration::from_millis(timeout_ms), |live, _| live.flush());
+    let outcome = run_within(live, Duration::from_millis(timeout_ms), Live::flush);
     // SAFETY: the host lends the buffer.
     unsafe { report(outcome, error) }
 }
@@ -417,6 +432,39 @@ unsafe extern "C" fn shutdown(data: *mut c_void, timeout_ms: u64, error: *mut ab
     unsafe { report(outcome, error) }
 }
 
+unsafe extern "C" fn listen(data: *mut c_void, listener: *const abi::DeliveryListener) -> u32 {
+    if listener.is_null() {
+        return abi::STATUS_FAILED;
+    }
+    caught(abi::STATUS_PANICKED, || {
+        let mut space = MaybeUninit::uninit();
+        // SAFETY: the host passes the table's own `data`, and a listener that lives as long as the process.
+        let listens = unsafe { live(data).delivery.listen(convert::sized(listener, &mut space)) };
+        if listens { abi::STATUS_OK } else { abi::STATUS_FAILED }
+    })
+}
+
+unsafe extern "C" fn sink_export(
+    data: *mut c_void,
+    spans: *const abi::FinishedSpans,
+    error: *mut abi::TextBuffer,
+) -> u32 {
+    // SAFETY: the host passes the table's own `data`.
+    let live = unsafe { live(data) };
+    let take = || {
+        let mut space = MaybeUninit::uninit();
+        // SAFETY: the host lends the spans for the call.
+        let (spans, request) = unsafe {
+            let spans = convert::sized(spans, &mut space);
+            (spans, spans.request.as_bytes())
+        };
+        let reply = Reply { data: spans.data, host_delivered: spans.host_delivered };
+        live.sink.take(&live.processors, request, spans.wanted, reply)
+    };
+    // SAFETY: the host lends the buffer.
+    unsafe { report(caught_outcome(take), error) }
+}
+
 impl Live {
     fn commit(&self) -> Outcome {
         if !self.processors.iter().any(|processor| processor.is_durable()) {
@@ -426,7 +474,7 @@ impl Live {
         if errors.is_empty() { Ok(()) } else { Err((abi::STATUS_FAILED, errors.join("; "))) }
     }
 
-    fn flush(&self) -> Outcome {
+    fn flush(&self, timeout: Duration) -> Outcome {
         if self.is_shut_down.load(Ordering::Acquire) {
             return Err((abi::STATUS_ALREADY, String::new()));
         }
@@ -434,12 +482,18 @@ impl Live {
             return outcome_of(self.provider.force_flush());
         }
         // Not through the provider, which would put all errors into one text.
-        let flushed = self.processors.iter().map(|processor| SharedProcessor(Arc::clone(processor)).force_flush());
-        flushed.map(outcome_of).fold(Ok(()), worse)
+        let flushed = self.processors.iter().map(|processor| processor.force_flush());
+        let outcome = flushed.map(outcome_of).fold(Ok(()), worse);
+        // Whoever waits has gone by then, when it takes longer.
+        self.sink.flush(timeout);
+        outcome
     }
 
     fn shutdown(&self, timeout: Duration) -> Outcome {
         let was_shut_down = self.is_shut_down.swap(true, Ordering::AcqRel);
+        self.notices.iter().for_each(|notice| caught((), || notice.0()));
+        // The process's own spans come after those of others, which whoever gave them keeps until they are delivered.
+        self.sink.shut_down(timeout / 2);
         let outcome = outcome_of(self.provider.shutdown_with_timeout(timeout));
         match outcome {
             _ if was_shut_down => Err((abi::STATUS_ALREADY, String::new())),

@@ -273,6 +273,8 @@ static TABLE: Tracing = Tracing {
     resource: ptr::null(),
     resource_count: 0,
     description: Str::EMPTY,
+    listen: None,
+    sink_export: None,
 };
 
 const fn host(tracing: *const Tracing) -> Host {

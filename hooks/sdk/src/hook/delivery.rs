@@ -1,0 +1,433 @@
+//! Who has which span: what the table tells the host about deliveries, and the exporters as the span sink uses them.
+//!
+//! ```text
+//!   span ends ──▶ FanOut ──admitted──▶ processor ──▶ exporter ──▶ done ──┐
+//!                   └── as many are under way as may be ── FULL ─────────┴──▶ listener of the host
+//! ```
+//!
+//! An exporter that the hook has given to a builder says of each batch how it went. A span processor of the hook's own does not, so
+//! it is flushed every now and then, and the outcome counts for the spans that it has got since.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use opentelemetry::Context;
+use opentelemetry::trace::SpanContext;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
+use tracer_abi as abi;
+
+use super::guard::{GuardedExporter, GuardedProcessor, keep_last_values};
+
+/// How many spans the SDK's batch processor holds, unless its variable says otherwise.
+const QUEUE_SIZE: usize = 2048;
+const QUEUE_SIZE_VARIABLE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
+/// How long a span processor of the hook's own has before it is flushed.
+const FLUSH_AFTER: Duration = Duration::from_millis(500);
+
+/// Begins the text of an error that says that spans are refused for good.
+const REFUSED: &str = "refused for good: ";
+
+/// The error of an exporter whose receiver will never take the spans, whoever sends them: they are counted as lost at once. Those of
+/// any other error wait and are sent again.
+pub fn refused(reason: impl fmt::Display) -> OTelSdkError {
+    OTelSdkError::InternalFailure(format!("{REFUSED}{reason}"))
+}
+
+/// What became of spans, as a status of the ABI.
+pub(super) fn status(result: &OTelSdkResult) -> u32 {
+    match result {
+        Ok(()) => abi::STATUS_OK,
+        Err(OTelSdkError::AlreadyShutdown) => abi::STATUS_ALREADY,
+        Err(OTelSdkError::InternalFailure(text)) if text.starts_with(REFUSED) => abi::STATUS_REFUSED,
+        Err(_) => abi::STATUS_FAILED,
+    }
+}
+
+/// Where deliveries are told. Without a listener nobody is told, and nothing is kept count of.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    listener: OnceLock<Listener>,
+    /// How many exporters and processors each span goes to.
+    routes: usize,
+    /// Spans that are under way.
+    in_flight: AtomicUsize,
+    /// With more than one route: what is still to be said of a span.
+    open: Mutex<HashMap<Key, Open>>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    data: *mut c_void,
+    in_flight_max: usize,
+    host_delivered: unsafe extern "C" fn(*mut c_void, *const abi::SpanIdentity, usize, u32),
+}
+
+// SAFETY: a listener may be called from any thread by contract, and lives as long as the process.
+unsafe impl Send for Listener {}
+// SAFETY: as above.
+unsafe impl Sync for Listener {}
+
+#[derive(Debug)]
+struct Open {
+    routes_left: usize,
+    status: u32,
+}
+
+pub(super) fn identity(span: &SpanContext) -> Identity {
+    Identity(abi::SpanIdentity { trace_id: span.trace_id().to_bytes(), span_id: span.span_id().to_bytes() })
+}
+
+/// Trace id and span id.
+type Key = ([u8; 16], [u8; 8]);
+
+/// A span's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Identity(abi::SpanIdentity);
+
+impl Identity {
+    fn key(self) -> Key {
+        (self.0.trace_id, self.0.span_id)
+    }
+}
+
+impl Delivery {
+    /// For spans that go to so many exporters and processors.
+    pub(super) fn new(routes: usize) -> Delivery {
+        Delivery { listener: OnceLock::new(), routes, in_flight: AtomicUsize::new(0), open: Mutex::default() }
+    }
+
+    /// Whether there is anything to tell.
+    pub(super) fn has_routes(&self) -> bool {
+        self.routes > 0
+    }
+
+    /// Takes the host's listener. False when it cannot be called, or there is one.
+    ///
+    /// # Safety
+    ///
+    /// What it says of itself holds for as long as the process lives.
+    pub(super) unsafe fn listen(&self, listener: &abi::DeliveryListener) -> bool {
+        let Some(host_delivered) = listener.host_delivered else { return false };
+        let queue = std::env::var(QUEUE_SIZE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(QUEUE_SIZE);
+        let max = if listener.in_flight_max == 0 { usize::MAX } else { listener.in_flight_max };
+        // What the batch processor has no room for, it would drop without a word.
+        let listener = Listener { data: listener.data, in_flight_max: max.min(queue), host_delivered };
+        self.listener.set(listener).is_ok()
+    }
+
+    /// Whether a span may set out. When not, the host has been told.
+    fn admit(&self, span: Identity) -> bool {
+        let Some(listener) = self.listener.get() else { return true };
+        if self.in_flight.fetch_add(1, Ordering::AcqRel) >= listener.in_flight_max {
+            self.in_flight.fetch_sub(1, Ordering::AcqRel);
+            listener.tell(&[span], abi::STATUS_FULL);
+            return false;
+        }
+        if self.routes > 1 {
+            lock(&self.open).insert(span.key(), Open { routes_left: self.routes, status: abi::STATUS_OK });
+        }
+        true
+    }
+
+    /// Says of a span that nobody is to export it.
+    fn leave_out(&self, span: Identity) {
+        if let Some(listener) = self.listener.get() {
+            listener.tell(&[span], abi::STATUS_OK);
+        }
+    }
+
+    /// Says how it went at one route.
+    fn done(&self, spans: &[Identity], result: &OTelSdkResult) {
+        let Some(listener) = self.listener.get() else { return };
+        let status = match status(result) {
+            // What an exporter is not to have any more, another is.
+            abi::STATUS_ALREADY => abi::STATUS_FAILED,
+            status => status,
+        };
+        let mut ended: Vec<(u32, Vec<Identity>)> = Vec::new();
+        let mut end = |span, status| match ended.iter_mut().find(|(known, _)| *known == status) {
+            Some((_, spans)) => spans.push(span),
+            None => ended.push((status, vec![span])),
+        };
+        if self.routes <= 1 {
+            spans.iter().for_each(|&span| end(span, status));
+        } else {
+            let mut open = lock(&self.open);
+            for &span in spans {
+                let Some(entry) = open.get_mut(&span.key()) else { continue };
+                // One that failed is tried again, whatever the others say.
+                if entry.status != abi::STATUS_FAILED && status != abi::STATUS_OK {
+                    entry.status = status;
+                }
+                entry.routes_left -= 1;
+                if entry.routes_left == 0 {
+                    end(span, entry.status);
+                    open.remove(&span.key());
+                }
+            }
+        }
+        let count: usize = ended.iter().map(|(_, spans)| spans.len()).sum();
+        let _ = self
+            .in_flight
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |number| Some(number.saturating_sub(count)));
+        ended.iter().for_each(|(status, spans)| listener.tell(spans, *status));
+    }
+}
+
+impl Listener {
+    fn tell(&self, spans: &[Identity], status: u32) {
+        if !spans.is_empty() {
+            // SAFETY: the host's function with the host's data; an `Identity` is a `SpanIdentity`, and lent for the call.
+            unsafe { (self.host_delivered)(self.data, spans.as_ptr().cast(), spans.len(), status) };
+        }
+    }
+}
+
+/// Where a span sink delivers to.
+pub(super) trait SinkTarget: Send + Sync + fmt::Debug {
+    /// Delivers spans with a resource of their own, and waits for it.
+    fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult;
+}
+
+/// An exporter that the SDK's processor and the span sink use in turns: exporters are never called twice at once.
+pub(super) struct SharedExporter<E> {
+    /// None while somebody uses it.
+    exporter: Mutex<Option<Box<GuardedExporter<E>>>>,
+    is_back: Condvar,
+    /// The process's own, which the exporter has whenever nobody uses it.
+    resource: Mutex<Option<Resource>>,
+}
+
+/// The exporter, for as long as somebody uses it.
+struct Borrowed<'a, E> {
+    home: &'a SharedExporter<E>,
+    exporter: Option<Box<GuardedExporter<E>>>,
+}
+
+impl<E> SharedExporter<E> {
+    pub(super) fn new(exporter: E) -> SharedExporter<E> {
+        SharedExporter {
+            exporter: Mutex::new(Some(Box::new(GuardedExporter::new(exporter)))),
+            is_back: Condvar::new(),
+            resource: Mutex::new(None),
+        }
+    }
+
+    fn borrow(&self) -> Borrowed<'_, E> {
+        let mut place = lock(&self.exporter);
+        loop {
+            match place.take() {
+                Some(exporter) => return Borrowed { home: self, exporter: Some(exporter) },
+                None => place = self.is_back.wait(place).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl<E> Borrowed<'_, E> {
+    fn exporter(&mut self) -> &mut GuardedExporter<E> {
+        self.exporter.as_mut().expect("it is given back only when this is dropped")
+    }
+}
+
+impl<E> Drop for Borrowed<'_, E> {
+    fn drop(&mut self) {
+        *lock(&self.home.exporter) = self.exporter.take();
+        self.home.is_back.notify_one();
+    }
+}
+
+impl<E> fmt::Debug for SharedExporter<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::any::type_name::<E>())
+    }
+}
+
+impl<E: SpanExporter + 'static> SinkTarget for SharedExporter<E> {
+    fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult {
+        let mut borrowed = self.borrow();
+        borrowed.exporter().set_resource(resource);
+        let result = futures_executor::block_on(borrowed.exporter().export(spans));
+        if let Some(own) = &*lock(&self.resource) {
+            borrowed.exporter().set_resource(own);
+        }
+        result
+    }
+}
+
+/// An exporter as the SDK's own processors get it: it tells of every batch.
+#[derive(Debug)]
+pub(super) struct ToldExporter<E> {
+    pub(super) exporter: Arc<SharedExporter<E>>,
+    pub(super) delivery: Arc<OnceLock<Arc<Delivery>>>,
+}
+
+impl<E: SpanExporter + 'static> SpanExporter for ToldExporter<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let delivery = self.delivery.get().filter(|delivery| delivery.listener.get().is_some());
+        let Some(delivery) = delivery else {
+            return self.exporter.borrow().exporter().export(batch).await;
+        };
+        let spans: Vec<Identity> = batch.iter().map(|span| identity(&span.span_context)).collect();
+        let result = self.exporter.borrow().exporter().export(batch).await;
+        delivery.done(&spans, &result);
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.borrow().exporter().shutdown_with_timeout(timeout)
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.exporter.borrow().exporter().shutdown()
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.borrow().exporter().force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        *lock(&self.exporter.resource) = Some(resource.clone());
+        self.exporter.borrow().exporter().set_resource(resource);
+    }
+}
+
+/// All processors of a hook that sends spans over a network, as one: it decides for all of them whether a span sets out.
+#[derive(Debug)]
+pub(super) struct FanOut {
+    pub(super) processors: Vec<Arc<GuardedProcessor>>,
+    pub(super) delivery: Arc<Delivery>,
+    pub(super) flusher: Arc<Flusher>,
+}
+
+impl SpanProcessor for FanOut {
+    fn on_start(&self, span: &mut Span, cx: &Context) {
+        self.processors.iter().for_each(|processor| processor.on_start(span, cx));
+    }
+
+    fn on_end(&self, mut span: SpanData) {
+        keep_last_values(&mut span.attributes);
+        let identity = identity(&span.span_context);
+        let is_sampled = span.span_context.is_sampled();
+        // A span that is recorded and not sampled is for processors to see, and for nobody to export.
+        let sets_out = is_sampled && self.delivery.admit(identity);
+        let takes = |processor: &&Arc<GuardedProcessor>| {
+            sets_out || processor.is_durable() || (!is_sampled && !processor.is_of_exporter())
+        };
+        let mut takers = self.processors.iter().filter(takes).peekable();
+        while let Some(processor) = takers.next() {
+            if takers.peek().is_none() {
+                processor.on_end(span);
+                break;
+            }
+            processor.on_end(span.clone());
+        }
+        if !is_sampled {
+            self.delivery.leave_out(identity);
+        } else if sets_out {
+            self.flusher.add(identity);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.each(GuardedProcessor::force_flush)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        let result = self.each(|processor| processor.shutdown_with_timeout(timeout));
+        if result.is_ok() {
+            self.flusher.all_delivered();
+        }
+        result
+    }
+}
+
+impl FanOut {
+    /// Does something with every processor, and returns the first error.
+    fn each(&self, work: impl Fn(&GuardedProcessor) -> OTelSdkResult) -> OTelSdkResult {
+        let errors: Vec<_> = self.processors.iter().filter_map(|processor| work(processor).err()).collect();
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+/// Flushes the processors that do not tell, and tells for them.
+pub(super) struct Flusher {
+    /// Those that do not tell.
+    processors: Vec<Arc<GuardedProcessor>>,
+    delivery: Arc<Delivery>,
+    /// What they have got since the last flush.
+    spans: Mutex<Vec<Identity>>,
+    has_spans: Condvar,
+    has_thread: OnceLock<bool>,
+}
+
+impl fmt::Debug for Flusher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flusher").field("processors", &self.processors).finish_non_exhaustive()
+    }
+}
+
+impl Flusher {
+    pub(super) fn new(processors: Vec<Arc<GuardedProcessor>>, delivery: Arc<Delivery>) -> Flusher {
+        Flusher {
+            processors,
+            delivery,
+            spans: Mutex::default(),
+            has_spans: Condvar::new(),
+            has_thread: OnceLock::new(),
+        }
+    }
+
+    fn add(self: &Arc<Self>, span: Identity) {
+        if self.processors.is_empty() || self.delivery.listener.get().is_none() {
+            return;
+        }
+        let was_empty = {
+            let mut spans = lock(&self.spans);
+            spans.push(span);
+            spans.len() == 1
+        };
+        if was_empty {
+            self.has_thread.get_or_init(|| {
+                let flusher = Arc::clone(self);
+                std::thread::Builder::new().name("tracer-delivery".into()).spawn(move || flusher.run()).is_ok()
+            });
+            self.has_spans.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        let _suppressed = Context::enter_telemetry_suppressed_scope();
+        loop {
+            let waiting = lock(&self.spans);
+            drop(self.has_spans.wait_while(waiting, |spans| spans.is_empty()).unwrap_or_else(PoisonError::into_inner));
+            // Others join meanwhile, so that a flush is worth it.
+            std::thread::sleep(FLUSH_AFTER);
+            let spans = std::mem::take(&mut *lock(&self.spans));
+            for processor in &self.processors {
+                let result = processor.force_flush();
+                // What a processor gets at its end, its shutdown delivers.
+                let result = if matches!(result, Err(OTelSdkError::AlreadyShutdown)) { Ok(()) } else { result };
+                self.delivery.done(&spans, &result);
+            }
+        }
+    }
+
+    /// A shutdown has delivered everything.
+    fn all_delivered(&self) {
+        let spans = std::mem::take(&mut *lock(&self.spans));
+        self.processors.iter().for_each(|_| self.delivery.done(&spans, &Ok(())));
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks guard is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,144 @@
+//! The span sink of a table: finished spans that did not begin in it, on their way to its exporters.
+//!
+//! They wait in a queue for one thread, which hands each batch to every exporter and says what became of it. Nobody else
+//! waits: the queue is bounded, and what it has no room for is not taken.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use opentelemetry::Context;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::SpanData;
+use tracer_abi as abi;
+
+use super::delivery::{lock, status};
+use super::guard::GuardedProcessor;
+use super::otlp;
+
+/// Batches that may wait.
+const QUEUE_LIMIT: usize = 32;
+
+/// The queue and its thread.
+#[derive(Default)]
+pub(super) struct Sink {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Batch>,
+    /// Whether the thread has taken a batch and not said yet what became of it.
+    is_busy: bool,
+    has_thread: bool,
+    is_shut_down: bool,
+}
+
+/// Spans with whoever waits to hear of them.
+struct Batch {
+    groups: Vec<(Resource, Vec<SpanData>)>,
+    wanted: u32,
+    reply: Reply,
+}
+
+/// Whom to tell what became of a batch.
+pub(super) struct Reply {
+    pub(super) data: *mut c_void,
+    pub(super) host_delivered: Option<unsafe extern "C" fn(*mut c_void, u32)>,
+}
+
+// SAFETY: the host's function may be called from any thread, with the data that goes with it.
+unsafe impl Send for Reply {}
+
+impl Reply {
+    fn tell(self, status: u32) {
+        if let Some(host_delivered) = self.host_delivered {
+            // SAFETY: the host's function with the host's data, once.
+            unsafe { host_delivered(self.data, status) };
+        }
+    }
+}
+
+impl Sink {
+    /// Takes a batch, or says why not.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        processors: &[Arc<GuardedProcessor>],
+        request: &[u8],
+        wanted: u32,
+        reply: Reply,
+    ) -> Result<(), (u32, String)> {
+        let refuse = |status, text: &str| Err((status, text.to_owned()));
+        // Decoded here, so that what is no OTLP is refused where it comes from.
+        let groups = otlp::decode(request).map_err(|reason| (abi::STATUS_FAILED, reason))?;
+        let mut state = lock(&self.state);
+        if state.is_shut_down {
+            return refuse(abi::STATUS_ALREADY, "it was shut down before");
+        }
+        if state.queue.len() >= QUEUE_LIMIT {
+            return refuse(abi::STATUS_FULL, "too many spans wait already");
+        }
+        if !state.has_thread {
+            let (sink, processors) = (Arc::clone(self), processors.to_vec());
+            let thread = std::thread::Builder::new().name("tracer-sink".into()).spawn(move || sink.run(&processors));
+            if thread.is_err() {
+                return refuse(abi::STATUS_FAILED, "there is no room for a thread");
+            }
+            state.has_thread = true;
+        }
+        state.queue.push_back(Batch { groups, wanted, reply });
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn run(&self, processors: &[Arc<GuardedProcessor>]) {
+        // What an exporter does to send spans must not make spans.
+        let _suppressed = Context::enter_telemetry_suppressed_scope();
+        let mut state = lock(&self.state);
+        loop {
+            let Some(batch) = state.queue.pop_front() else {
+                state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+                continue;
+            };
+            state.is_busy = true;
+            drop(state);
+            let Batch { groups, wanted, reply } = batch;
+            reply.tell(deliver(processors, groups, wanted));
+            state = lock(&self.state);
+            state.is_busy = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything is delivered. False if that took too long.
+    pub(super) fn flush(&self, timeout: Duration) -> bool {
+        let is_working = |state: &mut State| state.is_busy || !state.queue.is_empty();
+        let waited = self.changed.wait_timeout_while(lock(&self.state), timeout, is_working);
+        !waited.unwrap_or_else(std::sync::PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Takes nothing more, waits for what it has, and gives back what is left after `timeout`.
+    pub(super) fn shut_down(&self, timeout: Duration) {
+        lock(&self.state).is_shut_down = true;
+        self.flush(timeout);
+        let left = std::mem::take(&mut lock(&self.state).queue);
+        left.into_iter().for_each(|batch| batch.reply.tell(abi::STATUS_ALREADY));
+    }
+}
+
+/// Delivers spans to all that are wanted; one that fails keeps none of the others from its spans.
+fn deliver(processors: &[Arc<GuardedProcessor>], groups: Vec<(Resource, Vec<SpanData>)>, wanted: u32) -> u32 {
+    let mut outcome: OTelSdkResult = Ok(());
+    for (resource, spans) in groups {
+        for processor in processors.iter().filter(|it| wanted != abi::SINK_EXPORTERS || !it.is_durable()) {
+            let result = processor.deliver(&resource, spans.clone());
+            if outcome.is_ok() {
+                outcome = result;
+            }
+        }
+    }
+    status(&outcome)
+}

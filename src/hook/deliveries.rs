@@ -1,0 +1,198 @@
+//! Brings ended spans on that the first hook's exporters gave back, and feeds the further hooks: one thread of a process, behind its
+//! tasks.
+//!
+//! ```text
+//!   spool ── given back by exporters ─────────────────────▶ parcel in the session's folder ─▶ the head ─▶ another worker
+//!     └───── of every span, for each further hook ─▶ its sink ── not taken, or failed ──┘
+//! ```
+//!
+//! Whatever happens to the process, a span is in its spool until it is delivered or in a parcel.
+
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tracer_abi as abi;
+
+use crate::names;
+use crate::spool::otlp::export_request;
+use crate::spool::{Arrival, PARCEL_SPANS, Parcel, SlotIndex, SpanStory, Spool, hooks};
+
+/// How long a span waits for others that go the same way.
+const LINGER: Duration = Duration::from_millis(100);
+/// Batches that a further hook may have at once. They keep their slots in the spool, which are needed for others too.
+const BATCHES_LIMIT: usize = 3;
+
+/// A hook's table as a place to bring spans to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sink {
+    data: *mut c_void,
+    sink_export:
+        unsafe extern "C" fn(*mut c_void, spans: *const abi::FinishedSpans, error: *mut abi::TextBuffer) -> u32,
+    /// Its bit.
+    pub(super) hook: u32,
+    /// One of `tracer_abi::SINK_*`.
+    wanted: u32,
+}
+
+// SAFETY: the table may be used from any thread by contract, and the pointers in it live as long as the process.
+unsafe impl Send for Sink {}
+// SAFETY: as above.
+unsafe impl Sync for Sink {}
+
+impl Sink {
+    /// The sink of a table, if it has one.
+    pub(super) fn of(table: &abi::Tracing, hook: u32, wanted: u32) -> Option<Sink> {
+        Some(Sink { data: table.data, sink_export: table.sink_export?, hook, wanted })
+    }
+
+    /// Gives spans to the hook; `on_done` hears once what became of them: one of `tracer_abi::STATUS_*`.
+    pub(super) fn export(&self, request: &[u8], on_done: Box<dyn FnOnce(u32) + Send>) {
+        // A thin pointer for the way through C.
+        let data: *mut Box<dyn FnOnce(u32) + Send> = Box::into_raw(Box::new(on_done));
+        let spans = abi::FinishedSpans {
+            size: size_of::<abi::FinishedSpans>(),
+            request: abi::Bytes::new(request),
+            wanted: self.wanted,
+            data: data.cast(),
+            host_delivered: Some(host_sunk),
+        };
+        let mut reason = [0; 512];
+        let mut error = abi::TextBuffer::new(&mut reason);
+        // SAFETY: the hook's function with the hook's data; the rest is lent for the call.
+        let status = unsafe { (self.sink_export)(self.data, &spans, &mut error) };
+        if status != abi::STATUS_OK {
+            // SAFETY: it was not taken, so nobody else tells, and the box is still ours.
+            unsafe { host_sunk(data.cast(), status) };
+        }
+    }
+}
+
+unsafe extern "C" fn host_sunk(data: *mut c_void, status: u32) {
+    // SAFETY: `data` is the box that `Sink::export` made, and it is told once.
+    let on_done = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce(u32) + Send>>()) };
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_done(status)));
+}
+
+/// The listener for the first hook: what its exporters say goes to the spool. It lives as long as the process.
+pub(super) fn listener(spool: &'static Spool) -> &'static abi::DeliveryListener {
+    Box::leak(Box::new(abi::DeliveryListener {
+        size: size_of::<abi::DeliveryListener>(),
+        data: std::ptr::from_ref(spool).cast_mut().cast(),
+        // Half of the slots are for spans that are open, or wait to be put aside.
+        in_flight_max: crate::spool::SLOT_COUNT / 2,
+        host_delivered: Some(host_delivered),
+    }))
+}
+
+unsafe extern "C" fn host_delivered(data: *mut c_void, spans: *const abi::SpanIdentity, count: usize, status: u32) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: `data` is the spool, which lives as long as the process; the identities are lent for the call.
+        let (spool, spans) = unsafe { (&*data.cast::<Spool>(), crate::spool::record::slice(spans, count)) };
+        let arrival = match status {
+            abi::STATUS_OK => Arrival::Arrived,
+            abi::STATUS_REFUSED => Arrival::Refused,
+            _ => Arrival::Returned,
+        };
+        spool.delivered(spans.iter().map(|span| (span.trace_id, span.span_id)), arrival);
+    }));
+}
+
+/// The thread's state.
+pub(super) struct Deliveries {
+    spool: &'static Spool,
+    sinks: Vec<(Sink, Arc<AtomicUsize>)>,
+    folder: PathBuf,
+    mark: u32,
+    /// Parcels so far, for their names.
+    parcels: AtomicU64,
+}
+
+impl Deliveries {
+    /// Starts the thread. `sinks` are the further hooks.
+    pub(super) fn start(spool: &'static Spool, sinks: Vec<Sink>, mark: u32) {
+        let Some(folder) = crate::session::handover_of_spool(spool.path()) else { return };
+        let sinks = sinks.into_iter().map(|sink| (sink, Arc::default())).collect();
+        let deliveries: &'static Deliveries =
+            Box::leak(Box::new(Deliveries { spool, sinks, folder, mark, parcels: AtomicU64::new(0) }));
+        let relieve = move || deliveries.put_returned_aside(&spool.take_returned(PARCEL_SPANS));
+        spool.set_relief(Box::leak(Box::new(relieve)));
+        // Without the thread, spans wait in the spool for whoever comes after.
+        let _ = std::thread::Builder::new().name("tracer-spans".into()).spawn(move || deliveries.run());
+    }
+
+    fn run(&'static self) {
+        loop {
+            let undelivered = self.spool.take_undelivered(LINGER, PARCEL_SPANS);
+            self.put_returned_aside(&undelivered.returned);
+            if !undelivered.ungiven.is_empty() {
+                self.give(undelivered.ungiven);
+            }
+        }
+    }
+
+    fn put_returned_aside(&self, spans: &[SlotIndex]) {
+        if !spans.is_empty() {
+            self.put_aside(spans, hooks::EXPORTERS, &self.request(spans));
+        }
+    }
+
+    fn request(&self, spans: &[SlotIndex]) -> Vec<u8> {
+        let records = self.spool.stories(spans).into_iter().map(SpanStory::into_record);
+        export_request(&self.spool.resource(), records.collect())
+    }
+
+    /// Puts spans where the head finds them.
+    fn put_aside(&self, spans: &[SlotIndex], hooks: u32, request: &[u8]) {
+        let number = self.parcels.fetch_add(1, Ordering::Relaxed);
+        let stem = self.spool.path().file_stem().and_then(|stem| stem.to_str()).unwrap_or("spool");
+        let whence = format!("{stem}-{}-{number}-aside", std::process::id());
+        if Parcel::write(&self.folder, &whence, hooks, self.mark, spans.len(), request).is_err() {
+            // A full disk: there is nowhere else, and the slots are needed.
+            self.spool.count_given_up(spans.len() as u64);
+        }
+        self.spool.settled(spans, hooks);
+    }
+
+    /// Gives spans to every further hook.
+    fn give(&'static self, spans: Vec<SlotIndex>) {
+        let request: Arc<[u8]> = self.request(&spans).into();
+        let spans: Arc<[SlotIndex]> = spans.into();
+        for (sink, under_way) in &self.sinks {
+            if under_way.fetch_add(1, Ordering::AcqRel) >= BATCHES_LIMIT {
+                under_way.fetch_sub(1, Ordering::AcqRel);
+                self.put_aside(&spans, sink.hook, &request);
+                continue;
+            }
+            let (hook, under_way) = (sink.hook, Arc::clone(under_way));
+            let (spans, kept) = (Arc::clone(&spans), Arc::clone(&request));
+            let on_done = move |status| {
+                match status {
+                    abi::STATUS_OK => self.spool.settled(&spans, hook),
+                    abi::STATUS_REFUSED => {
+                        self.spool.count_given_up(spans.len() as u64);
+                        self.spool.settled(&spans, hook);
+                    }
+                    // This process is ending: the head finds them in the spool.
+                    abi::STATUS_ALREADY => {}
+                    _ => self.put_aside(&spans, hook, &kept),
+                }
+                under_way.fetch_sub(1, Ordering::AcqRel);
+            };
+            sink.export(&request, Box::new(on_done));
+        }
+    }
+}
+
+impl SpanStory {
+    /// What is known of the span, with what was cut.
+    pub(crate) fn into_record(self) -> crate::spool::record::SpanRecord {
+        let SpanStory { mut record, cut, .. } = self;
+        if cut > 0 {
+            record.set_attribute(names::CUT, i64::from(cut).into());
+        }
+        record
+    }
+}

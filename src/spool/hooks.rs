@@ -1,0 +1,17 @@
+//! Who is to have a span: a bit for each way in which the hooks of a session bring spans on.
+
+/// The span file, or whatever the first hook writes on this machine's disk; also what nobody tells of.
+pub const FILE: u32 = 1;
+/// The exporters of the first hook, which tell of what they deliver.
+pub const EXPORTERS: u32 = 2;
+
+/// A further hook, from 0.
+pub const fn further(index: usize) -> u32 {
+    4 << index
+}
+
+/// Further hooks at most.
+pub const FURTHER_LIMIT: usize = 16;
+
+/// The bits that span sinks have.
+pub const SINKS: u32 = !FILE;

@@ -1,0 +1,280 @@
+//! Spans on their way to an exporter: none is lost when its process dies, when the exporter is held, or when it fails.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Builder, Cluster, kill, wait_until};
+
+const BATCHES: &str = "exporters:batches";
+const TARGET: &str = "misbehaving_tasks:makes_spans";
+
+/// Where the exporters of a test put what has arrived.
+fn arrived_dir(cluster: &Cluster) -> PathBuf {
+    cluster.file("arrived")
+}
+
+fn with_exporter(hook: &str) -> Builder {
+    // Batches leave at once; what is held is held by the test.
+    Cluster::builder().hook(hook).env("EXPORTED_DIR", "arrived").env("OTEL_BSP_SCHEDULE_DELAY", "20")
+}
+
+/// Lets every exporter wait, or fail, until the file is removed.
+fn tell(cluster: &Cluster, word: &str) {
+    fs::create_dir_all(arrived_dir(cluster)).unwrap();
+    fs::write(arrived_dir(cluster).join(word), "").unwrap();
+}
+
+fn release(cluster: &Cluster, word: &str) {
+    fs::remove_file(arrived_dir(cluster).join(word)).unwrap();
+}
+
+/// What has arrived at all exporters.
+fn arrived(folder: &Path) -> Vec<Value> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let lines = files.filter(|path| path.extension().is_some_and(|it| it == "lines"));
+    let mut spans = Vec::new();
+    for path in lines {
+        let text = fs::read_to_string(path).unwrap();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        spans.extend(whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON")));
+    }
+    spans
+}
+
+fn ids(spans: &[Value]) -> HashSet<String> {
+    spans.iter().map(|span| span["span_id"].as_str().unwrap().to_owned()).collect()
+}
+
+fn named<'a>(spans: &'a [Value], name: &str) -> Vec<&'a Value> {
+    spans.iter().filter(|span| span["name"] == name).collect()
+}
+
+#[track_caller]
+fn wait_for_arrived(cluster: &Cluster, what: &str, is_enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    wait_until(what, || Some(arrived(&arrived_dir(cluster))).filter(|spans| is_enough(spans)))
+}
+
+/// Expects that no span is there twice, and none is without its parent.
+#[track_caller]
+fn assert_whole(spans: &[Value]) {
+    let mut count = HashMap::<&str, usize>::new();
+    for span in spans {
+        *count.entry(span["span_id"].as_str().unwrap()).or_default() += 1;
+    }
+    for span in spans {
+        assert_eq!(count[span["span_id"].as_str().unwrap()], 1, "twice: {span} in {spans:#?}");
+        let parent = span["parent_id"].as_str().unwrap();
+        assert!(parent == "0000000000000000" || count.contains_key(parent), "no parent: {span} in {spans:#?}");
+    }
+}
+
+/// Runs a task whose spans its worker's exporter does not get rid of, and kills that worker.
+#[track_caller]
+fn worker_dies_with_spans(cluster: &Cluster) -> u32 {
+    tell(cluster, "hold");
+    cluster.submit(TARGET, &["3"]).success();
+    let pid = cluster.worker_pids()[0];
+    kill(pid, Signal::KILL);
+    wait_until("the worker is replaced", || cluster.worker_pids().iter().all(|&other| other != pid).then_some(()));
+    pid
+}
+
+#[test]
+fn what_a_killed_worker_had_not_delivered_arrives_through_the_next_one() {
+    let cluster = with_exporter(BATCHES).start();
+    let pid = worker_dies_with_spans(&cluster);
+    assert_eq!(arrived(&arrived_dir(&cluster)).len(), 0, "nothing has arrived by itself");
+    release(&cluster, "hold");
+    // Job, PRODUCER, attempt, three that ended, one that was open.
+    let spans = wait_for_arrived(&cluster, "seven spans arrive", |spans| spans.len() >= 7);
+    assert_whole(&spans);
+    let attempt = named(&spans, "misbehaving_tasks.makes_spans tracer.remote_worker")[0];
+    assert_eq!((&attempt["status"], &attempt["pid"]), (&Value::from("UNSET"), &Value::from(pid)));
+    let open = named(&spans, "left open")[0];
+    assert_eq!(open["status"], "ERROR the worker was killed by SIGKILL (signal 9)");
+    assert_eq!(open["attributes"]["error.type"], "signal:9");
+    assert_eq!(open["pid"], pid, "the resource is the dead process's");
+    assert_eq!(open["parent_id"], attempt["span_id"]);
+    for name in ["ended 1", "ended 2", "ended 3"] {
+        assert_eq!(named(&spans, name)[0]["status"], "UNSET");
+    }
+    let counts = wait_until("the head knows", || {
+        Some(cluster.status()["spans"].clone()).filter(|counts| counts["waiting"] == 0)
+    });
+    assert!(counts["handed_over"].as_u64() >= Some(5), "{counts}");
+    assert_eq!((&counts["given_up"], &counts["evicted"]), (&Value::from(0), &Value::from(0)));
+    assert_eq!(cluster.spans().len(), 0, "they are not in the span file too");
+    cluster.tracer(&["status"]).success().stdout_contains("to the exporter of another process");
+}
+
+#[test]
+fn what_was_handed_over_goes_on_to_the_next_worker_if_that_one_dies_too() {
+    let cluster = with_exporter(BATCHES).start();
+    worker_dies_with_spans(&cluster);
+    for _ in 0..2 {
+        // The one that has them holds them, and dies of it.
+        wait_until("the spans are with a worker", || {
+            (cluster.status()["spans"]["waiting"].as_u64() >= Some(5)).then_some(())
+        });
+        let pid = cluster.worker_pids()[0];
+        kill(pid, Signal::KILL);
+        wait_until("the worker is replaced", || cluster.worker_pids().iter().all(|&other| other != pid).then_some(()));
+    }
+    release(&cluster, "hold");
+    let spans = wait_for_arrived(&cluster, "seven spans arrive", |spans| ids(spans).len() >= 7);
+    assert_eq!(ids(&spans).len(), 7);
+}
+
+#[test]
+fn a_head_that_is_killed_loses_no_span_that_was_to_be_delivered() {
+    let cluster = with_exporter(BATCHES).start();
+    worker_dies_with_spans(&cluster);
+    cluster.kill_head();
+    cluster.assert_nothing_runs();
+    release(&cluster, "hold");
+    cluster.start_head(&[]).success();
+    let spans = wait_for_arrived(&cluster, "seven spans arrive", |spans| ids(spans).len() >= 7);
+    assert_eq!(ids(&spans).len(), 7);
+    wait_until("none waits", || (cluster.status()["spans"]["waiting"] == 0).then_some(()));
+}
+
+#[test]
+fn head_and_workers_killed_together_lose_no_span_that_was_to_be_delivered() {
+    let cluster = with_exporter(BATCHES).workers(2).start();
+    tell(&cluster, "hold");
+    cluster.submit(TARGET, &["3"]).success();
+    cluster.submit(TARGET, &["3"]).success();
+    let workers = cluster.worker_pids();
+    let head = cluster.head_pid();
+    for pid in workers.into_iter().chain([head]) {
+        kill(pid, Signal::KILL);
+    }
+    cluster.assert_nothing_runs();
+    release(&cluster, "hold");
+    cluster.start_head(&[]).success();
+    let spans = wait_for_arrived(&cluster, "all spans arrive", |spans| ids(spans).len() >= 14);
+    assert_eq!(ids(&spans).len(), 14);
+    assert_eq!(named(&spans, "left open").len(), 2);
+}
+
+#[test]
+fn what_is_left_when_the_head_stops_waits_for_the_next_one() {
+    let cluster = with_exporter(BATCHES).start();
+    worker_dies_with_spans(&cluster);
+    cluster
+        .stop()
+        .success()
+        .stderr_contains("wait for an exporter that takes them; the next head in this place goes on");
+    release(&cluster, "hold");
+    cluster.start_head(&[]).success().stderr_contains("that exporters of a session before did not take");
+    let spans = wait_for_arrived(&cluster, "seven spans arrive", |spans| ids(spans).len() >= 7);
+    assert_eq!(ids(&spans).len(), 7);
+}
+
+#[test]
+fn a_worker_that_ends_in_good_order_delivers_all_by_itself() {
+    let cluster = with_exporter(BATCHES).start();
+    cluster.submit(TARGET, &["3"]).success();
+    cluster.stop().success();
+    let spans = arrived(&arrived_dir(&cluster));
+    // The one that was left open is closed by the head, and waits.
+    assert_eq!(spans.len(), 6, "{spans:#?}");
+    cluster.start_head(&[]).success();
+    let spans = wait_for_arrived(&cluster, "the open one arrives", |spans| spans.len() >= 7);
+    assert_whole(&spans);
+    assert_eq!(named(&spans, "left open")[0]["attributes"]["error.type"], "unfinished");
+    cluster.stop().success();
+    assert!(!cluster.file("spans").exists() || cluster.spans().is_empty());
+}
+
+#[test]
+fn a_failing_exporter_is_tried_again_and_gets_every_span() {
+    let cluster = with_exporter(BATCHES).start();
+    tell(&cluster, "fail");
+    for _ in 0..3 {
+        cluster.submit(TARGET, &["3"]).success();
+    }
+    let counts = wait_until("the head keeps the spans", || {
+        Some(cluster.status()["spans"].clone()).filter(|counts| counts["waiting"].as_u64() >= Some(3 * 6))
+    });
+    assert_eq!(counts["given_up"], 0);
+    wait_until("it is said once", || cluster.head_log().contains("an exporter did not take").then_some(()));
+    release(&cluster, "fail");
+    let spans = wait_for_arrived(&cluster, "all that ended arrive", |spans| ids(spans).len() >= 3 * 6);
+    assert_eq!(spans.len(), 3 * 6);
+    assert_eq!(cluster.head_log().matches("an exporter did not take").count(), 1);
+}
+
+#[test]
+fn more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive() {
+    let cluster = with_exporter(BATCHES).start();
+    tell(&cluster, "hold");
+    // More than may be under way, and more than the spool has slots.
+    cluster.submit(TARGET, &["6000"]).success();
+    let counts = wait_until("many wait", || {
+        Some(cluster.status()["spans"].clone()).filter(|counts| counts["waiting"].as_u64() >= Some(2000))
+    });
+    assert_eq!((&counts["given_up"], &counts["evicted"], &counts["unrecorded"]), (&0.into(), &0.into(), &0.into()));
+    release(&cluster, "hold");
+    let spans = wait_for_arrived(&cluster, "all arrive", |spans| ids(spans).len() >= 6003);
+    assert_eq!(spans.len(), 6003);
+}
+
+#[test]
+fn spans_that_an_exporter_has_got_are_not_given_to_another() {
+    let cluster = with_exporter(BATCHES).start();
+    cluster.submit(TARGET, &["3"]).success();
+    wait_for_arrived(&cluster, "six spans arrive", |spans| spans.len() >= 6);
+    let session = cluster.session_dir();
+    // The note of it follows the export at once.
+    wait_until("the spool knows", || {
+        let spool = tracer::spool::Story::open(&session.join("spool/worker-1.spool")).ok()?;
+        (spool.spans().len() == 1).then_some(())
+    });
+    kill(cluster.worker_pids()[0], Signal::KILL);
+    let spans = wait_for_arrived(&cluster, "the open one arrives", |spans| spans.len() >= 7);
+    assert_whole(&spans);
+}
+
+#[test]
+fn an_exporter_beside_the_file_gets_what_was_not_delivered_and_the_file_nothing_twice() {
+    let cluster = with_exporter("exporters:batches_and_file").start();
+    worker_dies_with_spans(&cluster);
+    let in_file = cluster.wait_for_spans("all are in the files", |spans| spans.len() >= 7);
+    in_file.assert_whole(&[]);
+    assert_eq!(in_file.len(), 7, "{}", in_file.describe());
+    release(&cluster, "hold");
+    let spans = wait_for_arrived(&cluster, "seven spans arrive", |spans| spans.len() >= 7);
+    assert_whole(&spans);
+    let known: HashSet<String> = in_file.iter().map(|span| span.span_id()[2..].to_owned()).collect();
+    assert_eq!(ids(&spans), known);
+    cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn a_simple_exporter_and_processors_that_tell_nothing_are_known_to_have_their_spans() {
+    for hook in ["exporters:one_by_one", "exporters:processors"] {
+        let cluster = if hook == "exporters:processors" {
+            let flag = format!("--tracing-exporter={hook}");
+            Cluster::builder().arg(flag).env("EXPORTED_DIR", "arrived").start()
+        } else {
+            with_exporter(hook).start()
+        };
+        cluster.submit(TARGET, &["3"]).success();
+        wait_for_arrived(&cluster, "six spans arrive", |spans| spans.len() >= 6);
+        let spool = cluster.session_dir().join("spool/worker-1.spool");
+        wait_until("only the open one is left in the spool", || {
+            let story = tracer::spool::Story::open(&spool).ok()?;
+            (story.spans().len() == 1).then_some(())
+        });
+        let pid = cluster.worker_pids()[0];
+        kill(pid, Signal::KILL);
+        let spans = wait_for_arrived(&cluster, "the open one arrives", |spans| spans.len() >= 7);
+        assert_whole(&spans);
+        assert_eq!(named(&spans, "left open")[0]["attributes"]["error.type"], "signal:9", "{hook}");
+    }
+}
