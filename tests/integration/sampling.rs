@@ -46,6 +46,29 @@ fn of_a_thousand_tasks_half_leave_a_whole_trace_and_half_leave_none() {
 }
 
 #[test]
+fn of_a_thousand_tasks_that_submit_each_other_half_the_traces_are_whole_and_half_are_absent() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).arg("--tracing-sampling-ratio=0.5").start();
+    let mut driver = Driver::connect(&cluster.temp_dir()).expect("the head runs");
+    // One after the other, so that there is a worker for what they submit. Each is the root of a trace, with four tasks in it.
+    for _ in 0..200 {
+        let task =
+            driver.remote("nested_tasks:sum_of_squares").arg(4).expect("a number").submit().expect("it is taken");
+        assert_eq!(driver.get::<u64>(task).expect("it runs"), 14);
+    }
+    drop(driver);
+    cluster.stop().success();
+    let traces = traces(&cluster.spans());
+    let mut expected = vec!["nested_tasks.square tracer.remote"; 4];
+    expected.extend(["nested_tasks.square tracer.remote_worker"; 4]);
+    expected.push("nested_tasks.sum_of_squares tracer.remote_worker");
+    for (id, names) in &traces {
+        assert_eq!(names, &expected, "trace {id}");
+    }
+    // Six standard deviations on each side.
+    assert!((58..=142).contains(&traces.len()), "{} of 200 traces are there", traces.len());
+}
+
+#[test]
 fn a_thousand_tasks_of_one_trace_are_all_there_or_none_is() {
     for (flags, expected) in [("01", 1000), ("00", 0)] {
         // The ratio would have it the other way round.
