@@ -196,6 +196,9 @@ fn the_hook_is_built_in_and_refuses_what_it_cannot_do() {
     check("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318")
         .status(4)
         .stderr_contains("`OTEL_EXPORTER_OTLP_ENDPOINT` is `localhost:4318`, expected a URL such as");
+    let mut quiet = cluster.command(&["hooks", "check", OTLP]);
+    quiet.env("OTEL_EXPORTER_OTLP_COMPRESSION", "lzma").env("OTEL_LOG_LEVEL", "error");
+    cluster.run(quiet).success().stderr("");
     check("OTEL_EXPORTER_OTLP_COMPRESSION", "lzma").success().stderr_contains(
         "tracer: `OTEL_EXPORTER_OTLP_COMPRESSION` is `lzma` and is ignored: expected `gzip` or `none`\n",
     );
@@ -421,5 +424,22 @@ fn the_documented_variables_of_each_backend_are_honoured() {
                 assert!(spans.iter().all(has_it), "{heading}: {key} in {spans:#?}");
             }
         }
+    }
+}
+
+#[test]
+fn without_a_hook_the_variables_alone_bring_spans_to_a_receiver() {
+    let receivers = [("http/protobuf", Receiver::start(&["200"])), ("grpc", Receiver::start_grpc(true, &["200"]))];
+    for (protocol, receiver) in receivers {
+        let Some(receiver) = receiver else { return };
+        let cluster = Cluster::builder().build();
+        let mut start = cluster.start_command(&[]);
+        start.env("OTEL_TRACES_EXPORTER", "otlp").env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
+        start.env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint()).env("OTEL_BSP_SCHEDULE_DELAY", "20");
+        cluster.run(start).success();
+        // From a shell that has none of them.
+        submit_rich(&cluster);
+        assert_rich_trace(&receiver.wait_for_spans(4));
+        cluster.stop().success();
     }
 }

@@ -1,8 +1,8 @@
 //! A tracing hook: sampled spans go over OTLP to a collector or a backend, in batches.
 //!
 //! [`setup_tracing`] is the hook. It speaks OTLP/HTTP with protobuf; the hook `otlp_grpc` speaks gRPC and shares what is not HTTP.
-//! Where spans go is said by OpenTelemetry's own variables, which `tracer start` and `tracer submit` both need: a worker takes them
-//! from the head, a submission from its shell.
+//! Where spans go is said by OpenTelemetry's own variables. They are needed where `tracer start` runs; a submission takes them over,
+//! unless its own environment has an `OTEL_EXPORTER_…`.
 //!
 //! | variable | what it says | without it |
 //! | --- | --- | --- |

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tracer_otel_env::{LogLevel, Reader};
 use ureq::http::Uri;
 use ureq::http::header::{HeaderName, HeaderValue};
 
@@ -125,8 +126,11 @@ impl Settings {
         })
     }
 
-    /// Says the warnings on standard error.
+    /// Says the warnings on standard error, unless `OTEL_LOG_LEVEL` wants to hear nothing of them.
     pub fn warn(&self) {
+        if Reader::of_this_process().log_level() < LogLevel::Warn {
+            return;
+        }
         for warning in &self.warnings {
             eprintln!("tracer: {warning}");
         }
