@@ -26,6 +26,12 @@ fn logs(cluster: &Cluster) -> String {
     logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok()).collect()
 }
 
+/// All spans that were sent, whatever was answered.
+fn sent(receiver: &Receiver) -> Vec<Value> {
+    let requests = receiver.requests();
+    requests.iter().flat_map(|request| request["spans"].as_array().expect("spans are a list")).cloned().collect()
+}
+
 fn names(spans: &[Value]) -> Vec<&str> {
     let mut names: Vec<_> = spans.iter().map(|span| span["name"].as_str().expect("a span has a name")).collect();
     names.sort_unstable();
@@ -146,14 +152,49 @@ fn what_a_receiver_cannot_take_is_not_sent_again() {
     run.stderr_contains(": HTTP 400 Bad Request: said by the receiver (tasks run on; this is said once)");
     wait_until("it is counted", || (cluster.status()["spans"]["given_up"] == 3).then_some(()));
     cluster.stop().success();
-    let requests = receiver.requests();
-    let sent: Vec<_> = requests.iter().flat_map(|it| it["spans"].as_array().expect("a list")).cloned().collect();
-    let sent = names(&sent);
+    let sent = sent(&receiver);
     assert_eq!(
-        sent,
+        names(&sent),
         ["demo.my_function tracer.remote", "demo.my_function tracer.remote_worker", "tracer job"],
         "each once"
     );
+}
+
+#[test]
+fn spans_that_a_receiver_rejects_are_counted_and_the_others_have_arrived() {
+    let receivers = [
+        (OTLP, Receiver::start(&["partial:1", "200"])),
+        (OTLP_GRPC, Receiver::start_grpc(true, &["partial:1", "200"])),
+    ];
+    for (hook, receiver) in receivers {
+        let Some(receiver) = receiver else { return };
+        let cluster = exporting(hook, &receiver.endpoint()).start();
+        // All spans of the task come in one batch or two; of the first, one is rejected.
+        cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+        wait_until("one span is counted", || (cluster.status()["spans"]["given_up"] == 1).then_some(()));
+        wait_until("all have been sent", || (sent(&receiver).len() == 3).then_some(()));
+        cluster.tracer(&["status"]).success().stdout_contains("1 span given up: no exporter took");
+        cluster.stop().success();
+        assert_eq!(sent(&receiver).len(), 3, "nothing is sent again: {:#?}", receiver.requests());
+    }
+}
+
+#[test]
+fn the_variables_of_the_batch_processor_are_honoured() {
+    let Some(receiver) = Receiver::start(&["200"]) else { return };
+    let cluster = exporting_to(&receiver.endpoint())
+        .env("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+        .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+        .start();
+    submit_rich(&cluster);
+    // The worker has a batch of two, and so has the submission; nothing waits for the hour.
+    assert_rich_trace(&receiver.wait_for_spans(4));
+    let sizes: Vec<_> = receiver.requests().iter().map(|it| it["spans"].as_array().map_or(0, Vec::len)).collect();
+    assert_eq!(sizes, [2, 2]);
+    // One more has to wait, until the worker ends.
+    cluster.submit("demo:my_function", &[]).success();
+    cluster.stop().success();
+    assert_eq!(receiver.accepted().len(), 7, "{:#?}", names(&receiver.accepted()));
 }
 
 #[test]
@@ -261,9 +302,7 @@ fn what_a_grpc_receiver_cannot_take_is_not_sent_again() {
         let run = cluster.submit("demo:my_function", &[]).success().stdout("1\n");
         run.stderr_contains(": said by the receiver (tasks run on; this is said once)");
         cluster.stop().success();
-        let requests = receiver.requests();
-        let sent: usize = requests.iter().map(|request| request["spans"].as_array().map_or(0, Vec::len)).sum();
-        assert_eq!(sent, 3, "each once, with {reply}");
+        assert_eq!(sent(&receiver).len(), 3, "each once, with {reply}");
     }
 }
 

@@ -16,7 +16,7 @@ use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_sc
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter};
-use tracer_sdk::hook::{Tracing, refused};
+use tracer_sdk::hook::{Tracing, refused, refused_in_part};
 
 /// The first pause; each further one is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -71,7 +71,7 @@ pub fn tracing<T: Transport>(transport: T, receiver: String, timeout: Duration, 
         .build()
 }
 
-/// Delivers batches. [`export`](SpanExporter::export) is well only when the receiver has accepted the batch.
+/// Delivers batches. [`export`](SpanExporter::export) is well only when the receiver has accepted the whole batch.
 pub struct Exporter<T> {
     transport: T,
     /// For people to read.
@@ -93,6 +93,8 @@ enum Undelivered {
     Later(String),
     /// It never will be.
     Refused(String),
+    /// It was, but for so many spans that never will be.
+    Partly(u64, String),
 }
 
 impl<T: fmt::Debug> fmt::Debug for Exporter<T> {
@@ -130,8 +132,7 @@ impl<T: Transport> Exporter<T> {
             let (asked, reason) = match answer {
                 Answer::Accepted => return Ok(()),
                 Answer::Partly { rejected, reason } => {
-                    self.complain(&format!("it rejected {rejected} spans: {reason}"));
-                    return Ok(());
+                    return Err(Undelivered::Partly(rejected, format!("it rejected {rejected} spans: {reason}")));
                 }
                 Answer::Refused { reason } => return Err(Undelivered::Refused(reason)),
                 Answer::Later { pause, reason } => (pause, reason),
@@ -168,12 +169,14 @@ impl<T: Transport> SpanExporter for Exporter<T> {
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
         let message = self.transport.encode(ExportTraceServiceRequest { resource_spans });
         self.deliver(&message).map_err(|undelivered| {
-            let (Undelivered::Later(reason) | Undelivered::Refused(reason)) = &undelivered;
+            let (Undelivered::Later(reason) | Undelivered::Refused(reason) | Undelivered::Partly(_, reason)) =
+                &undelivered;
             self.complain(reason);
             let text = format!("spans are not delivered to {}: {reason}", self.receiver);
             match undelivered {
                 Undelivered::Later(_) => OTelSdkError::InternalFailure(text),
                 Undelivered::Refused(_) => refused(text),
+                Undelivered::Partly(count, _) => refused_in_part(count, text),
             }
         })
     }
@@ -328,9 +331,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_which_some_spans_are_rejected_is_accepted_and_not_sent_again() {
+    fn a_batch_of_which_some_spans_are_rejected_is_not_sent_again() {
         let case = case(&[Answer::Partly { rejected: 2, reason: "too large".into() }], LONG);
-        export(&case.exporter, 5).unwrap();
+        let error = export(&case.exporter, 5).unwrap_err();
+        let expected = refused_in_part(2, "spans are not delivered to a test: it rejected 2 spans: too large");
+        assert_eq!(error.to_string(), expected.to_string());
         assert_eq!(*lock(&case.sent), [5]);
     }
 

@@ -23,7 +23,9 @@
 //!
 //! No task waits for the network. The SDK's batch processor queues ended spans and hands them to a thread of its own. A batch
 //! that the receiver answers with 429, 502, 503 or 504, or that does not reach it, is tried again until the timeout, in growing
-//! intervals or after the time that the receiver names. The first loss of a process is said on its standard error.
+//! intervals or after the time that the receiver names; what is not delivered then waits, and tracer offers it again. What the
+//! receiver refuses for good, whole batches or a part of one, is counted by `tracer status`. The first failure of a process is said on
+//! its standard error.
 //!
 #![doc = include_str!("backends.md")]
 

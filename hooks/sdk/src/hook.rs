@@ -39,7 +39,7 @@ mod sink;
 mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
-pub use delivery::refused;
+pub use delivery::{refused, refused_in_part};
 pub use guard::{DurableProcessor, GuardedExporter};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 

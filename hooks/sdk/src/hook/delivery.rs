@@ -39,11 +39,28 @@ pub fn refused(reason: impl fmt::Display) -> OTelSdkError {
     OTelSdkError::InternalFailure(format!("{REFUSED}{reason}"))
 }
 
+/// Begins the text of an error that says how many spans are refused for good.
+const REFUSED_IN_PART: &str = "refused in part: ";
+
+/// The error of an exporter whose receiver has taken a batch but for `count` spans, which it will never take: these are counted as
+/// lost, and nothing is sent again. Which ones they are, OTLP does not tell.
+pub fn refused_in_part(count: u64, reason: impl fmt::Display) -> OTelSdkError {
+    OTelSdkError::InternalFailure(format!("{REFUSED_IN_PART}{count}: {reason}"))
+}
+
+/// How many spans the receiver has not taken of a batch that it took in part.
+fn refused_of(result: &OTelSdkResult) -> Option<usize> {
+    let Err(OTelSdkError::InternalFailure(text)) = result else { return None };
+    text.strip_prefix(REFUSED_IN_PART)?.split_once(':')?.0.parse().ok()
+}
+
 /// What became of spans, as a status of the ABI.
 pub(super) fn status(result: &OTelSdkResult) -> u32 {
     match result {
         Ok(()) => abi::STATUS_OK,
         Err(OTelSdkError::AlreadyShutdown) => abi::STATUS_ALREADY,
+        // The receiver has the batch.
+        Err(_) if refused_of(result).is_some() => abi::STATUS_OK,
         Err(OTelSdkError::InternalFailure(text)) if text.starts_with(REFUSED) => abi::STATUS_REFUSED,
         Err(_) => abi::STATUS_FAILED,
     }
@@ -146,6 +163,12 @@ impl Delivery {
     /// Says how it went at one route.
     fn done(&self, spans: &[Identity], result: &OTelSdkResult) {
         let Some(listener) = self.listener.get() else { return };
+        if let Some(count) = refused_of(result) {
+            // Any of them, because only their number is known.
+            let (refused_spans, taken) = spans.split_at(count.min(spans.len()));
+            self.done(refused_spans, &Err(refused("")));
+            return self.done(taken, &Ok(()));
+        }
         let status = match status(result) {
             // What an exporter is not to have any more, another is.
             abi::STATUS_ALREADY => abi::STATUS_FAILED,
@@ -430,4 +453,24 @@ impl Flusher {
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What the locks guard is whole after every statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_an_error_says_what_becomes_of_spans() {
+        let failed = OTelSdkError::InternalFailure("it is away".to_owned());
+        for (result, expected, refused_count) in [
+            (Ok(()), abi::STATUS_OK, None),
+            (Err(failed), abi::STATUS_FAILED, None),
+            (Err(refused("no such key")), abi::STATUS_REFUSED, None),
+            (Err(refused_in_part(3, "too large: 7 MB")), abi::STATUS_OK, Some(3)),
+            (Err(OTelSdkError::AlreadyShutdown), abi::STATUS_ALREADY, None),
+        ] {
+            assert_eq!(status(&result), expected, "{result:?}");
+            assert_eq!(refused_of(&result), refused_count, "{result:?}");
+        }
+    }
 }

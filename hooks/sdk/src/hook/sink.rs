@@ -135,7 +135,8 @@ fn deliver(processors: &[Arc<GuardedProcessor>], groups: Vec<(Resource, Vec<Span
     for (resource, spans) in groups {
         for processor in processors.iter().filter(|it| wanted != abi::SINK_EXPORTERS || !it.is_durable()) {
             let result = processor.deliver(&resource, spans.clone());
-            if outcome.is_ok() {
+            // One that was taken in part is not to be sent again, unless another is.
+            if status(&outcome) == abi::STATUS_OK {
                 outcome = result;
             }
         }
