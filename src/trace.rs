@@ -4,8 +4,9 @@
 //! choosing a trace ([`Loaded::find`]), listing ([`Loaded::list`]), the tree of parents and children ([`Tree`]) and the text
 //! for people ([`render`]). Reports for programs are values that serialise.
 //!
-//! It reads the format that the shipped hook writes, one object of the OpenTelemetry Python console format per line, and that
-//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It writes no span file.
+//! It reads the format that the default hook writes, one object of the OpenTelemetry Python console format per line, and that
+//! format's other layouts: pretty-printed objects one after another, and the older one of SDK 1.1. It reads OTLP in JSON as well, as the hook
+//! `otlp_file` and the collector's file exporter write it. It writes no span file.
 //!
 //! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 

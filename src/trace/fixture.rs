@@ -101,7 +101,7 @@ pub(super) fn loaded<'a>(files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) ->
     for (name, bytes) in files {
         let path = folder.join(name);
         let file = Arc::new(SpanFile { pid: pid_of(&path), path: path.clone(), bytes });
-        let problems = scan(file, &mut spans);
+        let problems = scan(file, &mut spans).problems;
         notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
     }
     Loaded::new(folder, spans, notices)

@@ -1,6 +1,11 @@
 //! From the bytes of span files to spans.
 //!
+//! Two formats are told apart object by object, whatever a file is called: that of OpenTelemetry's Python console exporter, in each layout in
+//! which it is written, and OTLP in JSON.
+//!
 //! Nothing in a file is fatal: what is not a span is counted and reported, what comes after it is read.
+
+pub(super) mod otlp;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +21,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use super::span::{Kind, Span, SpanFile, Status};
+use super::span::{Kind, Place, Span, SpanFile, Status};
 use super::{Loaded, time};
 use crate::count::Count;
 
@@ -105,7 +110,10 @@ fn is_or_are(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// Reads every `*.json` file in `folder`, not in folders below it.
+/// What span files end in: tracer's and the collector's, those of Ray's own hook, and OTLP lines.
+const EXTENSIONS: [&str; 3] = ["json", "txt", "jsonl"];
+
+/// Reads every `*.json`, `*.txt` and `*.jsonl` file in `folder`, not in folders below it.
 pub fn load(folder: &Path) -> Result<Loaded, LoadError> {
     let (spans, notices) = Tail::new(folder).read()?;
     Ok(Loaded::new(folder, spans, notices))
@@ -142,7 +150,7 @@ impl Tail {
         for entry in fs::read_dir(&self.folder).map_err(error)? {
             let path = entry.map_err(error)?.path();
             // A link to a file is followed; anything that is not a file, a fifo say, could block.
-            if path.extension().is_some_and(|extension| extension == "json")
+            if path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
                 && let Ok(metadata) = path.metadata()
                 && metadata.is_file()
             {
@@ -165,11 +173,11 @@ impl Tail {
                 Ok(bytes) => {
                     let file = SpanFile { pid: pid_of(&path), path: path.clone(), bytes };
                     known.len = known.read + file.bytes.len() as u64;
-                    let before = spans.len();
-                    let problems = scan(Arc::new(file), &mut spans);
+                    let scanned = scan(Arc::new(file), &mut spans);
                     // What comes after the last span may be one that is being written.
-                    known.read += spans[before..].last().map_or(0, |span| span.range.end as u64);
-                    notices.extend(problems.into_iter().map(|problem| Notice { path: path.clone(), problem }));
+                    known.read += scanned.spans_end as u64;
+                    let problems = scanned.problems.into_iter();
+                    notices.extend(problems.map(|problem| Notice { path: path.clone(), problem }));
                 }
                 // Rotated away between the listing and now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -191,7 +199,7 @@ fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The pid in `<pid>.json` and in the rotated `<pid>.<n>.json`.
+/// The pid in `<pid>.json`, in the rotated `<pid>.<n>.json` and in `<pid>.otlp.jsonl`.
 pub(super) fn pid_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.split('.').next()?.parse().ok()
 }
@@ -258,18 +266,25 @@ impl Header<'_> {
                 .map_or(Status::Unset, |text| Status::from_text(&text.0)),
             name: self.name.0.into_owned(),
             file: file.clone(),
-            range,
+            place: Place::Console(range),
         })
     }
+}
+
+/// What became of a file's bytes.
+pub(super) struct Scanned {
+    pub(super) problems: Vec<Problem>,
+    /// Where the last object ended that has spans.
+    pub(super) spans_end: usize,
 }
 
 /// Appends the spans of a file, whatever its layout: an object is read from its brace on, over as many lines as it takes,
 /// but never beyond a line that begins with a brace. In every layout such a line begins the next object, so
 /// damage cannot spread, and no byte is read more than a few times.
-pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Vec<Problem> {
+pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
     let bytes = file.bytes.as_slice();
     let (mut not_spans, mut damaged, mut is_unfinished) = (0, 0, false);
-    let mut at = 0;
+    let (mut at, mut spans_end) = (0, 0);
     let mut next_object = 0;
     loop {
         at += bytes[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -285,13 +300,13 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Vec<Problem> {
         if at >= next_object {
             next_object = (at + find(&bytes[at..], b"\n{") + 1).min(bytes.len());
         }
-        let error = match first_value::<Header<'_>>(bytes, at..next_object) {
-            Ok((header, end)) => {
-                match header.into_span(&file, at..end) {
-                    Some(span) => spans.push(span),
-                    None => not_spans += 1,
-                }
+        let error = match object(&file, at..next_object, spans) {
+            Ok(Object { end, spans, not_spans: others }) => {
+                not_spans += others;
                 at = end;
+                if spans > 0 {
+                    spans_end = end;
+                }
                 continue;
             }
             Err(error) => error,
@@ -303,11 +318,11 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Vec<Problem> {
             continue;
         }
         // An object that breaks off. Another may have been appended to the torn line.
-        match salvage(&file, at + 1..next_object) {
-            Some(span) => {
+        match salvage(&file, at + 1..next_object, spans) {
+            Some(end) => {
                 damaged += 1;
-                at = span.range.end;
-                spans.push(span);
+                at = end;
+                spans_end = end;
             }
             None => {
                 if next_object == bytes.len() && error.classify() == Category::Eof {
@@ -329,21 +344,46 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Vec<Problem> {
     if is_unfinished {
         problems.push(Problem::Unfinished);
     }
-    problems
+    Scanned { problems, spans_end }
 }
 
-/// Looks for a whole span in what follows the start of a damaged object.
-fn salvage(file: &Arc<SpanFile>, range: Range<usize>) -> Option<Span> {
-    const START: &[u8] = b"{\"name\"";
+/// What came of one object.
+struct Object {
+    /// Where it ends.
+    end: usize,
+    /// How many spans it has.
+    spans: usize,
+    /// How many parts of it are no spans, though they should be.
+    not_spans: usize,
+}
+
+/// Reads the object that begins at the start of the range, in either format.
+fn object(file: &Arc<SpanFile>, range: Range<usize>, spans: &mut Vec<Span>) -> Result<Object, serde_json::Error> {
+    let start = range.start;
+    if otlp::is_begun(&file.bytes[range.clone()]) {
+        let (traces, end) = first_value::<otlp::Traces<'_>>(&file.bytes, range)?;
+        let before = spans.len();
+        let not_spans = traces.add_spans(file, spans);
+        return Ok(Object { end, spans: spans.len() - before, not_spans });
+    }
+    let (header, end) = first_value::<Header<'_>>(&file.bytes, range)?;
+    let span = header.into_span(file, start..end);
+    let count = usize::from(span.is_some());
+    spans.extend(span);
+    Ok(Object { end, spans: count, not_spans: 1 - count })
+}
+
+/// Looks for a whole object with spans in what follows the start of a damaged one, and returns where it ends.
+fn salvage(file: &Arc<SpanFile>, range: Range<usize>, spans: &mut Vec<Span>) -> Option<usize> {
+    const STARTS: [&[u8]; 2] = [b"{\"name\"", otlp::START];
     // Events begin in the same way, so there may be several; the bound keeps a hostile line cheap.
     const ATTEMPTS: usize = 64;
-    let starts = memchr::memmem::find_iter(&file.bytes[range.clone()], START).take(ATTEMPTS);
-    let mut spans = starts.filter_map(|offset| {
-        let at = range.start + offset;
-        let (header, end) = first_value::<Header<'_>>(&file.bytes, at..range.end).ok()?;
-        header.into_span(file, at..end)
+    let found = |start| memchr::memmem::find_iter(&file.bytes[range.clone()], start).take(ATTEMPTS);
+    let mut objects = STARTS.into_iter().flat_map(found).filter_map(|offset| {
+        let object = object(file, range.start + offset..range.end, spans).ok()?;
+        (object.spans > 0).then_some(object.end)
     });
-    spans.next()
+    objects.next()
 }
 
 /// Parses the value that begins at the start of the range, and returns it with the offset after it.

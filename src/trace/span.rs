@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::read::otlp::OtlpPlace;
 use super::time;
 
 /// The id of a trace. It prints as 32 hexadecimal digits, and is read with or without `0x`.
@@ -180,8 +181,16 @@ pub struct Span {
     /// How it ended.
     pub status: Status,
     pub(super) file: Arc<SpanFile>,
-    /// Where in the file's bytes the object is.
-    pub(super) range: Range<usize>,
+    pub(super) place: Place,
+}
+
+/// Where in a file's bytes a span is.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// The object, in the format of the Python console exporter.
+    Console(Range<usize>),
+    /// The parts of an OTLP object.
+    Otlp(OtlpPlace),
 }
 
 /// Attributes in the order in which they were written. Of several with the same key the last one holds.
@@ -381,6 +390,9 @@ impl Span {
 
     /// The attributes of the resource: what the process that made the span says about itself.
     pub fn resource(&self) -> Attributes {
+        if let Place::Otlp(place) = &self.place {
+            return place.resource(&self.file.bytes);
+        }
         let text = self.text();
         resource(parts(&text).resource.map_or("", RawValue::get)).0
     }
@@ -413,9 +425,12 @@ impl Span {
         compact().unwrap_or_else(|_: serde_json::Error| text.replace('\n', " "))
     }
 
-    /// The object as it was written. What is not UTF-8 is replaced.
+    /// The object as it was written, or, of a span in OTLP, what the other format has for it. What is not UTF-8 is replaced.
     pub fn text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.file.bytes[self.range.clone()])
+        match &self.place {
+            Place::Console(range) => String::from_utf8_lossy(&self.file.bytes[range.clone()]),
+            Place::Otlp(place) => place.text(self).into(),
+        }
     }
 }
 

@@ -442,8 +442,29 @@ fn load(criterion: &mut Criterion) {
         );
     });
     let loaded = tracer::trace::load(folder.path()).expect("the folder can be read");
-    group.bench_function("figures of 100,000 spans", |bencher| bencher.iter(|| loaded.stats(None)));
     let traces: Vec<_> = loaded.traces.iter().collect();
+    let of_otlp = self::folder();
+    let mut lines = Vec::new();
+    // A span a line, as the hook `otlp_file` writes them.
+    for trace in &traces {
+        for span in &trace.spans {
+            let one = tracer::trace::Trace { id: trace.id, spans: vec![span.clone()], duplicates: 0 };
+            tracer::trace::export::otlp(&[&one], &mut lines).expect("a vector takes everything");
+        }
+    }
+    std::fs::write(of_otlp.path().join("1.otlp.jsonl"), lines).expect("the folder can be written to");
+    group.bench_function("load 100,000 spans in OTLP", |bencher| {
+        bencher.iter_batched(
+            || (),
+            |()| {
+                let loaded = tracer::trace::load(of_otlp.path()).expect("the folder can be read");
+                assert_eq!(loaded.traces.len() as u64, SPANS / 2);
+                loaded
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.bench_function("figures of 100,000 spans", |bencher| bencher.iter(|| loaded.stats(None)));
     group.bench_function("100,000 spans to OTLP", |bencher| {
         bencher.iter(|| tracer::trace::export::otlp(&traces, &mut std::io::sink()).expect("a sink takes everything"));
     });

@@ -174,6 +174,10 @@ fn what_is_open_in_tasks_and_submissions_is_seen_while_it_runs() {
 fn what_was_open_in_a_dead_process_is_not_running() {
     let cluster = Cluster::traced();
     let waiting = Waiting::start(&cluster);
+    // The submission may not have been told yet that its task is accepted.
+    wait_until("the submission is accepted", || {
+        (!open_spans(&cluster).iter().any(|(name, _)| name.ends_with("tracer.remote"))).then_some(())
+    });
     // A head that stands still completes nothing.
     let head = cluster.head_pid();
     kill(head, Signal::STOP);
@@ -267,12 +271,107 @@ fn without_a_head_nothing_can_be_open() {
     cluster.tracer(&["trace", "open"]).status(3).stdout("").stderr_contains("no head is running");
 }
 
+#[test]
+fn what_others_have_written_is_read_in_each_of_its_forms() {
+    let Some(python) = python_with_otlp() else {
+        eprintln!("skipped: no Python with opentelemetry-sdk and opentelemetry-proto; PYTHON can name one");
+        return;
+    };
+    let cluster = Cluster::builder().build();
+    fs::create_dir(cluster.spans_dir()).expect("the folder is ours");
+    let mut write = cluster.program(python);
+    write.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/python/write_spans.py")).arg(cluster.spans_dir());
+    let expected: Vec<Value> = cluster
+        .run(write)
+        .success()
+        .stdout_text()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("Python writes JSON"))
+        .collect();
+    // A torn tail of each form.
+    for file in ["1.json", "2.txt", "3.jsonl", "4.json"] {
+        let path = cluster.spans_dir().join(file);
+        let text = fs::read(&path).expect("it was written");
+        let torn = [&text[..], &text[..text.len() / 3]].concat();
+        fs::write(path, torn).expect("the folder is ours");
+    }
+    let shown = trace_json(&cluster, &["show", "last"]);
+    let spans = shown["spans"].as_array().expect("spans are a list");
+    assert_eq!((spans.len(), expected.len()), (6, 6), "{shown}");
+    for expected in &expected {
+        let found = spans.iter().find(|span| span["context"]["span_id"] == expected["context"]["span_id"]);
+        let mut found = found.unwrap_or_else(|| panic!("{expected} is missing in {shown}")).clone();
+        let expect_time = |found: &mut Value, expected: &Value| {
+            // OTLP has nanoseconds. Python makes microseconds of them with floats, sometimes one too many.
+            let digits = |time: &Value| {
+                let text = time.as_str().expect("a time is a text")["2026-11-20T".len()..][.."22:59:41.123456".len()]
+                    .to_owned();
+                let parts: Vec<i64> =
+                    text.split([':', '.']).map(|part| part.parse().expect("it is a number")).collect();
+                ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1_000_000 + parts[3]
+            };
+            let difference = (digits(found) - digits(expected)).abs();
+            assert!(difference <= 1, "{found} and {expected}");
+            *found = expected.clone();
+        };
+        for key in ["start_time", "end_time"] {
+            expect_time(&mut found[key], &expected[key]);
+        }
+        let events = found["events"].as_array_mut().expect("a list").iter_mut();
+        for (found, expected) in events.zip(expected["events"].as_array().expect("a list")) {
+            expect_time(&mut found["timestamp"], &expected["timestamp"]);
+        }
+        assert_eq!(found, *expected);
+    }
+    let text = cluster.tracer(&["trace", "show", "last"]).success().stdout_text();
+    for name in ["root", "├─ pretty", "├─ one per line", "├─ ✗ collector", "├─ ✗ collector too", "└─ ✗ protobuf"]
+    {
+        assert!(text.contains(name), "`{name}` in\n{text}");
+    }
+    let list = cluster.tracer(&["trace", "list"]).success();
+    let said = list.stderr_text();
+    for file in ["1.json", "2.txt", "3.jsonl", "4.json"] {
+        assert!(said.contains(&format!("`{file}`: the last record is cut off")), "{said}");
+    }
+}
+
+#[test]
+fn a_trace_in_otlp_lines_is_shown_like_any_other() {
+    let cluster = Cluster::builder().hook("otlp_file:setup_tracing").start();
+    cluster.submit("traced_tasks:rich", &[]).success();
+    // What the head completes is in the other format.
+    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    cluster.stop().success();
+    let list = trace_json(&cluster, &["list"]);
+    let rows: Vec<_> = list["traces"].as_array().into_iter().flatten().map(|row| &row["spans"]).collect();
+    assert_eq!(rows, [3, 4], "{list}");
+    let mut show = cluster.command(&["trace", "show", "last"]);
+    show.env("COLUMNS", "120");
+    let text = cluster.run(show).success().stdout_text();
+    let tree = [
+        "tracer job",
+        "└─ misbehaving_tasks.aborts tracer.remote",
+        "└─ ✗ misbehaving_tasks.aborts tracer.remote_worker",
+    ];
+    assert!(tree.iter().all(|line| text.contains(line)), "{text}");
+    let rich = &list["traces"][1];
+    let shown = trace_json(&cluster, &["show", rich["trace_id"].as_str().expect("an id is a text")]);
+    let span = shown["spans"].as_array().into_iter().flatten().find(|span| span["name"] == "rich and renamed");
+    let span = span.unwrap_or_else(|| panic!("{shown}"));
+    assert_eq!((&span["attributes"]["int"], &span["attributes"]["ints"]), (&json!(8), &json!([1, i64::MIN])));
+    assert_eq!(span["links"][0]["context"]["trace_state"], "['{key=vendor, value=value}']");
+    assert_eq!(span["status"], json!({"status_code": "ERROR", "description": "it did not go well"}));
+}
+
 /// A Python that has the official protobuf classes of OTLP: what `PYTHON` says, else the system's.
 fn python_with_otlp() -> Option<PathBuf> {
     let candidates = [std::env::var_os("PYTHON").map(PathBuf::from), Some("python3".into())];
     candidates.into_iter().flatten().find(|python| {
         let mut check = Command::new(python);
-        check.args(["-c", "import opentelemetry.proto.trace.v1.trace_pb2, google.protobuf.json_format"]);
+        check.args([
+            "-c",
+            "import opentelemetry.sdk, opentelemetry.proto.trace.v1.trace_pb2, google.protobuf.json_format",
+        ]);
         check.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     })
 }

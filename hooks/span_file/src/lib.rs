@@ -12,4 +12,4 @@ pub mod json;
 mod line;
 
 pub use file::{AppendError, Counts, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env, prepare_dir};
-pub use line::{Attributes, Event, Link, ResourceJson, Span, SpanKind, Status, Value, write_line};
+pub use line::{Attributes, Event, Link, ResourceJson, Span, SpanKind, Status, Value, python_trace_state, write_line};

@@ -263,7 +263,7 @@ fn write_context(buffer: &mut Vec<u8>, trace_id: &[u8; 16], span_id: &[u8; 8], t
 
 /// The text that Python makes of a tracestate: `str` of a list of strings, each in the form that `repr` gives it.
 #[cold]
-fn python_trace_state(header: &str) -> String {
+pub fn python_trace_state(header: &str) -> String {
     let mut text = String::from("[");
     let members = header.split(',').map(|member| member.trim_matches([' ', '\t'])).filter(|member| !member.is_empty());
     for (index, member) in members.enumerate() {

@@ -1,0 +1,408 @@
+//! Spans in OTLP's JSON form: an object with `resourceSpans`, one per line or over several.
+//!
+//! What other writers do is taken as well where it cannot be mistaken: the names of the protobuf fields, enumerations by name, 64-bit
+//! integers as numbers, ids in base64. Instrumentation scope, flags and counts of what was dropped are stepped over, as the format of the
+//! other span files has no place for them.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::super::span::{Attributes, Kind, Place, Span, SpanFile, SpanId, Status, TraceId};
+use super::super::time;
+use super::Text;
+
+/// How an object with spans begins on a line of its own.
+pub(super) const START: &[u8] = b"{\"resourceSpans\"";
+
+/// Whether an object that begins like this can be one of OTLP.
+pub(super) fn is_begun(object: &[u8]) -> bool {
+    let key = object.get(1..).unwrap_or_default().trim_ascii_start();
+    [b"\"resourceSpans\"".as_slice(), b"\"resource_spans\""].iter().any(|known| key.starts_with(known))
+}
+
+/// `TracesData`, with spans still as text.
+#[derive(Deserialize)]
+pub(super) struct Traces<'a> {
+    #[serde(borrow, rename = "resourceSpans", alias = "resource_spans")]
+    resource_spans: Vec<ResourceSpans<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ResourceSpans<'a> {
+    #[serde(borrow, default)]
+    resource: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "scopeSpans", alias = "scope_spans")]
+    scope_spans: Vec<ScopeSpans<'a>>,
+    #[serde(borrow, default, rename = "schemaUrl", alias = "schema_url")]
+    schema_url: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ScopeSpans<'a> {
+    #[serde(borrow, default)]
+    spans: Vec<&'a RawValue>,
+}
+
+/// What is parsed of every span.
+#[derive(Deserialize)]
+struct Header<'a> {
+    #[serde(borrow, rename = "traceId", alias = "trace_id")]
+    trace_id: Text<'a>,
+    #[serde(borrow, rename = "spanId", alias = "span_id")]
+    span_id: Text<'a>,
+    #[serde(borrow, default, rename = "parentSpanId", alias = "parent_span_id")]
+    parent_span_id: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    name: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    kind: Option<Scalar<'a>>,
+    #[serde(borrow, rename = "startTimeUnixNano", alias = "start_time_unix_nano")]
+    start_time: Scalar<'a>,
+    #[serde(borrow, default, rename = "endTimeUnixNano", alias = "end_time_unix_nano")]
+    end_time: Option<Scalar<'a>>,
+    #[serde(borrow, default)]
+    status: Option<StatusHeader<'a>>,
+}
+
+#[derive(Deserialize)]
+struct StatusHeader<'a> {
+    #[serde(borrow, default)]
+    code: Option<Scalar<'a>>,
+}
+
+/// A number, or a text that is one or names one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Scalar<'a> {
+    Number(u64),
+    #[serde(borrow)]
+    Text(Text<'a>),
+}
+
+impl Scalar<'_> {
+    /// The number; a text counts by its position among `names`, of which `prefix` may be left out.
+    fn number(&self, names: &[&str]) -> Option<u64> {
+        match self {
+            Scalar::Number(number) => Some(*number),
+            Scalar::Text(text) => {
+                let named = names.iter().position(|name| *name == text.0);
+                named.map(|at| at as u64).or_else(|| text.0.parse().ok())
+            }
+        }
+    }
+}
+
+const KINDS: [&str; 6] = [
+    "SPAN_KIND_UNSPECIFIED",
+    "SPAN_KIND_INTERNAL",
+    "SPAN_KIND_SERVER",
+    "SPAN_KIND_CLIENT",
+    "SPAN_KIND_PRODUCER",
+    "SPAN_KIND_CONSUMER",
+];
+const STATUS_CODES: [&str; 3] = ["STATUS_CODE_UNSET", "STATUS_CODE_OK", "STATUS_CODE_ERROR"];
+
+/// Where the parts of a span are in a file's bytes.
+#[derive(Clone, Debug)]
+pub(in super::super) struct OtlpPlace {
+    span: Range<usize>,
+    /// The object `resource`; empty for none.
+    resource: Range<usize>,
+    /// The text `schemaUrl` of the resource, with its quotes; empty for none.
+    schema_url: Range<usize>,
+}
+
+impl Traces<'_> {
+    /// Appends the spans, and returns how many of those that are there are none.
+    pub(super) fn add_spans(self, file: &Arc<SpanFile>, spans: &mut Vec<Span>) -> usize {
+        let mut not_spans = 0;
+        for group in self.resource_spans {
+            let resource = place(file, group.resource);
+            let schema_url = place(file, group.schema_url);
+            for raw in group.scope_spans.into_iter().flat_map(|scope| scope.spans) {
+                let span = place(file, Some(raw));
+                let place = OtlpPlace { span, resource: resource.clone(), schema_url: schema_url.clone() };
+                let header: Option<Header<'_>> = serde_json::from_str(raw.get()).ok();
+                match header.and_then(|header| header.into_span(file, place)) {
+                    Some(span) => spans.push(span),
+                    None => not_spans += 1,
+                }
+            }
+        }
+        not_spans
+    }
+}
+
+/// Where a part is that was borrowed from the file's bytes.
+fn place(file: &SpanFile, part: Option<&RawValue>) -> Range<usize> {
+    let Some(part) = part else { return 0..0 };
+    let start = part.get().as_ptr() as usize - file.bytes.as_ptr() as usize;
+    start..start + part.get().len()
+}
+
+impl Header<'_> {
+    /// Returns the span, or `None` when an id or a time is not one.
+    fn into_span(self, file: &Arc<SpanFile>, place: OtlpPlace) -> Option<Span> {
+        let parent_id = match &self.parent_span_id {
+            Some(text) if !text.0.is_empty() => Some(id(&text.0)?.parse().ok()?),
+            _ => None,
+        };
+        let end = match self.end_time {
+            Some(end) => end.number(&[])?,
+            None => 0,
+        };
+        let kind = match self.kind.map_or(0, |kind| kind.number(&KINDS).unwrap_or(0)) {
+            2 => Kind::Server,
+            3 => Kind::Client,
+            4 => Kind::Producer,
+            5 => Kind::Consumer,
+            _ => Kind::Internal,
+        };
+        let status = self.status.and_then(|status| status.code?.number(&STATUS_CODES));
+        Some(Span {
+            trace_id: id(&self.trace_id.0)?.parse().ok()?,
+            span_id: id(&self.span_id.0)?.parse().ok()?,
+            parent_id,
+            kind,
+            start_unix_nano: self.start_time.number(&[])?,
+            // The default of protobuf is that it is not known.
+            end_unix_nano: (end > 0).then_some(end),
+            running_unix_nano: None,
+            status: match status {
+                Some(1) => Status::Ok,
+                Some(2) => Status::Error,
+                _ => Status::Unset,
+            },
+            name: self.name.map(|name| name.0.into_owned()).unwrap_or_default(),
+            file: file.clone(),
+            place: Place::Otlp(place),
+        })
+    }
+}
+
+/// An id in hexadecimal digits, as OTLP has it, from what may be base64, as protobuf's own JSON has bytes. The lengths tell them apart.
+fn id(text: &str) -> Option<Cow<'_, str>> {
+    if !matches!(text.len(), 12 | 24) {
+        return Some(text.into());
+    }
+    let (mut bits, mut count, mut hex) = (0_u32, 0, String::with_capacity(32));
+    for byte in text.trim_end_matches('=').bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        (bits, count) = ((bits << 6 | u32::from(value)) & 0xffff, count + 6);
+        if count >= 8 {
+            count -= 8;
+            hex.push_str(&format!("{:02x}", bits >> count & 0xff));
+        }
+    }
+    Some(hex.into())
+}
+
+/// The parts of a span that are parsed on demand.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Parts {
+    #[serde(alias = "trace_state")]
+    trace_state: String,
+    status: StatusPart,
+    attributes: Vec<KeyValue>,
+    events: Vec<EventPart>,
+    links: Vec<LinkPart>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StatusPart {
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct KeyValue {
+    key: String,
+    #[serde(default)]
+    value: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct EventPart {
+    #[serde(alias = "time_unix_nano")]
+    time_unix_nano: Value,
+    name: String,
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LinkPart {
+    #[serde(alias = "trace_id")]
+    trace_id: String,
+    #[serde(alias = "span_id")]
+    span_id: String,
+    #[serde(default, alias = "trace_state")]
+    trace_state: String,
+    #[serde(default)]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ResourcePart {
+    attributes: Vec<KeyValue>,
+}
+
+impl OtlpPlace {
+    /// The attributes of the resource.
+    pub(in super::super) fn resource(&self, bytes: &[u8]) -> Attributes {
+        let resource: ResourcePart = serde_json::from_slice(&bytes[self.resource.clone()]).unwrap_or_default();
+        Attributes(resource.attributes.into_iter().map(|pair| (pair.key, plain(pair.value))).collect())
+    }
+
+    /// The span as an object in the format of the Python console exporter.
+    pub(in super::super) fn text(&self, span: &Span) -> String {
+        let bytes = &span.file.bytes;
+        let parts: Parts = serde_json::from_slice(&bytes[self.span.clone()]).unwrap_or_default();
+        let context = |trace_id: TraceId, span_id: SpanId, trace_state: &str| {
+            let trace_state = tracer_span_file::python_trace_state(trace_state);
+            json!({"trace_id": format!("0x{trace_id}"), "span_id": format!("0x{span_id}"), "trace_state": trace_state})
+        };
+        let mut status = Map::new();
+        let code = match span.status {
+            Status::Unset => "UNSET",
+            Status::Ok => "OK",
+            Status::Error => "ERROR",
+        };
+        status.insert("status_code".into(), code.into());
+        if !parts.status.message.is_empty() {
+            status.insert("description".into(), parts.status.message.into());
+        }
+        let kind = match span.kind {
+            Kind::Internal => "SpanKind.INTERNAL",
+            Kind::Server => "SpanKind.SERVER",
+            Kind::Client => "SpanKind.CLIENT",
+            Kind::Producer => "SpanKind.PRODUCER",
+            Kind::Consumer => "SpanKind.CONSUMER",
+        };
+        let events = parts.events.into_iter().map(|event| {
+            let time = match &event.time_unix_nano {
+                Value::String(text) => text.parse().ok(),
+                number => number.as_u64(),
+            };
+            json!({"name": event.name, "timestamp": time.map(time::format), "attributes": object(event.attributes)})
+        });
+        let links = parts.links.into_iter().filter_map(|link| {
+            let (trace_id, span_id) = (id(&link.trace_id)?.parse().ok()?, id(&link.span_id)?.parse().ok()?);
+            let context = context(trace_id, span_id, &link.trace_state);
+            Some(json!({"context": context, "attributes": object(link.attributes)}))
+        });
+        let resource: ResourcePart = serde_json::from_slice(&bytes[self.resource.clone()]).unwrap_or_default();
+        let schema_url: String = serde_json::from_slice(&bytes[self.schema_url.clone()]).unwrap_or_default();
+        json!({
+            "name": span.name,
+            "context": context(span.trace_id, span.span_id, &parts.trace_state),
+            "kind": kind,
+            "parent_id": span.parent_id.map(|id| format!("0x{id}")),
+            "start_time": time::format(span.start_unix_nano),
+            "end_time": span.end_unix_nano.map(time::format),
+            "status": status,
+            "attributes": object(parts.attributes),
+            "events": events.collect::<Vec<_>>(),
+            "links": links.collect::<Vec<_>>(),
+            "resource": {"attributes": object(resource.attributes), "schema_url": schema_url},
+        })
+        .to_string()
+    }
+}
+
+/// Of several values with one key, the last holds.
+fn object(pairs: Vec<KeyValue>) -> Map<String, Value> {
+    pairs.into_iter().map(|pair| (pair.key, plain(pair.value))).collect()
+}
+
+/// The value in an `AnyValue`. Bytes stay the text that they are in JSON; what is not known is null.
+fn plain(any: Value) -> Value {
+    let Value::Object(any) = any else { return Value::Null };
+    let Some((kind, value)) = any.into_iter().next() else { return Value::Null };
+    match (&*kind, value) {
+        ("intValue" | "int_value", Value::String(text)) => text.parse::<i64>().map_or(Value::Null, Value::from),
+        // What JSON has no number for: `NaN` and the infinities stay texts.
+        ("stringValue" | "string_value" | "boolValue" | "bool_value" | "intValue" | "int_value", value) => value,
+        ("doubleValue" | "double_value" | "bytesValue" | "bytes_value", value) => value,
+        ("arrayValue" | "array_value", mut value) => match value["values"].take() {
+            Value::Array(values) => values.into_iter().map(plain).collect(),
+            _ => Value::Array(Vec::new()),
+        },
+        ("kvlistValue" | "kvlist_value", mut value) => {
+            let pairs: Vec<KeyValue> = serde_json::from_value(value["values"].take()).unwrap_or_default();
+            Value::Object(object(pairs))
+        }
+        _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::fixture::loaded;
+    use super::*;
+
+    #[test]
+    fn ids_are_read_in_hexadecimal_and_in_base64() {
+        for (text, expected) in [
+            ("00f067aa0ba902b7", Some("00f067aa0ba902b7")),
+            ("APBnqgupArc=", Some("00f067aa0ba902b7")),
+            ("/////////+8=", Some("ffffffffffffffef")),
+            ("S/kvNXezTaajzpKdDg5HNg==", Some("4bf92f3577b34da6a3ce929d0e0e4736")),
+            ("S_kvNXezTaajzpKdDg5HNg==", Some("4bf92f3577b34da6a3ce929d0e0e4736")),
+            ("S/kvNXezTaajzpKdDg5H?g==", None),
+        ] {
+            assert_eq!(id(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_value_becomes_plain_json() {
+        for (any, expected) in [
+            (json!({"stringValue": "a"}), json!("a")),
+            (json!({"boolValue": true}), json!(true)),
+            (json!({"intValue": "-9223372036854775808"}), json!(i64::MIN)),
+            (json!({"intValue": 5}), json!(5)),
+            (json!({"int_value": "5"}), json!(5)),
+            (json!({"doubleValue": 2.5}), json!(2.5)),
+            (json!({"doubleValue": "NaN"}), json!("NaN")),
+            (json!({"bytesValue": "AAE="}), json!("AAE=")),
+            (json!({"arrayValue": {"values": [{"intValue": "1"}, {"stringValue": "x"}]}}), json!([1, "x"])),
+            (json!({"arrayValue": {}}), json!([])),
+            (json!({"kvlistValue": {"values": [{"key": "k", "value": {"intValue": "1"}}]}}), json!({"k": 1})),
+            (json!({"intValue": "one"}), Value::Null),
+            (json!({"futureValue": 1}), Value::Null),
+            (json!({}), Value::Null),
+            (json!(1), Value::Null),
+        ] {
+            assert_eq!(plain(any.clone()), expected, "{any}");
+        }
+    }
+
+    #[test]
+    fn other_names_of_the_fields_are_known() {
+        let text = r#"{ "resource_spans": [{"resource": null, "scope_spans": [{"spans": [{
+            "trace_id": "S/kvNXezTaajzpKdDg5HNg==", "span_id": "APBnqgupArc=", "parent_span_id": "", "name": "a",
+            "kind": "SPAN_KIND_CLIENT", "start_time_unix_nano": 1793880000000000001, "status": {"code": "STATUS_CODE_ERROR"}}]}]}]}"#;
+        let loaded = loaded([("1.json", text.into())]);
+        assert_eq!(loaded.notices, []);
+        let span = &loaded.traces[0].spans[0];
+        assert_eq!((span.kind, span.status, span.parent_id), (Kind::Client, Status::Error, None));
+        assert_eq!((span.start_unix_nano, span.end_unix_nano), (1793880000000000001, None));
+        assert_eq!((span.pid(), span.attributes()), (Some(1), Attributes::default()));
+    }
+}
