@@ -8,6 +8,7 @@ mod collectors;
 mod commands;
 mod config;
 mod delivery;
+mod fuzzing;
 mod hooks;
 mod hygiene;
 mod journal;
