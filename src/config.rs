@@ -40,6 +40,8 @@ pub const PROPAGATORS_VARIABLE: &str = "TRACER_TRACING_PROPAGATORS";
 pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// The environment variable for [`Settings::trace_runtime`].
 pub const TRACE_RUNTIME_VARIABLE: &str = "TRACER_TRACE_RUNTIME";
+/// The environment variable for [`Settings::record_arguments`].
+pub const RECORD_ARGUMENTS_VARIABLE: &str = "TRACER_RECORD_ARGUMENTS";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
@@ -81,6 +83,8 @@ pub struct Overrides {
     pub propagators: Option<Propagators>,
     /// See [`Settings::trace_runtime`].
     pub trace_runtime: Option<bool>,
+    /// See [`Settings::record_arguments`].
+    pub record_arguments: Option<bool>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
     /// What the `OTEL_*` variables say. Tracer's own variables and flags are stronger, the file is weaker.
@@ -115,6 +119,8 @@ pub struct Settings {
     pub propagators: Propagators,
     /// Whether the runtime's own work is traced for every task, and not only for those whose submission asks for it.
     pub trace_runtime: bool,
+    /// Whether the arguments of tasks are put on their spans.
+    pub record_arguments: bool,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
     /// Why nothing is traced, if something says that nothing shall be; fits after "off: ".
@@ -251,6 +257,8 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
         propagators: stronger.propagators.or(otel.propagators).or(weaker.propagators).unwrap_or_default(),
         trace_runtime: stronger.trace_runtime.or(weaker.trace_runtime).unwrap_or(false),
+        propagators: stronger.propagators.or(weaker.propagators).unwrap_or_default(),
+        record_arguments: stronger.record_arguments.or(weaker.record_arguments).unwrap_or(false),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,
         hook_reason,
@@ -329,6 +337,7 @@ mod tests {
                 sampling_ratio: SamplingRatio::ALL,
                 propagators: Propagators::default(),
                 trace_runtime: false,
+                record_arguments: false,
                 module_path: Vec::new(),
                 tracing_off: None,
                 hook_reason: None,
@@ -353,6 +362,7 @@ hook_timeout = "500ms"
 sampling_ratio = 0.25
 propagators = ["baggage"]
 runtime = true
+record_arguments = true
 "#;
 
     #[test]
@@ -373,6 +383,7 @@ runtime = true
                 sampling_ratio: ratio(0.25),
                 propagators: Propagators { trace_context: false, baggage: true },
                 trace_runtime: true,
+                record_arguments: true,
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
                 tracing_off: Some("--tracing-enabled is false".into()),
                 hook_reason: None,
@@ -397,6 +408,7 @@ runtime = true
             sampling_ratio: Some(ratio(0.0)),
             propagators: Some(Propagators::NONE),
             trace_runtime: Some(false),
+            record_arguments: Some(false),
             module_path: Some(vec!["here".into()]),
             otel: OtelSettings {
                 is_disabled: true,
@@ -420,6 +432,7 @@ runtime = true
                 sampling_ratio: ratio(0.0),
                 propagators: Propagators::NONE,
                 trace_runtime: false,
+                record_arguments: false,
                 module_path: vec!["here".into()],
                 tracing_off: None,
                 hook_reason: None,
@@ -489,7 +502,7 @@ runtime = true
             (
                 "[tracing]\nport = 1",
                 "/etc/tracer/tracer.toml:2: unknown key `tracing.port`; \
-                 known are `enabled`, `startup_hook`, `exporter`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`, `runtime`",
+                 known are `enabled`, `startup_hook`, `exporter`, `required`, `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`, `runtime`, `record_arguments`",
             ),
             (
                 "port = 1",

@@ -38,6 +38,7 @@ use crate::protocol::{
     take_value,
 };
 use crate::runtime_spans::RuntimeParent;
+use crate::recorded_arguments;
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
 use crate::task::{
@@ -456,6 +457,9 @@ impl Driver {
         // The PRODUCER span begins when the first of the runtime's spans in it does.
         let start_unix_nano = if wants_runtime { now_unix_nano() } else { 0 };
         let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome, start_unix_nano);
+        if let Some(producer) = producer.as_ref().filter(|_| self.welcome.record_arguments) {
+            recorded_arguments::record(producer, &request.spec, Vec::new);
+        }
         let context: Option<&TraceContext> =
             producer.as_ref().map(ActiveSpan::context).or(self.tracing.carrier.trace_context.as_ref());
         // Where nothing is sampled, nobody needs to be asked for times.

@@ -54,7 +54,7 @@
 //! * Only `head::recovery` and the tables behind a recorder write span files. Only `head::journal` writes what the head has to remember.
 //! * Only `cli::report` prints. Workers and modules write to their own standard error, which is a log.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
-//! * No task argument carries trace context, and no span carries arguments.
+//! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll.
 
 mod attempt_span;
@@ -69,9 +69,11 @@ pub mod head;
 pub mod hook;
 mod identity;
 pub mod names;
+pub mod promises;
 pub mod propagation;
 pub mod protocol;
 mod runtime_spans;
+mod recorded_arguments;
 pub mod scheduler;
 pub mod session;
 pub mod spool;

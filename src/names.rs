@@ -42,6 +42,12 @@ pub const REMOTE_COMMAND: &str = "command";
 pub const FUNCTION: &str = "tracer.function";
 /// String: the name given with `--name`.
 pub const TASK_NAME: &str = "tracer.task_name";
+/// String: an argument, if `--record-arguments` asks for them. What follows the prefix is the parameter's name on the CONSUMER span of a function, and
+/// the argument's number from 1 on its PRODUCER span and on those of a command. JSON for a function, text for a command; of a value with more than
+/// 256 characters the first 256 and an ellipsis. At most 32 arguments are recorded.
+pub const ARGUMENT_PREFIX: &str = "tracer.argument.";
+/// Integer, bytes: how large the arguments of a function are, encoded, in place of the arguments, if they have more than 65,536.
+pub const ARGUMENTS_SIZE: &str = "tracer.arguments_size";
 /// Integer: the process that made the span.
 pub const PID: &str = "tracer.pid";
 /// Integer: what one driver submitted.

@@ -55,6 +55,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir.into(), worker, recorder)));
     offer_tasks(Box::leak(Box::new(nested)));
     let mut attempts = Attempts::new(spool, recorder, nested, search, worker, welcome.node_id, welcome.propagators);
+    attempts.record_arguments(welcome.record_arguments);
     let outcome = take_leases(&mut stream, &mut inbox, &mut attempts, &results);
     if let Some(sink) = sink {
         sink.finish();

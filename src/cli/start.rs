@@ -67,6 +67,9 @@ pub(super) struct Args {
     /// Trace the runtime's own work for every task too: its journal, its queue, the loading of modules, the results
     #[arg(long, env = config::TRACE_RUNTIME_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     trace_runtime: Option<bool>,
+    /// Put the arguments of tasks on their spans, as `tracer.argument.NAME`; they may be private [default: false]
+    #[arg(long, env = config::RECORD_ARGUMENTS_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    record_arguments: Option<bool>,
     /// Where span files are written [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -105,6 +108,7 @@ pub(super) fn run(args: Args) -> CommandResult {
         sampling_ratio: args.tracing_sampling_ratio,
         propagators: args.tracing_propagators,
         trace_runtime: args.trace_runtime,
+        record_arguments: args.record_arguments,
         module_path: split_paths(args.module_path.as_ref()),
         otel: OtelSettings::of_this_process(),
     })
@@ -138,6 +142,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         warnings: settings.warnings,
         trace_runtime: settings.trace_runtime,
         propagators: settings.propagators,
+        record_arguments: settings.record_arguments,
         hook: named.filter(|_| settings.tracing_enabled).map(|(contract, import_string)| HookChoice {
             import_string,
             contract,

@@ -26,6 +26,7 @@ const TRACING_KEYS: &[&str] = &[
     "sampling_ratio",
     "propagators",
     "runtime",
+    "record_arguments",
 ];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
@@ -98,6 +99,7 @@ impl Reader<'_> {
                 }
                 "sampling_ratio" => file.sampling_ratio = Some(self.ratio("tracing.sampling_ratio", value)?),
                 "propagators" => file.propagators = Some(self.propagators("tracing.propagators", value)?),
+                "record_arguments" => file.record_arguments = Some(self.boolean("tracing.record_arguments", value)?),
                 unknown => return Err(self.unknown_key("tracing.", unknown, key.span().start)),
             }
         }

@@ -59,6 +59,8 @@ pub(crate) struct HeadSettings {
     pub(crate) trace_runtime: bool,
     /// What submissions take from their environment, and what commands get in theirs.
     pub(crate) propagators: Propagators,
+    /// Whether the arguments of tasks are put on their spans.
+    pub(crate) record_arguments: bool,
     /// The hook that every process runs, tried out already; none for no tracing.
     pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
@@ -637,6 +639,7 @@ impl Server {
                 _ => Vec::new(),
             },
             trace_runtime: settings.trace_runtime,
+            record_arguments: settings.record_arguments,
         };
         put_value(&mut frames, kind::WELCOME, &welcome);
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })

@@ -216,7 +216,7 @@ impl Module {
     }
 }
 
-fn describe_task(task: &abi::Task) -> TaskDescription {
+pub(super) fn describe_task(task: &abi::Task) -> TaskDescription {
     // SAFETY: the record passed the staircase.
     let parameters = unsafe { slice(task.parameters, task.parameter_count) };
     TaskDescription {

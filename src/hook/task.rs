@@ -57,6 +57,11 @@ impl LoadedTask {
         (text(self.task.code_function_name), text(self.task.code_file_path), self.task.code_line_number)
     }
 
+    /// The names of its parameters, in order.
+    pub fn parameters(&self) -> Vec<String> {
+        super::module::describe_task(&self.task).parameters.into_iter().map(|parameter| parameter.name).collect()
+    }
+
     /// Calls the task on this thread. `arguments` is a MessagePack array.
     pub fn run(&self, arguments: &[u8], context: &TaskContext<'_>) -> Outcome {
         let Some(on_run) = self.task.on_run else {

@@ -152,6 +152,8 @@ pub struct Welcome {
     pub environment: Vec<(String, String)>,
     /// Whether the runtime's own work is traced for every task.
     pub trace_runtime: bool,
+    /// Whether the arguments of tasks are put on their spans.
+    pub record_arguments: bool,
 }
 
 /// The hook that every process of the session runs.

@@ -18,6 +18,7 @@ use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
 use crate::protocol::{AttemptResult, Lease, Period};
+use crate::recorded_arguments;
 use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::Spool;
 use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskSpec, WorkerId};
@@ -33,6 +34,8 @@ pub(super) struct Attempts {
     node_id: &'static str,
     /// What commands get in their environment.
     propagators: Propagators,
+    /// Whether arguments are put on spans.
+    records_arguments: bool,
     /// Asking for it takes a system call each time.
     pid: u32,
     names: SpanNameTable,
@@ -68,12 +71,18 @@ impl Attempts {
             worker,
             node_id: node_id.leak(),
             propagators,
+            records_arguments: false,
             pid: std::process::id(),
             names: SpanNameTable::new(names::REMOTE_WORKER_SUFFIX),
             modules: HashMap::new(),
             functions: HashMap::new(),
             cpu_time_ns: Some(of_this_process().cpu_time_ns),
         }
+    }
+
+    /// Says whether the arguments of tasks are put on their spans. They are not, unless this was said.
+    pub(super) fn record_arguments(&mut self, record_arguments: bool) {
+        self.records_arguments = record_arguments;
     }
 
     /// Runs the task of a lease. None when the head has taken the lease back.
@@ -128,6 +137,9 @@ impl Attempts {
                 (outcome, None, None)
             }
             TaskSpec::Command(spec) => {
+                if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
+                    recorded_arguments::record(span, &envelope.spec, Vec::new);
+                }
                 let carrier = self.propagators.pass_on(Carrier {
                     trace_context: span.as_ref().map(|span| span.context().clone()).or(parent),
                     baggage: envelope.baggage.into(),
@@ -208,6 +220,9 @@ impl Attempts {
             ];
             let known = if file.is_empty() { &code[..1] } else { &code[..] };
             span.set_attributes(known);
+            if self.records_arguments {
+                recorded_arguments::record(span, &envelope.spec, || loaded.task.parameters());
+            }
         }
         self.nested.begin(Submitter {
             task: lease.task,

@@ -1,8 +1,10 @@
 //! The settings of `tracer start`: each as a flag, in the environment and in `tracer.toml`.
 
-use serde_json::json;
+use std::collections::BTreeMap;
 
-use crate::support::{Cluster, HOOK, module_folder};
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, HOOK, Span, Spans, module_folder};
 
 /// Copies a library under another name, so that it is found in one place only.
 fn copy_wordcount(folder: &std::path::Path, name: &str) {
@@ -104,6 +106,7 @@ fn variables_that_are_set_to_nothing_are_not_set() {
         "TRACER_HOOK_TIMEOUT",
         "TRACER_MODULE_PATH",
         "TRACER_NUM_WORKERS",
+        "TRACER_RECORD_ARGUMENTS",
         "TRACER_TRACING_ENABLED",
         "TRACER_TRACING_EXPORTER_IMPORT_PATH",
         "TRACER_TRACING_PROPAGATORS",
@@ -128,7 +131,7 @@ fn mistakes_in_the_file_are_told_with_line_and_key_and_the_nearest_known_one() {
         (
             "\n[tracing]\nhook = 'a:b'\n",
             "tracer.toml:3: unknown key `tracing.hook`; known are `enabled`, `startup_hook`, `exporter`, `required`, \
-             `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`, `runtime`",
+             `spans_dir`, `hook_timeout`, `sampling_ratio`, `propagators`, `runtime`, `record_arguments`",
         ),
         ("num_workers = 'two'\n", "tracer.toml:1: `num_workers`: expected an integer, found a string"),
         ("num_workers = 0\n", "tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),
@@ -266,6 +269,70 @@ fn only_what_the_propagators_name_comes_in_and_goes_out() {
             let spans = cluster.spans();
             spans.assert_whole(if takes_trace { &["0x00f067aa0ba902b7"] } else { &[] });
             assert_eq!(spans.len(), if hook.is_some() { 6 } else { 0 }, "{names}: {}", spans.describe());
+        }
+    }
+}
+
+#[test]
+fn arguments_are_on_the_spans_only_if_asked_for() {
+    let large = format!("\"{}\"", "x".repeat(70_000));
+    let spans_with = |variable: &str, arguments: &[&str], file: &str| {
+        let cluster = Cluster::builder().hook(HOOK).build();
+        std::fs::write(cluster.file("tracer.toml"), file).expect("the folder is ours");
+        let mut start = cluster.start_command(&["--config", "tracer.toml"]);
+        start.args(arguments);
+        if !variable.is_empty() {
+            start.env("TRACER_RECORD_ARGUMENTS", variable);
+        }
+        cluster.run(start).success();
+        cluster.submit("wordcount:frequencies", &["\"to be\"", "1"]).success();
+        let long = format!("\"{}\"", "é".repeat(300));
+        cluster.submit("wordcount:frequencies", &[&long]).success();
+        cluster.submit("misbehaving_tasks:length", &[&large]).success();
+        cluster.tracer(&["submit", "command", "--", "echo", "a b", "--secret"]).success();
+        cluster.stop().success();
+        cluster.spans()
+    };
+    let of = |spans: &Spans, span: &Span| -> BTreeMap<String, Value> {
+        assert!(!spans.is_empty());
+        let attributes = span.value["attributes"].as_object().expect("attributes are an object").clone();
+        attributes.into_iter().filter(|(key, _)| key.starts_with("tracer.argument")).collect()
+    };
+    let expect = |found: BTreeMap<String, Value>, expected: &[(&str, Value)]| {
+        let expected: BTreeMap<_, _> = expected.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        assert_eq!(found, expected);
+    };
+    for (variable, arguments, file) in [
+        ("", &["--record-arguments"][..], ""),
+        ("true", &[], "[tracing]\nrecord_arguments = false\n"),
+        ("", &[], "[tracing]\nrecord_arguments = true\n"),
+    ] {
+        let spans = spans_with(variable, arguments, file);
+        let attempt = |task: u64| spans.attempt_of(task);
+        let [first, second, third, fourth] = [1, 2, 3, 4].map(attempt);
+        expect(
+            of(&spans, first),
+            &[("tracer.argument.text", json!("\"to be\"")), ("tracer.argument.limit", json!("1"))],
+        );
+        let producer = spans.parent_of(first);
+        expect(of(&spans, producer), &[("tracer.argument.1", json!("\"to be\"")), ("tracer.argument.2", json!("1"))]);
+        // With its quote, 256 characters.
+        let cut = json!(format!("\"{}…", "é".repeat(255)));
+        expect(of(&spans, second), &[("tracer.argument.text", cut)]);
+        for span in [third, spans.parent_of(third)] {
+            expect(of(&spans, span), &[("tracer.arguments_size", json!(70_006))]);
+        }
+        for span in [fourth, spans.parent_of(fourth)] {
+            expect(of(&spans, span), &[("tracer.argument.1", json!("a b")), ("tracer.argument.2", json!("--secret"))]);
+        }
+    }
+    for (variable, arguments, file) in
+        [("", &[][..], ""), ("true", &["--record-arguments=false"], "[tracing]\nrecord_arguments = true\n")]
+    {
+        let spans = spans_with(variable, arguments, file);
+        for span in spans.iter() {
+            expect(of(&spans, span), &[]);
+            assert!(!span.value.to_string().contains("secret"), "{}", span.value);
         }
     }
 }

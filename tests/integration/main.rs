@@ -10,6 +10,7 @@ mod config;
 mod delivery;
 mod fuzzing;
 mod hooks;
+mod http_client;
 mod hygiene;
 mod journal;
 mod leftovers;

@@ -1,5 +1,8 @@
 //! What `status`, `list`, `get`, `trace`, `hooks` and `modules` show, for people and as JSON.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::support::{Cluster, HOOK, Run};
@@ -94,7 +97,7 @@ fn workers_are_listed_with_what_they_do() {
 fn modules_and_hooks_are_listed_without_a_head() {
     let cluster = Cluster::builder().build();
     let run = cluster.tracer(&["list", "modules"]).success().stderr("");
-    for module in ["async_task", "demo", "hook_stdout", "local_tmp_tracing", "tracing_task", "wordcount"] {
+    for module in ["async_task", "demo", "hook_stdout", "http_task", "local_tmp_tracing", "tracing_task", "wordcount"] {
         assert!(first_words(&run).contains(&module.to_owned()), "{module}: {run:?}");
     }
     let modules = json_of(&cluster, &["list", "modules"]);
@@ -236,4 +239,28 @@ fn commands_that_share_an_output_do_not_mix_their_lines() {
     let errors = written_by(&["submit", "task", "demo:my_functio"], true);
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].starts_with("error: ") && errors[0].ends_with('\n'), "{errors:?}");
+}
+
+#[test]
+fn every_test_that_a_promise_names_exists() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration");
+    let page = include_str!("../../src/promises.rs");
+    let (mut promises, mut named) = (0, 0);
+    for promise in page.split("//! **").skip(1) {
+        promises += 1;
+        let (title, text) = promise.split_once("**").expect("a promise has a title");
+        let kept = text.split_once("- Kept by ").unwrap_or_else(|| panic!("no test keeps `{title}`")).1;
+        let tests = kept.split('`').skip(1).step_by(2).filter(|word| word.contains("::"));
+        let before = named;
+        for test in tests {
+            let (file, function) = test.split_once("::").expect("it was looked for");
+            let source = fs::read_to_string(folder.join(format!("{file}.rs")));
+            let source = source.unwrap_or_else(|error| panic!("`{test}` of `{title}`: {error}"));
+            let is_there = source.contains(&format!("#[test]\nfn {function}()"));
+            assert!(is_there, "`{test}`, which keeps `{title}`, does not exist");
+            named += 1;
+        }
+        assert!(named > before, "no test keeps `{title}`");
+    }
+    assert!(promises >= 12 && named >= 40, "{promises} promises with {named} tests");
 }

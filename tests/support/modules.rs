@@ -13,6 +13,7 @@ const PACKAGES: &[&str] = &[
     "wordcount",
     "async_task",
     "fan_out",
+    "http_task",
     "tracing_task",
     "hook_stdout",
     "local_tmp_tracing",

@@ -1,0 +1,122 @@
+//! What tracer promises, how far each promise goes, and which tests keep it.
+//!
+//! This page has no code. Each row ends with the tests that fail when the promise is broken, as `file::test` in `tests/integration`; that they exist is a
+//! test of its own. What is not on this page is not promised.
+//!
+//! # Three kinds of hook
+//!
+//! Most promises hold whatever the hook does, because modules and tracer itself never call the hook's table but one around it, which
+//! writes every span into a *spool*: shared memory that survives its process. How soon a span is out of the hook's own hands differs:
+//!
+//! | the hook | when a result is seen, the spans of its task are |
+//! |---|---|
+//! | a `Tracing` with a durable processor (`local_tmp_tracing`, `otlp_file`) | in its file |
+//! | a `Tracing` with other processors, an exporter's list of processors, a finished `SdkTracerProvider` | in the spool, and with the exporter at its own pace |
+//! | a table in C without `commit` | the same; with `commit`, wherever it has put them |
+//!
+//! Spans that a dead process left in its spool are completed into `<pid>.json` in the span folder, whatever the hook is. A span that its exporter had
+//! delivered but not yet confirmed may then be in both places, with one id.
+//!
+//! # Promises about spans
+//!
+//! **Seen means recorded.** When anyone can see that a task has ended, each of its spans that has ended is in the span file or in the spool, out of
+//! reach of a SIGKILL of its process.
+//!
+//! - A loss of power is not a SIGKILL: nothing is synced to the disk.
+//! - A spool has 4,096 slots. With more spans open than that, the further ones are recorded by the hook only; an ended span that no exporter has confirmed gives
+//!   its slot up when all are taken. `tracer status` counts both.
+//! - In a spool, attributes, events and links that do not fit a span's slot are cut; a span that is completed from there says so with `tracer.cut`.
+//! - Kept by `seen_means_recorded::a_worker_that_dies_when_the_attempts_span_has_ended_leaves_it_as_it_was`,
+//!   `seen_means_recorded::results_of_one_lease_are_recorded_when_its_worker_dies_after_they_were_sent` and those beside them, which kill a worker at
+//!   each step, and `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`; for hooks without a file by
+//!   `hooks::spans_that_a_hook_had_not_delivered_outlive_a_killed_worker`.
+//!
+//! **Death leaves a span.** When a worker or a submission is killed, crashes, or is ended, its spans are completed under their own ids: ended ones as they
+//! were, open ones with status ERROR, `error.type` and an end. None twice, none without its parent.
+//!
+//! - Spans in a trace that is not sampled leave nothing.
+//! - It takes a head: when that was killed too, the next one in the same place does it when it starts.
+//! - Kept by `submit::spans_that_were_open_in_a_killed_worker_are_closed_with_what_happened`,
+//!   `seen_means_recorded::a_worker_that_dies_before_it_notes_that_its_spans_are_written_leaves_none_twice`,
+//!   `seen_means_recorded::a_submission_that_dies_while_it_waits_leaves_its_job_and_the_task_goes_on`,
+//!   `seen_means_recorded::the_next_head_completes_the_spans_that_a_killed_head_left` and
+//!   `seen_means_recorded::head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_next_head`.
+//!
+//! **Running is visible.** `tracer trace open` and `tracer trace show --follow` show what is open now in every process of the session, spans of the
+//! user's own included.
+//!
+//! - Up to the 4,096 spans that a spool holds; that there are more is said.
+//! - Kept by `trace_reading::what_is_open_in_tasks_and_submissions_is_seen_while_it_runs`,
+//!   `trace_reading::what_was_open_in_a_dead_process_is_not_running` and `trace_reading::a_trace_is_followed_span_by_span_until_it_is_complete`.
+//!
+//! **Sampling is whole.** A trace is complete or absent, in every process, whatever the ratio.
+//!
+//! - For samplers that are parent-based, as the default one is. A hook's own sampler is never replaced, and one that is not parent-based may tear traces
+//!   apart. `runtime_context()` in a sampler and in `on_start` of a processor is known for hooks in Rust; in C it is `SpanStart.runtime`.
+//! - Kept by `sampling::of_a_thousand_tasks_half_leave_a_whole_trace_and_half_leave_none`,
+//!   `sampling::the_decision_of_a_traceparent_is_stronger_than_the_ratio`, `sampling::spans_that_tracer_writes_itself_are_sampled_alike`,
+//!   `sampling::a_hooks_own_sampler_is_not_replaced_by_the_ratio` and `hooks::ids_sampler_and_resource_of_a_hook_are_never_replaced`.
+//!
+//! **Context arrives, and nothing else does.** `traceparent` with its random flag, `tracestate` and `baggage` reach every task and command, also through a
+//! head without a hook, and what one task attaches, leaks or leaves behind is seen by no other.
+//!
+//! - The parsers are strict: what W3C calls invalid is refused, said, and never fails the caller.
+//! - A thread or a future that a task starts begins without a context, as everywhere in OpenTelemetry; the task hands its own on.
+//! - A sampler or processor in a hook sees the parent of a task's span as a bare span context, and of the caller's context only the baggage.
+//! - Kept by `hygiene::r1_the_context_after_a_task_is_the_one_before_it_however_the_task_ends`,
+//!   `hygiene::r1_the_context_after_a_cancelled_task_is_the_one_before_it`,
+//!   `hygiene::r2_a_span_that_is_not_sampled_takes_nothing_off_the_one_around_it`, `hygiene::r3_threads_and_futures_see_their_own_spans_only`,
+//!   `hygiene::r3_work_that_outlives_its_task_is_not_in_the_next_ones_trace`,
+//!   `hygiene::r7_tracestate_baggage_and_flags_survive_every_hop_and_come_back_out`,
+//!   `hygiene::r8_the_decision_and_the_ids_of_one_task_are_never_seen_by_the_next`,
+//!   `hygiene::r9_a_malformed_traceparent_is_a_new_trace_and_fails_nothing` and `fuzzing::any_trace_context_is_carried_on_valid`.
+//!
+//! **What is written can be read.** An integer is an integer in every format; a process has one span file open, which is complete when it has ended; a torn
+//! line costs itself alone.
+//!
+//! - Kept by `hygiene::r5_integers_are_integers_in_every_span_and_every_format`,
+//!   `hygiene::r6_a_process_has_one_span_file_open_which_is_complete_when_it_has_ended`,
+//!   `trace_reading::what_others_have_written_is_read_in_each_of_its_forms`, `trace_reading::otlp_lines_are_what_the_official_parser_understands` and
+//!   `fuzzing::any_span_file_is_read_and_what_is_exported_is_read_again`.
+//!
+//! **Untraced code is unharmed.** Without a hook, and with one that fails in a process, tasks run.
+//!
+//! - A hook that fails leaves the process without what the hook would have done; its spans are written to the span file by tracer, once that is said. With
+//!   `--tracing-required` such a worker runs nothing.
+//! - Kept by `hooks::worker_whose_hook_fails_runs_tasks_and_tracer_writes_their_spans`,
+//!   `hooks::hook_that_hangs_or_panics_in_a_worker_leaves_it_running_tasks`, `hooks::hook_that_kills_every_worker_takes_the_blame` and
+//!   `spans::an_untraced_head_writes_nothing_and_passes_the_context_on`.
+//!
+//! **Arguments are private.** They are on no span unless `--record-arguments` asks for it; results never are. The message of an error is, whatever it says.
+//!
+//! - Kept by `config::arguments_are_on_the_spans_only_if_asked_for`.
+//!
+//! # Promises about tasks
+//!
+//! **An accepted task survives `kill -9` of the head.** Its submission is in the journal before it is acknowledged; the next head in the same place runs what
+//! waited, remembers what had ended, and reports what was running as lost.
+//!
+//! - Nothing is synced, so a loss of power is another matter.
+//! - Kept by `journal::tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_and_traces`,
+//!   `journal::whatever_was_accepted_ends_once_however_often_heads_are_killed` and
+//!   `journal::a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name`.
+//!
+//! **At most one outcome is recorded.**
+//!
+//! - Kept by `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`.
+//!
+//! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
+//!
+//! - Kept by `leftovers::head_worker_and_submitter_killed_at_once_leave_nothing_and_lose_no_span`,
+//!   `leftovers::everything_that_tasks_have_started_ends_with_a_head_that_is_killed`,
+//!   `leftovers::a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends` and
+//!   `leftovers::a_worker_that_is_killed_takes_everything_along_that_its_function_has_started`.
+//!
+//! **Hostile bytes harm nobody.** A torn or hostile frame closes its connection and nothing else; what is announced takes no memory; everything that a head makes is for
+//! its user alone.
+//!
+//! - Modules are trusted: they run in the worker's process.
+//! - Kept by `security::bytes_that_are_no_hello_close_their_connection_and_nothing_else`,
+//!   `security::a_frame_that_announces_much_takes_no_memory`, `security::random_bytes_never_harm_the_head`,
+//!   `security::what_a_head_makes_is_for_its_user_alone`, `fuzzing::hostile_frames_and_messages_are_refused` and
+//!   `fuzzing::hostile_arguments_are_refused`.
