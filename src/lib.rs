@@ -1,7 +1,7 @@
 //! `tracer` launches tasks, and every task is a trace.
 //!
-//! This page is the map of the code. What a user needs is in README.md and `tracer --help`; a Rust program that submits tasks uses
-//! [`Driver`].
+//! This page is the map of the code. What a user needs is in README.md and `tracer --help`; what is promised, with its limits and its tests, is in
+//! [`promises`]; a Rust program that submits tasks uses [`Driver`].
 //!
 //! # The picture
 //!

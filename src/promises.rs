@@ -46,6 +46,7 @@
 //! user's own included.
 //!
 //! - Up to the 4,096 spans that a spool holds; that there are more is said.
+//! - What it costs is in [the table below](#what-it-costs).
 //! - Kept by `trace_reading::what_is_open_in_tasks_and_submissions_is_seen_while_it_runs`,
 //!   `trace_reading::what_was_open_in_a_dead_process_is_not_running` and `trace_reading::a_trace_is_followed_span_by_span_until_it_is_complete`.
 //!
@@ -120,3 +121,17 @@
 //!   `security::a_frame_that_announces_much_takes_no_memory`, `security::random_bytes_never_harm_the_head`,
 //!   `security::what_a_head_makes_is_for_its_user_alone`, `fuzzing::hostile_frames_and_messages_are_refused` and
 //!   `fuzzing::hostile_arguments_are_refused`.
+//!
+//! # What it costs
+//!
+//! CPU time, of a release build on two virtual cpus, which other work shared; `cargo bench --bench inner -- span` and `-- trace` measure again.
+//!
+//! | what | cost |
+//! |---|---|
+//! | a span with six attributes, from its start to the span file, by the OpenTelemetry SDK alone | 0.8 µs |
+//! | the same through the boundary to the hook and through the spool, which is what survives a SIGKILL and is visible while it runs | 1.0 µs |
+//! | of that, the spool: open, attributes, end, written | less than 0.1 µs |
+//! | `tracer trace show last` over 100,000 spans (63 MB) | 0.17 s, where `jq -c .` takes 1.75 s |
+//! | the same in OTLP lines (76 MB) | 0.28 s, where `jq -c .` takes 2.6 s |
+//!
+//! A span that is not sampled takes no slot of the spool. Without a hook there is none of this.
