@@ -257,7 +257,6 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
         propagators: stronger.propagators.or(otel.propagators).or(weaker.propagators).unwrap_or_default(),
         trace_runtime: stronger.trace_runtime.or(weaker.trace_runtime).unwrap_or(false),
-        propagators: stronger.propagators.or(weaker.propagators).unwrap_or_default(),
         record_arguments: stronger.record_arguments.or(weaker.record_arguments).unwrap_or(false),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,

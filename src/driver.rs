@@ -37,8 +37,8 @@ use crate::protocol::{
     Accepted, Finished, Hello, Output, Period, Query, Reply, Role, Stream, Submissions, Welcome, kind, put_query,
     take_value,
 };
-use crate::runtime_spans::RuntimeParent;
 use crate::recorded_arguments;
+use crate::runtime_spans::RuntimeParent;
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
 use crate::task::{
