@@ -70,12 +70,11 @@ pub(super) fn holds(bytes: &[u8]) {
 
 fn call(task: &'static abi::Task, arguments: &[u8]) -> Result<Vec<u8>, u32> {
     let mut answers = Answers::new();
+    // SAFETY: as for the host: what is absent is zero.
+    let nothing: abi::TaskCall = unsafe { std::mem::zeroed() };
     let call = abi::TaskCall {
         size: size_of::<abi::TaskCall>(),
         arguments: abi::Bytes::new(arguments),
-        span: std::ptr::null_mut(),
-        span_context: std::ptr::null(),
-        baggage: abi::Str::EMPTY,
         task_id: 1,
         attempt: 1,
         job_id: 1,
@@ -83,7 +82,7 @@ fn call(task: &'static abi::Task, arguments: &[u8]) -> Result<Vec<u8>, u32> {
         data: std::ptr::from_mut(&mut answers).cast(),
         host_result: Some(host_result),
         host_error: Some(host_error),
-        node_id: abi::Str::EMPTY,
+        ..nothing
     };
     // SAFETY: everything in the call outlives it.
     let status = unsafe { task.on_run.expect("it has one")(task, &call) };
