@@ -229,7 +229,9 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             Some(Exporters::Refused(reason)) => return Err(Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason }),
             Some(Exporters::Hooks { named, hooks }) => {
                 let [hook] = hooks.as_slice() else {
-                    let reason = format!("expected one exporter, found `{named}`");
+                    let hint =
+                        "(hint: several at once take a hook that adds them all, named with --tracing-startup-hook)";
+                    let reason = format!("expected one exporter, found `{named}`\n{hint}");
                     return Err(Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason });
                 };
                 tracing_startup_hook = Some(hook.clone());
@@ -472,6 +474,13 @@ record_arguments = true
         assert_eq!(settings.tracing_off.as_deref(), Some("OTEL_TRACES_EXPORTER is none"));
         let refused = Overrides { otel: exporters(Exporters::Refused("no".into())), ..Overrides::default() };
         assert_eq!(load(refused).expect_err("refused").to_string(), "`OTEL_TRACES_EXPORTER`: no");
+        let several = Exporters::Hooks { named: "console,otlp".into(), hooks: vec!["a:b".into(), "c:d".into()] };
+        let several = Overrides { otel: exporters(several), ..Overrides::default() };
+        let error = load(several).expect_err("there is one").to_string();
+        assert!(
+            error.starts_with("`OTEL_TRACES_EXPORTER`: expected one exporter, found `console,otlp`\n(hint: "),
+            "{error}"
+        );
     }
 
     #[test]

@@ -308,6 +308,23 @@ fn the_exporter_for_a_collector_has_the_sessions_variables_in_every_process() {
     for request in receiver.requests() {
         assert_eq!(request["headers"]["x-team"], "ours");
     }
+    // The protocol chooses the hook; nothing needs to listen for that.
+    let variables = [
+        ("OTEL_TRACES_EXPORTER", "otlp"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"),
+    ];
+    let (cluster, run) = start_with(None, &variables);
+    run.success().stderr_contains("  tracing  otlp_grpc:setup_tracing, ");
+    cluster.stop().success();
+}
+
+#[test]
+fn of_several_exporters_it_is_said_what_to_do() {
+    let (_, run) = start_with(None, &[("OTEL_TRACES_EXPORTER", "console,otlp_file")]);
+    run.status(2).stderr_contains(
+        "`OTEL_TRACES_EXPORTER`: expected one exporter, found `console,otlp_file`\n(hint: several at once ",
+    );
 }
 
 #[test]
