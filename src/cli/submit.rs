@@ -121,7 +121,7 @@ const LINE_LIMIT: usize = 8192;
 /// What a hook may take to deliver what it has queued when this process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The same, when the head brings on what is left.
-const HANDOVER_AFTER: Duration = Duration::from_millis(500);
+const HANDOVER_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: Args) -> CommandResult {
     match args.what {

@@ -8,6 +8,7 @@ mod collectors;
 mod commands;
 mod config;
 mod delivery;
+mod full_disk;
 mod fuzzing;
 mod hooks;
 mod http_client;

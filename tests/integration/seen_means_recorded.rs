@@ -489,3 +489,123 @@ fn head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_
     }
     assert_eq!(spans.named(WAITING).value["status"], serde_json::json!({"status_code": "UNSET"}));
 }
+
+/// A span as a file or an exporter has it: all that is needed to tell whether one is missing.
+struct Known {
+    span_id: String,
+    parent_id: String,
+    is_attempt: bool,
+    task_id: Option<u64>,
+    status: String,
+}
+
+/// Submits ten thousand tasks and kills workers at random meanwhile. Returns how each task has ended.
+fn ten_thousand_tasks_among_killed_workers(cluster: &Cluster) -> HashMap<TaskId, Outcome> {
+    const KILLS: usize = 40;
+    const WAVE: u64 = 250;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right");
+    let mut random = Random(u64::from(since.subsec_nanos()));
+    cluster.note(format!("the seed is {}", random.0));
+    let mut submitter = Submitter::of(cluster);
+    let mut killed = Vec::new();
+    let mut submitted = 0;
+    for _ in 0..KILLS {
+        for _ in 0..WAVE {
+            submitter.submit("misbehaving_tasks:makes_one_span", submitted);
+            submitted += 1;
+        }
+        for _ in 0..=random.below(WAVE as usize) {
+            submitter.next_ended();
+        }
+        let ready = wait_until("a worker takes tasks", || {
+            let mut ready = submitter.ready_workers();
+            ready.retain(|pid| !killed.contains(pid));
+            (!ready.is_empty()).then_some(ready)
+        });
+        let victim = ready[random.below(ready.len())];
+        killed.push(victim);
+        kill(victim, Signal::KILL);
+    }
+    while (submitter.outcomes.len() as u64) < submitted {
+        submitter.next_ended();
+    }
+    assert_eq!(submitted, 10_000);
+    submitter.outcomes
+}
+
+/// Expects of ten thousand tasks one attempt each, its inner span if it ended by itself, and nothing else.
+#[track_caller]
+fn assert_none_is_missing(spans: &[Known], outcomes: &HashMap<TaskId, Outcome>) {
+    let mut attempts: HashMap<u64, Vec<&Known>> = HashMap::new();
+    let mut children: HashMap<&str, Vec<&Known>> = HashMap::new();
+    for span in spans {
+        if span.is_attempt {
+            attempts.entry(span.task_id.expect("an attempt has its task")).or_default().push(span);
+        } else {
+            children.entry(&span.parent_id).or_default().push(span);
+        }
+    }
+    let mut expected = 0;
+    for (id, outcome) in outcomes {
+        let of_task = attempts.get(&id.0).map(Vec::as_slice).unwrap_or_default();
+        assert_eq!(of_task.len(), 1, "the attempts of task {id}, which ended as {outcome:?}");
+        let inner = children.get(&*of_task[0].span_id).map(Vec::as_slice).unwrap_or_default();
+        let has_ended_by_itself = of_task[0].status == "UNSET";
+        if has_ended_by_itself {
+            assert_eq!(inner.len(), 1, "the inner spans of task {id}, which ended as {outcome:?}");
+        } else {
+            assert!(matches!(outcome, Outcome::Failed(_)), "task {id} ended as {outcome:?}");
+            assert!(inner.len() <= 1, "the inner spans of task {id}");
+        }
+        expected += 1 + inner.len();
+    }
+    assert_eq!(spans.len(), expected, "spans of nobody");
+}
+
+#[test]
+fn ten_thousand_tasks_among_killed_workers_leave_every_span_in_the_files_and_none_twice() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    let outcomes = ten_thousand_tasks_among_killed_workers(&cluster);
+    let spans = cluster.spans();
+    assert!(spans.torn_lines.is_empty(), "{:?}", spans.torn_lines);
+    let known: Vec<_> = spans
+        .iter()
+        .map(|span| Known {
+            span_id: span.span_id().to_owned(),
+            parent_id: span.parent_id().unwrap_or_default().to_owned(),
+            is_attempt: span.kind() == "SpanKind.CONSUMER",
+            task_id: span.attribute("tracer.task_id").as_u64(),
+            status: span.status_code().to_owned(),
+        })
+        .collect();
+    assert_none_is_missing(&known, &outcomes);
+}
+
+#[test]
+fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
+    let cluster = Cluster::builder().workers(2).hook("exporters:batches").env("EXPORTED_DIR", "arrived").start();
+    let outcomes = ten_thousand_tasks_among_killed_workers(&cluster);
+    // The last of them leave at the exporters' own pace.
+    wait_until("no span waits", || {
+        let counts = cluster.status()["spans"].clone();
+        assert_eq!((&counts["given_up"], &counts["evicted"], &counts["unrecorded"]), (&0.into(), &0.into(), &0.into()));
+        let spools = fs::read_dir(cluster.session_dir().join("spool")).expect("the session has spools").flatten();
+        let left = spools.filter_map(|spool| tracer::spool::Story::open(&spool.path()).ok());
+        (counts["waiting"] == 0 && left.map(|story| story.spans().len()).sum::<usize>() == 0).then_some(())
+    });
+    let mut known = HashMap::new();
+    for file in fs::read_dir(cluster.file("arrived")).expect("spans have arrived").flatten() {
+        let text = fs::read_to_string(file.path()).expect("it is text");
+        // A process that was killed may have left half a batch; the other half has come by another way.
+        for span in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let text = |key: &str| span[key].as_str().expect("it has one").to_owned();
+            let status = text("status").split(' ').next().unwrap_or_default().to_owned();
+            let task_id = span["attributes"]["tracer.task_id"].as_str().and_then(|id| id.parse().ok());
+            let is_attempt = text("name").ends_with("tracer.remote_worker");
+            let (span_id, parent_id) = (text("span_id"), text("parent_id"));
+            // One that was under way may have arrived twice, with the same id.
+            known.insert(span_id.clone(), Known { span_id, parent_id, is_attempt, task_id, status });
+        }
+    }
+    assert_none_is_missing(&known.into_values().collect::<Vec<_>>(), &outcomes);
+}

@@ -1,0 +1,98 @@
+//! A disk that is full: tasks run, what is lost is counted, and recording resumes when there is room.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Cluster, HOOK, wait_until};
+
+/// A small file system in memory, for as long as this lives.
+struct SmallDisk {
+    path: PathBuf,
+}
+
+impl SmallDisk {
+    /// None, with the reason on standard error, where mounting is not permitted.
+    fn mount(path: &Path, size: &str) -> Option<SmallDisk> {
+        fs::create_dir(path).expect("the test's folder is ours");
+        let options = format!("size={size},mode=0700");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(path).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(SmallDisk { path: path.into() }),
+            Ok(output) => {
+                eprintln!("skipped: no tmpfs can be mounted: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(error) => {
+                eprintln!("skipped: no tmpfs can be mounted: {error}");
+                None
+            }
+        }
+    }
+
+    /// Takes all the room that is left.
+    fn fill(&self) {
+        let error = fs::write(self.path.join("filler"), vec![b'x'; 16 << 20]).expect_err("it is smaller than that");
+        assert_eq!(error.raw_os_error(), Some(28), "{error}");
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.path.join("filler")).expect("it is there");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
+    }
+}
+
+#[test]
+fn tasks_run_on_while_the_disk_of_the_span_files_is_full_and_every_span_is_written_when_there_is_room() {
+    let cluster = Cluster::builder().hook(HOOK).build();
+    let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "512k") else { return };
+    assert_eq!(fs::metadata(cluster.spans_dir()).unwrap().permissions().mode() & 0o777, 0o700);
+    cluster.start_head(&[]).success();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success().stdout("1\n");
+    disk.fill();
+    for number in ["2", "3", "4"] {
+        cluster.submit("misbehaving_tasks:makes_one_span", &[number]).success().stdout(&format!("{number}\n"));
+    }
+    let whole = cluster.spans();
+    assert!(whole.torn_lines.is_empty(), "{:?}", whole.torn_lines);
+    assert!(whole.len() < 4 * 4, "there was no room for all: {}", whole.describe());
+    disk.make_room();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["5"]).success().stdout("5\n");
+    // The submitters that ended while there was no room have left their spans to the head, which has tried once; the next head
+    // tries again.
+    cluster.stop().success();
+    cluster.start_head(&[]).success();
+    let spans = cluster.wait_for_spans("all of them", |spans| spans.len() >= 5 * 4);
+    spans.assert_whole(&[]);
+    assert_eq!(spans.len(), 5 * 4, "{}", spans.describe());
+    cluster.stop().success();
+}
+
+#[test]
+fn what_a_full_disk_costs_is_counted_and_recording_resumes() {
+    let cluster = Cluster::builder().hook(HOOK).build();
+    let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "4m") else { return };
+    cluster.start_head(&[]).success();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
+    disk.fill();
+    // More than the spool has places.
+    cluster.submit("misbehaving_tasks:makes_spans", &["6000"]).success().stdout("6000\n");
+    let counts = wait_until("it is counted", || {
+        Some(cluster.status()["spans"].clone()).filter(|counts| counts["evicted"].as_u64() > Some(0))
+    });
+    assert!(counts["evicted"].as_u64() >= Some(1900), "{counts}");
+    cluster.tracer(&["status"]).success().stdout_contains("left the spool before the hook had delivered them");
+    disk.make_room();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["2"]).success();
+    let spans = cluster.wait_for_spans("the last task's", |spans| spans.all_named("inner").len() == 2);
+    assert!(spans.torn_lines.is_empty(), "{:?}", spans.torn_lines);
+    // What the process kept in memory is written too.
+    assert!(spans.all_named("ended 6000").len() == 1, "{} spans", spans.len());
+    cluster.stop().success();
+}
