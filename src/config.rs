@@ -24,6 +24,8 @@ pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
 pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
 /// The environment variable for [`Settings::num_workers`].
 pub const NUM_WORKERS_VARIABLE: &str = "TRACER_NUM_WORKERS";
+/// The environment variable for [`Settings::max_processes`].
+pub const MAX_PROCESSES_VARIABLE: &str = "TRACER_MAX_PROCESSES";
 /// The environment variable for [`Settings::temp_dir`].
 pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 /// The environment variable for [`Settings::spans_dir`].
@@ -51,6 +53,10 @@ pub const DEFAULT_SPANS_DIR: &str = "/tmp/spans";
 pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most workers that a head may be asked to start.
 pub const NUM_WORKERS_LIMIT: u32 = 1024;
+/// The largest [`Settings::max_processes`].
+pub const MAX_PROCESSES_LIMIT: u32 = 4096;
+/// How many more processes there may be than workers, unless it is said otherwise.
+const MORE_PROCESSES: u32 = 16;
 
 /// What the command line and the environment say; `None` where they say nothing.
 ///
@@ -63,6 +69,8 @@ pub struct Overrides {
     pub block: Option<bool>,
     /// See [`Settings::num_workers`].
     pub num_workers: Option<u32>,
+    /// See [`Settings::max_processes`].
+    pub max_processes: Option<u32>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -98,6 +106,9 @@ pub struct Settings {
     pub block: bool,
     /// How many workers run: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
     pub num_workers: u32,
+    /// The most worker processes there may be, those included that wait for tasks of their tasks: `num_workers` to
+    /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
+    pub max_processes: u32,
     /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
     pub temp_dir: PathBuf,
     /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
@@ -243,12 +254,14 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         let folders = folders?.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect::<Vec<_>>();
         (!folders.is_empty()).then_some(folders)
     };
+    let num_workers = stronger.num_workers.or(weaker.num_workers).unwrap_or_else(default_num_workers);
     let settings = Settings {
         block: stronger.block.or(weaker.block).unwrap_or(false),
-        num_workers: match stronger.num_workers.or(weaker.num_workers) {
-            Some(num_workers) => num_workers,
-            None => default_num_workers(),
-        },
+        num_workers,
+        max_processes: stronger
+            .max_processes
+            .or(weaker.max_processes)
+            .unwrap_or(num_workers.saturating_add(MORE_PROCESSES).min(MAX_PROCESSES_LIMIT)),
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
         tracing_enabled,
@@ -268,6 +281,14 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
     // What the file says was checked where its line number was at hand.
     check_num_workers(settings.num_workers.into())
         .map_err(|reason| Error::Invalid { flag: "--num-workers", reason })?;
+    check_max_processes(settings.max_processes.into())
+        .and_then(|max_processes| {
+            let num_workers = settings.num_workers;
+            let expected =
+                || format!("expected no less than the {num_workers} of --num-workers, found {max_processes}");
+            if max_processes < num_workers { Err(expected()) } else { Ok(()) }
+        })
+        .map_err(|reason| Error::Invalid { flag: "--max-processes", reason })?;
     check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
     Ok(settings)
 }
@@ -301,6 +322,13 @@ fn check_num_workers(num_workers: i64) -> Result<u32, String> {
         .ok_or_else(|| format!("expected a number from 1 to {NUM_WORKERS_LIMIT}, found {num_workers}"))
 }
 
+fn check_max_processes(max_processes: i64) -> Result<u32, String> {
+    u32::try_from(max_processes)
+        .ok()
+        .filter(|max_processes| (1..=MAX_PROCESSES_LIMIT).contains(max_processes))
+        .ok_or_else(|| format!("expected a number from 1 to {MAX_PROCESSES_LIMIT}, found {max_processes}"))
+}
+
 fn check_hook_timeout(hook_timeout: Duration) -> Result<Duration, String> {
     if hook_timeout.is_zero() {
         return Err("expected a duration above zero, found 0".into());
@@ -328,6 +356,7 @@ mod tests {
             Settings {
                 block: false,
                 num_workers: default_num_workers(),
+                max_processes: default_num_workers() + 16,
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
                 tracing_enabled: true,
@@ -351,6 +380,7 @@ mod tests {
     const WHOLE_FILE: &str = r#"
 block = true
 num_workers = 3
+max_processes = 5
 temp_dir = "/var/tmp/tracer"
 module_path = ["/opt/modules", "modules"]
 
@@ -374,6 +404,7 @@ record_arguments = true
             Settings {
                 block: true,
                 num_workers: 3,
+                max_processes: 5,
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
                 tracing_enabled: false,
@@ -399,6 +430,7 @@ record_arguments = true
             config: None,
             block: Some(false),
             num_workers: Some(8),
+            max_processes: Some(9),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -423,6 +455,7 @@ record_arguments = true
             Settings {
                 block: false,
                 num_workers: 8,
+                max_processes: 9,
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
                 tracing_enabled: true,
@@ -515,7 +548,7 @@ record_arguments = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `temp_dir`, `module_path`, `tracing`",
+                 known are `block`, `num_workers`, `max_processes`, `temp_dir`, `module_path`, `tracing`",
             ),
             (
                 "startup_hook = 'a:b'",
@@ -527,6 +560,10 @@ record_arguments = true
                  (hint: it belongs at the top of the file, above every table)",
             ),
             ("num_workers = '3'", "/etc/tracer/tracer.toml:1: `num_workers`: expected an integer, found a string"),
+            (
+                "max_processes = 4097",
+                "/etc/tracer/tracer.toml:1: `max_processes`: expected a number from 1 to 4096, found 4097",
+            ),
             ("num_workers = 1.5", "/etc/tracer/tracer.toml:1: `num_workers`: expected an integer, found a float"),
             ("num_workers = 0", "/etc/tracer/tracer.toml:1: `num_workers`: expected a number from 1 to 1024, found 0"),
             (
@@ -669,6 +706,9 @@ record_arguments = true
 
     #[test]
     fn values_from_the_command_line_are_checked_too() {
+        let too_few = Overrides { num_workers: Some(4), max_processes: Some(3), ..Overrides::default() };
+        let error = load(too_few).expect_err("fewer than workers");
+        assert_eq!(error.to_string(), "`--max-processes`: expected no less than the 4 of --num-workers, found 3");
         let error = load(Overrides { num_workers: Some(0), ..Overrides::default() }).expect_err("no workers");
         assert_eq!(error.to_string(), "`--num-workers`: expected a number from 1 to 1024, found 0");
         let error =

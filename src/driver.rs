@@ -18,7 +18,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,18 +31,20 @@ use crate::fault;
 use crate::hook::{ActiveSpan, Attribute, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook};
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
-use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT};
+use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, Finished, Hello, Output, Period, Query, Reply, Role, Stream, Submissions, Welcome, kind, put_query,
+    Accepted, Finished, Hello, Output, Period, Query, Reply, Role, Stream, Submissions, Wait, Welcome, kind, put_query,
     take_value,
 };
 use crate::recorded_arguments;
 use crate::runtime_spans::RuntimeParent;
 use crate::session::{self, SessionError};
 use crate::spool::Spool;
+use crate::stored::{self, STORED_FROM, Stored, StoredError};
 use crate::task::{
-    CommandSpec, Envelope, Failure, FunctionSpec, JobId, Outcome, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId,
+    CommandSpec, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, SpanNameTable, TaskId, TaskSpec,
+    TraceLink, WorkerId,
 };
 use crate::value::{self, ValueError};
 
@@ -87,6 +89,8 @@ pub struct Driver {
     forgotten: HashSet<u64>,
     /// Whether what the head refuses is an outcome of its tasks, and not the end of this driver.
     keeps_on_when_refused: bool,
+    /// Leases that the head wants run while tasks wait.
+    runs: Vec<Vec<u8>>,
     /// The task on whose behalf it submits.
     submitter: Option<TaskId>,
 }
@@ -175,6 +179,15 @@ pub enum DriverError {
         /// How many it has, encoded.
         bytes: usize,
     },
+    /// A large argument could not be written to a file.
+    Store {
+        /// Where it was to be.
+        folder: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A large result cannot be read.
+    Stored(StoredError),
     /// The name is not `module:function`.
     Target {
         /// What was given instead.
@@ -197,6 +210,14 @@ impl fmt::Display for DriverError {
                 write!(f, "the task with its arguments has {bytes} bytes, but at most {PAYLOAD_LIMIT} are taken")?;
                 f.write_str("\n(hint: pass large data in a file, and its path as the argument)")
             }
+            DriverError::Store { folder, .. } => {
+                write!(f, "a large argument cannot be written to a file in `{}`", folder.display())?;
+                f.write_str(
+                    "
+(hint: make room there, or start the head with another --temp-dir)",
+                )
+            }
+            DriverError::Stored(error) => error.fmt(f),
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 f.write_str("\n(hint: for example `demo:my_function`)")
@@ -211,6 +232,7 @@ impl std::error::Error for DriverError {
             DriverError::Session(error) => error.source(),
             DriverError::Disconnected(error) => Some(error),
             DriverError::Protocol(error) => Some(error),
+            DriverError::Store { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -236,12 +258,47 @@ pub struct Remote<'a> {
     name: String,
     run_limit: Option<Duration>,
     trace_runtime: bool,
+    inputs: Vec<Input>,
+}
+
+/// What can be an argument of a task: a value that can be serialized, or `&TaskHandle`, the result of another task.
+pub trait Argument {
+    /// Adds it behind those that are there.
+    #[doc(hidden)]
+    fn add_to(&self, remote: &mut Remote<'_>) -> Result<(), DriverError>;
+}
+
+impl<T: Serialize> Argument for T {
+    fn add_to(&self, remote: &mut Remote<'_>) -> Result<(), DriverError> {
+        remote.arguments.push(value::to_bytes(self)?);
+        Ok(())
+    }
+}
+
+impl Argument for &TaskHandle {
+    fn add_to(&self, remote: &mut Remote<'_>) -> Result<(), DriverError> {
+        let task = remote.driver.accepted(self)?;
+        let argument = u32::try_from(remote.arguments.len()).expect("arguments fit memory");
+        remote.inputs.push(Input { argument, source: InputSource::Task(task) });
+        remote.arguments.push(vec![0xc0]);
+        Ok(())
+    }
 }
 
 impl Remote<'_> {
-    /// Adds the next argument.
-    pub fn arg(mut self, argument: impl Serialize) -> Result<Self, DriverError> {
-        self.arguments.push(value::to_bytes(&argument)?);
+    /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments starts when
+    /// that task has ended, and fails if that fails. The handle can still be waited for.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut driver = tracer::Driver::connect(&tracer::config::default_temp_dir())?;
+    /// let words = driver.remote("wordcount:count").arg("the quick brown fox")?.submit()?;
+    /// let square = driver.remote("maths:square").arg(&words)?.submit()?;
+    /// let square: u64 = driver.get(square)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn arg(mut self, argument: impl Argument) -> Result<Self, DriverError> {
+        argument.add_to(&mut self)?;
         Ok(self)
     }
 
@@ -274,6 +331,7 @@ impl Remote<'_> {
             run_limit: self.run_limit,
             wants_output: false,
             trace_runtime: self.trace_runtime,
+            inputs: &self.inputs,
         })
     }
 }
@@ -291,6 +349,8 @@ pub struct SubmitRequest<'a> {
     pub wants_output: bool,
     /// Whether the runtime's own work for the task is traced too. A session may be told to do so for every task.
     pub trace_runtime: bool,
+    /// Arguments that are the results of other tasks; nil stands in their place.
+    pub inputs: &'a [Input],
 }
 
 /// Splits `module:function`. A path may hold colons, so the last one counts.
@@ -359,6 +419,7 @@ impl Driver {
             unanswered: VecDeque::new(),
             forgotten: HashSet::new(),
             keeps_on_when_refused: false,
+            runs: Vec::new(),
             submitter: None,
         })
     }
@@ -448,17 +509,38 @@ impl Driver {
             name: String::new(),
             run_limit: None,
             trace_runtime: false,
+            inputs: Vec::new(),
         }
     }
 
     /// Submits a task. It is sent with the next batch.
     pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<TaskHandle, DriverError> {
+        let mut inputs = request.inputs.to_vec();
+        let stored = match &request.spec {
+            TaskSpec::Function(function) if function.arguments.len() >= STORED_FROM => {
+                self.store_large(function.arguments, &mut inputs).map(Some)
+            }
+            TaskSpec::Function(_) | TaskSpec::Command(_) => Ok(None),
+        };
         let wants_runtime = (request.trace_runtime || self.welcome.trace_runtime) && self.welcome.hook.is_some();
         // The PRODUCER span begins when the first of the runtime's spans in it does.
         let start_unix_nano = if wants_runtime { now_unix_nano() } else { 0 };
         let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome, start_unix_nano);
         if let Some(producer) = producer.as_ref().filter(|_| self.welcome.record_arguments) {
             recorded_arguments::record(producer, &request.spec, Vec::new);
+        }
+        let small = match stored {
+            Ok(small) => small,
+            Err(error) => {
+                if let Some(producer) = producer {
+                    producer.set_error(&error.to_string());
+                }
+                return Err(error);
+            }
+        };
+        let mut spec = request.spec.clone();
+        if let (TaskSpec::Function(function), Some(small)) = (&mut spec, &small) {
+            function.arguments = small;
         }
         let context: Option<&TraceContext> =
             producer.as_ref().map(ActiveSpan::context).or(self.tracing.carrier.trace_context.as_ref());
@@ -470,7 +552,7 @@ impl Driver {
             self.runtime.insert(self.next_tag, (parent, start_unix_nano));
         }
         let envelope = Envelope {
-            spec: request.spec.clone(),
+            spec,
             name: request.name,
             run_limit: request.run_limit,
             wants_output: request.wants_output,
@@ -483,7 +565,7 @@ impl Driver {
             }),
             baggage: &self.tracing.carrier.baggage,
             submitter: self.submitter,
-            inputs: Vec::new(),
+            inputs,
         };
         let start = self.batch.len();
         self.batch.put_u32(0);
@@ -514,6 +596,39 @@ impl Driver {
         Ok(task)
     }
 
+    /// Writes large arguments to files. Returns the arguments with nil in their places.
+    fn store_large(&self, arguments: &[u8], inputs: &mut Vec<Input>) -> Result<Vec<u8>, DriverError> {
+        let bytes = arguments.len();
+        if bytes > PAYLOAD_LIMIT {
+            return Err(DriverError::TooLarge { bytes });
+        }
+        let Some(elements) = value::elements(arguments) else { return Ok(arguments.to_vec()) };
+        let mut small = Vec::with_capacity(elements.len());
+        for (argument, element) in (0..).zip(elements) {
+            if element.len() < STORED_FROM {
+                small.push(element.to_vec());
+                continue;
+            }
+            let folder = stored::folder(&self.welcome.session_dir);
+            let stored = stored::store(&folder, element).map_err(|source| DriverError::Store { folder, source })?;
+            inputs.push(Input { argument, source: InputSource::Stored(stored) });
+            small.push(vec![0xc0]);
+        }
+        Ok(value::array(&small))
+    }
+
+    /// Reads a large result, which a task that has ended left in a file.
+    pub fn load(&self, stored: &Stored) -> Result<Vec<u8>, DriverError> {
+        stored::load(&stored::folder(&self.welcome.session_dir), stored).map_err(DriverError::Stored)
+    }
+
+    /// Tells the head that nobody here asks for a task's result any more. It keeps it only as long as others need it.
+    pub(crate) fn forget_result(&mut self, task: TaskId) -> Result<(), DriverError> {
+        let mut frame = Vec::new();
+        put_frame(&mut frame, kind::FORGET, |out| out.put_u64(task.0));
+        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+    }
+
     /// Sends what was submitted and not sent.
     pub fn send(&mut self) -> Result<(), DriverError> {
         if self.batch.is_empty() {
@@ -533,6 +648,11 @@ impl Driver {
         let finished = self.wait(task)?;
         match finished.outcome {
             Outcome::Returned(bytes) => Ok(value::from_bytes(&bytes)?),
+            Outcome::Stored(stored) => {
+                let bytes = self.load(&stored)?;
+                self.forget_result(finished.task)?;
+                Ok(value::from_bytes(&bytes)?)
+            }
             // A command has no value; its result is the unit.
             Outcome::Completed => Ok(value::from_bytes(&[0xc0])?),
             Outcome::Failed(failure) => Err(DriverError::Failed { id: finished.task, failure }),
@@ -630,10 +750,30 @@ impl Driver {
         self.finished.remove(&tag)
     }
 
+    /// Leases that have come, to be run while tasks wait.
+    pub(crate) fn take_runs(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.runs)
+    }
+
+    /// Tells the head that a task waits.
+    pub(crate) fn wait_begins(&mut self, wait: &Wait) -> Result<(), DriverError> {
+        let mut frame = Vec::new();
+        wait.encode(&mut frame);
+        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+    }
+
+    /// Tells the head that a task waits no longer, although not all has come that it waited for.
+    pub(crate) fn wait_ends(&mut self, number: u64) -> Result<(), DriverError> {
+        let mut frame = Vec::new();
+        put_frame(&mut frame, kind::GO_ON, |out| out.put_u64(number));
+        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+    }
+
     /// Nobody will ask for the end of this task.
     pub(crate) fn forget(&mut self, tag: u64) {
-        if self.finished.remove(&tag).is_none() {
-            self.forgotten.insert(tag);
+        match self.finished.remove(&tag) {
+            Some(finished) => self.drop_result(&finished),
+            None => drop(self.forgotten.insert(tag)),
         }
     }
 
@@ -704,6 +844,7 @@ impl Driver {
                 }
                 kind::FINISHED => {
                     let mut take = Take::new(body);
+                    let mut dropped = Vec::new();
                     while !take.is_empty() {
                         let finished = Finished::take(&mut take)?;
                         if let Some(ended) = finished.ended_unix_nano
@@ -712,10 +853,13 @@ impl Driver {
                             let delivery = Period { start_unix_nano: ended, end_unix_nano: now_unix_nano() };
                             parent.record(names::DELIVER_SPAN, delivery);
                         }
-                        if !self.forgotten.remove(&finished.tag) {
+                        if self.forgotten.remove(&finished.tag) {
+                            dropped.push(finished);
+                        } else {
                             self.finished.insert(finished.tag, finished);
                         }
                     }
+                    dropped.iter().for_each(|finished| self.drop_result(finished));
                 }
                 kind::OUTPUT => {
                     let output = Output::decode(body)?;
@@ -730,6 +874,7 @@ impl Driver {
                     let (number, reply) = take_value(body)?;
                     self.replies.insert(number, reply);
                 }
+                kind::RUN => self.runs.push(body.to_vec()),
                 kind::REFUSED if self.keeps_on_when_refused => {
                     let message = Take::new(body).str()?.to_owned();
                     self.refused(&message);
@@ -742,6 +887,14 @@ impl Driver {
 }
 
 impl Driver {
+    /// Nobody asks for this result; its file, if it has one, need not be kept.
+    fn drop_result(&mut self, finished: &Finished) {
+        if let Outcome::Stored(_) = finished.outcome {
+            // A broken connection is found by whoever reads.
+            let _ = self.forget_result(finished.task);
+        }
+    }
+
     /// The head has not taken the oldest batch in that it had not answered.
     fn refused(&mut self, message: &str) {
         let Some((first_tag, count)) = self.unanswered.pop_front() else { return };

@@ -16,7 +16,9 @@
 mod connection;
 pub(crate) mod guard;
 mod handover;
+mod inputs;
 mod journal;
+mod nesting;
 pub(crate) mod process;
 pub mod reactor;
 mod recovery;

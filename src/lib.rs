@@ -36,7 +36,7 @@
 //! | | |
 //! |---|---|
 //! | [`cli`], [`driver`] | speak to people and programs |
-//! | [`head`], `worker`, [`session`] | speak to the operating system |
+//! | [`head`], `worker`, [`session`], [`stored`] | speak to the operating system |
 //! | [`protocol`], [`hook`], [`spool`], [`propagation`] | guard one boundary each |
 //! | [`trace`] | reads traces back |
 //! | [`scheduler`] | decides |
@@ -77,6 +77,7 @@ mod runtime_spans;
 pub mod scheduler;
 pub mod session;
 pub mod spool;
+pub mod stored;
 pub mod suggestion;
 pub mod task;
 pub mod trace;

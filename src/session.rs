@@ -3,6 +3,7 @@
 //! ```text
 //!   <temp dir>/               0700
 //!     head.lock               held by flock for as long as the head lives; says who it is
+//!     values/                 large arguments and results, a file for each
 //!     sessions/<time>-<pid>/
 //!       head.sock             0600
 //!       spool/                a file for each traced process
@@ -141,7 +142,8 @@ impl Session {
         let sessions = temp_dir.join("sessions");
         make_private(&sessions)?;
         let dir = sessions.join(format!("{:019}-{}", now_unix_nano, std::process::id()));
-        for folder in [&dir, &dir.join("spool"), &dir.join("handover"), &dir.join("logs")] {
+        let values = temp_dir.join("values");
+        for folder in [&dir, &dir.join("spool"), &dir.join("handover"), &dir.join("logs"), &values] {
             make_private(folder)?;
         }
         let record = HeadRecord {

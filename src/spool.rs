@@ -29,7 +29,7 @@ pub mod record;
 mod story;
 
 pub use claims::{ClaimRing, ClaimState};
-pub use layout::{CLAIM_COUNT, SLOT_COUNT, SLOT_SIZE, SpoolError};
+pub use layout::{CLAIM_COUNT, INLINE_LIMIT, SLOT_COUNT, SLOT_SIZE, SpoolError};
 pub use owner::{Arrival, SlotIndex, SpanOpening, Spool};
 pub use parcel::{PARCEL_SPANS, Parcel};
 pub use story::{SpanStory, SpoolCounts, Story};

@@ -9,7 +9,7 @@ mod id;
 mod outcome;
 mod span_names;
 
-pub use envelope::{CommandSpec, Envelope, FunctionSpec, Input, TaskSpec, TraceLink};
+pub use envelope::{CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink};
 pub use id::{JobId, TaskId, WorkerId};
 pub use outcome::{Failure, Outcome, SignalName, TimeLimit};
 pub(crate) use span_names::SpanNameTable;

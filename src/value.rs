@@ -122,15 +122,93 @@ impl<'de> Visitor<'de> for JsonVisitor {
 /// Makes a MessagePack array of values that are MessagePack already.
 pub fn array(values: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + values.iter().map(Vec::len).sum::<usize>());
-    match values.len() {
-        count @ 0..=15 => out.push(0x90 | count as u8),
-        count => {
+    put_array_header(&mut out, values.len());
+    values.iter().for_each(|value| out.extend_from_slice(value));
+    out
+}
+
+/// Puts values in the places of a MessagePack array: each with its index, in their order. Everything else stays as it is.
+pub fn fill<'a>(array_bytes: &[u8], values: impl IntoIterator<Item = (u32, &'a [u8])>) -> Result<Vec<u8>, ValueError> {
+    let mut elements = elements(array_bytes).ok_or_else(|| ValueError("the arguments are no array".into()))?;
+    for (index, value) in values {
+        let count = elements.len();
+        let element = elements
+            .get_mut(index as usize)
+            .ok_or_else(|| ValueError(format!("there is no argument {} among {count}", u64::from(index) + 1)))?;
+        *element = value;
+    }
+    let mut out = Vec::with_capacity(5 + elements.iter().map(|element| element.len()).sum::<usize>());
+    put_array_header(&mut out, elements.len());
+    elements.iter().for_each(|element| out.extend_from_slice(element));
+    Ok(out)
+}
+
+/// The elements of a MessagePack array that fills `bytes`; none when it is not one.
+pub(crate) fn elements(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let (count, mut rest) = match *bytes.first()? {
+        marker @ 0x90..=0x9f => (usize::from(marker & 0x0f), &bytes[1..]),
+        0xdc => (length::<2>(&bytes[1..])?, &bytes[3..]),
+        0xdd => (length::<4>(&bytes[1..])?, &bytes[5..]),
+        _ => return None,
+    };
+    let mut elements = Vec::with_capacity(count.min(bytes.len()));
+    for _ in 0..count {
+        let (element, after) = rest.split_at_checked(value_length(rest)?)?;
+        elements.push(element);
+        rest = after;
+    }
+    rest.is_empty().then_some(elements)
+}
+
+/// A big-endian length of `N` bytes.
+fn length<const N: usize>(bytes: &[u8]) -> Option<usize> {
+    Some(bytes.get(..N)?.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
+}
+
+/// How many bytes the first value of these has, whatever it holds.
+fn value_length(bytes: &[u8]) -> Option<usize> {
+    let mut place = 0;
+    let mut values_left = 1_usize;
+    while values_left > 0 {
+        values_left -= 1;
+        let rest = bytes.get(place..)?;
+        let after = rest.get(1..)?;
+        let (own, inside) = match rest[0] {
+            0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => (1, 0),
+            marker @ 0x80..=0x8f => (1, 2 * usize::from(marker & 0x0f)),
+            marker @ 0x90..=0x9f => (1, usize::from(marker & 0x0f)),
+            marker @ 0xa0..=0xbf => (1 + usize::from(marker & 0x1f), 0),
+            0xc1 => return None,
+            0xc4 | 0xd9 => (2 + length::<1>(after)?, 0),
+            0xc5 | 0xda => (3 + length::<2>(after)?, 0),
+            0xc6 | 0xdb => (5 + length::<4>(after)?, 0),
+            0xc7 => (3 + length::<1>(after)?, 0),
+            0xc8 => (4 + length::<2>(after)?, 0),
+            0xc9 => (6 + length::<4>(after)?, 0),
+            0xcc | 0xd0 => (2, 0),
+            0xcd | 0xd1 => (3, 0),
+            0xca | 0xce | 0xd2 => (5, 0),
+            0xcb | 0xcf | 0xd3 => (9, 0),
+            marker @ 0xd4..=0xd8 => (2 + (1 << (marker - 0xd4)), 0),
+            0xdc => (3, length::<2>(after)?),
+            0xdd => (5, length::<4>(after)?),
+            0xde => (3, 2 * length::<2>(after)?),
+            0xdf => (5, 2 * length::<4>(after)?),
+        };
+        place += own;
+        values_left += inside;
+    }
+    (place <= bytes.len()).then_some(place)
+}
+
+fn put_array_header(out: &mut Vec<u8>, count: usize) {
+    match count {
+        0..=15 => out.push(0x90 | count as u8),
+        _ => {
             out.push(0xdd);
             out.extend_from_slice(&(count as u32).to_be_bytes());
         }
     }
-    values.iter().for_each(|value| out.extend_from_slice(value));
-    out
 }
 
 #[cfg(test)]
@@ -141,11 +219,61 @@ mod tests {
 
     proptest! {
         #[test]
+        fn values_take_the_places_that_they_are_put_in(
+            values in prop::collection::vec((any::<i64>(), ".{0,40}", any::<Option<f32>>(), any::<[bool; 3]>()), 0..20),
+            at: prop::sample::Index, new: (u64, Option<i8>),
+        ) {
+            let parts: Vec<_> = values.iter().map(|value| to_bytes(value).unwrap()).collect();
+            prop_assert_eq!(fill(&array(&parts), []).unwrap(), array(&parts));
+            prop_assume!(!parts.is_empty());
+            let (at, new) = (at.index(parts.len()), to_bytes(&new).unwrap());
+            let mut expected = parts.clone();
+            expected[at].clone_from(&new);
+            prop_assert_eq!(fill(&array(&parts), [(at as u32, new.as_slice())]).unwrap(), array(&expected));
+            prop_assert!(fill(&array(&parts), [(parts.len() as u32, new.as_slice())]).is_err());
+        }
+
+        #[test]
+        fn hostile_arrays_are_refused_without_a_panic(bytes: Vec<u8>) {
+            let _ = fill(&bytes, [(0, [0xc0].as_slice())]);
+        }
+
+        #[test]
         fn an_array_of_values_is_an_array_in_messagepack(values: Vec<(i64, String)>) {
             let parts: Vec<_> = values.iter().map(|value| to_bytes(value).unwrap()).collect();
             let whole: Vec<(i64, String)> = from_bytes(&array(&parts)).unwrap();
             prop_assert_eq!(whole, values);
         }
+    }
+
+    #[test]
+    fn values_of_every_kind_are_stepped_over() {
+        let long = |count: usize| "x".repeat(count);
+        let list = |count: usize| (0..count).collect::<Vec<_>>();
+        let map = |count: u32| (0..count).map(|key| (key, long(3))).collect::<std::collections::BTreeMap<_, _>>();
+        let sizes = [0, 1, 15, 16, 31, 32, 255, 256, 65_535, 65_536];
+        let mut parts =
+            vec![vec![0xc4, 2, 1, 2], vec![0xc5, 0, 1, 9], vec![0xc6, 0, 0, 0, 1, 9], vec![0xd4, 1, 7], vec![0xd8, 1]];
+        parts[4].extend([0; 16]);
+        parts.extend([vec![0xc7, 2, 1, 0, 0], vec![0xc8, 0, 1, 1, 0], vec![0xc9, 0, 0, 0, 0, 1]]);
+        for size in sizes {
+            parts.extend(
+                [to_bytes(&long(size)), to_bytes(&list(size)), to_bytes(&map(size as u32))].map(Result::unwrap),
+            );
+        }
+        for number in [0, 127, 128, -1, -32, -33, -129, -32_769, -2_147_483_649, 256, 65_536, 4_294_967_296_i64] {
+            parts.push(to_bytes(&number).unwrap());
+        }
+        parts.extend([to_bytes(&1.5_f32), to_bytes(&1.5_f64), to_bytes(&true), to_bytes(&())].map(Result::unwrap));
+        let whole = array(&parts);
+        assert_eq!(elements(&whole).unwrap(), parts);
+        for (index, part) in parts.iter().enumerate() {
+            assert_eq!(value_length(part), Some(part.len()), "part {index}");
+            assert!(part.len() == 1 || value_length(&part[..part.len() - 1]).is_none(), "part {index}");
+        }
+        let mut expected = parts.clone();
+        expected[7] = vec![0xc0];
+        assert_eq!(fill(&whole, [(7, [0xc0].as_slice())]).unwrap(), array(&expected));
     }
 
     #[test]

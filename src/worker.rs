@@ -56,7 +56,9 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     offer_tasks(Box::leak(Box::new(nested)));
     let mut attempts = Attempts::new(spool, recorder, nested, search, worker, welcome.node_id, welcome.propagators);
     attempts.record_arguments(welcome.record_arguments);
-    let outcome = take_leases(&mut stream, &mut inbox, &mut attempts, &results);
+    let attempts = Arc::new(attempts);
+    nested.run_with(Arc::clone(&attempts), Arc::clone(&results));
+    let outcome = take_leases(&mut stream, &mut inbox, &attempts, &results);
     if let Some(sink) = sink {
         sink.finish();
     }
@@ -72,7 +74,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
 fn take_leases(
     stream: &mut UnixStream,
     inbox: &mut FrameBuffer,
-    attempts: &mut Attempts,
+    attempts: &Attempts,
     results: &Arc<Results>,
 ) -> Result<(), WorkerError> {
     loop {

@@ -1,12 +1,14 @@
 //! `tracer get`.
 
-use super::connect::{ask, unexpected_reply};
+use super::connect::unexpected_reply;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::clock::utc;
 use crate::count::Elapsed;
+use crate::driver::Driver;
 use crate::exit;
 use crate::protocol::{Query, Reply, TaskReport};
 use crate::task::TaskId;
+use crate::value;
 
 /// Show one task with its result
 #[derive(clap::Args)]
@@ -21,8 +23,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let Reply::Task(task) = ask(&args.place, &Query::Task { id: args.id })? else { return Err(unexpected_reply()) };
-    let Some(task) = task else {
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let Reply::Task(task) = driver.query(&Query::Task { id: args.id })? else { return Err(unexpected_reply()) };
+    let Some(mut task) = task else {
         let text = format!(
             "there is no task {}: it was never submitted to this head, or ended too long ago\n\
              (hint: `tracer list tasks` shows those that are known)",
@@ -30,6 +33,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
         );
         return Err(CommandError::new(exit::FAILED, text));
     };
+    if let Some(stored) = &task.stored {
+        match driver.load(stored).map(|bytes| value::to_json(&bytes).ok()) {
+            Ok(result) => task.result = result,
+            Err(error) => report::warning(&format!("its result cannot be shown: {error}")),
+        }
+    }
     report::value(args.format.format, &*task, render);
     Ok(exit::OK)
 }

@@ -43,6 +43,12 @@ pub(super) struct Args {
     /// How many workers to run [default: the cpus]
     #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
     num_workers: Option<u32>,
+    /// The most worker processes, counting those that wait for tasks of their tasks [default: 16 more than --num-workers]
+    ///
+    /// A task that waits for others gives its slot back, and another process may take it. Where that would be one too many, a
+    /// process that waits runs the tasks that it waits for itself.
+    #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
+    max_processes: Option<u32>,
     /// Whether to trace at all; false is stronger than any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -98,6 +104,7 @@ pub(super) fn run(args: Args) -> CommandResult {
         config: args.config,
         block: args.block,
         num_workers: args.num_workers,
+        max_processes: args.max_processes,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
@@ -135,6 +142,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let hook_reason = settings.hook_reason;
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
+        max_processes: settings.max_processes as usize,
         temp_dir: absolute(settings.temp_dir),
         spans_dir: absolute(settings.spans_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),

@@ -37,6 +37,9 @@ fn render(status: &StatusReport) -> String {
     };
     let workers = &status.workers;
     let mut worker_parts = vec![format!("{} idle", workers.idle), format!("{} busy", workers.busy)];
+    if workers.waiting > 0 {
+        worker_parts.push(format!("{} waiting for tasks of their tasks", workers.waiting));
+    }
     if workers.starting > 0 {
         worker_parts.push(format!("{} starting", workers.starting));
     }

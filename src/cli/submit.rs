@@ -112,6 +112,7 @@ impl CommonArgs {
             run_limit: self.timeout,
             trace_runtime: self.trace_runtime,
             wants_output,
+            inputs: &[],
         }
     }
 }
@@ -283,7 +284,11 @@ fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: b
     for (pid, rest) in pending.into_values().filter(|(_, rest)| !rest.is_empty()) {
         report::task_lines(&prefix(pid), &rest);
     }
-    Ok(finished.outcome)
+    // It stays where it is, for `tracer get`.
+    match finished.outcome {
+        Outcome::Stored(stored) => Ok(Outcome::Returned(driver.load(&stored)?)),
+        outcome => Ok(outcome),
+    }
 }
 
 /// The id of what was submitted and, when it was waited for, its outcome and whether the wait was interrupted.
@@ -337,7 +342,8 @@ struct Ended {
 impl Ended {
     fn report(self, format: Format, common: &CommonArgs) -> CommandResult {
         let failure = match &self.outcome {
-            Outcome::Completed => return Ok(exit::OK),
+            // What is stored was read when it was waited for.
+            Outcome::Completed | Outcome::Stored(_) => return Ok(exit::OK),
             Outcome::Returned(bytes) => {
                 let json = value::to_json(bytes).map_err(|error| CommandError::new(exit::FAILED, error))?;
                 let text = match format {

@@ -9,13 +9,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_num_workers, one_hook,
-    parse_duration,
+    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_max_processes, check_num_workers,
+    one_hook, parse_duration,
 };
 use crate::propagation::Propagators;
 use crate::suggestion;
 
-const TOP_KEYS: &[&str] = &["block", "num_workers", "temp_dir", "module_path", "tracing"];
+const TOP_KEYS: &[&str] = &["block", "num_workers", "max_processes", "temp_dir", "module_path", "tracing"];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
     "startup_hook",
@@ -55,7 +55,8 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
     for (key, value) in document.get_ref() {
         match key.get_ref().as_ref() {
             "block" => file.block = Some(reader.boolean("block", value)?),
-            "num_workers" => file.num_workers = Some(reader.num_workers(value)?),
+            "num_workers" => file.num_workers = Some(reader.number("num_workers", value, check_num_workers)?),
+            "max_processes" => file.max_processes = Some(reader.number("max_processes", value, check_max_processes)?),
             "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
             "tracing" => reader.tracing(value, &mut file)?,
@@ -109,13 +110,12 @@ impl Reader<'_> {
         }
     }
 
-    fn num_workers(&self, value: &Value<'_>) -> Result<u32, FileError> {
-        let key = "num_workers";
+    fn number(&self, key: &str, value: &Value<'_>, check: fn(i64) -> Result<u32, String>) -> Result<u32, FileError> {
         let integer = value.get_ref().as_integer().ok_or_else(|| self.wrong_type(key, "an integer", value))?;
         // A number that does not fit is far out of range on the side of its sign.
         let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
         let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(far_out);
-        check_num_workers(number).map_err(|reason| self.invalid(key, &reason, value))
+        check(number).map_err(|reason| self.invalid(key, &reason, value))
     }
 
     fn propagators(&self, key: &str, value: &Value<'_>) -> Result<Propagators, FileError> {

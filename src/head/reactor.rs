@@ -7,15 +7,17 @@ use std::collections::HashSet;
 
 use crate::protocol::wire::WireError;
 use crate::protocol::{
-    AttemptResult, CancelReport, Lease, Period, TaskList, TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
+    AttemptResult, CancelReport, INLINE_LEASE, Lease, Period, TaskList, TaskReport, TaskState, WorkerReady,
+    WorkerReport, WorkerState,
 };
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
 use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit, WorkerId};
 
 use super::state::{
-    DriverId, Ended, Ending, Grant, Now, Progress, StartAgain, State, TargetIndex, Task, Worker, WorkerPhase,
+    DriverId, Ended, Ending, Grant, Links, Now, Progress, StartAgain, State, TargetIndex, Task, Worker, WorkerPhase,
 };
+use super::{inputs, nesting};
 
 /// Everything the reactor may cause. The server does it; tests remember it.
 pub trait Effects {
@@ -33,7 +35,9 @@ pub trait Effects {
         outcome: &Outcome,
         ended_unix_nano: Option<u64>,
     );
-    /// What became of a lease, as the ring of claims has it.
+    /// Sends a worker a task to run while others of its tasks wait. It has no place in the ring of claims.
+    fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>);
+    /// What became of a lease, as the spool of the worker has it.
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
     /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
     /// running has ended, and its result is on the way.
@@ -74,8 +78,7 @@ pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now:
     if state.is_stopping || state.no_worker.is_some() || must_wait {
         return;
     }
-    let wanted = state.workers_wanted.saturating_sub(state.workers.len());
-    for _ in 0..wanted {
+    for _ in 0..nesting::missing_workers(state) {
         let worker = WorkerId(state.next_worker);
         state.next_worker += 1;
         effects.start_worker(worker);
@@ -154,8 +157,9 @@ pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -
     if traces_runtime {
         state.runtime_since.insert(id, submission.queued_unix_nano);
     }
-    state.queue.push_back(id);
-    state.counts.waiting += 1;
+    inputs::pin(state, id);
+    nesting::note_child(state, id);
+    inputs::queue_or_hold(state, id);
     Ok(id)
 }
 
@@ -168,6 +172,8 @@ fn new_task(state: &mut State, submission: &Submission<'_>, submitted_unix_nano:
         envelope: submission.envelope.into(),
         name: (!envelope.name.is_empty()).then(|| envelope.name.into()),
         target,
+        submitter: envelope.submitter,
+        links: (!envelope.inputs.is_empty()).then(|| Box::new(Links { inputs: envelope.inputs, ..Links::default() })),
         driver: submission.driver,
         tag: submission.tag,
         job: submission.job,
@@ -201,6 +207,8 @@ pub fn on_restored_submission(
         state.runtime_since.insert(id, queued_unix_nano);
     }
     state.tasks.restore(id, task);
+    inputs::pin(state, id);
+    nesting::note_child(state, id);
     Ok(())
 }
 
@@ -213,6 +221,8 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
             envelope: Box::default(),
             name: (!task.name.is_empty()).then(|| task.name.into()),
             target,
+            submitter: None,
+            links: None,
             driver: None,
             tag: 0,
             job: task.job,
@@ -247,6 +257,8 @@ pub struct Remembered<'a> {
 pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: Ended) {
     if let Some(task) = state.tasks.get_mut(id) {
         task.attempt = attempt;
+        inputs::unpin(state, id);
+        nesting::forget_children(state, id);
         // Written again it would be told twice.
         remember_end(state, id, ended);
     }
@@ -271,8 +283,7 @@ pub fn on_restored(
     for id in open {
         let Some(task) = state.tasks.get_mut(id) else { continue };
         if !claimed.contains(&id) {
-            state.queue.push_back(id);
-            state.counts.waiting += 1;
+            inputs::queue_or_hold(state, id);
             continue;
         }
         task.attempt = 1;
@@ -335,6 +346,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         ended_unix_nano: now.unix_nano,
     };
     end_task(state, effects, grant.task, ended);
+    nesting::on_attempt_ended(state, effects, worker_id, grant.task);
 }
 
 /// The [`WorkerExit::error_type`] of a process that ended without an error.
@@ -388,7 +400,7 @@ pub fn on_worker_exited(
 ) -> Option<Loss> {
     let worker = state.workers.remove(&worker_id)?;
     state.available.retain(|&available| available != worker_id);
-    let was_asked = matches!(worker.ending, Some(Ending::Stopped));
+    let was_asked = matches!(worker.ending, Some(Ending::Stopped | Ending::NotNeeded));
     if !was_asked {
         state.workers_lost += 1;
         effects.log(format!("worker {worker_id} (pid {}) {}", worker.pid, exit.cause));
@@ -399,20 +411,22 @@ pub fn on_worker_exited(
         }
         Some(Ending::Cancelled { .. }) => Failure::Cancelled.to_string(),
         // It ended in good order, and what it had not ended itself is what task code forgot.
-        Some(Ending::Stopped) if exit.error_type == EXITED_WELL => "it was still open when the worker ended".to_owned(),
+        Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => {
+            "it was still open when the worker ended".to_owned()
+        }
         _ => format!("the worker {}", exit.cause),
     };
     let error_type = match &worker.ending {
         Some(Ending::TimedOut { .. }) => "timeout".to_owned(),
         Some(Ending::Cancelled { .. }) => "cancelled".to_owned(),
-        Some(Ending::Stopped) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
+        Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
         _ => exit.error_type.clone(),
     };
     let mut loss = Loss { error_type, description, attempts: Vec::new() };
     let running = effects.running(worker_id);
-    state.counts.leased -= worker.leases.len();
+    state.counts.leased -= worker.leases.len() + worker.inline.len();
     let mut unclaimed = Vec::new();
-    for grant in &worker.leases {
+    for grant in worker.leases.iter().chain(&worker.inline) {
         if effects.claim_state(worker_id, grant.number) != ClaimState::Claimed {
             unclaimed.push(grant.task);
             continue;
@@ -430,9 +444,9 @@ pub fn on_worker_exited(
             Some(Ending::TimedOut { task, after_ns }) if *task == grant.task => {
                 Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns }
             }
-            Some(Ending::Cancelled { task }) if *task == grant.task => Failure::Cancelled,
+            Some(Ending::Cancelled { task }) if *task == grant.task => nesting::why_cancelled(state, *task),
             Some(Ending::Stopped) => Failure::HeadStopped,
-            _ if running.is_some_and(|(lease, _)| lease == grant.number) => Failure::WorkerLost {
+            _ if is_running(running, grant) => Failure::WorkerLost {
                 worker_pid: worker.pid,
                 cause: exit.cause.clone(),
                 error_type: exit.error_type.clone(),
@@ -482,6 +496,11 @@ pub fn on_worker_exited(
     Some(loss)
 }
 
+/// Whether a claimed lease is being run, by what the worker says of those in its ring.
+fn is_running(in_ring: Option<(u64, u64)>, grant: &Grant) -> bool {
+    grant.number & INLINE_LEASE != 0 || in_ring.is_some_and(|(lease, _)| lease == grant.number)
+}
+
 /// Ends the respawning when worker after worker dies before it is ready, and fails what waits for one.
 fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
     let what = if state.failed_starts >= FAILED_STARTS_LIMIT {
@@ -511,14 +530,14 @@ pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now
     // Until the start has succeeded, what waits is what another head had accepted, and waits for a head that can start.
     let is_hopeless = state.has_started && state.workers.is_empty();
     let Some(message) = state.no_worker.clone().filter(|_| is_hopeless) else { return };
-    for task in std::mem::take(&mut state.queue) {
+    for task in std::mem::take(&mut state.queue).iter() {
         state.counts.waiting -= 1;
         let failure = Failure::NoWorker { message: format!("no worker can run it: {message}") };
         end_task(state, effects, task, unstarted(failure, now));
     }
 }
 
-fn unstarted(failure: Failure, now: Now) -> Ended {
+pub(super) fn unstarted(failure: Failure, now: Now) -> Ended {
     Ended {
         outcome: Outcome::Failed(failure),
         worker: None,
@@ -550,13 +569,13 @@ fn put_back(state: &mut State, id: TaskId) {
     if let Some(task) = state.tasks.get_mut(id) {
         task.progress = Progress::Waiting;
         task.attempt -= 1;
-        state.queue.push_front(id);
+        state.queue.push_front(id, task.submitter);
         state.counts.waiting += 1;
     }
 }
 
 /// Records the one outcome of a task and tells who waits for it.
-fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: Ended) {
+pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: Ended) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     effects.journal_end(id, task.attempt, &ended);
     // What an attempt did not report ended when the head learnt of it.
@@ -568,7 +587,11 @@ fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: En
     if let Some(driver) = task.driver {
         effects.finished(driver, task.tag, id, task.attempt, &ended.outcome, ended_unix_nano);
     }
+    let submitter = task.submitter;
+    inputs::on_task_ended(state, id, &ended.outcome);
+    nesting::leave_children(state, id, &ended.outcome);
     remember_end(state, id, ended);
+    nesting::on_task_ended(state, effects, id, submitter);
 }
 
 /// Keeps an outcome, as long as there is room for it.
@@ -576,7 +599,7 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     match ended.outcome {
         Outcome::Failed(_) => state.counts.failed += 1,
-        Outcome::Returned(_) | Outcome::Completed => state.counts.succeeded += 1,
+        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => state.counts.succeeded += 1,
     }
     task.envelope = Box::default();
     if task.traces_runtime {
@@ -585,10 +608,18 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     state.ended_bytes += ended.size();
     task.progress = Progress::Ended(Box::new(ended));
     state.ended.push_back(id);
+    inputs::on_remembered(state, id);
     while state.ended.len() > HISTORY_LIMIT || (state.ended_bytes > HISTORY_BYTES_LIMIT && state.ended.len() > 1) {
-        let Some(oldest) = state.ended.pop_front().and_then(|id| state.tasks.remove(id)) else { continue };
+        let is_pinned = |id: &TaskId| {
+            let links = state.tasks.get(*id).and_then(|task| task.links.as_ref());
+            links.is_some_and(|links| links.pins > 0)
+        };
+        // Those whose results are still to be arguments are kept, however many they are.
+        let Some(place) = state.ended.iter().position(|id| !is_pinned(id)) else { break };
+        let Some(oldest) = state.ended.remove(place).and_then(|id| state.tasks.remove(id)) else { continue };
         if let Progress::Ended(ended) = oldest.progress {
             state.ended_bytes -= ended.size();
+            inputs::drop_outcome(state, &ended.outcome);
         }
         state.counts.forgotten += 1;
     }
@@ -596,24 +627,36 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
 
 /// Grants leases to workers that have room, and takes unclaimed ones back for workers that have nothing.
 pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
+    inputs::fail_without_input(state, effects, now);
+    nesting::cancel_abandoned(state, effects, now);
     if state.is_stopping {
         return;
     }
     // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
     let mut index = state.available.len();
+    let mut free_slots = nesting::free_slots(state);
     while index > 0 && !state.queue.is_empty() {
         index -= 1;
         let worker_id = state.available[index];
-        let with_room = state.available[..=index]
+        let is_idle = |id: &WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
+        let (idle, busy): (Vec<_>, Vec<_>) = state.available[..=index]
             .iter()
             .filter(|id| state.workers.get(id).is_some_and(|worker| scheduler::wants_more(worker.load)))
-            .count();
-        if state.workers.get(&worker_id).is_some_and(|worker| scheduler::wants_more(worker.load)) {
-            grant(state, effects, worker_id, scheduler::share(state.queue.len(), with_room), now);
+            .partition(|id| is_idle(id));
+        let with_room = busy.len() + idle.len().min(free_slots);
+        let was_idle = is_idle(&worker_id);
+        if (was_idle && free_slots == 0) || !(idle.contains(&&worker_id) || busy.contains(&&worker_id)) {
+            continue;
+        }
+        grant(state, effects, worker_id, scheduler::share(state.queue.len(), with_room), now);
+        if was_idle && state.workers.get(&worker_id).is_some_and(|worker| !worker.leases.is_empty()) {
+            free_slots -= 1;
         }
     }
     if state.queue.is_empty() {
         rebalance(state, effects, now);
+    } else {
+        nesting::run_in_waiters(state, effects, now);
     }
 }
 
@@ -635,6 +678,8 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
             break;
         }
         state.queue.pop_front();
+        let inputs = inputs::values(&state.tasks, id);
+        let task = state.tasks.get_mut(id).expect("a queued task is in the table");
         task.attempt += 1;
         task.progress = Progress::Leased { worker: worker_id };
         let number = worker.next_lease;
@@ -656,6 +701,7 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
                     let start_unix_nano = state.runtime_since.get(&id).copied().unwrap_or(now.unix_nano);
                     Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
                 }),
+                inputs: &inputs,
             },
         );
         granted += 1;
@@ -671,7 +717,7 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
 
 /// Takes unclaimed leases back from a worker that is behind, for one that has nothing to do.
 fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
-    if !has_idle(state) {
+    if !has_idle(state) || nesting::free_slots(state) == 0 {
         return;
     }
     let behind = state.available.iter().copied().filter(|id| {
@@ -747,9 +793,12 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
             next = Some(next.map_or(deadline, |next| next.min(deadline)));
         }
     }
-    let is_missing = state.workers.len() < state.workers_wanted && state.no_worker.is_none() && !state.is_stopping;
+    let is_missing = nesting::missing_workers(state) > 0 && state.no_worker.is_none() && !state.is_stopping;
     if let Some(again) = state.start_again.as_ref().filter(|_| is_missing) {
         next = Some(next.map_or(again.monotonic_ns, |next| next.min(again.monotonic_ns)));
+    }
+    if let Some(surplus) = nesting::end_surplus(state, effects, now) {
+        next = Some(next.map_or(surplus, |next| next.min(surplus)));
     }
     let workers = &state.workers;
     state.available.retain(|id| workers.get(id).is_some_and(|worker| worker.phase == WorkerPhase::Ready));
@@ -760,7 +809,7 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
 }
 
 /// Puts every lease that a worker has not begun back at the front of the queue.
-fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId) {
+pub(super) fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId) {
     let Some(worker) = state.workers.get_mut(&worker_id) else { return };
     let mut taken = Vec::new();
     for grant in worker.leases.iter().copied().collect::<Vec<_>>() {
@@ -780,26 +829,28 @@ pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now:
     let Some(task) = state.tasks.get(id) else { return CancelReport::Unknown };
     let worker_id = match task.progress {
         Progress::Ended(_) => return CancelReport::Ended,
-        Progress::Waiting => {
-            state.queue.retain(|&queued| queued != id);
-            state.counts.waiting -= 1;
-            end_task(state, effects, id, unstarted(Failure::Cancelled, now));
+        Progress::Waiting | Progress::Held => {
+            inputs::take_out(state, id);
+            let failure = nesting::why_cancelled(state, id);
+            end_task(state, effects, id, unstarted(failure, now));
             return CancelReport::Cancelled;
         }
         Progress::Leased { worker } => worker,
     };
     let Some(worker) = state.workers.get_mut(&worker_id) else { return CancelReport::Unknown };
-    let Some(number) = worker.leases.iter().find(|grant| grant.task == id).map(|grant| grant.number) else {
+    let mut grants = worker.leases.iter().chain(&worker.inline);
+    let Some(number) = grants.find(|grant| grant.task == id).map(|grant| grant.number) else {
         return CancelReport::Unknown;
     };
-    if effects.revoke(worker_id, number) {
-        end_unbegun(state, effects, worker_id, number, Failure::Cancelled, now);
+    if number & INLINE_LEASE == 0 && effects.revoke(worker_id, number) {
+        let failure = nesting::why_cancelled(state, id);
+        end_unbegun(state, effects, worker_id, number, failure, now);
         return CancelReport::Cancelled;
     }
     // Native code cannot be asked to end, so the worker goes; but it must not take another task with it. What it has not begun
     // is taken back first, so that afterwards it runs this task or none.
     take_back_unclaimed(state, effects, worker_id);
-    if effects.running(worker_id).is_none_or(|(lease, _)| lease != number) {
+    if number & INLINE_LEASE == 0 && effects.running(worker_id).is_none_or(|(lease, _)| lease != number) {
         // It has ended, and its result is on the way.
         return CancelReport::Ended;
     }
@@ -815,8 +866,7 @@ pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now:
 pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: Now) {
     state.is_stopping = true;
     state.available.clear();
-    for task in std::mem::take(&mut state.queue) {
-        state.counts.waiting -= 1;
+    for task in inputs::take_all(state) {
         end_task(state, effects, task, unstarted(Failure::HeadStopped, now));
     }
     let workers: Vec<_> = state.workers.keys().copied().collect();
@@ -854,10 +904,12 @@ pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize) -> TaskLi
 pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<TaskReport> {
     let task = state.tasks.get(id)?;
     let mut report = report(state, effects, id, task);
-    if let Progress::Ended(ended) = &task.progress
-        && let Outcome::Returned(value) = &ended.outcome
-    {
-        report.result = crate::value::to_json(value).ok();
+    if let Progress::Ended(ended) = &task.progress {
+        match &ended.outcome {
+            Outcome::Returned(value) => report.result = crate::value::to_json(value).ok(),
+            Outcome::Stored(stored) => report.stored = Some(stored.clone()),
+            Outcome::Completed | Outcome::Failed(_) => {}
+        }
     }
     Some(report)
 }
@@ -870,6 +922,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
         .map(|(&id, worker)| {
             let running = effects.running(id).map(|(lease, _)| lease);
             let running = worker.leases.iter().find(|grant| Some(grant.number) == running);
+            let running = worker.inline.last().or(running);
             WorkerReport {
                 id,
                 pid: worker.pid,
@@ -877,6 +930,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
                     WorkerPhase::Starting => WorkerState::Starting,
                     WorkerPhase::Stopping => WorkerState::Stopping,
                     WorkerPhase::Ready if worker.leases.is_empty() => WorkerState::Idle,
+                    WorkerPhase::Ready if worker.is_waiting() => WorkerState::Waiting,
                     WorkerPhase::Ready => WorkerState::Busy,
                 },
                 uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
@@ -894,20 +948,23 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
 fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
     let running = match &task.progress {
         Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {
+            if let Some(grant) = worker.inline.iter().find(|grant| grant.task == id) {
+                return Some(grant.granted.unix_nano);
+            }
             let lease = worker.leases.iter().find(|grant| grant.task == id)?.number;
             (effects.claim_state(*worker_id, lease) == ClaimState::Claimed).then_some(())?;
             let (running, since) = effects.running(*worker_id)?;
             (running == lease).then_some(since)
         }),
-        Progress::Waiting | Progress::Ended(_) => None,
+        Progress::Waiting | Progress::Held | Progress::Ended(_) => None,
     };
     let phase = match &task.progress {
-        Progress::Waiting => TaskState::Waiting,
+        Progress::Waiting | Progress::Held => TaskState::Waiting,
         Progress::Leased { .. } if running.is_some() => TaskState::Running,
         Progress::Leased { .. } => TaskState::Leased,
         Progress::Ended(ended) => match ended.outcome {
             Outcome::Failed(_) => TaskState::Failed,
-            Outcome::Returned(_) | Outcome::Completed => TaskState::Succeeded,
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => TaskState::Succeeded,
         },
     };
     let mut report = state.report(id, task, phase);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::task::FunctionSpec;
+use crate::protocol::wire::Put;
+use crate::stored::Stored;
+use crate::task::{FunctionSpec, Input, InputSource};
 
 /// Remembers every effect, and plays the workers' side of the ring of claims.
 #[derive(Default)]
@@ -39,6 +41,11 @@ impl Effects for Remember {
         self.queued.push(lease.queued.map(|queued| (queued.start_unix_nano, queued.end_unix_nano)));
     }
 
+    fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        self.claims.insert((worker, lease.number), ClaimState::Claimed);
+        self.leases.push((worker.0, lease.number, lease.task.0, lease.attempt));
+    }
+
     fn journal_end(&mut self, task: TaskId, _attempt: u32, _ended: &Ended) {
         self.journaled.push(task);
     }
@@ -54,7 +61,7 @@ impl Effects for Remember {
     ) {
         self.ended.push(ended_unix_nano);
         let word = match outcome {
-            Outcome::Returned(_) | Outcome::Completed => "ok".to_owned(),
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => "ok".to_owned(),
             Outcome::Failed(failure) => failure.error_type(),
         };
         self.finished.push((tag, word));
@@ -104,6 +111,8 @@ struct Story {
     next_tag: u64,
     /// Whether what is submitted traces the runtime.
     traces_runtime: bool,
+    next_wait: u64,
+    next_inputs: Vec<Input>,
 }
 
 const START_LIMIT_NS: u64 = 30_000_000_000;
@@ -126,6 +135,8 @@ impl Story {
             now: Now { monotonic_ns: 1, unix_nano: 1_000 },
             next_tag: 0,
             traces_runtime: false,
+            next_wait: 0,
+            next_inputs: Vec::new(),
         };
         story.start_missing();
         story
@@ -152,8 +163,31 @@ impl Story {
     }
 
     fn submit_with(&mut self, run_limit: Option<Duration>, wants_output: bool) -> TaskId {
+        self.submit_from(None, run_limit, wants_output)
+    }
+
+    /// A task submits another.
+    fn submit_nested(&mut self, submitter: TaskId) -> TaskId {
+        self.submit_from(Some(submitter), None, false)
+    }
+
+    /// Tasks that run in this worker wait for others.
+    fn wait(&mut self, worker: u64, number: u64, wanted: u32, tasks: &[TaskId]) {
+        let wait = crate::protocol::Wait { number, wanted, tasks: tasks.to_vec() };
+        nesting::on_wait(&mut self.state, &mut self.effects, WorkerId(worker), &wait);
+        self.check();
+    }
+
+    /// A task that has results of others as its arguments.
+    fn submit_after(&mut self, inputs: &[TaskId]) -> TaskId {
+        self.next_inputs =
+            (0..).zip(inputs).map(|(argument, &task)| Input { argument, source: InputSource::Task(task) }).collect();
+        self.submit_from(None, None, false)
+    }
+
+    fn submit_from(&mut self, submitter: Option<TaskId>, run_limit: Option<Duration>, wants_output: bool) -> TaskId {
         let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
-        let (name, trace, baggage, submitter, inputs) = ("", None, "", None, Vec::new());
+        let (name, trace, baggage, inputs) = ("", None, "", std::mem::take(&mut self.next_inputs));
         let traces_runtime = self.traces_runtime;
         let envelope =
             Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs };
@@ -735,12 +769,302 @@ fn a_submission_that_cannot_be_read_is_refused_and_changes_nothing() {
     assert!(story.state.tasks.is_empty());
 }
 
+#[test]
+fn a_task_that_waits_gives_its_slot_to_a_further_worker_which_ends_when_it_is_not_needed_any_more() {
+    let mut story = Story::with_workers(1);
+    story.state.max_processes = 3;
+    story.submit(3);
+    assert_eq!(story.schedule(), [(1, 0, 1, 1)]);
+    story.claim(1, 0);
+    let children = [story.submit_nested(TaskId(1)), story.submit_nested(TaskId(1))];
+    story.start_missing();
+    assert_eq!(story.effects.started.len(), 0, "nothing waits for others yet");
+    story.wait(1, 1, 2, &children);
+    story.start_missing();
+    assert_eq!(story.effects.started, [WorkerId(2)], "one slot, one worker");
+    story.ready(WorkerId(2), None);
+    assert_eq!(list_workers(&story.state, &story.effects, story.now)[0].state, WorkerState::Waiting);
+    assert_eq!(story.schedule(), [(2, 0, 4, 1)], "what a task waits for comes before what nobody waits for");
+    for (lease, next) in [(0, Some((2, 1, 5, 1))), (1, None)] {
+        story.claim(2, lease);
+        story.result(2, lease, 5_000_000);
+        let leases = story.schedule();
+        // The waiter goes on with the last result, and has the only slot again.
+        assert_eq!(leases, next.into_iter().collect::<Vec<_>>());
+    }
+    assert!(story.state.workers[&WorkerId(1)].waits.is_empty());
+    story.result(1, 0, 5_000_000);
+    assert_eq!(story.schedule().len(), 1);
+    on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    story.now.monotonic_ns += 10_000_000_000;
+    on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(story.effects.asked.len(), 1);
+    let (ended, lost) = (story.effects.asked[0], story.state.workers_lost);
+    story.exit(ended.0);
+    assert_eq!(story.state.workers_lost, lost, "it was told to");
+    story.start_missing();
+    assert_eq!(story.state.workers.len(), 1);
+}
+
+#[test]
+fn where_no_further_worker_may_be_what_is_waited_for_runs_in_the_worker_that_waits() {
+    let mut story = Story::with_workers(1);
+    story.submit(2);
+    story.schedule();
+    story.claim(1, 0);
+    let (first, second) = (story.submit_nested(TaskId(1)), story.submit_nested(TaskId(1)));
+    story.wait(1, 1, 1, &[first, second]);
+    let inline = |task: TaskId| INLINE_LEASE | task.0;
+    assert_eq!(story.schedule(), [(1, inline(first), first.0, 1)]);
+    assert_eq!(story.schedule(), [], "one at a time");
+    let grandchild = story.submit_nested(first);
+    story.wait(1, 2, 1, &[grandchild]);
+    assert_eq!(story.schedule(), [(1, inline(grandchild), grandchild.0, 1)]);
+    let loss = |story: &mut Story| story.exit(1).attempts.iter().map(|lost| lost.task.0).collect::<Vec<_>>();
+    story.result(1, inline(grandchild), 1_000);
+    assert_eq!(story.schedule(), [], "the child has gone on");
+    story.result(1, inline(first), 1_000);
+    assert_eq!(story.schedule(), [], "one was enough");
+    story.wait(1, 3, 1, &[second]);
+    assert_eq!(story.schedule(), [(1, inline(second), second.0, 1)]);
+    assert_eq!(loss(&mut story), [1, second.0], "both die with their worker");
+}
+
+#[test]
+fn what_a_task_has_submitted_ends_with_it_unless_it_came_to_an_end_of_its_own() {
+    let mut story = Story::with_workers(2);
+    story.submit(2);
+    for (worker, lease, _, _) in story.schedule() {
+        story.claim(worker, lease);
+    }
+    let left = story.submit_nested(TaskId(1));
+    let (child, held) = (story.submit_nested(TaskId(2)), story.submit_nested(TaskId(2)));
+    story.result(1, 0, 5_000_000);
+    let leases = story.schedule();
+    assert_eq!(leases.iter().map(|lease| lease.2).collect::<Vec<_>>(), [left.0], "it runs on");
+    let grandchild = {
+        story.claim(1, leases[0].1);
+        story.result(1, leases[0].1, 5_000_000);
+        let leases = story.schedule();
+        assert_eq!(leases[0].2, child.0);
+        story.claim(1, leases[0].1);
+        story.submit_nested(child)
+    };
+    story.finished();
+    on_cancel(&mut story.state, &mut story.effects, TaskId(2), story.now);
+    assert_eq!(std::mem::take(&mut story.effects.killed), [WorkerId(2)]);
+    story.exit(2);
+    story.schedule();
+    assert_eq!(std::mem::take(&mut story.effects.killed), [WorkerId(1)], "its child runs there");
+    story.exit(1);
+    story.schedule();
+    let ended = [(1, "cancelled".into()), (4, "abandoned".into()), (3, "abandoned".into()), (5, "abandoned".into())];
+    assert_eq!(story.finished(), ended);
+    let message = |id| get_task(&story.state, &story.effects, id).unwrap().message.unwrap();
+    assert!(message(held).contains("because task 2, which had submitted it"), "{}", message(held));
+    assert!(message(grandchild).contains(&format!("because task {child},")), "{}", message(grandchild));
+    assert!(story.state.children.is_empty());
+}
+
+#[test]
+fn a_wait_may_end_before_what_it_waits_for_and_one_for_what_has_ended_is_none() {
+    let mut story = Story::with_workers(2);
+    story.submit(1);
+    let leases = story.schedule();
+    let parent = leases[0].0;
+    story.claim(parent, 0);
+    let child = story.submit_nested(TaskId(1));
+    story.wait(parent, 7, 1, &[child]);
+    assert!(story.state.workers[&WorkerId(parent)].is_waiting());
+    nesting::on_go_on(&mut story.state, &mut story.effects, WorkerId(parent), 7);
+    assert!(!story.state.workers[&WorkerId(parent)].is_waiting());
+    let leases = story.schedule();
+    story.claim(leases[0].0, leases[0].1);
+    story.result(leases[0].0, leases[0].1, 1_000);
+    story.wait(parent, 8, 1, &[child]);
+    assert!(!story.state.workers[&WorkerId(parent)].is_waiting());
+}
+
+#[test]
+fn tasks_beyond_the_depth_that_fits_one_process_fail_and_name_the_limit() {
+    let mut story = Story::with_workers(1);
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    let mut parent = TaskId(1);
+    for depth in 0..crate::spool::INLINE_LIMIT as u64 {
+        let child = story.submit_nested(parent);
+        story.wait(1, depth, 1, &[child]);
+        assert_eq!(story.schedule().len(), 1);
+        parent = child;
+    }
+    let child = story.submit_nested(parent);
+    story.wait(1, 1000, 1, &[child]);
+    story.finished();
+    assert_eq!(story.schedule(), []);
+    let report = get_task(&story.state, &story.effects, child).unwrap();
+    assert!(report.message.unwrap().contains("--max-processes"));
+    assert!(!story.state.workers[&WorkerId(1)].is_waiting(), "its parent goes on");
+}
+
+#[test]
+fn a_task_is_held_until_the_results_that_are_its_arguments_are_there() {
+    let mut story = Story::with_workers(2);
+    story.submit(2);
+    let sum = story.submit_after(&[TaskId(1), TaskId(2), TaskId(1)]);
+    let of_sum = story.submit_after(&[sum]);
+    assert_eq!(story.state.counts.waiting, 4);
+    for (worker, lease, task, _) in story.schedule() {
+        assert!(task <= 2);
+        story.claim(worker, lease);
+        story.result(worker, lease, 5_000_000);
+    }
+    let leases = story.schedule();
+    assert_eq!(leases.iter().map(|lease| lease.2).collect::<Vec<_>>(), [sum.0]);
+    let mut values = Vec::new();
+    for argument in 0..3 {
+        values.put_u32(argument);
+        values.put_u8(0);
+        values.put_bytes(&[1]);
+    }
+    assert_eq!(inputs::values(&story.state.tasks, sum), values);
+    assert_eq!(get_task(&story.state, &story.effects, of_sum).unwrap().state, TaskState::Waiting);
+    story.claim(leases[0].0, leases[0].1);
+    story.result(leases[0].0, leases[0].1, 5_000_000);
+    assert_eq!(story.schedule()[0].2, of_sum.0);
+}
+
+#[test]
+fn a_task_fails_with_what_it_needs_and_so_do_those_that_need_it() {
+    let mut story = Story::with_workers(1);
+    story.submit(1);
+    let second = story.submit_after(&[TaskId(1)]);
+    let third = story.submit_after(&[second]);
+    on_cancel(&mut story.state, &mut story.effects, TaskId(1), story.now);
+    story.schedule();
+    assert_eq!(story.finished(), [(0, "cancelled".into()), (1, "input".into()), (2, "input".into())]);
+    let message = get_task(&story.state, &story.effects, third).unwrap().message.unwrap();
+    let cause = "task 1 (demo.my_function), whose result is an argument of it, failed: it was cancelled";
+    assert_eq!(message, format!("task 2 (demo.my_function), whose result is an argument of it, failed: {cause}"));
+    let later = story.submit_after(&[third]);
+    let unknown = story.submit_after(&[TaskId(99)]);
+    story.schedule();
+    let error_type = |id| get_task(&story.state, &story.effects, id).unwrap().failure.unwrap().error_type();
+    assert_eq!((error_type(later), error_type(unknown)), ("input".into(), "input".into()));
+}
+
+#[test]
+fn a_held_task_can_be_cancelled_and_is_held_again_by_the_next_head() {
+    let mut story = Story::with_workers(1);
+    story.submit(1);
+    let held = story.submit_after(&[TaskId(1)]);
+    let report = on_cancel(&mut story.state, &mut story.effects, held, story.now);
+    assert_eq!((report, story.state.held), (CancelReport::Cancelled, 0));
+    story.check();
+
+    let mut next = Story::with_workers(1);
+    for (id, inputs) in [(5, vec![]), (6, vec![Input { argument: 0, source: InputSource::Task(TaskId(5)) }])] {
+        let spec =
+            TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x91, 0xc0] });
+        let (name, run_limit, wants_output, trace, baggage, submitter) = ("", None, false, None, "", None);
+        let traces_runtime = false;
+        let envelope =
+            Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs };
+        let mut bytes = Vec::new();
+        envelope.encode(&mut bytes);
+        on_restored_submission(&mut next.state, TaskId(id), JobId(1), 1, &bytes).unwrap();
+    }
+    on_restored(&mut next.state, &mut next.effects, &HashSet::new(), next.now);
+    next.check();
+    assert_eq!(next.schedule().iter().map(|lease| lease.2).collect::<Vec<_>>(), [5]);
+    next.claim(1, 0);
+    next.result(1, 0, 1_000);
+    assert_eq!(next.schedule().iter().map(|lease| lease.2).collect::<Vec<_>>(), [6]);
+}
+
+#[test]
+fn results_that_are_still_to_be_arguments_are_remembered_beyond_the_bound() {
+    let mut story = Story::with_workers(2);
+    story.measure(1);
+    let never = story.submit_with(None, true);
+    let leases = story.schedule();
+    let (its_worker, its_lease) = (leases[0].0, leases[0].1);
+    story.claim(its_worker, its_lease);
+    let run = |story: &mut Story| {
+        for (worker, lease, _, _) in story.schedule() {
+            story.claim(worker, lease);
+            story.result(worker, lease, 1);
+        }
+    };
+    let first = story.submit_with(None, false);
+    run(&mut story);
+    let held = story.submit_after(&[first, never]);
+    for _ in 0..=HISTORY_LIMIT / 100 {
+        story.submit(100);
+        run(&mut story);
+    }
+    assert!(story.state.tasks.get(first).is_some() && story.state.counts.forgotten > 0);
+    story.result(its_worker, its_lease, 1);
+    run(&mut story);
+    assert_eq!(get_task(&story.state, &story.effects, held).unwrap().state, TaskState::Succeeded);
+    story.submit(2);
+    run(&mut story);
+    assert!(story.state.tasks.get(first).is_none(), "nobody needs it any more");
+}
+
+#[test]
+fn files_of_values_go_when_nobody_needs_them_any_more() {
+    let mut story = Story::with_workers(1);
+    let stored = |name: &str| Stored { name: name.into(), bytes: 1_000_000 };
+    let removed = |story: &mut Story| std::mem::take(&mut story.state.values_to_remove);
+    let end_with = |story: &mut Story, name: &str| {
+        let (worker, lease, _, _) = story.schedule()[0];
+        story.claim(worker, lease);
+        let outcome = Outcome::Stored(stored(name));
+        let result = AttemptResult { lease, started_unix_nano: 1, run_ns: 5_000_000, outcome };
+        on_result(&mut story.state, &mut story.effects, WorkerId(worker), result, story.now);
+        story.check();
+    };
+    story.next_inputs = vec![Input { argument: 0, source: InputSource::Stored(stored("1")) }];
+    let first = story.submit_from(None, None, false);
+    let needs_it = story.submit_after(&[first]);
+    end_with(&mut story, "2");
+    assert_eq!(removed(&mut story), ["1"], "an argument goes with its task");
+    inputs::on_forget(&mut story.state, first);
+    assert_eq!(removed(&mut story), [""; 0], "another task is to get it");
+    let mut expected = Vec::new();
+    expected.put_u32(0);
+    expected.put_u8(1);
+    expected.put_str("2");
+    expected.put_u64(1_000_000);
+    assert_eq!(inputs::values(&story.state.tasks, needs_it), expected);
+    end_with(&mut story, "3");
+    assert_eq!(removed(&mut story), ["2"]);
+    assert_eq!(inputs::files(&story.state), HashSet::from(["3".to_owned()]));
+    inputs::on_forget(&mut story.state, needs_it);
+    assert_eq!(removed(&mut story), ["3"]);
+    story.submit(2);
+    end_with(&mut story, "4");
+    story.state.stored_limit = 1_500_000;
+    end_with(&mut story, "5");
+    assert_eq!(removed(&mut story), ["4"], "the oldest goes when there are too many");
+    let task = |id| get_task(&story.state, &story.effects, TaskId(id)).unwrap();
+    assert_eq!(task(3).stored.unwrap().name, "");
+    assert_eq!(task(4).stored.unwrap().name, "5");
+}
+
 /// Something that may happen.
 #[derive(Clone, Debug)]
 enum Step {
     Submit(u8),
     Watched,
     Limited,
+    /// A task needs the results of two others.
+    After(u8, u8),
+    /// A task that runs submits another.
+    Nested(u8),
+    /// A task that runs waits for one, or all, of those that it has submitted.
+    Wait(u8, bool),
     Schedule,
     Claim(u8),
     Result(u8, u32),
@@ -755,6 +1079,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1u8..40).prop_map(Step::Submit),
         1 => Just(Step::Watched),
         1 => Just(Step::Limited),
+        2 => (any::<u8>(), any::<u8>()).prop_map(|(first, second)| Step::After(first, second)),
+        3 => any::<u8>().prop_map(Step::Nested),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(which, for_all)| Step::Wait(which, for_all)),
         3 => Just(Step::Schedule),
         4 => any::<u8>().prop_map(Step::Claim),
         4 => (any::<u8>(), 0u32..4_000_000).prop_map(|(which, run_ns)| Step::Result(which, run_ns)),
@@ -774,10 +1101,26 @@ impl Story {
     fn leases(&self, wanted: ClaimState) -> Vec<(u64, u64)> {
         let workers = self.state.workers.iter();
         workers
-            .flat_map(|(&id, worker)| worker.leases.iter().map(move |grant| (id, grant.number)))
+            .flat_map(|(&id, worker)| {
+                let waits = |task| worker.waits.iter().any(move |wait| wait.task == task);
+                let grants = worker.leases.iter().chain(&worker.inline);
+                // What waits for others does not end.
+                grants.filter(move |grant| !waits(grant.task)).map(move |grant| (id, grant.number))
+            })
             .filter(|&(worker, lease)| self.effects.claim_state(worker, lease) == wanted)
             .map(|(worker, lease)| (worker.0, lease))
             .collect()
+    }
+
+    /// The task that each worker runs, the innermost, unless it waits.
+    fn running(&self) -> Vec<(u64, TaskId)> {
+        let running = |(&id, worker): (&WorkerId, &Worker)| {
+            let in_ring = worker.leases.front();
+            let in_ring = in_ring.filter(|grant| self.effects.claim_state(id, grant.number) == ClaimState::Claimed);
+            let task = worker.inline.last().or(in_ring)?.task;
+            (!worker.is_waiting()).then_some((id.0, task))
+        };
+        self.state.workers.iter().filter_map(running).collect()
     }
 
     fn take(&mut self, step: &Step) {
@@ -785,6 +1128,28 @@ impl Story {
             Step::Submit(count) => self.submit((*count).into()),
             Step::Watched => drop(self.submit_with(None, true)),
             Step::Limited => drop(self.submit_with(Some(Duration::from_millis(1)), false)),
+            Step::After(first, second) => {
+                let id = |which: u8| TaskId(u64::from(which) % self.state.tasks.next_id().0);
+                self.submit_after(&[id(*first), id(*second)]);
+            }
+            Step::Nested(which) => {
+                if let Some((_, task)) = pick(&self.running(), *which) {
+                    self.submit_nested(task);
+                }
+            }
+            Step::Wait(which, for_all) => {
+                if let Some((worker, task)) = pick(&self.running(), *which) {
+                    let children = self.state.tasks.iter_newest_first();
+                    let children: Vec<_> = children
+                        .filter(|(_, child)| child.submitter == Some(task))
+                        .filter(|(_, child)| !matches!(child.progress, Progress::Ended(_)))
+                        .map(|(id, _)| id)
+                        .collect();
+                    let wanted = if *for_all { children.len() as u32 } else { 1 };
+                    self.next_wait += 1;
+                    self.wait(worker, self.next_wait, wanted, &children);
+                }
+            }
             Step::Schedule => drop(self.schedule()),
             Step::Claim(which) => {
                 if let Some((worker, lease)) = pick(&self.leases(ClaimState::Granted), *which) {
@@ -831,8 +1196,9 @@ impl Story {
 
 proptest! {
     #[test]
-    fn whatever_happens_every_task_ends_once(steps in prop::collection::vec(step(), 0..200)) {
+    fn whatever_happens_every_task_ends_once(steps in prop::collection::vec(step(), 0..200), more_processes in 0u8..3) {
         let mut story = Story::with_workers(3);
+        story.state.max_processes = 3 + usize::from(more_processes);
         for step in &steps {
             story.take(step);
         }
@@ -840,7 +1206,10 @@ proptest! {
         story.state.no_worker = None;
         story.state.failed_starts = 0;
         story.state.brief_lives = 0;
+        let mut rounds = 0;
         while story.state.counts.waiting + story.state.counts.leased > 0 {
+            rounds += 1;
+            prop_assert!(rounds < 100_000, "nothing goes on");
             story.take(&Step::Ready);
             story.take(&Step::Schedule);
             for (worker, lease) in story.leases(ClaimState::Granted) {

@@ -25,6 +25,7 @@ use super::process::{describe_exit, open_pidfd};
 use super::reactor::{self, Effects, Loss, LostAttempt, Remembered, Submission, WorkerExit};
 use super::state::{DriverId, Now, Progress, State, WorkerPhase};
 use super::world::{Source, World};
+use super::{inputs, nesting};
 use crate::config::otel;
 use crate::count::Count;
 use crate::hook::now_unix_nano;
@@ -33,11 +34,12 @@ use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
     Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query, Reply, Role,
-    SpanCounts, StatusReport, StopReport, Stream, Submissions, Welcome, WorkerCounts, WorkerReady, kind, put_reply,
-    put_value, take_value,
+    SpanCounts, StatusReport, StopReport, Stream, Submissions, Wait, Welcome, WorkerCounts, WorkerReady, kind,
+    put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spool::Story;
+use crate::stored;
 use crate::task::{Envelope, JobId, TaskId, WorkerId};
 
 /// What a head runs with.
@@ -45,6 +47,8 @@ use crate::task::{Envelope, JobId, TaskId, WorkerId};
 pub(crate) struct HeadSettings {
     /// How many workers to keep running; at least 1.
     pub(crate) num_workers: usize,
+    /// The most worker processes there may be; at least `num_workers`.
+    pub(crate) max_processes: usize,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
     pub(crate) temp_dir: PathBuf,
     /// Where span files are written.
@@ -120,6 +124,7 @@ pub(crate) fn run(
     drop(journal);
     session.remove_old_sessions();
     let end = server.run(on_started);
+    stored::remove_others(&stored::folder(session.dir()), |_| false);
     session.close();
     end
 }
@@ -196,6 +201,7 @@ impl Server {
         world.watch(world.handover.watched(), Source::Handover)?;
         let hook = world.settings.hook.as_ref();
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
+        state.max_processes = world.settings.max_processes;
         state.hook = hook.map(|hook| hook.import_string.clone());
         let server = Server {
             state,
@@ -267,7 +273,9 @@ impl Server {
             }
         }
         let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, now);
-        self.tasks_restored = self.state.queue.len();
+        let needed = inputs::files(&self.state);
+        stored::remove_others(&stored::folder(&self.world.session_dir), |name| needed.contains(name));
+        self.tasks_restored = self.state.queue.len() + self.state.held;
         self.tasks_lost = lost.len();
         self.world.write_journal();
         lost
@@ -295,7 +303,7 @@ impl Server {
                         put_remembered(out, id, &remembered);
                         put_ended(out, id, task.attempt, ended);
                     }
-                    Progress::Waiting | Progress::Leased { .. } => put_submitted(
+                    Progress::Waiting | Progress::Held | Progress::Leased { .. } => put_submitted(
                         out,
                         &Submitted {
                             task: id,
@@ -416,8 +424,21 @@ impl Server {
         reactor::schedule(&mut self.state, &mut self.world, now);
         self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
+        self.remove_values();
         self.keep_journal_short();
         self.world.flush();
+    }
+
+    /// Removes files of values that nobody needs any more.
+    fn remove_values(&mut self) {
+        if self.state.values_to_remove.is_empty() {
+            return;
+        }
+        let folder = stored::folder(&self.world.session_dir);
+        for name in std::mem::take(&mut self.state.values_to_remove).iter().filter(|name| !name.is_empty()) {
+            // What is left behind goes when the head ends.
+            let _ = std::fs::remove_file(folder.join(name));
+        }
     }
 
     fn start_workers(&mut self, now: Now) {
@@ -534,6 +555,19 @@ impl Server {
                 }
                 (Peer::Driver(job), kind::SUBMIT) => self.on_submit(id, Some(job), body, outbox, now)?,
                 (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, outbox, now)?,
+                (Peer::Driver(_) | Peer::Tasks(_), kind::FORGET) => {
+                    for task in take_all(body, Take::u64).map_err(|error| error.to_string())? {
+                        inputs::on_forget(&mut self.state, TaskId(task));
+                    }
+                }
+                (Peer::Tasks(worker), kind::WAIT) => {
+                    let wait = Wait::decode(body).map_err(|error| error.to_string())?;
+                    nesting::on_wait(&mut self.state, &mut self.world, worker, &wait);
+                }
+                (Peer::Tasks(worker), kind::GO_ON) => {
+                    let number = Take::new(body).u64().map_err(|error| error.to_string())?;
+                    nesting::on_go_on(&mut self.state, &mut self.world, worker, number);
+                }
                 (Peer::Driver(_) | Peer::Tasks(_), kind::QUERY) => {
                     let (number, query) = take_value(body).map_err(|error| error.to_string())?;
                     if let Some(reply) = self.on_query(id, number, query, now) {
@@ -597,8 +631,11 @@ impl Server {
                     );
                 }
             },
-            Role::Tasks(worker) => match self.world.processes.get(&worker) {
-                Some(process) if process.worker.pid() == hello.pid => Peer::Tasks(worker),
+            Role::Tasks(worker) => match self.world.processes.get_mut(&worker) {
+                Some(process) if process.worker.pid() == hello.pid => {
+                    process.tasks_connection = Some(id);
+                    Peer::Tasks(worker)
+                }
                 _ => {
                     return refuse(
                         frames,
@@ -861,6 +898,8 @@ impl Server {
         let count = |phase: WorkerPhase, is_idle: bool| {
             workers.clone().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
         };
+        let waiting =
+            workers.clone().filter(|worker| worker.phase == WorkerPhase::Ready && worker.is_waiting()).count();
         let settings = &self.world.settings;
         let hook_failures = self.hook_failures();
         let mut warnings = Vec::new();
@@ -905,7 +944,8 @@ impl Server {
                 wanted: self.state.workers_wanted,
                 starting: count(WorkerPhase::Starting, true),
                 idle: count(WorkerPhase::Ready, true),
-                busy: count(WorkerPhase::Ready, false),
+                busy: count(WorkerPhase::Ready, false) - waiting,
+                waiting,
                 lost: self.state.workers_lost,
             },
             tasks: self.state.counts,

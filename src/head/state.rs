@@ -1,11 +1,11 @@
 //! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::table::TaskTable;
-use crate::protocol::{self, TaskState as Phase};
+use crate::protocol::{self, INLINE_LEASE, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
-use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
+use crate::task::{Failure, Input, JobId, Outcome, TaskId, WorkerId};
 
 /// A connected driver, as the server numbers its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,8 +25,24 @@ pub struct Now {
 pub struct State {
     /// Every task that has not been forgotten, by id.
     pub tasks: TaskTable,
-    /// Waiting tasks in the order of their submission.
-    pub queue: VecDeque<TaskId>,
+    /// Waiting tasks in the order of their turn.
+    pub queue: Queue,
+    /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
+    pub children: HashMap<TaskId, BTreeSet<TaskId>>,
+    /// Tasks that are to be cancelled because the one that has submitted them did not get to its end.
+    pub abandoned: Vec<TaskId>,
+    /// Ended tasks whose results are in files, oldest first; some may have no file any more.
+    pub stored: VecDeque<TaskId>,
+    /// Bytes of those files.
+    pub stored_bytes: u64,
+    /// The most bytes of those files.
+    pub stored_limit: u64,
+    /// Files of values that nobody needs any more.
+    pub values_to_remove: Vec<String>,
+    /// How many tasks are held until others have ended.
+    pub held: usize,
+    /// Tasks that are to fail because an argument will not come.
+    pub without_input: Vec<(TaskId, Failure)>,
     /// Every worker process that has not been reaped, by id.
     pub workers: BTreeMap<WorkerId, Worker>,
     /// Workers that can be given tasks, the one used last at the end.
@@ -39,8 +55,13 @@ pub struct State {
     pub ended_bytes: usize,
     /// The tasks by state, kept up with every change. [`check`](State::check) compares them with what is there.
     pub counts: protocol::TaskCounts,
-    /// How many workers there should be; those that die are replaced.
+    /// How many workers there should be, those aside whose tasks wait for others; those that die are replaced. It is also how many run
+    /// tasks at a time.
     pub workers_wanted: usize,
+    /// The most worker processes there may be.
+    pub max_processes: usize,
+    /// Since when there are more workers than needed, by the clock that never jumps.
+    pub surplus_since: Option<u64>,
     /// The hook that runs in every worker, as `module:attribute`, so that it can be named when workers do not get ready.
     pub hook: Option<String>,
     /// Whether a worker whose hook failed must not run tasks.
@@ -66,6 +87,63 @@ pub struct State {
     pub is_stopping: bool,
 }
 
+/// Tasks that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end
+/// before more is begun. Otherwise the order is that of their submission.
+#[derive(Debug, Default)]
+pub struct Queue {
+    of_tasks: VecDeque<TaskId>,
+    of_drivers: VecDeque<TaskId>,
+}
+
+impl Queue {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.of_tasks.len() + self.of_drivers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.of_tasks.is_empty() && self.of_drivers.is_empty()
+    }
+
+    /// Whose turn it is.
+    pub fn front(&self) -> Option<&TaskId> {
+        self.of_tasks.front().or_else(|| self.of_drivers.front())
+    }
+
+    /// Takes out whose turn it is.
+    pub fn pop_front(&mut self) -> Option<TaskId> {
+        self.of_tasks.pop_front().or_else(|| self.of_drivers.pop_front())
+    }
+
+    /// Adds a task behind all of its kind.
+    pub fn push_back(&mut self, id: TaskId, submitter: Option<TaskId>) {
+        self.lane(submitter).push_back(id);
+    }
+
+    /// Adds a task before all of its kind.
+    pub fn push_front(&mut self, id: TaskId, submitter: Option<TaskId>) {
+        self.lane(submitter).push_front(id);
+    }
+
+    /// Takes a task out, wherever it is.
+    pub fn remove(&mut self, id: TaskId, submitter: Option<TaskId>) {
+        let lane = self.lane(submitter);
+        if let Some(place) = lane.iter().position(|&queued| queued == id) {
+            lane.remove(place);
+        }
+    }
+
+    /// All of them, in the order of their turn.
+    pub fn iter(&self) -> impl Iterator<Item = TaskId> {
+        self.of_tasks.iter().chain(&self.of_drivers).copied()
+    }
+
+    fn lane(&mut self, submitter: Option<TaskId>) -> &mut VecDeque<TaskId> {
+        if submitter.is_some() { &mut self.of_tasks } else { &mut self.of_drivers }
+    }
+}
+
 /// A worker that could not be started, and shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartAgain {
@@ -84,6 +162,10 @@ pub struct Task {
     pub name: Option<Box<str>>,
     /// What it runs, as people call it.
     pub target: TargetIndex,
+    /// The task that has submitted it; none for a driver's.
+    pub submitter: Option<TaskId>,
+    /// What it has to do with other tasks' results; none for most.
+    pub links: Option<Box<Links>>,
     /// Who waits for it.
     pub driver: Option<DriverId>,
     /// The driver's own number for it.
@@ -109,9 +191,29 @@ pub struct Task {
     pub progress: Progress,
 }
 
+/// Results that are arguments.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// The tasks whose results are arguments of this one.
+    pub inputs: Vec<Input>,
+    /// How many of them have not ended; only while this one is [held](Progress::Held).
+    pub open_inputs: usize,
+    /// Tasks that are held until this one has ended.
+    pub dependants: Vec<TaskId>,
+    /// Tasks that have not ended and of which this one's result is an argument. It is remembered as long as there are any.
+    pub pins: usize,
+    /// Whether nobody can ask for its result any more, save for those.
+    pub is_forgotten: bool,
+}
+
+/// Bytes of results in files that are kept for tasks that have ended.
+const STORED_LIMIT: u64 = 4 << 30;
+
 /// Where a task is.
 #[derive(Debug)]
 pub enum Progress {
+    /// A task has not ended whose result is an argument of this one.
+    Held,
     /// In [`State::queue`].
     Waiting,
     /// Among the [leases](Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
@@ -152,6 +254,10 @@ pub struct Worker {
     pub leases: VecDeque<Grant>,
     /// The number of its next lease, which is also the place in the ring of claims; from 0.
     pub next_lease: u64,
+    /// Tasks that it runs while others of its tasks wait, each inside of the one before it.
+    pub inline: Vec<Grant>,
+    /// For what its tasks wait.
+    pub waits: Vec<Wait>,
     /// What its leases amount to, for the scheduler. Kept up with [`leases`](Self::leases).
     pub load: Load,
     /// How many attempts it has reported.
@@ -164,6 +270,19 @@ pub struct Worker {
     pub ready_monotonic_ns: Option<u64>,
     /// Set when the head ends it on purpose.
     pub ending: Option<Ending>,
+}
+
+/// A task waits for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The worker's own number for it.
+    pub number: u64,
+    /// The task that waits.
+    pub task: TaskId,
+    /// For which tasks, of those that have not ended.
+    pub open: BTreeSet<TaskId>,
+    /// How many of them have to end before it goes on.
+    pub left: usize,
 }
 
 /// A lease that a worker has.
@@ -209,6 +328,8 @@ pub enum Ending {
     StartTimedOut,
     /// Its hook failed, and tracing is required.
     HookFailed,
+    /// There are enough others.
+    NotNeeded,
     /// The head stops.
     Stopped,
 }
@@ -221,6 +342,8 @@ impl Worker {
             phase: WorkerPhase::Starting,
             started: now,
             leases: VecDeque::new(),
+            inline: Vec::new(),
+            waits: Vec::new(),
             next_lease: 0,
             load: Load::default(),
             tasks_ended: 0,
@@ -231,8 +354,38 @@ impl Worker {
         }
     }
 
+    /// Whether nothing in it goes on before other tasks have ended, so that another may have its slot.
+    pub fn is_waiting(&self) -> bool {
+        match self.inline.last() {
+            Some(running) => self.waits.iter().any(|wait| wait.task == running.task),
+            None => !self.waits.is_empty(),
+        }
+    }
+
+    /// Whether it holds a slot: it runs something, or is about to.
+    pub fn holds_slot(&self) -> bool {
+        match self.phase {
+            WorkerPhase::Starting => false,
+            WorkerPhase::Ready => {
+                let has_tasks = !self.leases.is_empty() || !self.inline.is_empty();
+                has_tasks && !self.is_waiting()
+            }
+            // It runs until it is gone.
+            WorkerPhase::Stopping => self.ending != Some(Ending::NotNeeded),
+        }
+    }
+
+    /// Whether it can be sent tasks: it is ready, and nothing in it waits.
+    pub fn takes_leases(&self) -> bool {
+        self.phase == WorkerPhase::Ready && self.waits.is_empty() && self.inline.is_empty()
+    }
+
     /// Takes a lease off, which is usually the first.
     pub fn take_lease(&mut self, number: u64) -> Option<Grant> {
+        if number & INLINE_LEASE != 0 {
+            let index = self.inline.iter().rposition(|grant| grant.number == number)?;
+            return Some(self.inline.remove(index));
+        }
         let index = self.leases.iter().position(|grant| grant.number == number)?;
         let grant = self.leases.remove(index)?;
         self.load.leases -= 1;
@@ -297,7 +450,15 @@ impl State {
     pub fn new(workers_wanted: usize, is_hook_required: bool) -> State {
         State {
             tasks: TaskTable::default(),
-            queue: VecDeque::new(),
+            queue: Queue::default(),
+            stored: VecDeque::new(),
+            stored_bytes: 0,
+            stored_limit: STORED_LIMIT,
+            values_to_remove: Vec::new(),
+            children: HashMap::new(),
+            abandoned: Vec::new(),
+            held: 0,
+            without_input: Vec::new(),
             workers: BTreeMap::new(),
             available: Vec::new(),
             targets: Targets::default(),
@@ -305,6 +466,8 @@ impl State {
             ended_bytes: 0,
             counts: protocol::TaskCounts::default(),
             workers_wanted,
+            max_processes: workers_wanted,
+            surplus_since: None,
             hook: None,
             is_hook_required,
             has_started: false,
@@ -336,11 +499,12 @@ impl State {
             started_unix_nano: None,
             ended_unix_nano: None,
             result: None,
+            stored: None,
             failure: None,
             message: None,
         };
         match &task.progress {
-            Progress::Waiting => {}
+            Progress::Waiting | Progress::Held => {}
             Progress::Leased { worker } => {
                 report.worker_id = Some(*worker);
                 report.worker_pid = self.workers.get(worker).map(|worker| worker.pid);
@@ -362,15 +526,15 @@ impl State {
     /// Fails with a sentence when the parts contradict each other. Tests call it after every step.
     pub fn check(&self) -> Result<(), String> {
         let ensure = |holds: bool, what: String| if holds { Ok(()) } else { Err(what) };
-        for &id in &self.queue {
+        for id in self.queue.iter() {
             let waits = self.tasks.get(id).is_some_and(|task| matches!(task.progress, Progress::Waiting));
             ensure(waits, format!("task {id} is queued but does not wait"))?;
         }
         let mut leased = 0;
         for (worker_id, worker) in &self.workers {
             ensure(worker.load.leases == worker.leases.len(), format!("worker {worker_id} miscounts its leases"))?;
-            leased += worker.leases.len();
-            for grant in &worker.leases {
+            leased += worker.leases.len() + worker.inline.len();
+            for grant in worker.leases.iter().chain(&worker.inline) {
                 let holder = self.tasks.get(grant.task).map(|task| &task.progress);
                 ensure(
                     matches!(holder, Some(Progress::Leased { worker }) if worker == worker_id),
@@ -380,12 +544,12 @@ impl State {
         }
         ensure(leased == self.counts.leased, format!("{leased} leases are held, {} counted", self.counts.leased))?;
         ensure(
-            self.queue.len() == self.counts.waiting,
-            format!("{} tasks are queued, {} counted", self.queue.len(), self.counts.waiting),
+            self.queue.len() + self.held == self.counts.waiting,
+            format!("{} tasks are queued and {} held, {} counted", self.queue.len(), self.held, self.counts.waiting),
         )?;
         ensure(
-            self.tasks.len() == self.queue.len() + leased + self.ended.len(),
-            format!("{} tasks are neither queued, leased nor ended", self.tasks.len()),
+            self.tasks.len() == self.queue.len() + self.held + leased + self.ended.len(),
+            format!("{} tasks are neither queued, held, leased nor ended", self.tasks.len()),
         )
     }
 }
@@ -395,6 +559,7 @@ impl Ended {
     pub fn size(&self) -> usize {
         match &self.outcome {
             Outcome::Returned(value) => value.len(),
+            Outcome::Stored(stored) => stored.name.len(),
             Outcome::Completed => 0,
             Outcome::Failed(
                 Failure::Error { message, stacktrace, .. } | Failure::Panic { message, stacktrace, .. },
@@ -412,6 +577,8 @@ impl Task {
             envelope: Box::default(),
             name: None,
             target: TargetIndex(0),
+            submitter: None,
+            links: None,
             driver: None,
             tag,
             job: JobId(1),

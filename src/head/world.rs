@@ -20,7 +20,7 @@ use super::state::{DriverId, Ended, Progress, State};
 use crate::hook::now_unix_nano;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
-use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
+use crate::protocol::{Finished, INLINE_LEASE, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
 use crate::task::{Outcome, TaskId, WorkerId};
@@ -149,6 +149,8 @@ impl Bodies {
 pub(super) struct Process {
     pub(super) worker: WorkerProcess,
     pub(super) connection: Option<u64>,
+    /// The one on which its tasks submit.
+    pub(super) tasks_connection: Option<u64>,
     /// Leases to send, encoded.
     pub(super) leases: Bodies,
     pub(super) was_killed: bool,
@@ -210,7 +212,13 @@ impl World {
         }
         self.processes.insert(
             worker,
-            Process { worker: process, connection: None, leases: Bodies::default(), was_killed: false },
+            Process {
+                worker: process,
+                connection: None,
+                tasks_connection: None,
+                leases: Bodies::default(),
+                was_killed: false,
+            },
         );
         Ok(pid)
     }
@@ -277,7 +285,7 @@ impl World {
         buffer: &mut [u8],
     ) -> Option<DriverId> {
         let watched = state.workers.get(&worker_id).and_then(|worker| {
-            let grant = worker.leases.front()?;
+            let grant = worker.leases.front().filter(|_| worker.inline.is_empty())?;
             let task = state.tasks.get(grant.task)?;
             let is_running = process.worker.claims.state(grant.number) == ClaimState::Claimed;
             (is_running && task.wants_output && !matches!(task.progress, Progress::Ended(_)))
@@ -499,6 +507,16 @@ impl Effects for World {
         }
     }
 
+    fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        // A connection that is gone was a process that is about to be.
+        if let Some(id) = self.processes.get(&worker).and_then(|process| process.tasks_connection)
+            && let Some(connection) = self.connections.get_mut(&id)
+        {
+            put_frame(&mut connection.outbox, kind::RUN, |out| lease.put(out));
+            self.dirty.push(id);
+        }
+    }
+
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended) {
         self.journal.ended(task, attempt, ended);
     }
@@ -517,7 +535,13 @@ impl Effects for World {
     }
 
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
-        self.processes.get(&worker).map_or(ClaimState::Unknown, |process| process.worker.claims.state(lease))
+        let Some(process) = self.processes.get(&worker) else { return ClaimState::Unknown };
+        let claims = &process.worker.claims;
+        match lease & INLINE_LEASE {
+            0 => claims.state(lease),
+            _ if claims.has_begun_inline(lease & !INLINE_LEASE) => ClaimState::Claimed,
+            _ => ClaimState::Granted,
+        }
     }
 
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {

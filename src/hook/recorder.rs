@@ -222,6 +222,11 @@ impl Recorder {
         *lock(&self.running_task) = task;
     }
 
+    /// The task that runs.
+    pub fn running_task(&self) -> Option<RunningTask> {
+        *lock(&self.running_task)
+    }
+
     /// Starts a span of tracer's own.
     pub fn start(&'static self, request: &SpanRequest<'_>) -> ActiveSpan {
         let attributes: Vec<_> = request.attributes.iter().map(key_value).collect();

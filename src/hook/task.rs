@@ -36,12 +36,15 @@ pub struct TaskContext<'a> {
     pub baggage: &'a str,
     /// Told of the parts of the call; none when nobody asks.
     pub(crate) phases: Option<&'a Phases>,
+    /// Makes an outcome of the value that the task returns.
+    pub keep: &'a dyn Fn(&[u8]) -> Outcome,
 }
 
 /// What the callbacks of a call get back.
 struct CallData<'a> {
     outcome: Option<Outcome>,
     phases: Option<&'a Phases>,
+    keep: &'a dyn Fn(&[u8]) -> Outcome,
 }
 
 impl LoadedTask {
@@ -76,7 +79,7 @@ impl LoadedTask {
             is_remote: u8::from(context.span.is_none()),
             trace_state: abi::Str::new(&trace_context.trace_state),
         });
-        let mut data = CallData { outcome: None, phases: context.phases };
+        let mut data = CallData { outcome: None, phases: context.phases, keep: context.keep };
         let call = abi::TaskCall {
             size: size_of::<abi::TaskCall>(),
             arguments: abi::Bytes::new(arguments),
@@ -112,7 +115,8 @@ impl LoadedTask {
 unsafe extern "C" fn host_result(data: *mut c_void, value: abi::Bytes) {
     // SAFETY: `data` is that of the call that is going on; the value is borrowed for this one.
     let (data, value) = unsafe { (&mut *data.cast::<CallData<'_>>(), value.as_bytes()) };
-    data.outcome.get_or_insert_with(|| Outcome::Returned(value.to_vec()));
+    let keep = data.keep;
+    data.outcome.get_or_insert_with(|| keep(value));
 }
 
 unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError) {

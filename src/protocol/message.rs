@@ -26,6 +26,12 @@ pub mod kind {
     pub const RESULTS: u8 = 5;
     /// Worker, on its sink's connection: what became of spans that it was offered ([`SpansDone`](super::SpansDone)).
     pub const SPANS_DONE: u8 = 6;
+    /// Driver of a worker's tasks: one of them waits for others ([`Wait`](super::Wait)).
+    pub const WAIT: u8 = 7;
+    /// Driver of a worker's tasks: it waits no longer, although not all has come that it waited for. The number of the wait.
+    pub const GO_ON: u8 = 8;
+    /// Driver: nobody can ask for the results of these tasks any more, whose ids follow one another.
+    pub const FORGET: u8 = 9;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
@@ -45,6 +51,8 @@ pub mod kind {
     pub const SHUTDOWN: u8 = 39;
     /// Head, to a worker's sink: finished spans that another process did not deliver ([`SpansOffer`](super::SpansOffer)).
     pub const SPANS: u8 = 40;
+    /// Head, to the driver of a worker's tasks: a task to run while those that wait do ([`Lease`](super::Lease)).
+    pub const RUN: u8 = 41;
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";
@@ -300,8 +308,10 @@ pub struct WorkerCounts {
     pub starting: usize,
     /// Ready, with nothing to do.
     pub idle: usize,
-    /// Ready, with at least one lease.
+    /// Ready, with at least one lease that does not wait for other tasks.
     pub busy: usize,
+    /// Ready, with a task that waits for others.
+    pub waiting: usize,
     /// Died since the head was started.
     pub lost: u64,
 }
@@ -387,6 +397,9 @@ pub struct TaskReport {
     pub ended_unix_nano: Option<u64>,
     /// The result, in `tracer get` of a function that returned.
     pub result: Option<serde_json::Value>,
+    /// Where its result is when it is large; `tracer get` reads it from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<crate::stored::Stored>,
     /// Why it failed, for programs; none unless it did.
     pub failure: Option<crate::task::Failure>,
     /// The failure in words.
@@ -454,6 +467,8 @@ pub enum WorkerState {
     Idle,
     /// It has at least one lease.
     Busy,
+    /// What it runs waits for other tasks, and has given its slot back.
+    Waiting,
     /// It was told to end, or is being killed.
     Stopping,
 }
@@ -464,6 +479,7 @@ impl std::fmt::Display for WorkerState {
             WorkerState::Starting => "starting",
             WorkerState::Idle => "idle",
             WorkerState::Busy => "busy",
+            WorkerState::Waiting => "waiting",
             WorkerState::Stopping => "stopping",
         })
     }
@@ -745,6 +761,48 @@ impl Finished {
     }
 }
 
+/// A task waits for tasks that it has submitted, and gives its slot back meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The worker's own number for it.
+    pub number: u64,
+    /// How many of the tasks have to end before it goes on.
+    pub wanted: u32,
+    /// For which tasks.
+    pub tasks: Vec<TaskId>,
+}
+
+impl Wait {
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::WAIT, |out| {
+            out.put_u64(self.number);
+            out.put_u32(self.wanted);
+            self.tasks.iter().for_each(|task| out.put_u64(task.0));
+        });
+    }
+
+    /// Takes a body apart.
+    pub fn decode(body: &[u8]) -> Result<Wait, WireError> {
+        let mut take = Take::new(body);
+        let (number, wanted) = (take.u64()?, take.u32()?);
+        let mut tasks = Vec::with_capacity(body.len() / 8);
+        while !take.is_empty() {
+            tasks.push(TaskId(take.u64()?));
+        }
+        Ok(Wait { number, wanted, tasks })
+    }
+}
+
+/// Set in the [`Lease::number`] of a task that a worker runs while others of its tasks wait. The rest of the number is the task's id, and the
+/// lease has no place in the ring of claims.
+pub const INLINE_LEASE: u64 = 1 << 63;
+
+/// In [`Lease::inputs`]: the value follows.
+pub const LEASED_VALUE: u8 = 0;
+/// In [`Lease::inputs`]: the value is in a [stored](crate::stored) file.
+pub const LEASED_FILE: u8 = 1;
+
 /// A task granted to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease<'a> {
@@ -762,6 +820,9 @@ pub struct Lease<'a> {
     pub envelope: &'a [u8],
     /// From when the task waited in the queue until when it was leased; only for a task that traces the runtime.
     pub queued: Option<Period>,
+    /// The values of the envelope's [inputs](crate::task::Input): for each its argument, one of [`LEASED_VALUE`] and [`LEASED_FILE`], and what
+    /// follows that.
+    pub inputs: &'a [u8],
 }
 
 impl<'a> Lease<'a> {
@@ -773,6 +834,7 @@ impl<'a> Lease<'a> {
         out.put_u64(self.job.0);
         out.put_u64(self.submitted_unix_nano);
         out.put_bytes(self.envelope);
+        out.put_bytes(self.inputs);
         // The envelope says whether it is there.
         if Envelope::traces_runtime_of(self.envelope) {
             let nothing = Period { start_unix_nano: 0, end_unix_nano: 0 };
@@ -789,6 +851,7 @@ impl<'a> Lease<'a> {
             job: JobId(take.u64()?),
             submitted_unix_nano: take.u64()?,
             envelope: take.bytes()?,
+            inputs: take.bytes()?,
             queued: None,
         };
         if Envelope::traces_runtime_of(lease.envelope) {
@@ -871,7 +934,8 @@ mod tests {
             let traces_runtime = Envelope::traces_runtime_of(&envelope);
             let queued = traces_runtime.then_some(Period { start_unix_nano: time, end_unix_nano: job });
             let lease = Lease {
-                number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope, queued,
+                number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope,
+                inputs: &envelope, queued,
             };
             let result = AttemptResult {
                 lease: number, started_unix_nano: time, run_ns: task, outcome: Outcome::Returned(value.clone()),
@@ -907,6 +971,7 @@ mod tests {
         fn hostile_bodies_are_refused_without_a_panic(bytes: Vec<u8>) {
             let _ = Hello::decode(&bytes);
             let _ = Accepted::decode(&bytes);
+            let _ = Wait::decode(&bytes);
             let _ = Output::decode(&bytes);
             let _ = Lease::take(&mut Take::new(&bytes));
             let _ = AttemptResult::take(&mut Take::new(&bytes));

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use super::layout::{CLAIM_COUNT, Mapping, SpoolError};
+use super::layout::{CLAIM_COUNT, INLINE_COUNT, Mapping, SpoolError};
 use super::story::SpoolCounts;
 
 /// What became of a lease, as the spool has it.
@@ -50,6 +50,11 @@ impl ClaimRing {
         change(&self.mapping, lease, REVOKED)
     }
 
+    /// Whether the worker has begun this task while others of its tasks waited.
+    pub fn has_begun_inline(&self, task: u64) -> bool {
+        self.mapping.header().inline_tasks.iter().any(|begun| begun.load(Acquire) == task)
+    }
+
     /// What became of a lease.
     pub fn state(&self, lease: u64) -> ClaimState {
         let found = self.mapping.claims()[entry(lease)].load(Acquire);
@@ -87,7 +92,39 @@ pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
 /// The tasks whose leases were claimed, of those whose entries were not used again.
 pub(super) fn claimed_tasks(mapping: &Mapping) -> Vec<u64> {
     let claims = mapping.claims().iter().zip(mapping.claim_tasks());
-    claims.filter(|(claim, _)| claim.load(Acquire) & 3 == CLAIMED).map(|(_, task)| task.load(Acquire)).collect()
+    let claimed = claims.filter(|(claim, _)| claim.load(Acquire) & 3 == CLAIMED).map(|(_, task)| task.load(Acquire));
+    let inline = mapping.header().inline_tasks.iter().map(|task| task.load(Acquire)).filter(|&task| task != 0);
+    claimed.chain(inline).collect()
+}
+
+/// Which of the entries for tasks that run inside of others hold one that has not ended. Kept by the owner.
+#[derive(Debug)]
+pub(super) struct InlineEntries {
+    is_running: [bool; INLINE_COUNT],
+    next: usize,
+}
+
+impl Default for InlineEntries {
+    fn default() -> InlineEntries {
+        InlineEntries { is_running: [false; INLINE_COUNT], next: 0 }
+    }
+}
+
+impl InlineEntries {
+    /// Notes that a task begins, in the place of the one that ended longest ago. None when all run.
+    pub(super) fn begin(&mut self, mapping: &Mapping, task: u64) -> Option<usize> {
+        let from_next = (0..INLINE_COUNT).map(|step| (self.next + step) % INLINE_COUNT);
+        let entry = from_next.into_iter().find(|&entry| !self.is_running[entry])?;
+        self.is_running[entry] = true;
+        self.next = (entry + 1) % INLINE_COUNT;
+        mapping.header().inline_tasks[entry].store(task, Release);
+        Some(entry)
+    }
+
+    /// Notes that it has ended. It stays on record until its place is needed.
+    pub(super) fn end(&mut self, entry: usize) {
+        self.is_running[entry] = false;
+    }
 }
 
 fn change(mapping: &Mapping, lease: u64, to: u64) -> bool {
@@ -129,6 +166,27 @@ mod tests {
             [ClaimState::Claimed, ClaimState::Revoked, ClaimState::Granted]
         );
         assert_eq!(ring.state(CLAIM_COUNT as u64), ClaimState::Unknown);
+    }
+
+    #[test]
+    fn tasks_inside_of_others_are_on_record_while_they_run_and_for_a_while_after() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.spool");
+        let ring = ClaimRing::create(&path).unwrap();
+        let spool = Spool::attach(&path).unwrap();
+        let first = spool.begin_inline(7).unwrap();
+        assert!(ring.has_begun_inline(7) && !ring.has_begun_inline(8));
+        assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [7]);
+        for task in 100..100 + 3 * INLINE_COUNT as u64 {
+            let entry = spool.begin_inline(task).unwrap();
+            spool.end_inline(entry);
+            assert!(ring.has_begun_inline(task), "it has ended, and the head may not know");
+        }
+        assert!(ring.has_begun_inline(7), "it still runs");
+        spool.end_inline(first);
+        (0..INLINE_COUNT as u64).for_each(|task| assert!(spool.begin_inline(1000 + task).is_some()));
+        assert!(!ring.has_begun_inline(7));
+        assert_eq!(spool.begin_inline(1), None);
     }
 
     #[test]

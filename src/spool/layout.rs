@@ -14,6 +14,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Leases a worker may hold at once, counting those taken back that it has not passed yet.
 pub const CLAIM_COUNT: usize = 1024;
+/// Tasks that a worker remembers to have begun while others of its tasks waited.
+pub(super) const INLINE_COUNT: usize = 256;
+/// Tasks that a worker may run inside of one another: half of those that it remembers, so that some that have ended are among them.
+pub const INLINE_LIMIT: usize = INLINE_COUNT / 2;
 /// Spans that may be open or unwritten at once.
 pub const SLOT_COUNT: usize = 4096;
 /// Bytes of a slot, header included. What does not fit is cut from the spool's copy, never from the span itself.
@@ -108,6 +112,8 @@ pub(super) struct Header {
     pub(super) resource_len: AtomicU32,
     /// The resource of the owner's spans, as entries of a [record](super::record).
     pub(super) resource: [AtomicU32; RESOURCE_SIZE / 4],
+    /// Tasks that the owner has begun while others of its tasks waited, whether or not they have ended; 0 for none.
+    pub(super) inline_tasks: [AtomicU64; INLINE_COUNT],
 }
 
 /// The fixed part of a slot; the entries follow it.

@@ -53,6 +53,7 @@ pub struct Spool {
     has_undelivered: Condvar,
     /// Brings some of them on at once.
     relief: OnceLock<&'static (dyn Fn() + Send + Sync)>,
+    inline: Mutex<claims::InlineEntries>,
 }
 
 struct Slots {
@@ -120,6 +121,7 @@ impl Spool {
             slots: Mutex::new(slots),
             has_undelivered: Condvar::new(),
             relief: OnceLock::new(),
+            inline: Mutex::default(),
         }
     }
 
@@ -154,6 +156,16 @@ impl Spool {
     /// Says that the attempt at the lease claimed last has ended, whether or not anyone knows how.
     pub fn attempt_ended(&self) {
         self.mapping.header().running_lease.store(0, Release);
+    }
+
+    /// Notes that a task begins while others of this process wait. None when too many run inside of one another.
+    pub fn begin_inline(&self, task: u64) -> Option<usize> {
+        self.inline.lock().unwrap_or_else(PoisonError::into_inner).begin(&self.mapping, task)
+    }
+
+    /// Says that such a task has ended, whether or not anyone knows how.
+    pub fn end_inline(&self, entry: usize) {
+        self.inline.lock().unwrap_or_else(PoisonError::into_inner).end(entry);
     }
 
     /// Notes the process group of a command that is about to start. Called in the process that becomes it, where only a store is

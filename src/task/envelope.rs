@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::TaskId;
 use crate::protocol::wire::{Put, Take, WireError};
+use crate::stored::Stored;
 
 /// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,9 +34,55 @@ pub struct Envelope<'a> {
 pub struct Input {
     /// Which argument, from 0.
     pub argument: u32,
-    /// The task whose result it is. The task with this input starts when that one has ended.
-    pub task: TaskId,
+    /// Where its value is.
+    pub source: InputSource,
 }
+
+/// Where the value of an argument is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InputSource {
+    /// It is the result of this task. The task with this input starts when that one has ended.
+    Task(TaskId),
+    /// It is large, and in a file. The file goes with the task that has it as an input.
+    Stored(Stored),
+}
+
+impl Input {
+    /// The task whose result it is.
+    pub fn task(&self) -> Option<TaskId> {
+        match self.source {
+            InputSource::Task(task) => Some(task),
+            InputSource::Stored(_) => None,
+        }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.argument);
+        match &self.source {
+            InputSource::Task(task) => {
+                out.put_u8(OF_TASK);
+                out.put_u64(task.0);
+            }
+            InputSource::Stored(stored) => {
+                out.put_u8(OF_FILE);
+                stored.put(out);
+            }
+        }
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Input, WireError> {
+        let argument = take.u32()?;
+        let source = match take.u8()? {
+            OF_TASK => InputSource::Task(TaskId(take.u64()?)),
+            OF_FILE => InputSource::Stored(Stored::take(take)?),
+            _ => return Err(WireError::UnknownValue("input")),
+        };
+        Ok(Input { argument, source })
+    }
+}
+
+const OF_TASK: u8 = 0;
+const OF_FILE: u8 = 1;
 
 /// What a task runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,10 +174,7 @@ impl<'a> Envelope<'a> {
         }
         if !self.inputs.is_empty() {
             out.put_u32(self.inputs.len() as u32);
-            for input in &self.inputs {
-                out.put_u32(input.argument);
-                out.put_u64(input.task.0);
-            }
+            self.inputs.iter().for_each(|input| input.put(out));
         }
         match &self.spec {
             TaskSpec::Function(function) => {
@@ -167,8 +211,7 @@ impl<'a> Envelope<'a> {
         let baggage = take.str()?;
         let submitter = (flags & HAS_SUBMITTER != 0).then(|| take.u64().map(TaskId)).transpose()?;
         let inputs = if flags & HAS_INPUTS != 0 {
-            let input = |take: &mut Take<'a>| Ok(Input { argument: take.u32()?, task: TaskId(take.u64()?) });
-            (0..take.u32()?).map(|_| input(&mut take)).collect::<Result<_, WireError>>()?
+            (0..take.u32()?).map(|_| Input::take(&mut take)).collect::<Result<_, WireError>>()?
         } else {
             Vec::new()
         };
@@ -270,7 +313,7 @@ mod tests {
             module: String, function: String, arguments: Vec<u8>, name: String, limit: Option<u64>, wants_output: bool,
             traces_runtime: bool,
             trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String, submitter: Option<u64>,
-            inputs: Vec<(u32, u64)>,
+            inputs: Vec<(u32, Result<u64, u16>)>,
         ) {
             let envelope = Envelope {
                 spec: TaskSpec::Function(FunctionSpec { module: &module, function: &function, arguments: &arguments }),
@@ -283,7 +326,10 @@ mod tests {
                 }),
                 baggage: &baggage,
                 submitter: submitter.map(TaskId),
-                inputs: inputs.iter().map(|&(argument, task)| Input { argument, task: TaskId(task) }).collect(),
+                inputs: inputs.iter().map(|&(argument, source)| Input { argument, source: match source {
+                    Ok(task) => InputSource::Task(TaskId(task)),
+                    Err(file) => InputSource::Stored(Stored { name: format!("{file}-1"), bytes: file.into() }),
+                } }).collect(),
             };
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);

@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::count::Elapsed;
 use crate::protocol::wire::{Put, Take, WireError};
+use crate::stored::Stored;
 
 /// The one recorded end of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The function returned: a MessagePack value.
     Returned(Vec<u8>),
+    /// The function returned: a large MessagePack value, in a file.
+    Stored(Stored),
     /// The command ended by itself with exit status 0.
     Completed,
     /// It did not succeed.
@@ -98,10 +101,29 @@ pub enum Failure {
     },
     /// Someone cancelled it.
     Cancelled,
+    /// The task that had submitted it was cancelled, ran too long or lost its worker, so that nobody can get its result.
+    Abandoned {
+        /// That task.
+        submitter: super::TaskId,
+    },
     /// The head was stopped before the task had ended.
     HeadStopped,
     /// The head died while a worker ran the task, and the worker with it.
     HeadLost,
+    /// A task failed whose result was to be one of its arguments; it was not begun.
+    Input {
+        /// That task.
+        task: super::TaskId,
+        /// What it ran, as people call it.
+        target: String,
+        /// Why it failed.
+        cause: Box<Failure>,
+    },
+    /// The task whose result was to be one of its arguments is not remembered any more.
+    InputForgotten {
+        /// That task.
+        task: super::TaskId,
+    },
     /// The head did not take it in.
     Refused {
         /// What the head said.
@@ -137,8 +159,10 @@ impl Failure {
             Failure::TimedOut { .. } => "timeout".into(),
             Failure::WorkerLost { error_type, .. } => error_type.clone(),
             Failure::Cancelled => "cancelled".into(),
+            Failure::Abandoned { .. } => "abandoned".into(),
             Failure::HeadStopped => "stopped".into(),
             Failure::HeadLost => "lost".into(),
+            Failure::Input { .. } | Failure::InputForgotten { .. } => "input".into(),
             Failure::Refused { .. } => "refused".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
         }
@@ -173,6 +197,15 @@ impl fmt::Display for Failure {
                 write!(f, "its worker (pid {worker_pid}) {cause}")
             }
             Failure::Cancelled => f.write_str("it was cancelled"),
+            Failure::Abandoned { submitter } => {
+                write!(f, "it was cancelled, because task {submitter}, which had submitted it, did not get to its end")
+            }
+            Failure::Input { task, target, cause } => {
+                write!(f, "task {task} ({target}), whose result is an argument of it, failed: {cause}")
+            }
+            Failure::InputForgotten { task } => {
+                write!(f, "task {task}, whose result is an argument of it, is not remembered any more")
+            }
             Failure::Refused { message } => write!(f, "the head refused it: {message}"),
             Failure::HeadLost => f.write_str("the head died while it ran, and its worker with it"),
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
@@ -214,6 +247,7 @@ impl fmt::Display for SignalName {
 const RETURNED: u8 = 0;
 const COMPLETED: u8 = 1;
 const FAILED: u8 = 2;
+const STORED: u8 = 3;
 
 impl Outcome {
     /// Appends the outcome to `out`.
@@ -222,6 +256,10 @@ impl Outcome {
             Outcome::Returned(value) => {
                 out.put_u8(RETURNED);
                 out.put_bytes(value);
+            }
+            Outcome::Stored(stored) => {
+                out.put_u8(STORED);
+                stored.put(out);
             }
             Outcome::Completed => out.put_u8(COMPLETED),
             Outcome::Failed(failure) => {
@@ -235,6 +273,7 @@ impl Outcome {
     pub fn take(take: &mut Take<'_>) -> Result<Outcome, WireError> {
         match take.u8()? {
             RETURNED => Ok(Outcome::Returned(take.bytes()?.to_vec())),
+            STORED => Ok(Outcome::Stored(Stored::take(take)?)),
             COMPLETED => Ok(Outcome::Completed),
             FAILED => {
                 let failure = rmp_serde::from_slice(take.bytes()?).map_err(|_| WireError::UnknownValue("failure"))?;
@@ -287,7 +326,21 @@ mod tests {
                 "signal:11",
                 "its worker (pid 7) was killed by SIGSEGV (signal 11)",
             ),
+            (
+                Failure::Input {
+                    task: crate::task::TaskId(7),
+                    target: "demo.f".into(),
+                    cause: Box::new(Failure::ExitCode { program: "false".into(), code: 1 }),
+                },
+                "input",
+                "task 7 (demo.f), whose result is an argument of it, failed: `false` exited with code 1",
+            ),
             (Failure::Cancelled, "cancelled", "it was cancelled"),
+            (
+                Failure::Abandoned { submitter: crate::task::TaskId(7) },
+                "abandoned",
+                "it was cancelled, because task 7, which had submitted it, did not get to its end",
+            ),
             (Failure::HeadLost, "lost", "the head died while it ran, and its worker with it"),
             (Failure::HeadStopped, "stopped", "the head was stopped before it had ended"),
         ]
@@ -304,7 +357,11 @@ mod tests {
     #[test]
     fn outcomes_survive_the_wire() {
         let outcomes = failures().into_iter().map(|(failure, ..)| Outcome::Failed(failure));
-        for outcome in outcomes.chain([Outcome::Returned(vec![1, 2]), Outcome::Completed]) {
+        for outcome in outcomes.chain([
+            Outcome::Returned(vec![1, 2]),
+            Outcome::Stored(Stored { name: "1-2-3".into(), bytes: 9 }),
+            Outcome::Completed,
+        ]) {
             let mut bytes = Vec::new();
             outcome.encode(&mut bytes);
             let mut take = Take::new(&bytes);

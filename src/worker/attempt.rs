@@ -1,6 +1,9 @@
 //! One attempt: claim, span, run, end.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tracer_abi as abi;
@@ -17,17 +20,22 @@ use crate::hook::{
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
-use crate::protocol::{AttemptResult, Lease, Period};
+use crate::protocol::wire::{Take, WireError};
+use crate::protocol::{AttemptResult, LEASED_FILE, LEASED_VALUE, Lease, Period};
 use crate::recorded_arguments;
 use crate::runtime_spans::{Phases, RuntimeParent};
-use crate::spool::Spool;
+use crate::spool::{INLINE_LIMIT, Spool};
+use crate::stored::{self, STORED_FROM, Stored};
 use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskSpec, WorkerId};
+use crate::value;
 
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
     spool: &'static Spool,
     recorder: Option<&'static Recorder>,
     nested: &'static Nested,
+    /// Where large values are.
+    values: PathBuf,
     search: SearchPath,
     worker: WorkerId,
     /// Kept for good: the recorder, which is, hands it to hooks.
@@ -38,13 +46,27 @@ pub(super) struct Attempts {
     records_arguments: bool,
     /// Asking for it takes a system call each time.
     pid: u32,
-    names: SpanNameTable,
+    names: Mutex<SpanNameTable>,
+    loaded: Mutex<Loaded>,
+    cpu_time: Mutex<CpuTime>,
+}
+
+/// What was loaded so far. As modules are, it is kept for good.
+#[derive(Default)]
+struct Loaded {
     modules: HashMap<String, Module>,
-    /// By module and function, so that a look-up needs no text of its own. As modules are, they are kept for good.
+    /// By module and function, so that a look-up needs no text of its own.
     functions: HashMap<Box<str>, HashMap<Box<str>, &'static Function>>,
-    /// CPU time at the end of the last attempt, which is the start of the next. None after an attempt that was not sampled, for which
-    /// nobody asked.
-    cpu_time_ns: Option<u64>,
+}
+
+/// The CPU time of this process, as it is divided among attempts.
+#[derive(Clone, Copy, Debug)]
+struct CpuTime {
+    /// At the end of the last attempt, which is the start of the next. None after an attempt that was not sampled, for which nobody
+    /// asked.
+    since_ns: Option<u64>,
+    /// Used since then by attempts that ran while this one waited.
+    inside_ns: u64,
 }
 
 /// A function that was called before, with what its spans have in common.
@@ -67,16 +89,16 @@ impl Attempts {
             spool,
             recorder,
             nested,
+            values: nested.values(),
             search,
             worker,
             node_id: node_id.leak(),
             propagators,
             records_arguments: false,
             pid: std::process::id(),
-            names: SpanNameTable::new(names::REMOTE_WORKER_SUFFIX),
-            modules: HashMap::new(),
-            functions: HashMap::new(),
-            cpu_time_ns: Some(of_this_process().cpu_time_ns),
+            names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
+            loaded: Mutex::default(),
+            cpu_time: Mutex::new(CpuTime { since_ns: Some(of_this_process().cpu_time_ns), inside_ns: 0 }),
         }
     }
 
@@ -86,7 +108,7 @@ impl Attempts {
     }
 
     /// Runs the task of a lease. None when the head has taken the lease back.
-    pub(super) fn run(&mut self, lease: &Lease<'_>) -> Option<AttemptResult> {
+    pub(super) fn run(&self, lease: &Lease<'_>) -> Option<AttemptResult> {
         let started_unix_nano = now_unix_nano();
         if !self.spool.claim(lease.number, started_unix_nano) {
             return None;
@@ -102,7 +124,39 @@ impl Attempts {
         Some(AttemptResult { lease: lease.number, started_unix_nano, run_ns, outcome })
     }
 
-    fn run_traced(&mut self, lease: &Lease<'_>, envelope: &Envelope<'_>, started_unix_nano: u64) -> Outcome {
+    /// Runs the task of a lease while others of this process wait for it, or for what waits for it.
+    pub(super) fn run_inline(&self, lease: &Lease<'_>) -> AttemptResult {
+        let started_unix_nano = now_unix_nano();
+        let started = Instant::now();
+        let entry = self.spool.begin_inline(lease.task.0);
+        fault::point("after_inline_claim");
+        let outer_task = self.recorder.and_then(Recorder::running_task);
+        let begun_ns = of_this_process().cpu_time_ns;
+        let inner = CpuTime { since_ns: Some(begun_ns), inside_ns: 0 };
+        let outer = std::mem::replace(&mut *lock(&self.cpu_time), inner);
+        let outcome = match (entry, Envelope::decode(lease.envelope)) {
+            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano),
+            (None, _) => Outcome::Failed(Failure::NoWorker {
+                message: format!("more than {INLINE_LIMIT} tasks run inside of one another in its worker"),
+            }),
+            (_, Err(error)) => {
+                Outcome::Failed(Failure::Module { message: format!("the task cannot be read: {error}") })
+            }
+        };
+        // What this one has used, those inside of it included, is not the outer one's.
+        let used_ns = of_this_process().cpu_time_ns.saturating_sub(begun_ns);
+        *lock(&self.cpu_time) = CpuTime { inside_ns: outer.inside_ns + used_ns, ..outer };
+        if let Some(recorder) = self.recorder {
+            recorder.set_running_task(outer_task);
+        }
+        if let Some(entry) = entry {
+            self.spool.end_inline(entry);
+        }
+        let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        AttemptResult { lease: lease.number, started_unix_nano, run_ns, outcome }
+    }
+
+    fn run_traced(&self, lease: &Lease<'_>, envelope: &Envelope<'_>, started_unix_nano: u64) -> Outcome {
         let parent = envelope.trace.map(|trace| TraceContext {
             parent: TraceParent { trace_id: trace.trace_id, span_id: trace.span_id, flags: trace.trace_flags },
             trace_state: trace.trace_state.into(),
@@ -116,8 +170,8 @@ impl Attempts {
                 node_id: self.node_id,
             }));
             let span = self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano);
-            if span.is_recording() && self.cpu_time_ns.is_none() {
-                self.cpu_time_ns = Some(of_this_process().cpu_time_ns);
+            if span.is_recording() {
+                lock(&self.cpu_time).since_ns.get_or_insert_with(|| of_this_process().cpu_time_ns);
             }
             span
         });
@@ -189,7 +243,7 @@ impl Attempts {
     }
 
     fn run_function(
-        &mut self,
+        &self,
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         function: &FunctionSpec<'_>,
@@ -224,6 +278,10 @@ impl Attempts {
                 recorded_arguments::record(span, &envelope.spec, || loaded.task.parameters());
             }
         }
+        let filled = match fill_arguments(function.arguments, lease.inputs, &self.values) {
+            Ok(filled) => filled,
+            Err(message) => return Outcome::Failed(Failure::Arguments { message }),
+        };
         self.nested.begin(Submitter {
             task: lease.task,
             job: lease.job,
@@ -233,7 +291,7 @@ impl Attempts {
             },
         });
         let outcome = loaded.task.run(
-            function.arguments,
+            &filled,
             &TaskContext {
                 task: lease.task,
                 attempt: lease.attempt,
@@ -244,46 +302,63 @@ impl Attempts {
                 trace_context: parent,
                 baggage: envelope.baggage,
                 phases,
+                keep: &|value| self.keep(value),
             },
         );
-        self.nested.end();
-        match outcome {
-            Outcome::Returned(value) if value.len() > PAYLOAD_LIMIT => Outcome::Failed(Failure::Result {
-                message: format!(
-                    "the result has {} bytes, but at most {PAYLOAD_LIMIT} are taken\n\
-                     (hint: write large data to a file, and return its path)",
-                    value.len()
-                ),
-            }),
-            outcome => outcome,
+        self.nested.end(lease.task);
+        outcome
+    }
+
+    /// Makes an outcome of what a function returned: a large value goes to a file at once.
+    fn keep(&self, value: &[u8]) -> Outcome {
+        let bytes = value.len();
+        if bytes < STORED_FROM {
+            return Outcome::Returned(value.to_vec());
         }
+        if bytes > PAYLOAD_LIMIT {
+            let message = format!(
+                "the result has {bytes} bytes, but at most {PAYLOAD_LIMIT} are taken\n\
+                 (hint: write large data to a file, and return its path)"
+            );
+            return Outcome::Failed(Failure::Result { message });
+        }
+        stored::store(&self.values, value).map_or_else(
+            |error| {
+                let folder = self.values.display();
+                let message = format!("the result has {bytes} bytes, and cannot be written to `{folder}`: {error}");
+                Outcome::Failed(Failure::Result { message })
+            },
+            Outcome::Stored,
+        )
     }
 
     /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.
-    fn load(&mut self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
-        if let Some(&known) = self.functions.get(function.module).and_then(|module| module.get(function.function)) {
+    fn load(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
+        let mut loaded = lock(&self.loaded);
+        let Loaded { modules, functions } = &mut *loaded;
+        if let Some(&known) = functions.get(function.module).and_then(|module| module.get(function.function)) {
             return Ok(known);
         }
-        let module = match self.modules.get(function.module) {
+        let module = match modules.get(function.module) {
             Some(&module) => module,
             None => Module::load(&self.search, function.module).map_err(|error| error.to_string())?,
         };
-        self.modules.insert(function.module.into(), module);
+        modules.insert(function.module.into(), module);
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
         let found: &'static Function = Box::leak(Box::new(Function { task, code: task.code() }));
-        self.functions.entry(function.module.into()).or_default().insert(function.function.into(), found);
+        functions.entry(function.module.into()).or_default().insert(function.function.into(), found);
         Ok(found)
     }
 
     fn start_span(
-        &mut self,
+        &self,
         recorder: &'static Recorder,
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         parent: Option<&TraceContext>,
         started_unix_nano: u64,
     ) -> ActiveSpan {
-        let span_names = self.names.of(&envelope.spec);
+        let span_names = lock(&self.names).of(&envelope.spec);
         let message_id = lease.task.to_string();
         let (attributes, count) = AttemptSpan {
             envelope,
@@ -310,14 +385,16 @@ impl Attempts {
         })
     }
 
-    fn finish_span(&mut self, span: &ActiveSpan, outcome: &Outcome, command: Option<Usage>, exit_code: Option<i32>) {
+    fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<Usage>, exit_code: Option<i32>) {
         if !span.is_recording() {
-            self.cpu_time_ns = None;
+            *lock(&self.cpu_time) = CpuTime { since_ns: None, inside_ns: 0 };
             return;
         }
         let own = usage::of_this_process();
-        let own_cpu_time_ns = own.cpu_time_ns.saturating_sub(self.cpu_time_ns.unwrap_or(own.cpu_time_ns));
-        self.cpu_time_ns = Some(own.cpu_time_ns);
+        let CpuTime { since_ns, inside_ns } =
+            std::mem::replace(&mut *lock(&self.cpu_time), CpuTime { since_ns: Some(own.cpu_time_ns), inside_ns: 0 });
+        let own_cpu_time_ns =
+            own.cpu_time_ns.saturating_sub(since_ns.unwrap_or(own.cpu_time_ns)).saturating_sub(inside_ns);
         let used = command.unwrap_or(Usage { cpu_time_ns: 0, ..own });
         span.set_attributes(&[
             (names::CPU_TIME_NS, (own_cpu_time_ns + used.cpu_time_ns).into()),
@@ -339,4 +416,46 @@ impl Attempts {
             span.set_error(&message);
         }
     }
+}
+
+/// An argument that does not come with the others.
+enum LeasedInput<'a> {
+    Value(&'a [u8]),
+    Stored(Stored),
+}
+
+fn take_input<'a>(take: &mut Take<'a>) -> Result<(u32, LeasedInput<'a>), WireError> {
+    let argument = take.u32()?;
+    let input = match take.u8()? {
+        LEASED_VALUE => LeasedInput::Value(take.bytes()?),
+        LEASED_FILE => LeasedInput::Stored(Stored::take(take)?),
+        _ => return Err(WireError::UnknownValue("input")),
+    };
+    Ok((argument, input))
+}
+
+/// The arguments with the results of other tasks, and those that are in files, in their places.
+fn fill_arguments<'a>(arguments: &'a [u8], inputs: &[u8], folder: &Path) -> Result<Cow<'a, [u8]>, String> {
+    if inputs.is_empty() {
+        return Ok(arguments.into());
+    }
+    let mut take = Take::new(inputs);
+    let mut values = Vec::new();
+    while !take.is_empty() {
+        let input = take_input(&mut take).map_err(|error| error.to_string())?;
+        values.push(match input {
+            (argument, LeasedInput::Value(value)) => (argument, Cow::Borrowed(value)),
+            (argument, LeasedInput::Stored(stored)) => {
+                let loaded = stored::load(folder, &stored);
+                (argument, loaded.map_err(|error| format!("argument {}: {error}", argument + 1))?.into())
+            }
+        });
+    }
+    let values = values.iter().map(|(argument, value)| (*argument, &**value));
+    value::fill(arguments, values).map(Cow::Owned).map_err(|error| error.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks guard is whole after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,15 +8,20 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::attempt::Attempts;
+use super::results::Results;
 use crate::driver::{Driver, SubmitRequest, TaskHandle};
 use crate::hook::{Recorder, TaskHost, TaskSubmission};
 use crate::propagation::Carrier;
-use crate::task::{FunctionSpec, JobId, Outcome, TaskId, TaskSpec, WorkerId};
+use crate::protocol::wire::Take;
+use crate::protocol::{AttemptResult, Finished, Lease, Wait};
+use crate::stored;
+use crate::task::{Failure, FunctionSpec, Input, InputSource, JobId, Outcome, TaskId, TaskSpec, WorkerId};
 
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {
@@ -28,6 +33,8 @@ pub(super) struct Nested {
     changed: Condvar,
     /// The tasks that run in this process, each inside of the one before it.
     running: Mutex<Vec<Submitter>>,
+    /// What runs tasks while others wait.
+    runner: OnceLock<(Arc<Attempts>, Arc<Results>)>,
 }
 
 /// A task that runs here and may submit others.
@@ -45,6 +52,11 @@ struct Link {
     /// Why it broke. It is not made again: a worker does not outlive its head.
     failure: Option<String>,
     watchers: HashMap<u64, Watchers>,
+    /// Tasks that are watched and whose wait the head was not told of yet, because they have no id yet.
+    unannounced: Vec<u64>,
+    /// The numbers of waits for tasks that are watched.
+    announced: HashMap<u64, u64>,
+    next_wait: u64,
 }
 
 type Watchers = Vec<Box<dyn FnOnce() + Send>>;
@@ -52,7 +64,17 @@ type Watchers = Vec<Box<dyn FnOnce() + Send>>;
 impl Nested {
     pub(super) fn new(session_dir: PathBuf, worker: WorkerId, recorder: Option<&'static Recorder>) -> Nested {
         let (link, running) = Default::default();
-        Nested { session_dir, worker, recorder, link, changed: Condvar::new(), running }
+        Nested { session_dir, worker, recorder, link, changed: Condvar::new(), running, runner: OnceLock::new() }
+    }
+
+    /// Where large values are.
+    pub(super) fn values(&self) -> PathBuf {
+        stored::folder(&self.session_dir)
+    }
+
+    /// Sets what runs tasks while others wait.
+    pub(super) fn run_with(&self, attempts: Arc<Attempts>, results: Arc<Results>) {
+        let _ = self.runner.set((attempts, results));
     }
 
     /// A task begins to run in this process.
@@ -60,8 +82,8 @@ impl Nested {
         lock(&self.running).push(submitter);
     }
 
-    /// The task that began last has returned. What it submitted is accepted, or refused, before anyone is told how it ended.
-    pub(super) fn end(&self) {
+    /// A task has returned. What it submitted is accepted, or refused, before anyone is told how it ended.
+    pub(super) fn end(&self, task: TaskId) {
         let mut link = lock(&self.link);
         loop {
             let is_settled = match &mut link.driver {
@@ -74,7 +96,7 @@ impl Nested {
             link = self.changed.wait(link).unwrap_or_else(PoisonError::into_inner);
         }
         drop(link);
-        lock(&self.running).pop();
+        lock(&self.running).retain(|submitter| submitter.task != task);
     }
 
     /// The connection, which is made if there is none.
@@ -109,10 +131,37 @@ impl Nested {
                 drop(link);
                 return self.fail(&error.to_string());
             }
+            let runs = driver.take_runs();
+            link.announce();
             let woken = link.take_woken();
             drop(link);
+            runs.into_iter().for_each(|lease| self.run_inline(lease));
             self.changed.notify_all();
             woken.into_iter().for_each(|on_ended| on_ended());
+        }
+    }
+
+    /// Runs a task while others wait, on a thread of its own: what those have on theirs, such as the current span, is not this one's.
+    fn run_inline(&self, lease: Vec<u8>) {
+        /// As much as the main thread usually has.
+        const STACK: usize = 8 << 20;
+        let Some((attempts, results)) = self.runner.get().cloned() else { return };
+        let taken = Lease::take(&mut Take::new(&lease)).map(|lease| lease.number);
+        let Ok(number) = taken else { return self.fail("the head sent a task that cannot be read") };
+        let in_thread = Arc::clone(&results);
+        let thread = std::thread::Builder::new().name("tracer-inline".into()).stack_size(STACK).spawn(move || {
+            if let Ok(lease) = Lease::take(&mut Take::new(&lease)) {
+                in_thread.push(&attempts.run_inline(&lease), false);
+                // A broken connection is found by the main thread, when it reads again.
+                let _ = in_thread.send();
+            }
+        });
+        if let Err(error) = thread {
+            let message = format!("a thread for it could not be started in the worker that waits for it: {error}");
+            let outcome = Outcome::Failed(Failure::NoWorker { message });
+            let started_unix_nano = crate::hook::now_unix_nano();
+            results.push(&AttemptResult { lease: number, started_unix_nano, run_ns: 0, outcome }, false);
+            let _ = results.send();
         }
     }
 
@@ -141,6 +190,29 @@ impl Nested {
 }
 
 impl Link {
+    fn wait_number(&mut self) -> u64 {
+        self.next_wait += 1;
+        self.next_wait
+    }
+
+    /// Tells the head of watched tasks that have got their ids.
+    fn announce(&mut self) {
+        for ticket in std::mem::take(&mut self.unannounced) {
+            let number = self.wait_number();
+            let Some(driver) = &mut self.driver else { return };
+            if driver.has_finished(ticket) || !self.watchers.contains_key(&ticket) {
+                continue;
+            }
+            let Some(id) = driver.id_of_tag(ticket) else {
+                self.unannounced.push(ticket);
+                continue;
+            };
+            // A broken connection is found by the thread that reads.
+            let _ = driver.wait_begins(&Wait { number, wanted: 1, tasks: vec![id] });
+            self.announced.insert(ticket, number);
+        }
+    }
+
     /// The watchers of tasks that have ended.
     fn take_woken(&mut self) -> Watchers {
         let Some(driver) = &self.driver else { return Vec::new() };
@@ -148,15 +220,13 @@ impl Link {
             return Vec::new();
         }
         let ended: Vec<_> = self.watchers.keys().copied().filter(|&ticket| driver.has_finished(ticket)).collect();
+        self.announced.retain(|ticket, _| !ended.contains(ticket));
         ended.into_iter().filter_map(|ticket| self.watchers.remove(&ticket)).flatten().collect()
     }
 }
 
 impl TaskHost for &'static Nested {
     fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String> {
-        if !submission.references.is_empty() {
-            return Err("results of other tasks cannot be arguments".into());
-        }
         let (task, job, own) = self.submitter(submission.submitter)?;
         let carrier = match &submission.parent {
             Some((context, baggage)) => {
@@ -164,6 +234,11 @@ impl TaskHost for &'static Nested {
             }
             None => own,
         };
+        let input = |&(argument, ticket): &(u32, u64)| {
+            let task = self.task_id(ticket).ok_or("a task whose result is to be an argument was refused")?;
+            Ok::<_, String>(Input { argument, source: InputSource::Task(task) })
+        };
+        let inputs = submission.references.iter().map(input).collect::<Result<Vec<_>, _>>()?;
         let mut link = lock(&self.link);
         let driver = self.open(&mut link)?;
         driver.set_submitter(task, job);
@@ -174,8 +249,9 @@ impl TaskHost for &'static Nested {
             arguments: submission.arguments,
         });
         let (name, run_limit) = (submission.name, submission.run_limit);
-        let submitted =
-            driver.submit(&SubmitRequest { spec, name, run_limit, wants_output: false, trace_runtime: false });
+        let wants_output = false;
+        let request = SubmitRequest { spec, name, run_limit, wants_output, trace_runtime: false, inputs: &inputs };
+        let submitted = driver.submit(&request);
         submitted.map(|TaskHandle { tag }| tag).map_err(|error| error.to_string())
     }
 
@@ -183,10 +259,12 @@ impl TaskHost for &'static Nested {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let wanted = wanted.min(tickets.len());
         let mut link = lock(&self.link);
+        let mut announced = None;
         loop {
             if let Some(reason) = &link.failure {
                 return Err(reason.clone());
             }
+            let number = link.wait_number();
             let Some(driver) = &mut link.driver else { return Err("nothing was submitted in this process".into()) };
             driver.send().map_err(|error| error.to_string())?;
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -195,8 +273,21 @@ impl TaskHost for &'static Nested {
             if is_up || driver.finished_count() >= wanted {
                 let ended: Vec<_> = tickets.iter().map(|&ticket| driver.has_finished(ticket)).collect();
                 if is_up || ended.iter().filter(|&&has_ended| has_ended).count() >= wanted {
+                    if let (true, Some(number)) = (is_up, announced) {
+                        driver.wait_ends(number).map_err(|error| error.to_string())?;
+                    }
                     return Ok(ended);
                 }
+            }
+            // The slot goes back as soon as all of them have ids; what was refused has ended already.
+            let is_known = |&ticket: &u64| driver.id_of_tag(ticket).is_some() || driver.has_finished(ticket);
+            if announced.is_none() && tickets.iter().all(is_known) {
+                let tasks: Vec<_> = tickets.iter().filter(|&&ticket| !driver.has_finished(ticket)).copied().collect();
+                let ended = tickets.len() - tasks.len();
+                let tasks: Vec<_> = tasks.into_iter().filter_map(|ticket| driver.id_of_tag(ticket)).collect();
+                let wanted = u32::try_from(wanted - ended).unwrap_or(u32::MAX);
+                driver.wait_begins(&Wait { number, wanted, tasks }).map_err(|error| error.to_string())?;
+                announced = Some(number);
             }
             link = match left {
                 Some(left) => self.changed.wait_timeout(link, left).unwrap_or_else(PoisonError::into_inner).0,
@@ -209,6 +300,13 @@ impl TaskHost for &'static Nested {
         let mut link = lock(&self.link);
         let taken = link.driver.as_mut().and_then(|driver| driver.take_finished(ticket));
         match (taken, &link.failure) {
+            (Some(Finished { outcome: Outcome::Stored(stored), task, .. }), _) => {
+                let driver = link.driver.as_mut().expect("it had the result");
+                let folder = stored::folder(&self.session_dir);
+                let loaded = stored::load(&folder, &stored).map_err(|error| error.to_string());
+                let _ = driver.forget_result(task);
+                loaded.map(|value| Some(Outcome::Returned(value)))
+            }
             (Some(finished), _) => Ok(Some(finished.outcome)),
             (None, Some(reason)) => Err(reason.clone()),
             (None, None) => Ok(None),
@@ -224,6 +322,8 @@ impl TaskHost for &'static Nested {
             on_ended();
         } else {
             link.watchers.entry(ticket).or_default().push(on_ended);
+            link.unannounced.push(ticket);
+            link.announce();
         }
         Ok(())
     }
@@ -247,7 +347,11 @@ impl TaskHost for &'static Nested {
     fn forget(&self, ticket: u64) {
         let mut link = lock(&self.link);
         let watchers = link.watchers.remove(&ticket).unwrap_or_default();
+        let announced = link.announced.remove(&ticket);
         if let Some(driver) = &mut link.driver {
+            if let Some(number) = announced {
+                let _ = driver.wait_ends(number);
+            }
             driver.forget(ticket);
         }
         drop(link);

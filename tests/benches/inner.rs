@@ -290,6 +290,7 @@ fn wire(criterion: &mut Criterion) {
         submitted_unix_nano: EPOCH,
         envelope: &bytes,
         queued: None,
+        inputs: &[],
     };
     let mut group = criterion.benchmark_group("frame");
     group.throughput(Throughput::Elements(LEASES));
@@ -345,6 +346,8 @@ impl Effects for Remembered {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.leases.push_back((worker, lease.number));
     }
+
+    fn lease_inline(&mut self, _worker: WorkerId, _lease: Lease<'_>) {}
 
     fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
 

@@ -14,6 +14,7 @@ mod hooks;
 mod http_client;
 mod hygiene;
 mod journal;
+mod large_values;
 mod leftovers;
 mod map;
 mod modules;

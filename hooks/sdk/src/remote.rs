@@ -59,9 +59,16 @@ pub struct Remote {
 
 /// An argument on its way.
 #[derive(Debug)]
-pub struct Encoded(Vec<u8>);
+pub enum Encoded {
+    /// A MessagePack value.
+    #[doc(hidden)]
+    Value(Vec<u8>),
+    /// The result of the task with this ticket.
+    #[doc(hidden)]
+    Result(u64),
+}
 
-/// What can be an argument of a task: a value that can be serialized.
+/// What can be an argument of a task: a value that can be serialized, or a `&TaskHandle`, for the result of that task.
 pub trait Argument {
     /// The argument as it travels.
     #[doc(hidden)]
@@ -70,12 +77,27 @@ pub trait Argument {
 
 impl<T: Serialize + ?Sized> Argument for T {
     fn encode(&self) -> Result<Encoded, String> {
-        task::encode(self).map(Encoded).map_err(|failure| failure.message)
+        task::encode(self).map(Encoded::Value).map_err(|failure| failure.message)
+    }
+}
+
+impl Argument for &TaskHandle {
+    fn encode(&self) -> Result<Encoded, String> {
+        Ok(Encoded::Result(self.ticket))
     }
 }
 
 impl Remote {
-    /// Adds the next argument.
+    /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments
+    /// starts when that task has ended, and fails if that fails. The handle can still be waited for.
+    ///
+    /// ```no_run
+    /// # fn square() -> Result<u64, tracer_sdk::RemoteError> {
+    /// # use tracer_sdk::remote;
+    /// let words = remote("wordcount:count").arg("the quick brown fox").submit()?;
+    /// remote("maths:square").arg(&words).submit()?.get()
+    /// # }
+    /// ```
     pub fn arg(mut self, argument: impl Argument) -> Remote {
         match argument.encode() {
             Ok(encoded) => self.arguments.push(encoded),
@@ -114,6 +136,7 @@ impl Remote {
         };
         let host_submit = host::entry(|host| host.host_submit).map_err(RemoteError::submission)?;
         let arguments = array(&self.arguments);
+        let references: Vec<_> = self.arguments.iter().enumerate().filter_map(reference).collect();
         let current = current_context();
         let (context, baggage) =
             current.as_ref().map_or((None, ""), |(context, baggage)| (Some(context.raw()), baggage));
@@ -123,8 +146,8 @@ impl Remote {
             module: Str::new(module),
             function: Str::new(function),
             arguments: Bytes::new(&arguments),
-            references: std::ptr::null(),
-            reference_count: 0,
+            references: references.as_ptr(),
+            reference_count: references.len(),
             name: Str::new(&self.name),
             run_limit_ms: self.run_limit_ms,
             parent: context.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
@@ -167,9 +190,21 @@ fn with_reason(call: impl FnOnce(&mut TextBuffer) -> u32) -> Result<u32, String>
     }
 }
 
-/// A MessagePack array.
-fn array(values: &[Encoded]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(5 + values.iter().map(|Encoded(value)| value.len()).sum::<usize>());
+fn reference((argument, encoded): (usize, &Encoded)) -> Option<abi::Reference> {
+    match encoded {
+        Encoded::Value(_) => None,
+        Encoded::Result(ticket) => Some(abi::Reference { argument, ticket: *ticket }),
+    }
+}
+
+/// A MessagePack array, with nil for what is a reference.
+fn array(arguments: &[Encoded]) -> Vec<u8> {
+    let values = arguments.iter().map(|argument| match argument {
+        Encoded::Value(value) => value.as_slice(),
+        Encoded::Result(_) => &[0xc0],
+    });
+    let values: Vec<&[u8]> = values.collect();
+    let mut out = Vec::with_capacity(5 + values.iter().map(|value| value.len()).sum::<usize>());
     match values.len() {
         count @ 0..=15 => out.push(0x90 | count as u8),
         count => {
@@ -177,7 +212,7 @@ fn array(values: &[Encoded]) -> Vec<u8> {
             out.extend_from_slice(&(count as u32).to_be_bytes());
         }
     }
-    values.iter().for_each(|Encoded(value)| out.extend_from_slice(value));
+    values.iter().for_each(|value| out.extend_from_slice(value));
     out
 }
 

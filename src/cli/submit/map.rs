@@ -252,7 +252,7 @@ impl Map<'_> {
             self.submit_what_fits(driver)?;
             let window = self.window.len();
             while let Some(finished) = driver.try_next_finished()? {
-                self.on_finished(finished);
+                self.on_finished(driver, finished);
             }
             self.write_out();
             if let Some(Stopped::Now { cancelled }) = self.stopped
@@ -315,10 +315,16 @@ impl Map<'_> {
         driver.send()
     }
 
-    fn on_finished(&mut self, finished: Finished) {
+    fn on_finished(&mut self, driver: &Driver, finished: Finished) {
         if let Some(place) = self.window.remove(&finished.tag) {
             let place = Place { task: Some(finished.task), ..place };
-            self.on_ended(Ended { place, outcome: Ok(finished.outcome) });
+            let outcome = match finished.outcome {
+                Outcome::Stored(stored) => {
+                    driver.load(&stored).map(Outcome::Returned).map_err(|error| error.to_string())
+                }
+                outcome => Ok(outcome),
+            };
+            self.on_ended(Ended { place, outcome });
         }
     }
 
@@ -361,7 +367,8 @@ impl Map<'_> {
         let line = ended.place.line;
         let result = match &ended.outcome {
             Ok(Outcome::Returned(bytes)) => value::to_json(bytes).map_err(|error| error.to_string()),
-            Ok(Outcome::Completed) => Ok(serde_json::Value::Null),
+            // What is stored was read when its task had ended.
+            Ok(Outcome::Completed | Outcome::Stored(_)) => Ok(serde_json::Value::Null),
             Ok(Outcome::Failed(failure)) => Err(failure.to_string()),
             Err(reason) => Err(reason.clone()),
         };

@@ -106,6 +106,7 @@ fn commands(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
             run_limit: None,
             wants_output: false,
             trace_runtime: false,
+            inputs: &[],
         })?);
     }
     for task in tasks {

@@ -1,0 +1,276 @@
+//! Tasks that wait for tasks: a part of the [reactor](super::reactor).
+//!
+//! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
+//! back, and a further worker process may take it, up to a limit. When all processes there may be exist, and slots are free
+//! because tasks wait, an awaited task that no worker has begun runs *inline*: in a process that waits for it, on a thread of its own,
+//! beside the task that waits.
+//!
+//! So nothing waits for ever. A task waits only for tasks that it has submitted itself, and a task that is held for results only for
+//! those that the same submitter had submitted before; there is no way around in a circle. What runs inline is what the task beside it
+//! needs, so the processes add no wait to those.
+//!
+//! A task that is cancelled, runs too long or loses its worker takes what it has submitted with it, as far as that has not ended: nobody could get
+//! the results. A task that returns, with a value or an error, leaves it running.
+
+use std::collections::BTreeSet;
+
+use super::inputs;
+use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, unstarted};
+use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
+use crate::count::Count;
+use crate::protocol::{INLINE_LEASE, Lease, Period, Wait as WaitMessage};
+use crate::spool::INLINE_LIMIT;
+use crate::task::{Failure, Outcome, TaskId, WorkerId};
+
+/// How long workers live that are not needed any more. They may be again: what waits once often waits again.
+const SURPLUS_LIVES_NS: u64 = 2_000_000_000;
+
+/// How many more tasks may be begun now.
+pub(super) fn free_slots(state: &State) -> usize {
+    let held = state.workers.values().filter(|worker| worker.holds_slot()).count();
+    state.workers_wanted.saturating_sub(held)
+}
+
+/// How many workers are to be started: those that died, and those that take the slots of tasks that wait.
+pub(super) fn missing_workers(state: &State) -> usize {
+    let missing = state.workers_wanted.saturating_sub(state.workers.len());
+    let is_coming = |worker: &&Worker| match worker.phase {
+        WorkerPhase::Starting => true,
+        WorkerPhase::Ready => worker.takes_leases() && worker.leases.is_empty(),
+        WorkerPhase::Stopping => false,
+    };
+    let coming = state.workers.values().filter(is_coming).count();
+    let in_place_of_waiters = free_slots(state).min(state.queue.len()).saturating_sub(coming);
+    let most = state.max_processes.max(state.workers_wanted);
+    missing.max(in_place_of_waiters).min(most.saturating_sub(state.workers.len()))
+}
+
+/// A task that runs in this worker waits for others.
+pub(super) fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, message: &WaitMessage) {
+    let has_ended = |id: TaskId| state.tasks.get(id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
+    let open: BTreeSet<_> = message.tasks.iter().copied().filter(|&id| !has_ended(id)).collect();
+    let ended = message.tasks.len() - open.len();
+    let left = (message.wanted as usize).saturating_sub(ended);
+    // What has ended is on its way to the worker.
+    let Some(submitter) = open.first().and_then(|&id| state.tasks.get(id)?.submitter).filter(|_| left > 0) else {
+        return;
+    };
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    worker.waits.push(Wait { number: message.number, task: submitter, open, left });
+    keep_available(state, effects, worker_id);
+}
+
+/// A task waits no longer, although not all has ended that it waited for.
+pub(super) fn on_go_on(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, number: u64) {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    worker.waits.retain(|wait| wait.number != number);
+    keep_available(state, effects, worker_id);
+}
+
+/// A task has ended: whoever waits for it may go on.
+pub(super) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, submitter: Option<TaskId>) {
+    let Some(Progress::Leased { worker: worker_id }) =
+        submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| &submitter.progress)
+    else {
+        return;
+    };
+    let worker_id = *worker_id;
+    let Some(worker) = state.workers.get_mut(&worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
+    for wait in &mut worker.waits {
+        if wait.open.remove(&id) {
+            wait.left -= 1;
+        }
+    }
+    worker.waits.retain(|wait| wait.left > 0);
+    keep_available(state, effects, worker_id);
+}
+
+/// An attempt of this worker has ended, and with it what it waited for.
+pub(super) fn on_attempt_ended(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, task: TaskId) {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    worker.waits.retain(|wait| wait.task != task);
+    keep_available(state, effects, worker_id);
+}
+
+/// A worker in which a task waits takes no leases: they would wait behind that task. What it has already goes back.
+fn keep_available(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId) {
+    let Some(worker) = state.workers.get(&worker_id) else { return };
+    let takes_leases = worker.takes_leases() && !state.is_stopping;
+    let is_available = state.available.contains(&worker_id);
+    if takes_leases && !is_available {
+        state.available.push(worker_id);
+    }
+    if !takes_leases && is_available {
+        state.available.retain(|&available| available != worker_id);
+        take_back_unclaimed(state, effects, worker_id);
+    }
+}
+
+/// Where slots are free and no process is there to take them, nor may be started, awaited tasks run in processes that wait for them.
+pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
+    let may_start =
+        state.workers.len() < state.max_processes && state.no_worker.is_none() && state.start_again.is_none();
+    if may_start || state.workers.values().any(is_there_for_tasks) {
+        return;
+    }
+    let mut slots = free_slots(state);
+    let waiting: Vec<_> =
+        state.workers.iter().filter(|(_, worker)| worker.phase == WorkerPhase::Ready && worker.is_waiting()).collect();
+    let mut chosen = Vec::new();
+    let mut beyond = None;
+    for (&worker_id, worker) in waiting {
+        let Some(task) = awaited(state, worker) else { continue };
+        if worker.inline.len() >= INLINE_LIMIT {
+            beyond = Some(task);
+        } else if chosen.len() < slots && chosen.iter().all(|&(_, other)| other != task) {
+            chosen.push((worker_id, task));
+        }
+    }
+    for &(worker_id, task) in &chosen {
+        lease_inline(state, effects, worker_id, task, now);
+        slots -= 1;
+    }
+    let runs = state.workers.values().any(Worker::holds_slot);
+    if let (true, false, Some(task)) = (slots > 0, runs, beyond) {
+        fail_beyond_limit(state, effects, task, now);
+    }
+}
+
+/// Whether a worker has nothing to do, or will have when it is ready.
+fn is_there_for_tasks(worker: &Worker) -> bool {
+    worker.phase == WorkerPhase::Starting || (worker.takes_leases() && worker.leases.is_empty())
+}
+
+/// A task that this worker waits for, or that such a one needs, and that nobody has begun.
+fn awaited(state: &State, worker: &Worker) -> Option<TaskId> {
+    let top = worker.inline.last().map(|running| running.task);
+    let waits = worker.waits.iter().filter(|wait| top.is_none_or(|top| wait.task == top));
+    waits.flat_map(|wait| &wait.open).find_map(|&id| inputs::runnable(state, id))
+}
+
+fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
+    let inputs = inputs::values(&state.tasks, id);
+    let (Some(task), Some(worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
+    state.queue.remove(id, task.submitter);
+    state.counts.waiting -= 1;
+    state.counts.leased += 1;
+    task.attempt += 1;
+    task.progress = Progress::Leased { worker: worker_id };
+    let number = INLINE_LEASE | id.0;
+    worker.inline.push(Grant { number, task: id, expected_ns: 0, granted: now });
+    effects.lease_inline(
+        worker_id,
+        Lease {
+            number,
+            task: id,
+            attempt: task.attempt,
+            job: task.job,
+            submitted_unix_nano: task.submitted_unix_nano,
+            envelope: &task.envelope,
+            inputs: &inputs,
+            queued: task.traces_runtime.then(|| {
+                let start_unix_nano = state.runtime_since.get(&id).copied().unwrap_or(now.unix_nano);
+                Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
+            }),
+        },
+    );
+}
+
+fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
+    inputs::take_out(state, id);
+    let processes = Count(state.max_processes, "worker process");
+    let message = format!(
+        "all {processes} that there may be wait for other tasks, and {INLINE_LIMIT} tasks run inside of one another in the one \
+         that waits for this\n(hint: start the head with a higher --max-processes)"
+    );
+    end_task(state, effects, id, unstarted(Failure::NoWorker { message }, now));
+}
+
+/// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
+pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
+    let waiting = state.workers.values().filter(|worker| worker.is_waiting()).count();
+    let living = state.workers.values().filter(|worker| worker.phase != WorkerPhase::Stopping).count();
+    let surplus = living.saturating_sub(state.workers_wanted + waiting);
+    let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
+    // Those first that were used least.
+    let idle: Vec<_> = state.available.iter().filter(is_idle).copied().take(surplus).collect();
+    if idle.is_empty() || state.is_stopping {
+        state.surplus_since = None;
+        return None;
+    }
+    let since = *state.surplus_since.get_or_insert(now.monotonic_ns);
+    let ends = since.saturating_add(SURPLUS_LIVES_NS);
+    if now.monotonic_ns < ends {
+        return Some(ends);
+    }
+    state.surplus_since = None;
+    for worker_id in idle {
+        if let Some(worker) = state.workers.get_mut(&worker_id) {
+            worker.ending = Some(Ending::NotNeeded);
+            worker.phase = WorkerPhase::Stopping;
+            state.available.retain(|&available| available != worker_id);
+            effects.ask_to_end(worker_id);
+        }
+    }
+    None
+}
+
+/// A task was submitted, perhaps by another.
+pub(super) fn note_child(state: &mut State, id: TaskId) {
+    let submitter = state.tasks.get(id).and_then(|task| task.submitter);
+    let is_open = |submitter: &TaskId| {
+        state.tasks.get(*submitter).is_some_and(|task| !matches!(task.progress, Progress::Ended(_)))
+    };
+    if let Some(submitter) = submitter.filter(is_open) {
+        state.children.entry(submitter).or_default().insert(id);
+    }
+}
+
+/// A task has ended: it is nobody's open child any more, and has none that matter. Returns those that it had.
+pub(super) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId> {
+    if let Some(submitter) = state.tasks.get(id).and_then(|task| task.submitter)
+        && let Some(siblings) = state.children.get_mut(&submitter)
+    {
+        siblings.remove(&id);
+        if siblings.is_empty() {
+            state.children.remove(&submitter);
+        }
+    }
+    state.children.remove(&id).unwrap_or_default()
+}
+
+/// A task has ended. What it has submitted runs on if it came to an end of its own, good or bad; else nobody can get those results, and
+/// whoever submits the task again submits those again too.
+pub(super) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
+    let children = forget_children(state, id);
+    let was_cut_short = matches!(
+        outcome,
+        Outcome::Failed(
+            Failure::Cancelled
+                | Failure::Abandoned { .. }
+                | Failure::TimedOut { .. }
+                | Failure::WorkerLost { .. }
+                | Failure::HeadLost
+        )
+    );
+    if was_cut_short {
+        state.abandoned.extend(children);
+    }
+}
+
+/// Cancels what was submitted by tasks that did not get to their end.
+pub(super) fn cancel_abandoned(state: &mut State, effects: &mut impl Effects, now: Now) {
+    while let Some(id) = state.abandoned.pop() {
+        on_cancel(state, effects, id, now);
+    }
+}
+
+/// What a task fails with that is cancelled.
+pub(super) fn why_cancelled(state: &State, id: TaskId) -> Failure {
+    let submitter = state.tasks.get(id).and_then(|task| task.submitter);
+    let has_failed = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| &task.progress) {
+        Some(Progress::Ended(ended)) => matches!(ended.outcome, Outcome::Failed(_)),
+        _ => false,
+    };
+    submitter.filter(has_failed).map_or(Failure::Cancelled, |submitter| Failure::Abandoned { submitter })
+}
