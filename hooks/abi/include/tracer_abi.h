@@ -623,9 +623,10 @@ typedef struct TracerHost {
                           void *data,
                           void (*on_value)(void *data, struct TracerBytes value),
                           void (*on_error)(void *data, const struct TracerTaskError *error));
-    // Calls `on_ended` once when the task has ended, which may be before this returns. It must not block.
+    // Calls `on_ended` exactly once: when the task has ended, which may be before this returns, or when its ticket is given
+    // back. When this fails, `on_ended` is not called. It must not block.
     //
-    // Called from: any thread. `on_ended` is called from any thread, in turn, and never after `host_forget` has returned.
+    // Called from: any thread; so is `on_ended`.
     uint32_t (*host_watch)(uint64_t ticket, void *data, void (*on_ended)(void *data), struct TracerTextBuffer *error);
     // Returns the task's id, and waits until it is accepted if need be. 0 when it was refused.
     //
