@@ -609,3 +609,38 @@ fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
     }
     assert_none_is_missing(&known.into_values().collect::<Vec<_>>(), &outcomes);
 }
+
+/// Whatever a worker is at when it dies, on however many threads: none of its spans is twice, and none is without its parent.
+#[test]
+fn a_worker_that_is_killed_amid_spans_on_several_threads_leaves_whole_traces() {
+    const ROUNDS: usize = 12;
+    const THREADS: u32 = 6;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right");
+    let mut random = Random(u64::from(since.subsec_nanos()));
+    let cluster = Cluster::traced();
+    cluster.note(format!("the seed is {}", random.0));
+    for round in 1..=ROUNDS {
+        let started = cluster.file(&format!("started-{round}"));
+        let (threads, path) = (THREADS.to_string(), format!("\"{}\"", started.display()));
+        let submit = cluster.submit_in_background("misbehaving_tasks:traces_on_threads", &[&threads, &path]);
+        cluster.wait_for_file(&started);
+        let pid = fs::read_to_string(&started).expect("it is there").trim().parse().expect("a process id");
+        (0..random.below(2000)).for_each(|_| std::thread::yield_now());
+        kill(pid, Signal::KILL);
+        submit.wait().status(1);
+        // No waiting: what anyone can see to have ended is in the files.
+        let spans = cluster.spans();
+        spans.assert_whole(&[]);
+        let attempt = spans.attempt_of(round as u64);
+        assert_closed(attempt, "signal:9", KILLED);
+        let open: Vec<_> = spans.iter().filter(|span| *span.attribute("tracer.completed_by") == "head").collect();
+        open.iter().for_each(|span| assert_closed(span, "signal:9", KILLED));
+        for outer in spans.children_of(attempt) {
+            assert_eq!(outer.name(), "outer");
+            // An attribute that was set before the death is there.
+            let has_ended = outer.status_code() == "UNSET";
+            assert!(!has_ended || outer.attribute("round").is_u64(), "{}", outer.value);
+            assert!(!has_ended || outer.attribute("thread").is_u64(), "{}", outer.value);
+        }
+    }
+}
