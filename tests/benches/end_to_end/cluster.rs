@@ -58,21 +58,7 @@ impl Hook {
     /// Finds the library beside the binary, building it if it is missing. When it cannot be built, the hook that is built into
     /// the binary is measured instead.
     pub(crate) fn find() -> Result<Hook, Failure> {
-        let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
-        let library = folder.join("liblocal_tmp_tracing.so");
-        if !library.is_file() {
-            super::say("building liblocal_tmp_tracing.so");
-            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let mut build = Command::new(cargo);
-            build.args(["build", "--package", "local_tmp_tracing"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-            if folder.file_name() == Some(OsStr::new("release")) {
-                build.arg("--release");
-            }
-            let built = build.stdout(Stdio::null()).status();
-            if !built.is_ok_and(|status| status.success()) {
-                super::say("it cannot be built");
-            }
-        }
+        let library = library("local_tmp_tracing")?;
         Ok(Hook { library: library.is_file().then_some(library) })
     }
 
@@ -80,6 +66,32 @@ impl Hook {
     pub(crate) fn place(&self) -> String {
         self.library.as_ref().map_or_else(|| "built in".into(), |library| library.display().to_string())
     }
+}
+
+/// Builds the module with the tasks that submit tasks, if it is not beside the binary, where it is found by its name.
+pub(crate) fn build_nested_tasks() -> Result<(), Failure> {
+    let library = library("nested_tasks")?;
+    if library.is_file() { Ok(()) } else { Err(format!("there is no `{}`", library.display()).into()) }
+}
+
+/// The library of a package, beside the binary; it is built if it is missing.
+fn library(package: &str) -> Result<PathBuf, Failure> {
+    let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
+    let library = folder.join(format!("lib{package}.so"));
+    if !library.is_file() {
+        super::say(&format!("building lib{package}.so"));
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--package", package]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if folder.file_name() == Some(OsStr::new("release")) {
+            build.arg("--release");
+        }
+        let built = build.stdout(Stdio::null()).status();
+        if !built.is_ok_and(|status| status.success()) {
+            super::say("it cannot be built");
+        }
+    }
+    Ok(library)
 }
 
 /// A folder for one cluster: its place and its spans. On disk, under cargo's target folder.

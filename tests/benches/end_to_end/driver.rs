@@ -41,6 +41,8 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
     let found = match role.as_str() {
         "throughput" => serde_json::to_string(&throughput(&mut driver, count)?)?,
         "round_trips" => serde_json::to_string(&round_trips(&mut driver, count)?)?,
+        "nested" => serde_json::to_string(&nested(&mut driver, count)?)?,
+        "large" => serde_json::to_string(&large(&mut driver, count)?)?,
         "commands" => serde_json::to_string(&commands(&mut driver, count)?)?,
         other => return Err(format!("no role is called `{other}`").into()),
     };
@@ -92,6 +94,50 @@ fn round_trips(driver: &mut Driver, count: usize) -> Result<Vec<f64>, Failure> {
         }
     }
     Ok(times)
+}
+
+/// Seconds that one task takes to submit so many tasks and to sum what they return.
+fn nested(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
+    let run = |driver: &mut Driver, count: usize| {
+        let begun = Instant::now();
+        let task = driver.remote("nested_tasks:sum_of_squares").arg(count)?.submit()?;
+        let sum: u64 = driver.get(task)?;
+        let expected: u64 = (0..count as u64).map(|number| number * number).sum();
+        if sum == expected {
+            Ok::<_, Failure>(begun.elapsed().as_secs_f64())
+        } else {
+            Err(format!("the sum is {sum}, expected {expected}").into())
+        }
+    };
+    run(driver, WARM_UP)?;
+    run(driver, count)
+}
+
+/// Nanoseconds of each: tasks with 1 MiB in and out, and then, a tenth as often, tasks with 100 MiB out.
+fn large(driver: &mut Driver, count: usize) -> Result<(Vec<f64>, Vec<f64>), Failure> {
+    const MIB: usize = 1 << 20;
+    let text = "x".repeat(MIB);
+    let (mut both_ways, mut out) = (Vec::new(), Vec::new());
+    for _ in 0..=count {
+        let begun = Instant::now();
+        let task = driver.remote("nested_tasks:echo").arg(&text)?.submit()?;
+        let echoed: String = driver.get(task)?;
+        both_ways.push(nanos(begun.elapsed()));
+        if echoed.len() != MIB {
+            return Err(format!("{} bytes came back, expected {MIB}", echoed.len()).into());
+        }
+    }
+    for _ in 0..=count.div_ceil(10) {
+        let begun = Instant::now();
+        let task = driver.remote("nested_tasks:text_of").arg(100 * MIB)?.submit()?;
+        let text: String = driver.get(task)?;
+        out.push(nanos(begun.elapsed()));
+        if text.len() != 100 * MIB {
+            return Err(format!("{} bytes came, expected {}", text.len(), 100 * MIB).into());
+        }
+    }
+    // The first of each loads the module, and touches memory for the first time.
+    Ok((both_ways.split_off(1), out.split_off(1)))
 }
 
 /// Seconds from the first submission to the last end.

@@ -41,6 +41,9 @@ struct Effort {
     /// Clusters that run `tasks`; the median of them is shown.
     throughput_runs: usize,
     round_trips: usize,
+    /// Tasks that one task submits.
+    nested: usize,
+    large: usize,
     commands: usize,
 }
 
@@ -51,21 +54,34 @@ const FULL: Effort = Effort {
     tasks: 50_000,
     throughput_runs: 3,
     round_trips: 2_000,
+    nested: 10_000,
+    large: 100,
     commands: 300,
 };
 
-const QUICK: Effort =
-    Effort { starts: 2, submits: 3, spawns: 10, tasks: 2_000, throughput_runs: 1, round_trips: 50, commands: 10 };
+const QUICK: Effort = Effort {
+    starts: 2,
+    submits: 3,
+    spawns: 10,
+    tasks: 2_000,
+    throughput_runs: 1,
+    round_trips: 50,
+    nested: 1_000,
+    large: 10,
+    commands: 10,
+};
 
 /// Measures one thing, and puts it into the report of the run.
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 5] = [
+const GROUPS: [(&str, Measure); 7] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
     ("round_trip", round_trip),
+    ("nested", nested),
+    ("large", large),
     ("command", command),
 ];
 
@@ -304,6 +320,48 @@ fn round_trip(run: &mut Run) -> Result<(), Failure> {
                 peer: peer.of(variant),
                 ..Figure::time(&format!("round trip, p{percent}"), variant, report::percentile(&times, percent))
             });
+        }
+    }
+    Ok(())
+}
+
+/// One task that submits many, and sums what they return.
+fn nested(run: &mut Run) -> Result<(), Failure> {
+    let count = run.effort.nested;
+    cluster::build_nested_tasks()?;
+    for variant in VARIANTS {
+        let mut rates = Vec::new();
+        for number in 1..=run.effort.throughput_runs {
+            say(&format!("nested, {variant}, {count} tasks, run {number} of {}", run.effort.throughput_runs));
+            let place = Place::new()?;
+            let cluster = Cluster::start(&place, run.hook(variant))?;
+            let seconds: f64 = cluster.drive(&["nested".into(), count.to_string()])?;
+            cluster.stop()?;
+            rates.push(count as f64 / seconds);
+        }
+        run.report.add(Figure {
+            range: Some(report::range(&rates)),
+            ..Figure::rate(&format!("tasks of one task, {count}, summed"), variant, report::percentile(&rates, 50))
+        });
+    }
+    Ok(())
+}
+
+/// Large arguments and results.
+fn large(run: &mut Run) -> Result<(), Failure> {
+    cluster::build_nested_tasks()?;
+    for variant in VARIANTS {
+        say(&format!("large values, {variant}"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let (both_ways, out): (Vec<f64>, Vec<f64>) = cluster.drive(&["large".into(), run.effort.large.to_string()])?;
+        cluster.stop()?;
+        for (name, times, peer) in [
+            ("1 MiB in and out, p50", both_ways, peer::LARGE_BOTH_WAYS_NS),
+            ("100 MiB out, p50", out, peer::LARGE_OUT_NS),
+        ] {
+            let figure = Figure::time(name, variant, report::percentile(&times, 50));
+            run.report.add(Figure { peer: peer.of(variant), ..figure });
         }
     }
     Ok(())
