@@ -434,7 +434,7 @@ impl Recorder {
         let slot = self.spool.filter(|_| started.is_recording != 0).and_then(|spool| {
             // SAFETY: promised by the caller.
             let (parent, name) = unsafe { (start.parent.as_ref(), start.name.as_bytes()) };
-            let slot = spool.open(&SpanOpening {
+            let opening = SpanOpening {
                 trace_id: started.trace_id,
                 span_id: started.span_id,
                 parent_span_id: parent.map_or([0; 8], |parent| parent.span_id),
@@ -450,9 +450,9 @@ impl Recorder {
                 scope: &tracer.scope,
                 task_id: running_task.map_or(0, |running| running.task.0),
                 is_attempt,
-            })?;
+            };
             // SAFETY: promised by the caller.
-            unsafe {
+            spool.open_with(&opening, |spool, slot| unsafe {
                 spool.set_attributes(slot, slice(start.attributes, start.attribute_count));
                 for &link in slice(start.links, start.link_count) {
                     spool.add_link(slot, &read_sized(link));
@@ -460,8 +460,7 @@ impl Recorder {
                 for &event in slice(start.events, start.event_count) {
                     spool.add_event(slot, &read_sized(event), start_time_unix_nano);
                 }
-            }
-            Some(slot)
+            })
         });
         let state = Mutex::new(SpanState { span, has_ended: false });
         Box::into_raw(Box::new(RecordedSpan { recorder: self, slot, state })).cast()

@@ -202,6 +202,12 @@ impl Spool {
     /// Records that a span has started. None when every slot holds an open span, or the disk has no space for a further slot: that is
     /// counted.
     pub fn open(&self, opening: &SpanOpening<'_>) -> Option<SlotIndex> {
+        self.open_with(opening, |_, _| ())
+    }
+
+    /// As [`open`](Self::open), and records with `begin` what else the span begins with. Nobody sees the span without that,
+    /// whenever this process dies.
+    pub fn open_with(&self, opening: &SpanOpening<'_>, begin: impl FnOnce(&Spool, SlotIndex)) -> Option<SlotIndex> {
         let Some(index) = self.take_free_slot() else {
             self.mapping.header().unrecorded.fetch_add(1, Relaxed);
             return None;
@@ -229,6 +235,7 @@ impl Spool {
             }
             fits
         });
+        begin(self, index);
         slot.state.store(SLOT_OPEN, Release);
         Some(index)
     }

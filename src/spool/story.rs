@@ -205,6 +205,18 @@ mod tests {
     }
 
     #[test]
+    fn a_span_is_not_there_before_all_that_it_begins_with() {
+        let (_folder, spool, story) = spool();
+        let slot = spool.open_with(&opening(1), |spool, slot| {
+            // SAFETY: the attributes are borrowed from statics.
+            unsafe { spool.set_attributes(slot, &[attribute("number", 1)]) };
+            assert_eq!(story.spans().len(), 0, "a process that died now has not begun the span");
+        });
+        assert!(slot.is_some());
+        assert_eq!(story.spans()[0].record.attributes.len(), 1);
+    }
+
+    #[test]
     fn an_open_span_is_told_with_all_that_was_said_of_it() {
         let (_folder, spool, story) = spool();
         let slot = spool.open(&SpanOpening { parent_span_id: [9; 8], trace_state: b"a=1", ..opening(1) }).unwrap();

@@ -7,6 +7,7 @@ mod backends;
 mod collectors;
 mod commands;
 mod config;
+mod deaths;
 mod delivery;
 mod full_disk;
 mod fuzzing;

@@ -130,6 +130,7 @@ fn an_order_that_is_kept_holds_results_back() {
     let line = |name: &str| waiting_line(&cluster, name) + "\n";
     pipe.write_all((line("first") + &line("second")).as_bytes()).expect("it reads");
     release(&cluster, "second");
+    cluster.wait_for_file(&cluster.file("second-started"));
     assert_eq!(cluster.wait_for_task(2)["state"], "succeeded");
     assert_eq!(running.stdout_text(), "");
     release(&cluster, "first");

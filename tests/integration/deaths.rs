@@ -1,0 +1,101 @@
+//! What is left of a task's spans when its process dies amid them: every way to die, hooks in Rust and in C.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Cluster, HOOK, Span, Spans, compile_c, kill};
+
+/// What stands in `error.type`, which is how the tests name the ways.
+const WAYS: [&str; 6] = ["signal:9", "signal:11", "signal:6", "exit:3", "timeout", "cancelled"];
+
+#[test]
+fn however_a_worker_dies_its_spans_are_completed_for_a_hook_in_rust() {
+    let cluster = Cluster::builder().hook(HOOK).start();
+    die_in_every_way(&cluster);
+}
+
+#[test]
+fn however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c() {
+    let cluster = Cluster::builder().build();
+    compile_c("examples/hook_c/hook_c.c", &cluster.file("libhook_c.so"));
+    cluster.start_head(&["--tracing-startup-hook", "./libhook_c.so:setup_tracing"]).success();
+    die_in_every_way(&cluster);
+}
+
+#[test]
+fn more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged() {
+    let cluster = Cluster::builder().hook(HOOK).start();
+    cluster.submit("misbehaving_tasks:aborts_amid", &["6000"]).status(1);
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    let open: Vec<_> = spans.iter().filter(|span| span.name().starts_with("open ")).collect();
+    assert!((1000..6000).contains(&open.len()), "{} of 6000 fit", open.len());
+    for span in open {
+        assert_eq!(span.attribute("error.type"), "signal:6", "{}", span.value);
+        assert_eq!(span.name(), format!("open {}", span.attribute("number")), "{}", span.value);
+    }
+    let unrecorded = &cluster.status()["spans"]["unrecorded"];
+    assert!(unrecorded.as_u64().is_some_and(|count| count > 0), "{}", cluster.status()["spans"]);
+    // What comes after is whole again.
+    cluster.submit("misbehaving_tasks:makes_one_span", &["7"]).success().stdout("7\n");
+    cluster.spans().assert_whole(&[]);
+}
+
+fn die_in_every_way(cluster: &Cluster) {
+    for (way, task) in WAYS.into_iter().zip(1..) {
+        let started = cluster.file(&format!("started-{task}"));
+        let (way_argument, started_argument) = (json!(way).to_string(), json!(started).to_string());
+        let mut arguments = vec![way_argument.as_str(), started_argument.as_str()];
+        if way == "timeout" {
+            arguments.extend(["--timeout", "3s"]);
+        }
+        let submission = cluster.submit_in_background("misbehaving_tasks:dies_amid_spans", &arguments);
+        cluster.wait_for_file(&started);
+        match way {
+            "signal:9" => kill(pid_in(&started), Signal::KILL),
+            "cancelled" => drop(cluster.tracer(&["cancel", &task.to_string()]).success()),
+            _ => {}
+        }
+        submission.wait().status(match way {
+            "timeout" => 124,
+            _ => 1,
+        });
+        let spans = cluster.spans();
+        spans.assert_whole(&[]);
+        let attempts: Vec<_> = spans
+            .all_named("misbehaving_tasks.dies_amid_spans tracer.remote_worker")
+            .into_iter()
+            .filter(|attempt| *attempt.attribute("tracer.task_id") == task)
+            .collect();
+        assert!(!attempts.is_empty(), "{way}: {}", spans.describe());
+        attempts.into_iter().for_each(|attempt| assert_completed(&spans, attempt, way));
+    }
+}
+
+fn pid_in(file: &std::path::Path) -> u32 {
+    std::fs::read_to_string(file).expect("it is there").parse().expect("a process id")
+}
+
+/// The spans under an attempt, each under its own parent, with what it had: those that were open are closed, the other is as it was.
+#[track_caller]
+fn assert_completed(spans: &Spans, attempt: &Span, way: &str) {
+    let child = |parent: &Span, name: &str| {
+        let children = spans.children_of(parent);
+        let named: Vec<_> = children.into_iter().filter(|child| child.name() == name).collect();
+        let [child] = named[..] else { panic!("{way}: one `{name}` under {}: {}", parent.name(), spans.describe()) };
+        child.clone()
+    };
+    let outer = child(attempt, "outer");
+    let (done, inner) = (child(&outer, "done"), child(&outer, "inner"));
+    let elsewhere = child(&inner, "elsewhere");
+    for (span, kept) in [(&outer, 1), (&done, 2), (&inner, 3), (&elsewhere, 4)] {
+        assert_eq!(*span.attribute("kept"), kept, "{way}: {}", span.value);
+        assert!(span.value["end_time"].is_string(), "{way}: {}", span.value);
+    }
+    for span in [attempt, &outer, &inner, &elsewhere] {
+        assert_eq!(span.status_code(), "ERROR", "{way}: {}", span.value);
+        assert_eq!(span.attribute("error.type"), way, "{}", span.value);
+    }
+    assert_eq!(inner.events("nearly").len(), 1, "{way}: {}", inner.value);
+    assert_eq!((done.status_code(), done.attribute("error.type")), ("UNSET", &json!(null)), "{way}: {}", done.value);
+}
