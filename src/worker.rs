@@ -81,6 +81,7 @@ fn take_leases(
         if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
             return Ok(());
         }
+        attempts.interrupted();
         while let Some((frame_kind, body)) =
             inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))?
         {

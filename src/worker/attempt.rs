@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use tracer_abi as abi;
 
+use super::command;
 use super::nested::{Nested, Submitter};
-use super::usage::{self, Usage};
-use super::{command, usage::of_this_process};
+use super::usage::{Meter, Usage};
 use crate::attempt_span::AttemptSpan;
 use crate::fault;
 use crate::hook::{
@@ -48,7 +48,7 @@ pub(super) struct Attempts {
     pid: u32,
     names: Mutex<SpanNameTable>,
     loaded: Mutex<Loaded>,
-    cpu_time: Mutex<CpuTime>,
+    meter: Mutex<Meter>,
 }
 
 /// What was loaded so far. As modules are, it is kept for good.
@@ -57,16 +57,6 @@ struct Loaded {
     modules: HashMap<String, Module>,
     /// By module and function, so that a look-up needs no text of its own.
     functions: HashMap<Box<str>, HashMap<Box<str>, &'static Function>>,
-}
-
-/// The CPU time of this process, as it is divided among attempts.
-#[derive(Clone, Copy, Debug)]
-struct CpuTime {
-    /// At the end of the last attempt, which is the start of the next. None after an attempt that was not sampled, for which nobody
-    /// asked.
-    since_ns: Option<u64>,
-    /// Used since then by attempts that ran while this one waited.
-    inside_ns: u64,
 }
 
 /// A function that was called before, with what its spans have in common.
@@ -98,13 +88,18 @@ impl Attempts {
             pid: std::process::id(),
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
             loaded: Mutex::default(),
-            cpu_time: Mutex::new(CpuTime { since_ns: Some(of_this_process().cpu_time_ns), inside_ns: 0 }),
+            meter: Mutex::default(),
         }
     }
 
     /// Says whether the arguments of tasks are put on their spans. They are not, unless this was said.
     pub(super) fn record_arguments(&mut self, record_arguments: bool) {
         self.records_arguments = record_arguments;
+    }
+
+    /// The worker has waited, or run what is not measured: what it used meanwhile is no attempt's.
+    pub(super) fn interrupted(&self) {
+        lock(&self.meter).interrupt();
     }
 
     /// Runs the task of a lease. None when the head has taken the lease back.
@@ -131,9 +126,8 @@ impl Attempts {
         let entry = self.spool.begin_inline(lease.task.0);
         fault::point("after_inline_claim");
         let outer_task = self.recorder.and_then(Recorder::running_task);
-        let begun_ns = of_this_process().cpu_time_ns;
-        let inner = CpuTime { since_ns: Some(begun_ns), inside_ns: 0 };
-        let outer = std::mem::replace(&mut *lock(&self.cpu_time), inner);
+        let inner = Meter::begin_inside();
+        let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
         let outcome = match (entry, Envelope::decode(lease.envelope)) {
             (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano),
             (None, _) => Outcome::Failed(Failure::NoWorker {
@@ -144,8 +138,8 @@ impl Attempts {
             }
         };
         // What this one has used, those inside of it included, is not the outer one's.
-        let used_ns = of_this_process().cpu_time_ns.saturating_sub(begun_ns);
-        *lock(&self.cpu_time) = CpuTime { inside_ns: outer.inside_ns + used_ns, ..outer };
+        outer.end_inside(inner);
+        *lock(&self.meter) = outer;
         if let Some(recorder) = self.recorder {
             recorder.set_running_task(outer_task);
         }
@@ -171,7 +165,7 @@ impl Attempts {
             }));
             let span = self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano);
             if span.is_recording() {
-                lock(&self.cpu_time).since_ns.get_or_insert_with(|| of_this_process().cpu_time_ns);
+                lock(&self.meter).begin();
             }
             span
         });
@@ -387,19 +381,21 @@ impl Attempts {
 
     fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<Usage>, exit_code: Option<i32>) {
         if !span.is_recording() {
-            *lock(&self.cpu_time) = CpuTime { since_ns: None, inside_ns: 0 };
+            self.interrupted();
             return;
         }
-        let own = usage::of_this_process();
-        let CpuTime { since_ns, inside_ns } =
-            std::mem::replace(&mut *lock(&self.cpu_time), CpuTime { since_ns: Some(own.cpu_time_ns), inside_ns: 0 });
-        let own_cpu_time_ns =
-            own.cpu_time_ns.saturating_sub(since_ns.unwrap_or(own.cpu_time_ns)).saturating_sub(inside_ns);
-        let used = command.unwrap_or(Usage { cpu_time_ns: 0, ..own });
-        span.set_attributes(&[
-            (names::CPU_TIME_NS, (own_cpu_time_ns + used.cpu_time_ns).into()),
-            (names::PEAK_MEMORY_BYTES, used.peak_memory_bytes.into()),
-        ]);
+        let own = lock(&self.meter).end(command.is_some());
+        if let Some(own) = own {
+            let used = command.map_or(own, |command| own.with_command(command));
+            span.set_attributes(&[
+                (names::CPU_TIME_NS, used.cpu_time_ns.into()),
+                (names::PEAK_MEMORY_BYTES, used.peak_memory_bytes.into()),
+                (names::MINOR_PAGE_FAULTS, used.minor_page_faults.into()),
+                (names::MAJOR_PAGE_FAULTS, used.major_page_faults.into()),
+                (names::VOLUNTARY_CONTEXT_SWITCHES, used.voluntary_context_switches.into()),
+                (names::INVOLUNTARY_CONTEXT_SWITCHES, used.involuntary_context_switches.into()),
+            ]);
+        }
         if let Some(code) = exit_code {
             span.set_attributes(&[(names::PROCESS_EXIT_CODE, i64::from(code).into())]);
         }

@@ -1,6 +1,7 @@
 //! What the kernel knows of this process: its parent, its use of cpu and memory.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
@@ -15,16 +16,25 @@ pub(super) fn die_with_parent(head_pid: u32) -> io::Result<()> {
     }
 }
 
-/// CPU time and peak memory.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the kernel counts for a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// User and system time.
     pub(super) cpu_time_ns: u64,
+    /// The largest resident size so far. The only one that is no sum.
     pub(super) peak_memory_bytes: u64,
+    /// Pages that were there and not mapped.
+    pub(super) minor_page_faults: u64,
+    /// Pages that had to be read.
+    pub(super) major_page_faults: u64,
+    /// It waited for something.
+    pub(super) voluntary_context_switches: u64,
+    /// Its time was up.
+    pub(super) involuntary_context_switches: u64,
 }
 
 /// Of this process with all its threads.
-pub(super) fn of_this_process() -> Usage {
+fn of_this_process() -> Usage {
     // SAFETY: all zeroes are a valid value, and getrusage fills it in.
     let usage = unsafe {
         let mut usage = std::mem::zeroed();
@@ -36,13 +46,186 @@ pub(super) fn of_this_process() -> Usage {
 
 impl Usage {
     pub(super) fn of(usage: &libc::rusage) -> Usage {
-        let nanos = |time: libc::timeval| {
-            u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_usec).unwrap_or(0) * 1000
-        };
+        let count = |count: i64| u64::try_from(count).unwrap_or(0);
+        let nanos = |time: libc::timeval| count(time.tv_sec) * 1_000_000_000 + count(time.tv_usec) * 1000;
         Usage {
             cpu_time_ns: nanos(usage.ru_utime) + nanos(usage.ru_stime),
             // Linux counts in KiB.
-            peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+            peak_memory_bytes: count(usage.ru_maxrss) * 1024,
+            minor_page_faults: count(usage.ru_minflt),
+            major_page_faults: count(usage.ru_majflt),
+            voluntary_context_switches: count(usage.ru_nvcsw),
+            involuntary_context_switches: count(usage.ru_nivcsw),
         }
+    }
+
+    /// This and that of a command, whose peak counts.
+    pub(super) fn with_command(self, command: Usage) -> Usage {
+        Usage { peak_memory_bytes: command.peak_memory_bytes, ..self.combine(command, u64::saturating_add) }
+    }
+
+    /// What was used since `earlier`, with the peak up to now.
+    fn since(self, earlier: Usage) -> Usage {
+        self.combine(earlier, u64::saturating_sub)
+    }
+
+    fn combine(self, other: Usage, sum: impl Fn(u64, u64) -> u64) -> Usage {
+        Usage {
+            cpu_time_ns: sum(self.cpu_time_ns, other.cpu_time_ns),
+            peak_memory_bytes: self.peak_memory_bytes,
+            minor_page_faults: sum(self.minor_page_faults, other.minor_page_faults),
+            major_page_faults: sum(self.major_page_faults, other.major_page_faults),
+            voluntary_context_switches: sum(self.voluntary_context_switches, other.voluntary_context_switches),
+            involuntary_context_switches: sum(self.involuntary_context_switches, other.involuntary_context_switches),
+        }
+    }
+}
+
+/// Attempts of functions that take less are not measured: asking the kernel would take an eighth of their time.
+const SHORT: Duration = Duration::from_micros(50);
+/// As long as attempts that were not measured may take together. Twenty times that, and an attempt after them is measured for sure.
+const UNREAD_LIMIT: Duration = Duration::from_micros(50);
+/// What attempts that were not measured may have of the time of one that is.
+const UNREAD_SHARE: u32 = 20;
+
+/// Divides what this process uses among the attempts in it. The end of one is the beginning of the next, so that the kernel is asked
+/// once for each, and for many short ones in a row once for all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meter {
+    /// When the attempt began.
+    began: Option<Instant>,
+    /// What the kernel last said. None when something else went on since then.
+    read: Option<Usage>,
+    /// How long attempts took since then that were not measured.
+    unread: Duration,
+    /// Used since then by attempts that ran while this one waited.
+    inside: Usage,
+}
+
+impl Meter {
+    /// An attempt begins that is to be measured.
+    pub(super) fn begin(&mut self) {
+        self.begin_with(Instant::now(), of_this_process);
+    }
+
+    /// It has ended. None if it cannot be said what it used.
+    pub(super) fn end(&mut self, must_measure: bool) -> Option<Usage> {
+        self.end_with(Instant::now(), must_measure, of_this_process)
+    }
+
+    /// Something else goes on: the worker waits, or runs what is not measured.
+    pub(super) fn interrupt(&mut self) {
+        *self = Meter::default();
+    }
+
+    /// Attempts run inside of this one, which waits for them. Their meter is another; this is what it starts with.
+    pub(super) fn begin_inside() -> Meter {
+        Meter { read: Some(of_this_process()), ..Meter::default() }
+    }
+
+    /// They have ended. What they have used since `begun` is not this one's.
+    pub(super) fn end_inside(&mut self, begun: Meter) {
+        let used = of_this_process().since(begun.read.unwrap_or_default());
+        self.inside = self.inside.combine(used, u64::saturating_add);
+    }
+
+    fn begin_with(&mut self, now: Instant, read: impl Fn() -> Usage) {
+        self.began = Some(now);
+        self.read.get_or_insert_with(read);
+    }
+
+    fn end_with(&mut self, now: Instant, must_measure: bool, read: impl Fn() -> Usage) -> Option<Usage> {
+        let took = now.saturating_duration_since(self.began.take()?);
+        let is_short = took < SHORT && !must_measure;
+        if is_short && self.unread + took < UNREAD_LIMIT {
+            self.unread += took;
+            return None;
+        }
+        let usage = read();
+        let Meter { read: before, unread, inside, .. } =
+            std::mem::replace(self, Meter { read: Some(usage), ..Meter::default() });
+        let is_its_own = must_measure || unread * UNREAD_SHARE <= took;
+        let used = usage.since(before?).since(inside);
+        (!is_short && is_its_own).then_some(used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A meter with a clock and a kernel that are held: a microsecond of time is one of CPU time.
+    struct Story {
+        meter: Meter,
+        started: Instant,
+        now: Duration,
+        readings: Cell<u32>,
+    }
+
+    impl Story {
+        fn new() -> Story {
+            Story { meter: Meter::default(), started: Instant::now(), now: Duration::ZERO, readings: Cell::new(0) }
+        }
+
+        fn read(&self) -> Usage {
+            self.readings.set(self.readings.get() + 1);
+            Usage { cpu_time_ns: u64::try_from(self.now.as_nanos()).unwrap(), peak_memory_bytes: 7, ..Usage::default() }
+        }
+
+        fn attempt(&mut self, micros: u64, must_measure: bool) -> Option<u64> {
+            let mut meter = self.meter;
+            meter.begin_with(self.started + self.now, || self.read());
+            self.now += Duration::from_micros(micros);
+            let used = meter.end_with(self.started + self.now, must_measure, || self.read());
+            self.meter = meter;
+            used.map(|used| used.cpu_time_ns / 1000)
+        }
+    }
+
+    #[test]
+    fn each_long_attempt_is_measured_with_one_reading() {
+        let mut story = Story::new();
+        assert_eq!(story.attempt(50, false), Some(50));
+        assert_eq!(story.attempt(80, false), Some(80));
+        assert_eq!(story.attempt(1, true), Some(1), "a command, however short");
+        assert_eq!(story.readings.get(), 4);
+    }
+
+    #[test]
+    fn short_attempts_in_a_row_share_a_reading_and_are_not_counted_for_others() {
+        let mut story = Story::new();
+        for _ in 0..1000 {
+            assert_eq!(story.attempt(5, false), None);
+        }
+        assert_eq!(story.readings.get(), 1 + 100);
+        assert_eq!(story.attempt(5, false), None);
+        assert_eq!(story.attempt(99, false), None, "more than a twentieth would be of the one before");
+        assert_eq!(story.attempt(99, false), Some(99));
+        assert_eq!(story.attempt(5, false), None);
+        assert_eq!(story.attempt(1000, false), Some(1005));
+        story.attempt(49, false);
+        assert_eq!(story.attempt(1000, false), Some(1049));
+    }
+
+    #[test]
+    fn what_goes_on_between_attempts_is_of_neither() {
+        let mut story = Story::new();
+        story.attempt(100, false);
+        story.now += Duration::from_secs(1);
+        story.meter.interrupt();
+        assert_eq!(story.attempt(100, false), Some(100));
+    }
+
+    #[test]
+    fn what_ran_inside_of_an_attempt_is_not_counted_twice() {
+        let mut meter = Meter::default();
+        let started = Instant::now();
+        let reading = |cpu_time_ns| Usage { cpu_time_ns, major_page_faults: cpu_time_ns, ..Usage::default() };
+        meter.begin_with(started, || reading(10));
+        meter.inside = reading(30);
+        let used = meter.end_with(started + SHORT, false, || reading(100)).unwrap();
+        assert_eq!((used.cpu_time_ns, used.major_page_faults), (60, 60));
     }
 }

@@ -190,7 +190,7 @@ fn r4_an_end_without_an_exit_code_is_an_error_without_one_and_no_trouble() {
 }
 
 /// The attributes that are numbers, of spans, events and resources.
-const INTEGERS: [&str; 12] = [
+const INTEGERS: [&str; 16] = [
     "tracer.job_id",
     "tracer.task_id",
     "tracer.pid",
@@ -199,6 +199,10 @@ const INTEGERS: [&str; 12] = [
     "tracer.queued_ns",
     "tracer.cpu_time_ns",
     "tracer.peak_memory_bytes",
+    "tracer.minor_page_faults",
+    "tracer.major_page_faults",
+    "tracer.voluntary_context_switches",
+    "tracer.involuntary_context_switches",
     "process.exit.code",
     "process.pid",
     "code.line.number",

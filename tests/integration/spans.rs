@@ -73,7 +73,7 @@ const SEND: [(&str, Is); 3] = [
     ("messaging.operation.type", Is::Text("send")),
     ("messaging.operation.name", Is::Text("send")),
 ];
-const PROCESS: [(&str, Is); 9] = [
+const PROCESS: [(&str, Is); 13] = [
     ("messaging.system", Is::Text("tracer")),
     ("messaging.operation.type", Is::Text("process")),
     ("messaging.operation.name", Is::Text("process")),
@@ -83,6 +83,10 @@ const PROCESS: [(&str, Is); 9] = [
     ("tracer.queued_ns", Is::AtLeast(1)),
     ("tracer.cpu_time_ns", Is::AtLeast(0)),
     ("tracer.peak_memory_bytes", Is::AtLeast(1 << 16)),
+    ("tracer.minor_page_faults", Is::AtLeast(1)),
+    ("tracer.major_page_faults", Is::AtLeast(0)),
+    ("tracer.voluntary_context_switches", Is::AtLeast(0)),
+    ("tracer.involuntary_context_switches", Is::AtLeast(0)),
 ];
 
 /// The attributes of the first task of a cluster, submitted by the first driver.
@@ -283,6 +287,41 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     assert!(documented.len() > 20, "{documented:?}");
     let seen: BTreeSet<_> = seen.into_iter().filter(|key| key != "large").collect();
     assert_eq!(seen, documented);
+}
+
+/// What the kernel counts for an attempt.
+const USAGE: [&str; 6] = [
+    "tracer.cpu_time_ns",
+    "tracer.peak_memory_bytes",
+    "tracer.minor_page_faults",
+    "tracer.major_page_faults",
+    "tracer.voluntary_context_switches",
+    "tracer.involuntary_context_switches",
+];
+
+#[test]
+fn what_an_attempt_uses_is_on_its_span_with_what_its_command_and_the_children_of_that_use() {
+    let cluster = Cluster::traced();
+    let size: u64 = 64 << 20;
+    // The shell waits for its child, which is the one that needs memory and time.
+    let script = format!("dd if=/dev/zero of=/dev/null bs={size} count=20 status=none; true");
+    cluster.tracer(&["submit", "command", "--", "sh", "-c", &script]).success();
+    cluster.submit("misbehaving_tasks:allocates", &[&size.to_string()]).success();
+    cluster.tracer(&["submit", "command", "--", "true"]).success();
+    let spans = cluster.spans();
+    let used = |task, key| spans.attempt_of(task).attribute(key).as_u64().unwrap_or_else(|| panic!("{key} of {task}"));
+    for key in USAGE {
+        (1..=3).for_each(|task| _ = used(task, key));
+    }
+    for task in [1, 2] {
+        assert!(used(task, "tracer.peak_memory_bytes") >= size);
+        assert!(used(task, "tracer.minor_page_faults") >= 10);
+        assert!(used(task, "tracer.cpu_time_ns") >= 1_000_000);
+    }
+    assert!(used(1, "tracer.voluntary_context_switches") >= 1, "the shell has waited");
+    // Neither what the worker had before nor what the function has taken is the command's.
+    assert!(used(3, "tracer.cpu_time_ns") < used(1, "tracer.cpu_time_ns"));
+    assert!(used(3, "tracer.peak_memory_bytes") < size);
 }
 
 #[test]
