@@ -2,6 +2,7 @@
 
 mod cancel;
 mod connect;
+mod explain;
 mod get;
 mod hooks;
 mod list;
@@ -78,6 +79,7 @@ enum Command {
     Submit(submit::Args),
     List(list::Args),
     Get(get::Args),
+    Explain(explain::Args),
     Cancel(cancel::Args),
     Trace(trace::Args),
     Hooks(hooks::Args),
@@ -180,6 +182,7 @@ pub fn main() -> ExitCode {
         Command::Submit(args) => submit::run(args),
         Command::List(args) => list::run(&args),
         Command::Get(args) => get::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Cancel(args) => cancel::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Hooks(args) => hooks::run(&args),

@@ -14,6 +14,7 @@
 //! `guard` is the head's parent, and sees to it that nothing outlives it. The head makes no spans of its own, so it loads no hook.
 
 mod connection;
+mod explain;
 pub(crate) mod guard;
 mod handover;
 mod inputs;

@@ -8,10 +8,12 @@
 //! and touches nothing else. The peer is always a process of the same user (the socket is private), so the checks
 //! guard against mistakes and other versions, not against the user.
 
+mod explanation;
 pub mod frame;
 mod message;
 pub mod wire;
 
+pub use explanation::{Explanation, OtherTask, Reason, RunningTask};
 pub use message::*;
 
 /// The version of everything in this module. Both sides must have the same.

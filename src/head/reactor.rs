@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use crate::protocol::wire::WireError;
 use crate::protocol::{
-    AttemptResult, CancelReport, INLINE_LEASE, Lease, Period, TaskList, TaskReport, TaskState, WorkerReady,
-    WorkerReport, WorkerState,
+    AttemptResult, CancelReport, Explanation, INLINE_LEASE, Lease, Period, TaskList, TaskReport, TaskState,
+    WorkerReady, WorkerReport, WorkerState,
 };
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
@@ -17,7 +17,7 @@ use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit
 use super::state::{
     DriverId, Ended, Ending, Grant, Links, Now, Progress, StartAgain, State, TargetIndex, Task, Worker, WorkerPhase,
 };
-use super::{inputs, nesting};
+use super::{explain, inputs, nesting};
 
 /// Everything the reactor may cause. The server does it; tests remember it.
 pub trait Effects {
@@ -914,6 +914,11 @@ pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<Tas
     Some(report)
 }
 
+/// Why a task waits, what it is at, or why it ended as it did.
+pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<Explanation> {
+    explain::explain(state, effects, id)
+}
+
 /// Every worker.
 pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<WorkerReport> {
     state
@@ -945,7 +950,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
 }
 
 /// A task's row for people.
-fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
+pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
     let running = match &task.progress {
         Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {
             if let Some(grant) = worker.inline.iter().find(|grant| grant.task == id) {

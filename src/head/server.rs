@@ -751,6 +751,7 @@ impl Server {
             Query::Status => Reply::Status(Box::new(self.status(now))),
             Query::Tasks { limit } => Reply::Tasks(reactor::list_tasks(state, world, limit)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
+            Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
             Query::Workers => Reply::Workers(reactor::list_workers(state, world, now)),
             Query::Cancel { id } => Reply::Cancelled(reactor::on_cancel(state, world, id, now)),
             Query::Stop { grace_ms, force } => {

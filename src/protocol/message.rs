@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::PROTOCOL_VERSION;
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
+use super::{Explanation, PROTOCOL_VERSION};
 use crate::config::SamplingRatio;
 use crate::hook::HookContract;
 use crate::propagation::Propagators;
@@ -196,6 +196,11 @@ pub enum Query {
         /// Which task.
         id: TaskId,
     },
+    /// Why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
+    Explain {
+        /// Which task.
+        id: TaskId,
+    },
     /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
     /// End a task that has not ended: it is taken back if no worker has begun it; else the worker that runs it is killed.
@@ -222,6 +227,8 @@ pub enum Reply {
     Tasks(TaskList),
     /// To [`Query::Task`]; none for a task that was never submitted here or was forgotten.
     Task(Option<Box<TaskReport>>),
+    /// To [`Query::Explain`]; none for a task that was never submitted here or was forgotten.
+    Explanation(Option<Box<Explanation>>),
     /// To [`Query::Workers`], in the order in which they were started.
     Workers(Vec<WorkerReport>),
     /// To [`Query::Cancel`].

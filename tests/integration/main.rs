@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod deaths;
 mod delivery;
+mod explain;
 mod full_disk;
 mod fuzzing;
 mod hooks;
