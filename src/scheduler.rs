@@ -2,7 +2,7 @@
 //!
 //! Workers hold *leases*: tasks sent ahead of time, so that a short task does not cost a round trip. How many follows from how
 //! long tasks of that function have taken: enough for [`LEASE_TIME_NS`], at most [`LEASE_LIMIT`]. A function that has not been
-//! measured, and a task that must be alone, is leased singly. Tasks are placed in the order of their submission.
+//! measured, and a task that must be alone, is leased singly. Tasks are placed in the order of their turn.
 
 /// How much work a worker holds, in expected nanoseconds.
 pub const LEASE_TIME_NS: u64 = 2_000_000;

@@ -151,7 +151,7 @@ fn awaited(state: &State, worker: &Worker) -> Option<TaskId> {
 fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
     let inputs = inputs::values(&state.tasks, id);
     let (Some(task), Some(worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
-    state.queue.remove(id, task.submitter);
+    state.queue.remove(id, task.submitter, task.job);
     state.counts.waiting -= 1;
     state.counts.leased += 1;
     task.attempt += 1;

@@ -569,7 +569,7 @@ fn put_back(state: &mut State, id: TaskId) {
     if let Some(task) = state.tasks.get_mut(id) {
         task.progress = Progress::Waiting;
         task.attempt -= 1;
-        state.queue.push_front(id, task.submitter);
+        state.queue.push_front(id, task.submitter, task.job);
         state.counts.waiting += 1;
     }
 }

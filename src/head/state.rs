@@ -88,22 +88,22 @@ pub struct State {
 }
 
 /// Tasks that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end
-/// before more is begun. Otherwise the order is that of their submission.
+/// before more is begun. Otherwise jobs take turns, a task each, and within a job the order is that of submission.
 #[derive(Debug, Default)]
 pub struct Queue {
-    of_tasks: VecDeque<TaskId>,
-    of_drivers: VecDeque<TaskId>,
+    of_tasks: Turns,
+    of_drivers: Turns,
 }
 
 impl Queue {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.of_tasks.len() + self.of_drivers.len()
+        self.of_tasks.len + self.of_drivers.len
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.of_tasks.is_empty() && self.of_drivers.is_empty()
+        self.len() == 0
     }
 
     /// Whose turn it is.
@@ -116,31 +116,118 @@ impl Queue {
         self.of_tasks.pop_front().or_else(|| self.of_drivers.pop_front())
     }
 
-    /// Adds a task behind all of its kind.
-    pub fn push_back(&mut self, id: TaskId, submitter: Option<TaskId>) {
-        self.lane(submitter).push_back(id);
+    /// Adds a task behind all of its kind and job.
+    pub fn push_back(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.lane(submitter).push_back(id, job);
     }
 
-    /// Adds a task before all of its kind.
-    pub fn push_front(&mut self, id: TaskId, submitter: Option<TaskId>) {
-        self.lane(submitter).push_front(id);
+    /// Adds a task before all of its kind and job.
+    pub fn push_front(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.lane(submitter).push_front(id, job);
     }
 
     /// Takes a task out, wherever it is.
-    pub fn remove(&mut self, id: TaskId, submitter: Option<TaskId>) {
-        let lane = self.lane(submitter);
-        if let Some(place) = lane.iter().position(|&queued| queued == id) {
-            lane.remove(place);
-        }
+    pub fn remove(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.lane(submitter).remove(id, job);
     }
 
     /// All of them, in the order of their turn.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> {
-        self.of_tasks.iter().chain(&self.of_drivers).copied()
+        self.of_tasks.iter().chain(self.of_drivers.iter())
     }
 
-    fn lane(&mut self, submitter: Option<TaskId>) -> &mut VecDeque<TaskId> {
+    fn lane(&mut self, submitter: Option<TaskId>) -> &mut Turns {
         if submitter.is_some() { &mut self.of_tasks } else { &mut self.of_drivers }
+    }
+}
+
+/// Jobs that take turns. What is done for a turn costs the same however many jobs and tasks there are.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Jobs that have tasks here, in the order of their turn.
+    jobs: VecDeque<JobId>,
+    /// Their tasks; never empty.
+    tasks: HashMap<JobId, VecDeque<TaskId>>,
+    len: usize,
+    /// Room for the tasks of the next job, left by one that has none any more.
+    spare: VecDeque<TaskId>,
+}
+
+/// Tasks for which room is kept.
+const SPARE_LIMIT: usize = 1024;
+
+impl Turns {
+    fn front(&self) -> Option<&TaskId> {
+        self.tasks.get(self.jobs.front()?)?.front()
+    }
+
+    fn pop_front(&mut self) -> Option<TaskId> {
+        let job = *self.jobs.front()?;
+        let tasks = self.tasks.get_mut(&job)?;
+        let id = tasks.pop_front()?;
+        self.len -= 1;
+        if tasks.is_empty() {
+            self.jobs.pop_front();
+            self.forget(job);
+        } else {
+            self.jobs.rotate_left(1);
+        }
+        Some(id)
+    }
+
+    fn push_back(&mut self, id: TaskId, job: JobId) {
+        self.len += 1;
+        if let Some(tasks) = self.tasks.get_mut(&job) {
+            return tasks.push_back(id);
+        }
+        self.jobs.push_back(job);
+        self.begin(id, job);
+    }
+
+    fn push_front(&mut self, id: TaskId, job: JobId) {
+        self.len += 1;
+        if let Some(tasks) = self.tasks.get_mut(&job) {
+            return tasks.push_front(id);
+        }
+        self.jobs.push_front(job);
+        self.begin(id, job);
+    }
+
+    fn begin(&mut self, id: TaskId, job: JobId) {
+        let mut tasks = std::mem::take(&mut self.spare);
+        tasks.push_back(id);
+        self.tasks.insert(job, tasks);
+    }
+
+    fn forget(&mut self, job: JobId) {
+        if let Some(tasks) = self.tasks.remove(&job).filter(|tasks| tasks.capacity() <= SPARE_LIMIT) {
+            self.spare = tasks;
+        }
+    }
+
+    fn remove(&mut self, id: TaskId, job: JobId) {
+        let Some(tasks) = self.tasks.get_mut(&job) else { return };
+        let Some(place) = tasks.iter().position(|&queued| queued == id) else { return };
+        tasks.remove(place);
+        self.len -= 1;
+        if tasks.is_empty() {
+            self.jobs.retain(|&other| other != job);
+            self.forget(job);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = TaskId> {
+        let mut left: VecDeque<_> =
+            self.jobs.iter().filter_map(|job| self.tasks.get(job)).map(VecDeque::iter).collect();
+        std::iter::from_fn(move || {
+            loop {
+                let mut tasks = left.pop_front()?;
+                if let Some(&id) = tasks.next() {
+                    left.push_back(tasks);
+                    return Some(id);
+                }
+            }
+        })
     }
 }
 
@@ -590,6 +677,108 @@ impl Task {
             must_be_alone: false,
             wants_output: false,
             progress: Progress::Waiting,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn jobs_take_turns_and_tasks_of_tasks_come_first() {
+        let mut queue = Queue::default();
+        for id in 1..=3 {
+            queue.push_back(TaskId(id), None, JobId(1));
+        }
+        queue.push_back(TaskId(4), None, JobId(2));
+        queue.push_back(TaskId(5), Some(TaskId(1)), JobId(1));
+        queue.push_back(TaskId(6), None, JobId(3));
+        let order = [5, 1, 4, 6, 2, 3].map(TaskId);
+        assert!(queue.iter().eq(order));
+        assert_eq!(queue.len(), order.len());
+        let popped: Vec<_> = std::iter::from_fn(|| queue.pop_front()).collect();
+        assert_eq!(popped, order);
+        assert!(queue.is_empty() && queue.of_drivers.tasks.is_empty() && queue.of_drivers.jobs.is_empty());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Submit { job: u64 },
+        Turn,
+        PutBack,
+        Remove { place: usize },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..JOBS).prop_map(|job| Step::Submit { job }),
+            3 => Just(Step::Turn),
+            1 => Just(Step::PutBack),
+            1 => any::<usize>().prop_map(|place| Step::Remove { place }),
+        ]
+    }
+
+    const JOBS: u64 = 5;
+
+    proptest! {
+        #[test]
+        fn a_job_is_first_in_first_out_and_none_starves(steps in prop::collection::vec(step(), 0..300)) {
+            let mut queue = Queue::default();
+            let mut model: BTreeMap<u64, VecDeque<TaskId>> = BTreeMap::new();
+            // How many turns of others each job with tasks has seen since its own.
+            let mut waited: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut last = None;
+            for (number, step) in (1..).zip(steps) {
+                match step {
+                    Step::Submit { job } => {
+                        queue.push_back(TaskId(number), None, JobId(job));
+                        model.entry(job).or_default().push_back(TaskId(number));
+                    }
+                    Step::Turn => {
+                        let announced = queue.iter().next();
+                        prop_assert_eq!(queue.front().copied(), announced);
+                        let id = queue.pop_front();
+                        prop_assert_eq!(id, announced);
+                        let Some(id) = id else { continue };
+                        let job = model.iter().find(|(_, tasks)| tasks.contains(&id)).map(|(&job, _)| job).unwrap();
+                        let tasks = model.get_mut(&job).unwrap();
+                        prop_assert_eq!(tasks.pop_front(), Some(id), "first in, first out");
+                        last = Some((id, job));
+                        waited.remove(&job);
+                        for (&other, _) in model.iter().filter(|&(&other, tasks)| other != job && !tasks.is_empty()) {
+                            let waited = waited.entry(other).or_default();
+                            *waited += 1;
+                            prop_assert!(*waited < JOBS, "job {} starves", other);
+                        }
+                    }
+                    Step::PutBack => {
+                        let Some((id, job)) = last.take() else { continue };
+                        queue.push_front(id, None, JobId(job));
+                        model.entry(job).or_default().push_front(id);
+                        // Its turn does not count: it was given back.
+                        waited.values_mut().for_each(|waited| *waited = waited.saturating_sub(1));
+                    }
+                    Step::Remove { place } => {
+                        let all: Vec<_> = queue.iter().collect();
+                        let Some(&id) = all.get(place % all.len().max(1)) else { continue };
+                        let (&job, tasks) = model.iter_mut().find(|(_, tasks)| tasks.contains(&id)).unwrap();
+                        queue.remove(id, None, JobId(job));
+                        tasks.retain(|&known| known != id);
+                        if tasks.is_empty() {
+                            waited.remove(&job);
+                        }
+                    }
+                }
+                let mut all: Vec<_> = queue.iter().collect();
+                all.sort();
+                let mut expected: Vec<_> = model.values().flatten().copied().collect();
+                expected.sort();
+                prop_assert_eq!(queue.len(), all.len());
+                prop_assert_eq!(all, expected);
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod config;
 mod deaths;
 mod delivery;
 mod explain;
+mod fairness;
 mod full_disk;
 mod fuzzing;
 mod hooks;
