@@ -11,11 +11,13 @@
 //! | the hook | when a result is seen, the spans of its task are |
 //! |---|---|
 //! | a `Tracing` with a durable processor (`local_tmp_tracing`, `otlp_file`) | in its file |
-//! | a `Tracing` with other processors, an exporter's list of processors, a finished `SdkTracerProvider` | in the spool, and with the exporter at its own pace |
+//! | a `Tracing` with other processors, an exporter's list of processors | in the spool until the exporter has said that they are delivered |
+//! | a finished `SdkTracerProvider` | in the spool, and with its exporter at its own pace |
 //! | a table in C without `commit` | the same; with `commit`, wherever it has put them |
 //!
-//! Spans that a dead process left in its spool are completed into `<pid>.json` in the span folder, whatever the hook is. A span that its exporter had
-//! delivered but not yet confirmed may then be in both places, with one id.
+//! What a dead process left in its spool goes to the span file of the process for a hook that keeps files, to the exporter of another process for
+//! a `Tracing` with exporters, and for the other two to `<pid>.json` in the span folder, whatever else the hook has done with it: a span that its exporter
+//! had got is then in both places, with one id.
 //!
 //! # Promises about spans
 //!
@@ -39,8 +41,23 @@
 //! - Kept by `submit::spans_that_were_open_in_a_killed_worker_are_closed_with_what_happened`,
 //!   `seen_means_recorded::a_worker_that_dies_before_it_notes_that_its_spans_are_written_leaves_none_twice`,
 //!   `seen_means_recorded::a_submission_that_dies_while_it_waits_leaves_its_job_and_the_task_goes_on`,
+//!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_rust`,
+//!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c`,
+//!   `deaths::more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged`,
 //!   `seen_means_recorded::the_next_head_completes_the_spans_that_a_killed_head_left` and
 //!   `seen_means_recorded::head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_next_head`.
+//!
+//! **Delivered.** Spans for a network leave at the exporter's pace. What it had not delivered when its process died is handed to the exporter of
+//! another process of the session, or of the next session in the same place, with the resource of the process that it came from.
+//!
+//! - A receiver gets every span at least once; one that was under way may come twice, with the same id.
+//! - What no exporter takes waits in at most 64 MiB of files of the session; beyond that the oldest is given up. `tracer status` counts what was handed
+//!   over, what waits and what was given up.
+//! - What is handed over is what a slot of the spool holds: about 2,000 bytes a span.
+//! - Kept by `delivery::what_a_killed_worker_had_not_delivered_arrives_through_the_next_one`,
+//!   `delivery::a_head_that_is_killed_loses_no_span_that_was_to_be_delivered`,
+//!   `delivery::more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive` and
+//!   `seen_means_recorded::ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter`.
 //!
 //! **Running is visible.** `tracer trace open` and `tracer trace show --follow` show what is open now in every process of the session, spans of the
 //! user's own included.
@@ -105,6 +122,22 @@
 //! **At most one outcome is recorded.**
 //!
 //! - Kept by `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`.
+//!
+//! **Tasks that wait for tasks come to an end.** A waiting worker gives its slot back; where no further process may be started, what is waited for runs
+//! in the waiter. So neither depth nor number of waiting tasks stops a head.
+//!
+//! - 128 tasks deep in one process it fails, and names the limit.
+//! - A parent that is killed, cancelled or ended by its limit takes along its children that have not ended; one that returns leaves them running.
+//! - Kept by `nesting::recursion_deeper_than_there_are_workers_does_not_deadlock`,
+//!   `nesting::many_parents_that_wait_neither_take_all_processes_nor_starve`,
+//!   `nesting::a_process_that_may_be_the_only_one_runs_what_it_waits_for` and
+//!   `nesting::a_parent_that_is_killed_while_it_waits_takes_its_children_with_it_in_one_whole_trace`.
+//!
+//! **Large values do not pass through the head.** From 256 KiB on, arguments and results go by file, for this user only, gone when nobody needs them.
+//!
+//! - All of them together take at most 4 GiB.
+//! - Kept by `large_values::large_values_go_both_ways_and_not_through_the_head` and
+//!   `large_values::after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes`.
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
