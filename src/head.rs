@@ -20,6 +20,7 @@ mod handover;
 mod inputs;
 mod journal;
 mod nesting;
+mod oom;
 pub(crate) mod process;
 pub mod reactor;
 mod recovery;

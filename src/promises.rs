@@ -37,12 +37,14 @@
 //! were, open ones with status ERROR, `error.type` and an end. None twice, none without its parent.
 //!
 //! - Spans in a trace that is not sampled leave nothing.
+//! - `error.type` says how: `signal:9`, `exit:3`, `timeout`, `cancelled`, and `oom` for a worker that the kernel killed for memory, where it counts such kills.
 //! - It takes a head: when that was killed too, the next one in the same place does it when it starts.
 //! - Kept by `submit::spans_that_were_open_in_a_killed_worker_are_closed_with_what_happened`,
 //!   `seen_means_recorded::a_worker_that_dies_before_it_notes_that_its_spans_are_written_leaves_none_twice`,
 //!   `seen_means_recorded::a_submission_that_dies_while_it_waits_leaves_its_job_and_the_task_goes_on`,
 //!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_rust`,
 //!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c`,
+//!   `deaths::a_worker_that_the_kernel_kills_for_memory_is_told_from_one_that_somebody_kills`,
 //!   `deaths::more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged`,
 //!   `seen_means_recorded::the_next_head_completes_the_spans_that_a_killed_head_left` and
 //!   `seen_means_recorded::head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_next_head`.

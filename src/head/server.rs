@@ -21,6 +21,7 @@ use super::handover::Handover;
 use super::journal::{
     Journal, Record, Submitted, put_ended, put_next_ids, put_remembered, put_submitted, read_records,
 };
+use super::oom::{self, OomKills};
 use super::process::{describe_exit, open_pidfd};
 use super::reactor::{self, Effects, Loss, LostAttempt, Remembered, Submission, WorkerExit};
 use super::state::{DriverId, Now, Progress, State, WorkerPhase};
@@ -139,6 +140,7 @@ struct Server {
     listens_again: Option<Instant>,
     has_said_started: bool,
     recovered_at_start: SpanCounts,
+    oom_kills: OomKills,
     /// Tasks that a dead head had accepted and that wait again.
     tasks_restored: usize,
     /// Tasks that were running when their head died.
@@ -212,6 +214,7 @@ impl Server {
             listens_again: None,
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
+            oom_kills: OomKills::watch(),
             tasks_restored: 0,
             tasks_lost: 0,
             stop: None,
@@ -791,8 +794,9 @@ impl Server {
         let spool = session::worker_spool(&self.world.session_dir, worker);
         // Before it is reaped: its pid, and so its group, is still its own.
         process.worker.kill(&spool);
+        let counter = oom::counter_of(process.worker.pid());
         let exit = match process.worker.try_reap() {
-            Ok(Some(status)) => describe_exit(status),
+            Ok(Some(status)) => self.oom_kills.explain(describe_exit(status), counter),
             Ok(None) => {
                 self.world.processes.insert(worker, process);
                 return;

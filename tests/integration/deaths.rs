@@ -1,5 +1,8 @@
 //! What is left of a task's spans when its process dies amid them: every way to die, hooks in Rust and in C.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -41,6 +44,71 @@ fn more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged() {
     cluster.spans().assert_whole(&[]);
 }
 
+/// A control group that may take 256 MiB of memory, for as long as this lives.
+struct SmallMemory {
+    path: PathBuf,
+}
+
+impl SmallMemory {
+    /// None, with the reason on standard error, where no control group can be made.
+    fn new() -> Option<SmallMemory> {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let version_1 = groups.lines().find_map(|line| line.split_once(":memory:/"));
+        let version_2 = groups.lines().find_map(|line| line.split_once("0::/"));
+        let (root, (_, own), limit) = match (version_1, version_2) {
+            (Some(own), _) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
+            (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
+            (None, None) => return skip("this process is in no control group"),
+        };
+        let path = Path::new(root).join(own).join(format!("tracer-test-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&path) {
+            return skip(&format!("no control group can be made: {error}"));
+        }
+        let group = SmallMemory { path };
+        match fs::write(group.path.join(limit), "268435456") {
+            Ok(()) => Some(group),
+            Err(error) => skip(&format!("the memory of a control group cannot be limited: {error}")),
+        }
+    }
+
+    /// Starts the head of `cluster` in the group.
+    fn start(&self, cluster: &Cluster) {
+        let start = cluster.start_command(&["--tracing-startup-hook", HOOK]);
+        let mut shell = cluster.program("sh");
+        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs"));
+        shell.arg(start.get_program()).args(start.get_args());
+        cluster.run(shell).success();
+    }
+}
+
+impl Drop for SmallMemory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+fn skip(reason: &str) -> Option<SmallMemory> {
+    eprintln!("skipped: {reason}");
+    None
+}
+
+#[test]
+fn a_worker_that_the_kernel_kills_for_memory_is_told_from_one_that_somebody_kills() {
+    let Some(group) = SmallMemory::new() else { return };
+    let cluster = Cluster::builder().build();
+    group.start(&cluster);
+    let started = cluster.file("started");
+    let arguments = [json!("oom").to_string(), json!(started).to_string()];
+    let submission =
+        cluster.submit_in_background("misbehaving_tasks:dies_amid_spans", &arguments.each_ref().map(String::as_str));
+    submission.wait().status(1).stderr_contains("was killed by the kernel, because memory ran out");
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    let attempts = spans.all_named("misbehaving_tasks.dies_amid_spans tracer.remote_worker");
+    assert!(!attempts.is_empty(), "{}", spans.describe());
+    attempts.into_iter().for_each(|attempt| assert_completed(&spans, attempt, "oom"));
+}
+
 fn die_in_every_way(cluster: &Cluster) {
     for (way, task) in WAYS.into_iter().zip(1..) {
         let started = cluster.file(&format!("started-{task}"));
@@ -72,8 +140,8 @@ fn die_in_every_way(cluster: &Cluster) {
     }
 }
 
-fn pid_in(file: &std::path::Path) -> u32 {
-    std::fs::read_to_string(file).expect("it is there").parse().expect("a process id")
+fn pid_in(file: &Path) -> u32 {
+    fs::read_to_string(file).expect("it is there").parse().expect("a process id")
 }
 
 /// The spans under an attempt, each under its own parent, with what it had: those that were open are closed, the other is as it was.
