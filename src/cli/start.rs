@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracer_span_file::{MAX_BYTES_VARIABLE, Rotation};
 
 use super::hooks::HookReport;
 use super::modules::split_paths;
@@ -100,6 +101,7 @@ pub(super) fn run(args: Args) -> CommandResult {
                     (hint: joining a head on another machine is not possible yet)";
         return Err(CommandError::new(exit::USAGE, text));
     }
+    check_span_file_size()?;
     let settings = config::load(Overrides {
         config: args.config,
         block: args.block,
@@ -172,6 +174,23 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         };
     }
     Ok(settings)
+}
+
+/// The processes of the session read the variable too, when there is nobody left to be told of a mistake.
+fn check_span_file_size() -> Result<(), CommandError> {
+    let Some(said) = std::env::var_os(MAX_BYTES_VARIABLE) else { return Ok(()) };
+    match said.to_str().and_then(|text| text.parse::<u64>().ok()) {
+        Some(1..) => Ok(()),
+        _ => {
+            let said = said.to_string_lossy();
+            let text = format!(
+                "`{MAX_BYTES_VARIABLE}` is `{said}`, but takes a number of bytes from 1\n\
+                 (hint: the default is {}; a span file that would become larger is put aside as `<pid>.1.json`)",
+                Rotation::default().max_bytes
+            );
+            Err(CommandError::new(exit::USAGE, text))
+        }
+    }
 }
 
 /// Loads the hook once in a process of its own, so that one that crashes or hangs cannot hurt.

@@ -141,7 +141,7 @@ fn write_to_file(spans: &[Finished], resource: &[(String, OwnedValue)], spans_di
     if lines.is_empty() {
         return Ok(());
     }
-    let mut file = SpanFile::try_new(spans_dir, pid, Rotation::default()).map_err(io::Error::other)?;
+    let mut file = SpanFile::try_new(spans_dir, pid, Rotation::from_env()).map_err(io::Error::other)?;
     file.append(&lines).map_err(io::Error::other)
 }
 

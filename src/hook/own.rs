@@ -78,7 +78,7 @@ const RANDOM: u8 = 2;
 impl OwnTracing {
     /// Makes a table that writes to `<spans_dir>/<pid>.json`. It lives as long as the process.
     pub fn table(settings: OwnSettings<'_>) -> Result<*const abi::Tracing, SpanDirError> {
-        let file = SpanFile::try_new(settings.spans_dir, std::process::id(), Rotation::default())?;
+        let file = SpanFile::try_new(settings.spans_dir, std::process::id(), Rotation::from_env())?;
         let description: &'static str = format!("{}, written by tracer itself", file.path().display()).leak();
         let pid = i64::from(std::process::id());
         let instance = random::<16>().map(|byte| format!("{byte:02x}")).concat();

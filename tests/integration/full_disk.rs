@@ -96,3 +96,27 @@ fn what_a_full_disk_costs_is_counted_and_recording_resumes() {
     assert!(spans.all_named("ended 6000").len() == 1, "{} spans", spans.len());
     cluster.stop().success();
 }
+
+#[test]
+fn span_files_are_put_aside_at_their_size_without_a_gap() {
+    let cluster = Cluster::builder().hook(HOOK).env("TRACER_SPANS_MAX_BYTES", "65536").start();
+    let lines: String = (0..70).map(|number| format!("{number}\n")).collect();
+    fs::write(cluster.file("lines"), lines).expect("the folder is ours");
+    cluster.submit("misbehaving_tasks:makes_one_span", &["--map", "lines"]).success();
+    let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+    let size = |name: &str| fs::metadata(cluster.spans_dir().join(name)).map_or(0, |file| file.len());
+    let sizes = ["", ".1", ".2"].map(|part| size(&format!("{worker}{part}.json")));
+    assert!(sizes.iter().all(|size| (1..=65_536).contains(size)), "{sizes:?}");
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    assert_eq!((spans.all_named("inner").len(), spans.torn_lines.len()), (70, 0));
+    // The reader knows them too.
+    assert_eq!(cluster.tracer(&["trace", "list", "--format", "json"]).success().json()["traces"][0]["spans"], 211);
+}
+
+#[test]
+fn a_size_of_span_files_that_is_no_number_is_refused() {
+    let (cluster, run) = Cluster::builder().hook(HOOK).env("TRACER_SPANS_MAX_BYTES", "1 GB").try_start();
+    run.status(2).stderr_contains("`TRACER_SPANS_MAX_BYTES` is `1 GB`, but takes a number of bytes from 1\n(hint: ");
+    cluster.assert_nothing_runs();
+}

@@ -28,7 +28,7 @@ pub fn setup_tracing() -> Result<Tracing, SpanDirError> {
 
 /// [`setup_tracing`] for a folder that the caller names.
 pub fn setup_tracing_in(dir: &Path) -> Result<Tracing, SpanDirError> {
-    FileProcessor::try_new(dir, Rotation::default()).map(tracing)
+    FileProcessor::try_new(dir, Rotation::from_env()).map(tracing)
 }
 
 fn tracing(processor: FileProcessor) -> Tracing {

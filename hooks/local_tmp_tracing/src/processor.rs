@@ -111,9 +111,9 @@ impl FileProcessor {
         Ok(FileProcessor::new(file, ConsoleFormat::default()))
     }
 
-    /// A processor for the folder that `TRACER_SPANS_DIR` says, else `/tmp/spans`, with the default [`Rotation`].
+    /// A processor for the folder that `TRACER_SPANS_DIR` says, else `/tmp/spans`, with [`Rotation::from_env`].
     pub fn in_env_dir() -> Result<FileProcessor, SpanDirError> {
-        FileProcessor::try_new(&dir_from_env(), Rotation::default())
+        FileProcessor::try_new(&dir_from_env(), Rotation::from_env())
     }
 }
 

@@ -28,7 +28,7 @@ pub fn setup_tracing() -> Result<Tracing, SpanDirError> {
 
 /// [`setup_tracing`] for a folder that the caller names.
 pub fn setup_tracing_in(dir: &Path) -> Result<Tracing, SpanDirError> {
-    let processor = FileProcessor::try_with_format(dir, EXTENSION, Rotation::default(), OtlpFormat::default())?;
+    let processor = FileProcessor::try_with_format(dir, EXTENSION, Rotation::from_env(), OtlpFormat::default())?;
     let description = format!("spans in OTLP JSON to `{}`", processor.path().display());
     Ok(Tracing::builder().with_durable_processor(processor).with_description(description).build())
 }

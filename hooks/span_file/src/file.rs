@@ -148,6 +148,18 @@ impl Default for Rotation {
     }
 }
 
+/// The environment variable for [`Rotation::max_bytes`].
+pub const MAX_BYTES_VARIABLE: &str = "TRACER_SPANS_MAX_BYTES";
+
+impl Rotation {
+    /// The default, with the size that [`MAX_BYTES_VARIABLE`] says in bytes. What is no such number counts as not said; `tracer start` has refused it.
+    pub fn from_env() -> Rotation {
+        let said = std::env::var(MAX_BYTES_VARIABLE).ok().and_then(|text| text.parse().ok());
+        let default = Rotation::default();
+        Rotation { max_bytes: said.filter(|&bytes| bytes > 0).unwrap_or(default.max_bytes), ..default }
+    }
+}
+
 /// What became of the lines, since the [`SpanFile`] was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -11,5 +11,8 @@ mod file;
 pub mod json;
 mod line;
 
-pub use file::{AppendError, Counts, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env, prepare_dir};
+pub use file::{
+    AppendError, Counts, MAX_BYTES_VARIABLE, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env,
+    prepare_dir,
+};
 pub use line::{Attributes, Event, Link, ResourceJson, Span, SpanKind, Status, Value, python_trace_state, write_line};
