@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::propagation::Propagators;
+use crate::spool::hooks::FURTHER_LIMIT;
 
 pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
@@ -30,9 +31,9 @@ pub const MAX_PROCESSES_VARIABLE: &str = "TRACER_MAX_PROCESSES";
 pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 /// The environment variable for [`Settings::spans_dir`].
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
-/// The environment variable for [`Settings::tracing_startup_hook`].
+/// The environment variable for [`Settings::tracing_startup_hooks`]: separated by commas.
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
-/// The environment variable for [`Settings::tracing_exporter`].
+/// The environment variable for [`Settings::tracing_exporters`]: separated by commas.
 pub const TRACING_EXPORTER_VARIABLE: &str = "TRACER_TRACING_EXPORTER_IMPORT_PATH";
 /// The environment variable for [`Settings::tracing_enabled`].
 pub const TRACING_ENABLED_VARIABLE: &str = "TRACER_TRACING_ENABLED";
@@ -77,10 +78,10 @@ pub struct Overrides {
     pub spans_dir: Option<PathBuf>,
     /// See [`Settings::tracing_enabled`].
     pub tracing_enabled: Option<bool>,
-    /// See [`Settings::tracing_startup_hook`].
-    pub tracing_startup_hook: Option<String>,
-    /// See [`Settings::tracing_exporter`].
-    pub tracing_exporter: Option<String>,
+    /// See [`Settings::tracing_startup_hooks`].
+    pub tracing_startup_hooks: Vec<String>,
+    /// See [`Settings::tracing_exporters`].
+    pub tracing_exporters: Vec<String>,
     /// See [`Settings::tracing_required`].
     pub tracing_required: Option<bool>,
     /// See [`Settings::hook_timeout`].
@@ -115,11 +116,11 @@ pub struct Settings {
     pub spans_dir: PathBuf,
     /// Whether anything is traced; false is stronger than any hook.
     pub tracing_enabled: bool,
-    /// The hook that sets up tracing, as `module:attribute`; `None` for no tracing.
-    pub tracing_startup_hook: Option<String>,
-    /// The exporter around whose span processors tracing is set up, as `module:attribute`. There is this or a hook, not both: of
-    /// the two, the one that is said with more strength.
-    pub tracing_exporter: Option<String>,
+    /// The hooks, as `module:attribute`; none for no tracing. The first sets up tracing, the others get its finished spans.
+    pub tracing_startup_hooks: Vec<String>,
+    /// The exporters, as `module:attribute`. Tracing is set up around the span processors of the first; the others get its finished
+    /// spans. There are these or hooks, not both: of the two, those that are said with more strength.
+    pub tracing_exporters: Vec<String>,
     /// Whether a worker whose hook fails must not run tasks.
     pub tracing_required: bool,
     /// How long a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
@@ -221,8 +222,8 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         let is_said = |path: &PathBuf| !path.as_os_str().is_empty();
         stronger.filter(is_said).or(weaker.filter(is_said)).unwrap_or_else(default)
     };
-    let (mut tracing_startup_hook, tracing_exporter) = match one_hook(&stronger)? {
-        (None, None) => one_hook(&weaker)?,
+    let (mut tracing_startup_hooks, tracing_exporters) = match hooks_of(&stronger)? {
+        (hooks, exporters) if hooks.is_empty() && exporters.is_empty() => hooks_of(&weaker)?,
         said => said,
     };
     let otel = stronger.otel;
@@ -233,19 +234,14 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         let is_by_otel = stronger.tracing_enabled.is_none() && otel.is_disabled;
         let reason = if is_by_otel { "OTEL_SDK_DISABLED is true" } else { "--tracing-enabled is false" };
         tracing_off = Some(reason.to_owned());
-    } else if tracing_startup_hook.is_none() && tracing_exporter.is_none() {
+    } else if tracing_startup_hooks.is_empty() && tracing_exporters.is_empty() {
         match otel.exporters {
             None => {}
             Some(Exporters::None) => tracing_off = Some("OTEL_TRACES_EXPORTER is none".to_owned()),
             Some(Exporters::Refused(reason)) => return Err(Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason }),
             Some(Exporters::Hooks { named, hooks }) => {
-                let [hook] = hooks.as_slice() else {
-                    let hint =
-                        "(hint: several at once take a hook that adds them all, named with --tracing-startup-hook)";
-                    let reason = format!("expected one exporter, found `{named}`\n{hint}");
-                    return Err(Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason });
-                };
-                tracing_startup_hook = Some(hook.clone());
+                check_hooks(&hooks).map_err(|reason| Error::Invalid { flag: "OTEL_TRACES_EXPORTER", reason })?;
+                tracing_startup_hooks = hooks;
                 hook_reason = Some(format!("OTEL_TRACES_EXPORTER is {named}"));
             }
         }
@@ -265,8 +261,8 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
         tracing_enabled,
-        tracing_startup_hook,
-        tracing_exporter,
+        tracing_startup_hooks,
+        tracing_exporters,
         tracing_required: stronger.tracing_required.or(weaker.tracing_required).unwrap_or(false),
         hook_timeout: stronger.hook_timeout.or(weaker.hook_timeout).unwrap_or(DEFAULT_HOOK_TIMEOUT),
         sampling_ratio: stronger.sampling_ratio.or(weaker.sampling_ratio).unwrap_or_default(),
@@ -293,12 +289,11 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// The startup hook and the exporter of one source, of which it may say one.
-fn one_hook(source: &Overrides) -> Result<(Option<String>, Option<String>), Error> {
-    let is_said = |name: &String| !name.is_empty();
-    let hook = source.tracing_startup_hook.clone().filter(is_said);
-    let exporter = source.tracing_exporter.clone().filter(is_said);
-    if let (Some(hook), Some(exporter)) = (&hook, &exporter) {
+/// The startup hooks and the exporters of one source, of which it may say one kind.
+fn hooks_of(source: &Overrides) -> Result<(Vec<String>, Vec<String>), Error> {
+    let said = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>();
+    let (hooks, exporters) = (said(&source.tracing_startup_hooks), said(&source.tracing_exporters));
+    if let (Some(hook), Some(exporter)) = (hooks.first(), exporters.first()) {
         return Err(Error::Invalid {
             flag: "--tracing-exporter",
             reason: format!(
@@ -307,7 +302,22 @@ fn one_hook(source: &Overrides) -> Result<(Option<String>, Option<String>), Erro
             ),
         });
     }
-    Ok((hook, exporter))
+    let invalid = |flag| move |reason| Error::Invalid { flag, reason };
+    check_hooks(&hooks).map_err(invalid("--tracing-startup-hook"))?;
+    check_hooks(&exporters).map_err(invalid("--tracing-exporter"))?;
+    Ok((hooks, exporters))
+}
+
+fn check_hooks(names: &[String]) -> Result<(), String> {
+    if let Some((_, twice)) = names.iter().enumerate().find(|&(index, name)| names[..index].contains(name)) {
+        let hint = "(hint: every span would come out twice; leave one of them out)";
+        return Err(format!("expected each hook once, found `{twice}` twice\n{hint}"));
+    }
+    let limit = FURTHER_LIMIT + 1;
+    if names.len() > limit {
+        return Err(format!("expected up to {limit} hooks, found {}", names.len()));
+    }
+    Ok(())
 }
 
 fn default_num_workers() -> u32 {
@@ -360,8 +370,8 @@ mod tests {
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
                 tracing_enabled: true,
-                tracing_startup_hook: None,
-                tracing_exporter: None,
+                tracing_startup_hooks: Vec::new(),
+                tracing_exporters: Vec::new(),
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(10),
                 sampling_ratio: SamplingRatio::ALL,
@@ -408,8 +418,8 @@ record_arguments = true
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
                 tracing_enabled: false,
-                tracing_startup_hook: Some("local_tmp_tracing:setup_tracing".into()),
-                tracing_exporter: None,
+                tracing_startup_hooks: vec!["local_tmp_tracing:setup_tracing".into()],
+                tracing_exporters: Vec::new(),
                 tracing_required: true,
                 hook_timeout: Duration::from_millis(500),
                 sampling_ratio: ratio(0.25),
@@ -434,8 +444,8 @@ record_arguments = true
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
-            tracing_startup_hook: None,
-            tracing_exporter: Some("otlp:exporter".into()),
+            tracing_startup_hooks: Vec::new(),
+            tracing_exporters: vec!["otlp:exporter".into()],
             tracing_required: Some(false),
             hook_timeout: Some(Duration::from_secs(2)),
             sampling_ratio: Some(ratio(0.0)),
@@ -459,8 +469,8 @@ record_arguments = true
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
                 tracing_enabled: true,
-                tracing_startup_hook: None,
-                tracing_exporter: Some("otlp:exporter".into()),
+                tracing_startup_hooks: Vec::new(),
+                tracing_exporters: vec!["otlp:exporter".into()],
                 tracing_required: false,
                 hook_timeout: Duration::from_secs(2),
                 sampling_ratio: ratio(0.0),
@@ -495,13 +505,14 @@ record_arguments = true
         let exporters = |exporters: Exporters| OtelSettings { exporters: Some(exporters), ..OtelSettings::default() };
         let console = exporters(Exporters::Hooks { named: "console".into(), hooks: vec!["console:hook".into()] });
         let settings = load(Overrides { otel: console.clone(), ..Overrides::default() }).expect("valid");
-        assert_eq!(settings.tracing_startup_hook.as_deref(), Some("console:hook"));
+        assert_eq!(settings.tracing_startup_hooks, ["console:hook"]);
         assert_eq!(settings.hook_reason.as_deref(), Some("OTEL_TRACES_EXPORTER is console"));
         for otel in [console, exporters(Exporters::None), exporters(Exporters::Refused("no".into()))] {
             let file = parse("[tracing]\nexporter = 'file:hook'").expect("valid");
             let settings = merge(Overrides { otel, ..Overrides::default() }, file).expect("valid");
-            assert_eq!((settings.tracing_startup_hook, settings.hook_reason, settings.tracing_off), (None, None, None));
-            assert_eq!(settings.tracing_exporter.as_deref(), Some("file:hook"));
+            assert_eq!((settings.hook_reason, settings.tracing_off), (None, None));
+            assert!(settings.tracing_startup_hooks.is_empty());
+            assert_eq!(settings.tracing_exporters, ["file:hook"]);
         }
         let settings = load(Overrides { otel: exporters(Exporters::None), ..Overrides::default() }).expect("valid");
         assert_eq!(settings.tracing_off.as_deref(), Some("OTEL_TRACES_EXPORTER is none"));
@@ -509,11 +520,40 @@ record_arguments = true
         assert_eq!(load(refused).expect_err("refused").to_string(), "`OTEL_TRACES_EXPORTER`: no");
         let several = Exporters::Hooks { named: "console,otlp".into(), hooks: vec!["a:b".into(), "c:d".into()] };
         let several = Overrides { otel: exporters(several), ..Overrides::default() };
-        let error = load(several).expect_err("there is one").to_string();
+        let settings = load(several).expect("valid");
+        assert_eq!(settings.tracing_startup_hooks, ["a:b", "c:d"]);
+        assert_eq!(settings.hook_reason.as_deref(), Some("OTEL_TRACES_EXPORTER is console,otlp"));
+    }
+
+    #[test]
+    fn hooks_are_named_each_once_and_several_of_one_kind() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        for text in ["startup_hook = ['a:b', 'c:d']", "exporter = ['a:b', 'c:d']"] {
+            let settings =
+                merge(Overrides::default(), parse(&format!("[tracing]\n{text}")).expect("valid")).expect("valid");
+            let (hooks, exporters) = (&settings.tracing_startup_hooks, &settings.tracing_exporters);
+            assert_eq!([hooks.as_slice(), exporters.as_slice()].concat(), ["a:b", "c:d"]);
+            assert_eq!(hooks.is_empty(), text.starts_with("exporter"));
+        }
+        // A stronger source replaces the list; it does not add to it.
+        let flag = Overrides { tracing_startup_hooks: names(&["e:f"]), ..Overrides::default() };
+        let settings = merge(flag, parse("[tracing]\nstartup_hook = ['a:b', 'c:d']").expect("valid")).expect("valid");
+        assert_eq!(settings.tracing_startup_hooks, ["e:f"]);
+        let twice = Overrides { tracing_startup_hooks: names(&["a:b", "c:d", "a:b"]), ..Overrides::default() };
+        let error = load(twice).expect_err("it is there twice").to_string();
         assert!(
-            error.starts_with("`OTEL_TRACES_EXPORTER`: expected one exporter, found `console,otlp`\n(hint: "),
+            error.starts_with("`--tracing-startup-hook`: expected each hook once, found `a:b` twice\n(hint: "),
             "{error}"
         );
+        let error = parse("[tracing]\nstartup_hook = ['a:b', 'a:b']").expect_err("it is there twice");
+        assert!(
+            error.contains("2: `tracing`: expected each hook once")
+                || error.contains(":1: `tracing`: expected each hook once"),
+            "{error}"
+        );
+        let many = (0..18).map(|number| format!("a:b{number}")).collect();
+        let error = load(Overrides { tracing_exporters: many, ..Overrides::default() }).expect_err("too many");
+        assert_eq!(error.to_string(), "`--tracing-exporter`: expected up to 17 hooks, found 18");
     }
 
     #[test]
@@ -522,7 +562,7 @@ record_arguments = true
             config: Some("".into()),
             temp_dir: Some("".into()),
             spans_dir: Some("".into()),
-            tracing_startup_hook: Some("".into()),
+            tracing_startup_hooks: vec!["".into()],
             module_path: Some(vec!["".into()]),
             ..Overrides::default()
         };
@@ -669,16 +709,16 @@ record_arguments = true
     #[test]
     fn there_is_one_hook_or_one_exporter() {
         let both = Overrides {
-            tracing_startup_hook: Some("a:b".into()),
-            tracing_exporter: Some("c:d".into()),
+            tracing_startup_hooks: vec!["a:b".into()],
+            tracing_exporters: vec!["c:d".into()],
             ..Overrides::default()
         };
         let message = "expected an exporter or a startup hook, found both: `c:d` and `a:b`";
         let error = load(both.clone()).expect_err("both are said").to_string();
         assert!(error.starts_with(&format!("`--tracing-exporter`: {message}\n(hint: ")), "{error}");
         // What is weaker does not matter when what is stronger has said one.
-        let hook = Overrides { tracing_exporter: None, ..both.clone() };
-        assert_eq!(merge(hook, both).expect("one is said").tracing_exporter, None);
+        let hook = Overrides { tracing_exporters: Vec::new(), ..both.clone() };
+        assert!(merge(hook, both).expect("one is said").tracing_exporters.is_empty());
         let error = parse("[tracing]\nstartup_hook = 'a:b'\nexporter = 'c:d'").expect_err("both are said");
         assert!(error.starts_with(&format!("/etc/tracer/tracer.toml:1: `tracing`: {message}\n(hint: ")), "{error}");
     }

@@ -98,6 +98,7 @@ pub struct Driver {
 /// The tracing of this process, and the context that submissions belong to.
 struct DriverTracing {
     recorder: Option<&'static Recorder>,
+    further_failures: Vec<HookError>,
     carrier: Carrier,
     is_carrier_remote: bool,
     names: SpanNameTable,
@@ -400,6 +401,7 @@ impl Driver {
             welcome,
             tracing: DriverTracing {
                 recorder: None,
+                further_failures: Vec::new(),
                 carrier: Carrier::default(),
                 is_carrier_remote: false,
                 names: SpanNameTable::new(names::REMOTE_SUFFIX),
@@ -452,12 +454,17 @@ impl Driver {
         let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
         // Without a spool the spans are recorded all the same; they only do not survive this process.
         let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
-        let limit = Duration::from_millis(hook.timeout_ms);
         let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
-        let run = run_hook(&hook.import_string, hook.contract, hook.library.as_deref(), limit, own, spool);
+        let run = run_hook(&hook, own, spool);
         *of_process = run.recorder;
         self.tracing.recorder = run.recorder;
+        self.tracing.further_failures = run.further_failures;
         run.failure
+    }
+
+    /// Why further hooks of the session failed in [`start_tracing`](Self::start_tracing). They get this process's spans through another one.
+    pub fn further_failures(&self) -> &[HookError] {
+        &self.tracing.further_failures
     }
 
     /// This process's tracing.

@@ -33,6 +33,15 @@
 //!   each step, and `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`; for hooks without a file by
 //!   `hooks::spans_that_a_hook_had_not_delivered_outlive_a_killed_worker`.
 //!
+//! **Several hooks.** The first makes the spans; each further one gets every sampled span that has ended, under its own ids, also of processes that died.
+//!
+//! - A further hook gets spans from the spool: in full up to the size of a slot, and at its own pace. What it does not take waits in the session's folder, as for
+//!   exporters, and is counted. Spans that find no room in the spool reach the first hook only.
+//! - The resource is the first hook's. A further hook's plain `SpanProcessor` cannot be told of it.
+//! - Kept by `several_hooks::two_files_hold_the_same_spans`, `several_hooks::spans_of_a_killed_worker_are_whole_in_both_files`,
+//!   `several_hooks::a_killed_worker_loses_nothing_to_the_receiver_and_the_file` and
+//!   `several_hooks::a_further_hook_that_cannot_deliver_disturbs_nobody_and_is_counted`.
+//!
 //! **Death leaves a span.** When a worker or a submission is killed, crashes, or is ended, its spans are completed under their own ids: ended ones as they
 //! were, open ones with status ERROR, `error.type` and an end. None twice, none without its parent.
 //!

@@ -127,13 +127,16 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, role: Role) -> Re
 
 fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
     let Some(hook) = &welcome.hook else { return (None, None) };
-    let limit = Duration::from_millis(hook.timeout_ms);
     let own = OwnSettings { spans_dir: &welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
-    let run = run_hook(&hook.import_string, hook.contract, hook.library.as_deref(), limit, own, Some(spool));
+    let run = run_hook(hook, own, Some(spool));
     if let Some(failure) = &run.failure {
         eprintln!("tracer: {failure}");
     }
-    (run.recorder, run.failure)
+    for failure in &run.further_failures {
+        eprintln!("tracer: a further hook failed, which gets this worker's spans through another process: {failure}");
+    }
+    let further = run.further_failures.into_iter().next().filter(|_| hook.is_required);
+    (run.recorder, run.failure.or(further))
 }
 
 /// Why a worker cannot go on. The head sees it end and says so.

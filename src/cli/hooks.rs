@@ -86,5 +86,14 @@ fn render(hook: &str, report: &HookReport) -> String {
         ("library", library),
         ("built by", check.producer.clone()),
         ("does", check.description.clone()),
+        ("further", as_further_hook(check).into()),
     ])
+}
+
+fn as_further_hook(check: &HookCheck) -> &'static str {
+    if check.takes_spans {
+        "may be the first or a further hook"
+    } else {
+        "can only be the first hook: it takes no finished spans of others"
+    }
 }

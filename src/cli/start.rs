@@ -12,6 +12,7 @@ use tracer_span_file::{MAX_BYTES_VARIABLE, Rotation};
 
 use super::hooks::HookReport;
 use super::modules::split_paths;
+use super::status::further_hook;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration};
 use crate::count::Count;
@@ -21,7 +22,7 @@ use crate::head::process::describe_exit;
 use crate::head::server::{self, HeadEnd, HeadSettings, Started};
 use crate::hook::{HookCheck, HookContract, HookError, ImportString, now_unix_nano};
 use crate::propagation::Propagators;
-use crate::protocol::HookChoice;
+use crate::protocol::{FurtherHook, HookChoice};
 use crate::session::{Session, SessionError, find_head};
 
 /// Start a head with its workers
@@ -33,6 +34,7 @@ use crate::session::{Session, SessionError, find_head};
 #[command(after_help = "\
 Example:
   tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --num-workers 2
+  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --tracing-startup-hook=otlp:setup_tracing
   OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head")]
 pub(super) struct Args {
     /// Start a head on this machine
@@ -53,12 +55,16 @@ pub(super) struct Args {
     /// Whether to trace at all; false is stronger than any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
-    /// The hook that sets up tracing in every process, as `module:attribute`
-    #[arg(long, value_name = "MODULE:ATTRIBUTE", env = config::TRACING_STARTUP_HOOK_VARIABLE)]
-    tracing_startup_hook: Option<String>,
-    /// The exporter that says where spans go, as `module:attribute`; instead of a startup hook
-    #[arg(long, value_name = "MODULE:ATTRIBUTE", env = config::TRACING_EXPORTER_VARIABLE)]
-    tracing_exporter: Option<String>,
+    /// The hook that sets up tracing in every process, as `module:attribute`; repeat it to send the spans to further hooks too
+    ///
+    /// The first decides on ids, sampling and the resource. Each further one gets every finished span, also those of processes that
+    /// died, and changes nothing for the others when it is slow or fails. A hook that returns a finished provider, or is written in
+    /// C without a span sink, can only be the first. In the environment they are separated by commas.
+    #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = config::TRACING_STARTUP_HOOK_VARIABLE)]
+    tracing_startup_hook: Vec<String>,
+    /// The exporter that says where spans go, as `module:attribute`; instead of a startup hook, and repeated like it
+    #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = config::TRACING_EXPORTER_VARIABLE)]
+    tracing_exporter: Vec<String>,
     /// Do not run tasks in a worker whose hook fails
     #[arg(long, env = "TRACER_TRACING_REQUIRED", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_required: Option<bool>,
@@ -110,8 +116,8 @@ pub(super) fn run(args: Args) -> CommandResult {
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
-        tracing_startup_hook: args.tracing_startup_hook,
-        tracing_exporter: args.tracing_exporter,
+        tracing_startup_hooks: args.tracing_startup_hook,
+        tracing_exporters: args.tracing_exporter,
         tracing_required: args.tracing_required,
         hook_timeout: args.hook_timeout,
         sampling_ratio: args.tracing_sampling_ratio,
@@ -139,8 +145,11 @@ pub(super) fn run(args: Args) -> CommandResult {
 fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     // What the user gave is relative to this folder, not to where a process that reads it may be.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let startup_hook = settings.tracing_startup_hook.map(|name| (HookContract::Startup, name));
-    let named = startup_hook.or(settings.tracing_exporter.map(|name| (HookContract::Exporter, name)));
+    let contract =
+        if settings.tracing_startup_hooks.is_empty() { HookContract::Exporter } else { HookContract::Startup };
+    let names = settings.tracing_startup_hooks.into_iter().chain(settings.tracing_exporters);
+    let mut names = names.filter(|_| settings.tracing_enabled);
+    let first = names.next();
     let hook_reason = settings.hook_reason;
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
@@ -153,21 +162,33 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         trace_runtime: settings.trace_runtime,
         propagators: settings.propagators,
         record_arguments: settings.record_arguments,
-        hook: named.filter(|_| settings.tracing_enabled).map(|(contract, import_string)| HookChoice {
+        hook: first.map(|import_string| HookChoice {
             import_string,
             contract,
             library: None,
             timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
             is_required: settings.tracing_required,
             sampling_ratio: settings.sampling_ratio,
+            further: Vec::new(),
         }),
         hook_description: String::new(),
     };
     if let Some(hook) = settings.hook.clone() {
-        let refused = |error: HookError| CommandError::new(exit::HOOK_REFUSED, error);
-        let _: ImportString = hook.import_string.parse().map_err(refused)?;
-        let check = try_hook(&hook, &settings)?;
-        settings.hook = Some(HookChoice { library: check.library, ..hook });
+        let check = try_hook(&hook.import_string, &hook, &settings)?;
+        let mut further = Vec::new();
+        for import_string in names {
+            let check = try_hook(&import_string, &hook, &settings)?;
+            if !check.takes_spans {
+                let place = check.library.map_or_else(|| "built in".to_owned(), |path| path.display().to_string());
+                return Err(CommandError::new(
+                    exit::HOOK_REFUSED,
+                    HookError::TakesNoSpans { hook: import_string, place },
+                ));
+            }
+            let HookCheck { library, description, .. } = check;
+            further.push(FurtherHook { import_string, contract, library, description });
+        }
+        settings.hook = Some(HookChoice { library: check.library, further, ..hook });
         settings.hook_description = match hook_reason {
             Some(reason) => format!("{}\nbecause {reason}", check.description),
             None => check.description,
@@ -193,8 +214,11 @@ fn check_span_file_size() -> Result<(), CommandError> {
     }
 }
 
-/// Loads the hook once in a process of its own, so that one that crashes or hangs cannot hurt.
-fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, CommandError> {
+/// Loads a hook once in a process of its own, so that one that crashes or hangs cannot hurt. It has the contract and the settings of
+/// `hook`, the first.
+fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, CommandError> {
+    let parsed: Result<ImportString, HookError> = import_string.parse();
+    parsed.map_err(|error| CommandError::new(exit::HOOK_REFUSED, error))?;
     let limit = Duration::from_millis(hook.timeout_ms);
     let contract = match hook.contract {
         HookContract::Startup => "startup-hook",
@@ -203,7 +227,7 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
     let module_path = std::env::join_paths(&settings.module_path).unwrap_or_default();
     let mut child = Command::new(std::env::current_exe()?)
         .args(["hooks", "check", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
-        .args(["--as", contract, "--", &hook.import_string])
+        .args(["--as", contract, "--", import_string])
         .env(config::MODULE_PATH_VARIABLE, module_path)
         .env(config::SPANS_DIR_VARIABLE, &settings.spans_dir)
         .env(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string())
@@ -230,9 +254,9 @@ fn try_hook(hook: &HookChoice, settings: &HeadSettings) -> Result<HookCheck, Com
         }
         Ok(HookReport::Refused { refused }) => refused.into(),
         Err(_) if !is_ended => {
-            HookError::TimedOut { hook: hook.import_string.clone(), place: "its process".into(), limit: wait }.into()
+            HookError::TimedOut { hook: import_string.into(), place: "its process".into(), limit: wait }.into()
         }
-        Err(_) => HookError::Died { hook: hook.import_string.clone(), cause: describe_exit(status).cause }.into(),
+        Err(_) => HookError::Died { hook: import_string.into(), cause: describe_exit(status).cause }.into(),
     };
     Err(CommandError::new(exit::HOOK_REFUSED, error))
 }
@@ -423,7 +447,8 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
             let sampling = hook.sampling_ratio.line();
-            let text = format!("{}, {place}\n{}{sampling}", hook.import_string, settings.hook_description);
+            let further: String = hook.further.iter().map(further_hook).collect();
+            let text = format!("{}, {place}\n{}{sampling}{further}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));
         }
         None => fields.push(("  tracing", off(settings.tracing_off.as_deref()))),

@@ -4,7 +4,7 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::count::{Count, Elapsed};
 use crate::exit;
-use crate::protocol::{Query, Reply, StatusReport};
+use crate::protocol::{FurtherHook, Query, Reply, StatusReport};
 
 /// Show how the head, its workers and its tracing are doing
 #[derive(clap::Args)]
@@ -22,6 +22,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(exit::OK)
 }
 
+/// A hook that gets the finished spans of the first, for people.
+pub(super) fn further_hook(hook: &FurtherHook) -> String {
+    let place = hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
+    format!("\nand to {}, {place}\n{}", hook.import_string, hook.description)
+}
+
 fn render(status: &StatusReport) -> String {
     let tracing = match &status.hook {
         None => match &status.tracing_off {
@@ -32,7 +38,8 @@ fn render(status: &StatusReport) -> String {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
             let sampling = hook.sampling_ratio.line();
-            format!("{}, {place}\n{}{sampling}", hook.import_string, hook.description)
+            let further: String = hook.further.iter().map(further_hook).collect();
+            format!("{}, {place}\n{}{sampling}{further}", hook.import_string, hook.description)
         }
     };
     let workers = &status.workers;

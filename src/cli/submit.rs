@@ -252,6 +252,11 @@ fn start_tracing(driver: &mut Driver) {
     if let Some(failure) = driver.start_tracing() {
         report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
     }
+    for failure in driver.further_failures() {
+        report::warning(&format!(
+            "a further hook failed here, which gets this command's spans through another process: {failure}"
+        ));
+    }
     let propagators = driver.welcome().propagators;
     let (carrier, rejections) = Carrier::from_env(|name| propagators.lookup(name, |name| std::env::var_os(name)));
     for rejection in rejections {

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_max_processes, check_num_workers,
-    one_hook, parse_duration,
+    hooks_of, parse_duration,
 };
 use crate::propagation::Propagators;
 use crate::suggestion;
@@ -78,10 +78,8 @@ impl Reader<'_> {
         let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("tracing", "a table", value))?;
         for (key, value) in table {
             match key.get_ref().as_ref() {
-                "startup_hook" => {
-                    file.tracing_startup_hook = Some(self.string("tracing.startup_hook", value)?.to_string());
-                }
-                "exporter" => file.tracing_exporter = Some(self.string("tracing.exporter", value)?.to_string()),
+                "startup_hook" => file.tracing_startup_hooks = self.names("tracing.startup_hook", value)?,
+                "exporter" => file.tracing_exporters = self.names("tracing.exporter", value)?,
                 "enabled" => file.tracing_enabled = Some(self.boolean("tracing.enabled", value)?),
                 "runtime" => file.trace_runtime = Some(self.boolean("tracing.runtime", value)?),
                 "required" => file.tracing_required = Some(self.boolean("tracing.required", value)?),
@@ -104,7 +102,7 @@ impl Reader<'_> {
                 unknown => return Err(self.unknown_key("tracing.", unknown, key.span().start)),
             }
         }
-        match one_hook(file) {
+        match hooks_of(file) {
             Err(Error::Invalid { reason, .. }) => Err(self.invalid("tracing", &reason, value)),
             _ => Ok(()),
         }
@@ -145,6 +143,15 @@ impl Reader<'_> {
 
     fn string<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, FileError> {
         value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a string", value))
+    }
+
+    /// One name, or an array of them.
+    fn names(&self, key: &str, value: &Value<'_>) -> Result<Vec<String>, FileError> {
+        match value.get_ref() {
+            DeValue::Array(names) => names.iter().map(|name| Ok(self.string(key, name)?.to_owned())).collect(),
+            DeValue::String(name) => Ok(vec![name.to_string()]),
+            _ => Err(self.wrong_type(key, "a string or an array of strings", value)),
+        }
     }
 
     fn path(&self, key: &str, value: &Value<'_>) -> Result<PathBuf, FileError> {

@@ -4,7 +4,7 @@
 //! the spools of the dead, and from sessions before this one. Each is offered to one worker at a time, stays a file until that
 //! worker's hook has delivered it, and goes to another worker if that one dies or fails.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -42,16 +42,13 @@ pub(super) struct Handover {
     folder: PathBuf,
     /// Wakes the head when a parcel comes into the folder.
     watch: OwnedFd,
-    waiting: VecDeque<Waiting>,
+    /// What waits, by the hooks that it is for: hooks that fail do not hold back what is for others.
+    queues: BTreeMap<u32, Queue>,
     /// What is with a worker, by the offer's number.
     offered: HashMap<u64, (Waiting, u64)>,
     next_number: u64,
     /// The connections of workers' sinks, with how many offers each has.
     sinks: Vec<(u64, usize)>,
-    /// Failures in a row.
-    failures: u32,
-    /// No offer is made before.
-    pause_until_ns: u64,
     /// Spans that were delivered for other processes.
     pub(super) delivered: u64,
     /// Spans that nobody took in the end.
@@ -63,6 +60,26 @@ struct Waiting {
     tries: u32,
 }
 
+/// The parcels for the same hooks.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// How many are with workers.
+    offered: usize,
+    /// Failures in a row.
+    failures: u32,
+    /// No offer is made before.
+    pause_until_ns: u64,
+}
+
+impl Queue {
+    fn may_offer(&self, now_ns: u64, is_last: bool) -> bool {
+        // While nothing works, one after another is enough to find out when it does.
+        let is_open = now_ns >= self.pause_until_ns && (self.failures == 0 || self.offered == 0);
+        !self.waiting.is_empty() && (is_last || is_open)
+    }
+}
+
 impl Handover {
     pub(super) fn new(folder: PathBuf) -> io::Result<Handover> {
         let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
@@ -70,12 +87,10 @@ impl Handover {
         Ok(Handover {
             folder,
             watch,
-            waiting: VecDeque::new(),
+            queues: BTreeMap::new(),
             offered: HashMap::new(),
             next_number: 1,
             sinks: Vec::new(),
-            failures: 0,
-            pause_until_ns: 0,
             delivered: 0,
             given_up: 0,
         })
@@ -100,13 +115,14 @@ impl Handover {
 
     /// Takes up the parcels in the folder that are not known.
     pub(super) fn look(&mut self) {
-        let offered = self.offered.values().map(|(waiting, _)| waiting);
-        let known: HashSet<PathBuf> =
-            self.waiting.iter().chain(offered).map(|waiting| waiting.parcel.path.clone()).collect();
-        let new = Parcel::list(&self.folder).into_iter().filter(|parcel| !known.contains(&parcel.path));
-        self.waiting.extend(new.map(|parcel| Waiting { parcel, tries: 0 }));
+        let known: HashSet<PathBuf> = self.all().map(|waiting| waiting.parcel.path.clone()).collect();
+        for parcel in Parcel::list(&self.folder).into_iter().filter(|parcel| !known.contains(&parcel.path)) {
+            self.queue(parcel.hooks).waiting.push_back(Waiting { parcel, tries: 0 });
+        }
         while self.bytes() > BYTES_LIMIT {
-            let Some(oldest) = self.waiting.pop_front() else { break };
+            // Of the hooks that take the least.
+            let longest = self.queues.values_mut().max_by_key(|queue| queue.waiting.len());
+            let Some(oldest) = longest.and_then(|queue| queue.waiting.pop_front()) else { break };
             self.give_up(&oldest);
         }
     }
@@ -125,9 +141,18 @@ impl Handover {
         spans
     }
 
-    fn bytes(&self) -> u64 {
+    fn queue(&mut self, hooks: u32) -> &mut Queue {
+        self.queues.entry(hooks).or_default()
+    }
+
+    /// What waits and what is with workers.
+    fn all(&self) -> impl Iterator<Item = &Waiting> {
         let offered = self.offered.values().map(|(waiting, _)| waiting);
-        self.waiting.iter().chain(offered).map(|waiting| waiting.parcel.bytes).sum()
+        self.queues.values().flat_map(|queue| &queue.waiting).chain(offered)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.all().map(|waiting| waiting.parcel.bytes).sum()
     }
 
     fn give_up(&mut self, waiting: &Waiting) {
@@ -137,8 +162,7 @@ impl Handover {
 
     /// Spans that wait.
     pub(super) fn spans_waiting(&self) -> u64 {
-        let offered = self.offered.values().map(|(waiting, _)| waiting);
-        self.waiting.iter().chain(offered).map(|waiting| waiting.parcel.spans).sum()
+        self.all().map(|waiting| waiting.parcel.spans).sum()
     }
 
     /// A worker has opened a connection for its sink.
@@ -158,7 +182,9 @@ impl Handover {
             self.offered.iter().filter(|(_, (_, to))| *to == connection).map(|(&number, _)| number).collect();
         for number in numbers {
             if let Some((waiting, _)) = self.offered.remove(&number) {
-                self.waiting.push_front(waiting);
+                let queue = self.queue(waiting.parcel.hooks);
+                queue.offered -= 1;
+                queue.waiting.push_front(waiting);
             }
         }
     }
@@ -169,8 +195,10 @@ impl Handover {
         if let Some((_, count)) = self.sinks.iter_mut().find(|(sink, _)| *sink == connection) {
             *count = count.saturating_sub(1);
         }
+        let queue = self.queue(waiting.parcel.hooks);
+        queue.offered -= 1;
         let Some(status) = done.failure else {
-            self.failures = 0;
+            queue.failures = 0;
             self.delivered += waiting.parcel.spans;
             let _ = fs::remove_file(&waiting.parcel.path);
             return None;
@@ -179,29 +207,30 @@ impl Handover {
             // The others have it. Where the file cannot be renamed, they get it again.
             let _ = waiting.parcel.restrict(done.failed_hooks & waiting.parcel.hooks);
         }
+        let queue = self.queues.entry(waiting.parcel.hooks).or_default();
         match status {
             abi::STATUS_FULL => {
-                self.pause_until_ns = now_ns.saturating_add(PAUSE_FULL_NS);
-                self.waiting.push_front(waiting);
+                queue.pause_until_ns = now_ns.saturating_add(PAUSE_FULL_NS);
+                queue.waiting.push_front(waiting);
                 None
             }
             abi::STATUS_REFUSED => {
-                self.failures = 0;
+                queue.failures = 0;
                 self.give_up(&waiting);
                 Some(format!("{} are given up: their receiver refuses them", Count(waiting.parcel.spans, "span")))
             }
             abi::STATUS_ALREADY => {
                 // The worker ends.
                 self.sinks.retain(|(sink, _)| *sink != connection);
-                self.waiting.push_front(waiting);
+                queue.waiting.push_front(waiting);
                 None
             }
             _ => {
-                let pause = PAUSE_FIRST_NS.saturating_mul(1 << self.failures.min(10)).min(PAUSE_LIMIT_NS);
-                self.pause_until_ns = now_ns.saturating_add(pause);
-                self.failures += 1;
+                let pause = PAUSE_FIRST_NS.saturating_mul(1 << queue.failures.min(10)).min(PAUSE_LIMIT_NS);
+                queue.pause_until_ns = now_ns.saturating_add(pause);
+                queue.failures += 1;
                 waiting.tries += 1;
-                let is_first = self.failures == 1;
+                let is_first = queue.failures == 1;
                 let spans = Count(waiting.parcel.spans, "span");
                 if waiting.tries >= TRIES_LIMIT {
                     self.give_up(&waiting);
@@ -209,7 +238,7 @@ impl Handover {
                 }
                 let text = format!("an exporter did not take {spans}; it is tried again and again");
                 // Behind the others: perhaps only this one is at fault.
-                self.waiting.push_back(waiting);
+                queue.waiting.push_back(waiting);
                 is_first.then_some(text)
             }
         }
@@ -218,20 +247,14 @@ impl Handover {
     /// What to offer now, and to whom.
     pub(super) fn offers(&mut self, now_ns: u64, is_last: bool) -> Vec<Offer> {
         let mut offers = Vec::new();
-        if self.waiting.is_empty() || self.sinks.is_empty() || (now_ns < self.pause_until_ns && !is_last) {
-            return offers;
-        }
         let limit = if is_last { LAST_OFFERS_LIMIT } else { OFFERS_LIMIT };
-        loop {
-            // While nothing works, one after another is enough to find out when it does.
-            if self.failures > 0 && !self.offered.is_empty() && !is_last {
-                break;
-            }
+        while let Some(queue) = self.queues.values_mut().find(|queue| queue.may_offer(now_ns, is_last)) {
             let Some((connection, count)) = self.sinks.iter_mut().min_by_key(|(_, count)| *count) else { break };
             if *count >= limit {
                 break;
             }
-            let Some(waiting) = self.waiting.pop_front() else { break };
+            let Some(waiting) = queue.waiting.pop_front() else { break };
+            queue.offered += 1;
             *count += 1;
             let number = self.next_number;
             self.next_number += 1;
@@ -245,8 +268,9 @@ impl Handover {
 
     /// When to look again although nothing happens.
     pub(super) fn next_ns(&self, now_ns: u64) -> Option<u64> {
-        let waits = !self.waiting.is_empty() && !self.sinks.is_empty();
-        Some(self.pause_until_ns).filter(|&until| waits && until > now_ns)
+        let waiting = self.queues.values().filter(|queue| !queue.waiting.is_empty());
+        let pauses = waiting.map(|queue| queue.pause_until_ns).filter(|&until| until > now_ns);
+        pauses.min().filter(|_| !self.sinks.is_empty())
     }
 }
 
@@ -303,6 +327,24 @@ mod tests {
         assert_eq!(again[0].spans.hooks, 4, "the other hook has it");
         handover.on_done(5, &done(again[0].spans.number, 0, None), next);
         assert_eq!(handover.offers(next, false).len(), 1);
+    }
+
+    #[test]
+    fn a_hook_that_fails_holds_nothing_back_from_another() {
+        let (folder, mut handover) = handover(1);
+        handover.on_sink(5);
+        let offers = handover.offers(0, false);
+        handover.on_done(5, &done(offers[0].spans.number, 4, Some(abi::STATUS_FAILED)), 0);
+        assert!(handover.offers(1, false).is_empty(), "what failed waits");
+        Parcel::write(folder.path(), "worker-2-0", 2, 9, 10, b"spans").unwrap();
+        Parcel::write(folder.path(), "worker-3-0", 4, 9, 10, b"spans").unwrap();
+        handover.on_change();
+        let offers = handover.offers(1, false);
+        assert_eq!(offers.iter().map(|offer| offer.spans.hooks).collect::<Vec<_>>(), [2]);
+        handover.on_done(5, &done(offers[0].spans.number, 0, None), 1);
+        assert_eq!((handover.delivered, handover.spans_waiting()), (10, 20));
+        let next = handover.next_ns(1).unwrap();
+        assert_eq!(handover.offers(next, false).len(), 1, "one of the two is tried");
     }
 
     #[test]

@@ -364,7 +364,8 @@ impl Server {
     }
 
     fn start_limit_ns(&self) -> u64 {
-        let hook = self.world.settings.hook.as_ref().map_or(0, |hook| hook.timeout_ms);
+        let all = |hook: &HookChoice| hook.timeout_ms.saturating_mul(1 + hook.further.len() as u64);
+        let hook = self.world.settings.hook.as_ref().map_or(0, all);
         u64::try_from((Duration::from_millis(hook) + START_ALLOWANCE).as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -943,6 +944,7 @@ impl Server {
                 library: hook.library.clone(),
                 description: settings.hook_description.clone(),
                 sampling_ratio: hook.sampling_ratio,
+                further: hook.further.clone(),
                 failed_workers: hook_failures,
             }),
             workers: WorkerCounts {

@@ -8,10 +8,11 @@
 //!
 //! Whatever happens to the process, a span is in its spool until it is delivered or in a parcel.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracer_abi as abi;
@@ -22,8 +23,15 @@ use crate::spool::{Arrival, PARCEL_SPANS, Parcel, SlotIndex, SpanStory, Spool, h
 
 /// How long a span waits for others that go the same way.
 const LINGER: Duration = Duration::from_millis(100);
-/// Batches that a further hook may have at once. They keep their slots in the spool, which are needed for others too.
+/// Batches that a further hook may have at once, and that all of them share. They keep their slots in the spool, which are needed for
+/// others too.
 const BATCHES_LIMIT: usize = 3;
+const BATCHES_OF_ALL: usize = 4;
+
+thread_local! {
+    /// Whether this thread gives spans to hooks now, which may make spans in their turn.
+    static IS_GIVING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A hook's table as a place to bring spans to.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +111,10 @@ unsafe extern "C" fn host_delivered(data: *mut c_void, spans: *const abi::SpanId
 /// The thread's state.
 pub(super) struct Deliveries {
     spool: &'static Spool,
-    sinks: Vec<(Sink, Arc<AtomicUsize>)>,
+    /// The further hooks, each with its bit and its batches under way. One that failed in this process has no sink.
+    sinks: Vec<(u32, Option<Sink>, Arc<AtomicUsize>)>,
+    /// Held while spans are taken from the spool and given away, so that whoever ends the hooks comes after it.
+    giving: Mutex<()>,
     folder: PathBuf,
     mark: u32,
     /// Parcels so far, for their names.
@@ -112,25 +123,57 @@ pub(super) struct Deliveries {
 
 impl Deliveries {
     /// Starts the thread. `sinks` are the further hooks.
-    pub(super) fn start(spool: &'static Spool, sinks: Vec<Sink>, mark: u32) {
-        let Some(folder) = crate::session::handover_of_spool(spool.path()) else { return };
-        let sinks = sinks.into_iter().map(|sink| (sink, Arc::default())).collect();
-        let deliveries: &'static Deliveries =
-            Box::leak(Box::new(Deliveries { spool, sinks, folder, mark, parcels: AtomicU64::new(0) }));
-        let relieve = move || deliveries.put_returned_aside(&spool.take_returned(PARCEL_SPANS));
+    pub(super) fn start(
+        spool: &'static Spool,
+        sinks: Vec<(u32, Option<Sink>)>,
+        mark: u32,
+    ) -> Option<&'static Deliveries> {
+        let folder = crate::session::handover_of_spool(spool.path())?;
+        let sinks = sinks.into_iter().map(|(hook, sink)| (hook, sink, Arc::default())).collect();
+        let deliveries: &'static Deliveries = Box::leak(Box::new(Deliveries {
+            spool,
+            sinks,
+            giving: Mutex::new(()),
+            folder,
+            mark,
+            parcels: AtomicU64::new(0),
+        }));
+        let relieve = move || {
+            deliveries.put_returned_aside(&spool.take_returned(PARCEL_SPANS));
+            if !IS_GIVING.get() {
+                deliveries.give_batch();
+            }
+        };
         spool.set_relief(Box::leak(Box::new(relieve)));
         // Without the thread, spans wait in the spool for whoever comes after.
         let _ = std::thread::Builder::new().name("tracer-spans".into()).spawn(move || deliveries.run());
+        Some(deliveries)
     }
 
     fn run(&'static self) {
         loop {
-            let undelivered = self.spool.take_undelivered(LINGER, PARCEL_SPANS);
-            self.put_returned_aside(&undelivered.returned);
-            if !undelivered.ungiven.is_empty() {
-                self.give(undelivered.ungiven);
-            }
+            self.spool.wait_for_undelivered(LINGER, PARCEL_SPANS);
+            self.give_batch();
         }
+    }
+
+    /// Brings on a batch of what has ended. False if there is nothing more for further hooks.
+    fn give_batch(&'static self) -> bool {
+        let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
+        let undelivered = self.spool.take_undelivered(PARCEL_SPANS);
+        self.put_returned_aside(&undelivered.returned);
+        let is_any = !undelivered.ungiven.is_empty();
+        if is_any {
+            IS_GIVING.set(true);
+            self.give(undelivered.ungiven);
+            IS_GIVING.set(false);
+        }
+        is_any
+    }
+
+    /// Gives the further hooks all that has ended, now.
+    pub(super) fn give_all(&'static self) {
+        while self.give_batch() {}
     }
 
     fn put_returned_aside(&self, spans: &[SlotIndex]) {
@@ -160,13 +203,18 @@ impl Deliveries {
     fn give(&'static self, spans: Vec<SlotIndex>) {
         let request: Arc<[u8]> = self.request(&spans).into();
         let spans: Arc<[SlotIndex]> = spans.into();
-        for (sink, under_way) in &self.sinks {
-            if under_way.fetch_add(1, Ordering::AcqRel) >= BATCHES_LIMIT {
+        let limit = (BATCHES_OF_ALL / self.sinks.len().max(1)).clamp(1, BATCHES_LIMIT);
+        for (hook, sink, under_way) in &self.sinks {
+            let Some(sink) = sink else {
+                self.put_aside(&spans, *hook, &request);
+                continue;
+            };
+            if under_way.fetch_add(1, Ordering::AcqRel) >= limit {
                 under_way.fetch_sub(1, Ordering::AcqRel);
                 self.put_aside(&spans, sink.hook, &request);
                 continue;
             }
-            let (hook, under_way) = (sink.hook, Arc::clone(under_way));
+            let (hook, under_way) = (*hook, Arc::clone(under_way));
             let (spans, kept) = (Arc::clone(&spans), Arc::clone(&request));
             let on_done = move |status| {
                 match status {

@@ -216,6 +216,13 @@ pub enum HookError {
         /// How long it was given.
         limit: Duration,
     },
+    /// It was named after another, and takes no finished spans.
+    TakesNoSpans {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+    },
     /// The process that tried the hook out died.
     Died {
         /// The hook, as `module:attribute`.
@@ -253,6 +260,13 @@ impl fmt::Display for HookError {
             HookError::TimedOut { hook, place, limit } => {
                 write!(f, "hook `{hook}` ({place}) did not return within {}", Elapsed(*limit))?;
                 f.write_str("\n(hint: give it more time with --hook-timeout, or do slow work on a thread of its own)")
+            }
+            HookError::TakesNoSpans { hook, place } => {
+                write!(f, "hook `{hook}` ({place}) takes no finished spans of others, so it can only be the first")?;
+                f.write_str(
+                    "\n(hint: name it first; or, where it returns a finished provider, let it return \
+                     `Tracing::builder()` with its exporters instead)",
+                )
             }
             HookError::Died { hook, cause } => {
                 write!(f, "hook `{hook}` ended the process that tried it out: it {cause}")

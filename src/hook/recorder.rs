@@ -11,7 +11,7 @@ use tracer_abi as abi;
 use super::deliveries::{self, Deliveries, Sink};
 use super::module::{read_sized, text};
 use crate::fault;
-use crate::propagation::{TraceContext, TraceParent};
+use crate::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
 use crate::spool::record::slice;
 use crate::spool::{SlotIndex, SpanOpening, Spool, hooks};
 use crate::task::{JobId, TaskId, WorkerId};
@@ -27,6 +27,10 @@ pub struct Recorder {
     spool: Option<&'static Spool>,
     /// Where finished spans of other processes can be brought to.
     sinks: Vec<Sink>,
+    /// The further hooks, which get finished spans and make none.
+    further: Vec<abi::Tracing>,
+    /// What brings spans to them, and gives back those that exporters do not take.
+    deliveries: Option<&'static Deliveries>,
     /// What tells the hooks of this session from those of another.
     mark: u32,
     /// The hook's tracer for the spans that tracer itself makes.
@@ -52,6 +56,7 @@ struct RecordedTracer {
 struct RecordedSpan {
     recorder: &'static Recorder,
     slot: Option<SlotIndex>,
+    is_sampled: bool,
     state: Mutex<SpanState>,
 }
 
@@ -143,15 +148,30 @@ pub struct ActiveSpan {
 }
 
 impl Recorder {
-    /// Wraps a hook's table. `mark` tells the hooks of this session from those of another.
+    /// Wraps a hook's table. `further` are the tables of the hooks that get its finished spans, null for one that failed in this
+    /// process: its spans reach it through another. `mark` tells the hooks of this session from those of another.
     ///
     /// # Safety
     ///
-    /// `hook` points to a table that begins with its size, keeps the contract of the ABI, and lives as long as the process.
-    pub unsafe fn install(hook: *const abi::Tracing, mark: u32, spool: Option<&'static Spool>) -> &'static Recorder {
+    /// The pointers that are not null are to tables that begin with their size, keep the contract of the ABI, and live as long as the
+    /// process.
+    pub unsafe fn install(
+        hook: *const abi::Tracing,
+        further: &[*const abi::Tracing],
+        mark: u32,
+        spool: Option<&'static Spool>,
+    ) -> &'static Recorder {
         // SAFETY: promised by the caller.
         let hook: abi::Tracing = unsafe { read_sized(hook) };
-        let mut sinks = Vec::new();
+        let (mut sinks, mut deliveries) = (Vec::new(), None);
+        // SAFETY: promised by the caller.
+        let tables = further.iter().map(|&table| (!table.is_null()).then(|| unsafe { read_sized(table) }));
+        let tables: Vec<Option<abi::Tracing>> = tables.collect();
+        let sink = |(index, table): (usize, &Option<abi::Tracing>)| {
+            let hook = hooks::further(index);
+            (hook, table.as_ref().and_then(|table| Sink::of(table, hook, abi::SINK_ALL)))
+        };
+        let further_sinks: Vec<_> = tables.iter().enumerate().map(sink).collect();
         if let Some(spool) = spool {
             // SAFETY: the resource lives as long as the process.
             unsafe { spool.set_resource(slice(hook.resource, hook.resource_count)) };
@@ -163,9 +183,11 @@ impl Recorder {
                 wanting = if keeps_files(&hook) { hooks::FILE | hooks::EXPORTERS } else { hooks::EXPORTERS };
                 sinks.push(sink);
             }
+            wanting |= further_sinks.iter().fold(0, |all, (hook, _)| all | hook);
+            sinks.extend(further_sinks.iter().filter_map(|(_, sink)| *sink));
             spool.set_hooks(wanting, mark);
             if wanting != hooks::FILE {
-                Deliveries::start(spool, Vec::new(), mark);
+                deliveries = Deliveries::start(spool, further_sinks, mark);
             }
         }
         let lent = abi::Tracing {
@@ -197,6 +219,8 @@ impl Recorder {
             hook,
             spool,
             sinks,
+            further: tables.into_iter().flatten().collect(),
+            deliveries,
             mark,
             own_tracer: Mutex::new(ptr::null_mut()),
             running_task: Mutex::new(None),
@@ -290,6 +314,7 @@ impl Recorder {
     /// left for others to finish, and the spool's file is removed.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), String> {
         let committed = self.commit();
+        let further = self.shut_down_further(timeout);
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let status = self.hand_over(|recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
@@ -298,13 +323,44 @@ impl Recorder {
                 .shutdown
                 .map_or(abi::STATUS_OK, |shutdown| unsafe { shutdown(recorder.hook.data, timeout, error) })
         });
-        let outcome = committed.and(status.map(drop));
+        let outcome = committed.and(status.map(drop)).and(further);
         if let (Some(spool), Ok(())) = (self.spool, &outcome)
             && !spool.has_something_left()
         {
             spool.remove();
         }
         outcome
+    }
+
+    /// Gives the further hooks what has ended, and ends them, at the same time, so that a slow one takes nothing from the others. What
+    /// one of them has not got stays in the spool, for the head to bring on.
+    fn shut_down_further(&self, timeout: Duration) -> Result<(), String> {
+        if let (Some(deliveries), false) = (self.deliveries, self.further.is_empty()) {
+            deliveries.give_all();
+        }
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let end = |table: &abi::Tracing| {
+            let (mut reason, description) = ([0; 1024], text(table.description));
+            let mut error = abi::TextBuffer::new(&mut reason);
+            // SAFETY: the hook's own functions with the hook's own data; the buffer is lent for the call.
+            let status = unsafe {
+                table.shutdown.map_or(abi::STATUS_OK, |shutdown| shutdown(table.data, timeout_ms, &mut error))
+            };
+            let filled = error.filled();
+            match status {
+                abi::STATUS_OK | abi::STATUS_ALREADY => Ok(()),
+                abi::STATUS_TIMED_OUT => Err(format!("the further hook with {description} did not deliver in time")),
+                _ => Err(String::from_utf8_lossy(&reason[..filled]).into_owned()),
+            }
+        };
+        std::thread::scope(|scope| {
+            let ends = self.further.iter().map(|table| {
+                let table = Table(table);
+                scope.spawn(move || end(table.get()))
+            });
+            let ends: Vec<_> = ends.collect();
+            ends.into_iter().try_for_each(|end| end.join().unwrap_or(Ok(())))
+        })
     }
 
     /// Runs one of the hook's functions that deliver spans, and frees the slots of those delivered.
@@ -348,20 +404,24 @@ impl Recorder {
         mark: u32,
         on_done: impl FnOnce(u32, Option<u32>) + Send + 'static,
     ) {
-        let hooks = if mark == self.mark { hooks } else { hooks::SINKS };
+        let is_own = mark == self.mark;
+        let hooks = if is_own { hooks & hooks::SINKS } else { hooks::SINKS };
         let wanted: Vec<_> = self.sinks.iter().filter(|sink| sink.hook & hooks != 0).collect();
-        // Of hooks that there are no more, nobody can have them.
+        // A hook that failed in this process has not failed in all. Of hooks that there are no more, nobody can have them.
+        let missing = if is_own { wanted.iter().fold(hooks, |missing, sink| missing & !sink.hook) } else { 0 };
+        let status = (missing != 0).then_some(abi::STATUS_FAILED);
         if wanted.is_empty() {
-            return on_done(0, None);
+            return on_done(missing, status);
         }
-        let done = Arc::new(Mutex::new(Done { left: wanted.len(), failed: 0, status: None, on_done: Some(on_done) }));
+        let done = Done { left: wanted.len(), failed: missing, status, on_done: Some(on_done) };
+        let done = Arc::new(Mutex::new(done));
         for sink in wanted {
             let (hook, done) = (sink.hook, Arc::clone(&done));
             let one_done = move |status| {
                 let mut done = lock(&done);
                 if status != abi::STATUS_OK {
                     done.failed |= hook;
-                    done.status = Some(status);
+                    done.status = Some(worse(done.status, status));
                 }
                 done.left -= 1;
                 if done.left == 0
@@ -463,9 +523,30 @@ impl Recorder {
             })
         });
         let state = Mutex::new(SpanState { span, has_ended: false });
-        Box::into_raw(Box::new(RecordedSpan { recorder: self, slot, state })).cast()
+        let is_sampled = started.trace_flags & FLAG_SAMPLED != 0;
+        Box::into_raw(Box::new(RecordedSpan { recorder: self, slot, is_sampled, state })).cast()
     }
 }
+
+/// Of what two hooks say of the same spans, what is to become of those: they are given up only if nobody may still take them.
+fn worse(first: Option<u32>, second: u32) -> u32 {
+    match first {
+        Some(first) if second == abi::STATUS_REFUSED => first,
+        _ => second,
+    }
+}
+
+/// A table that may change threads.
+struct Table<'a>(&'a abi::Tracing);
+
+impl Table<'_> {
+    fn get(&self) -> &abi::Tracing {
+        self.0
+    }
+}
+
+// SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
+unsafe impl Send for Table<'_> {}
 
 /// Who waits until the last of several hooks has said what became of some spans.
 struct Done<F> {
@@ -513,7 +594,7 @@ impl RecordedSpan {
             unsafe { span_end(state.span, end_time_unix_nano) };
         }
         if let Some((spool, slot)) = recorded {
-            spool.handed_over(slot);
+            spool.handed_over(slot, self.is_sampled);
         }
     }
 }

@@ -8,14 +8,17 @@ use tracer_abi as abi;
 
 use super::module::{Record, text};
 use super::{HookContract, HookError, ImportString, Located, Module, OwnSettings, OwnTracing, Recorder, SearchPath};
+use crate::protocol::HookChoice;
 use crate::spool::Spool;
 
 /// What running a hook gave.
 pub struct HookRun {
     /// The process's tracing; none when the hook failed and tracer cannot write spans itself either.
     pub recorder: Option<&'static Recorder>,
-    /// Why the hook failed.
+    /// Why the first hook failed.
     pub failure: Option<HookError>,
+    /// Why further hooks failed. They get this process's spans through another one.
+    pub further_failures: Vec<HookError>,
 }
 
 /// A table that a hook returned: a pointer that may change threads.
@@ -24,33 +27,40 @@ struct Table(*const abi::Tracing);
 // SAFETY: the table may be used from any thread by contract and lives as long as the process.
 unsafe impl Send for Table {}
 
-/// Runs a hook in this process and wraps what it returns. When it fails, tracer writes the spans itself, as `own` says.
-pub fn run_hook(
-    import_string: &str,
-    contract: HookContract,
-    library: Option<&Path>,
-    limit: Duration,
-    own: OwnSettings<'_>,
-    spool: Option<&'static Spool>,
-) -> HookRun {
-    match set_up(import_string, contract, library, limit) {
-        Ok(table) => {
-            // SAFETY: a table that a hook returned keeps the contract of the ABI.
-            let recorder = unsafe { Recorder::install(table.0, mark(import_string), spool) };
-            HookRun { recorder: Some(recorder), failure: None }
-        }
-        Err(failure) => {
-            let own = OwnTracing::table(own).ok();
-            // SAFETY: tracer's own table is made for it.
-            let recorder = own.map(|table| unsafe { Recorder::install(table, 0, spool) });
-            HookRun { recorder, failure: Some(failure) }
-        }
+/// Runs the hooks in this process and wraps what the first returns. When that fails, tracer writes the spans itself, as `own` says, and
+/// the further hooks get them from it.
+pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static Spool>) -> HookRun {
+    let limit = Duration::from_millis(hook.timeout_ms);
+    let first = set_up(&hook.import_string, hook.contract, hook.library.as_deref(), limit);
+    let mut further_failures = Vec::new();
+    let mut further = Vec::new();
+    for hook in &hook.further {
+        let table = set_up(&hook.import_string, hook.contract, hook.library.as_deref(), limit);
+        further.push(table.map_or_else(
+            |failure| {
+                further_failures.push(failure);
+                std::ptr::null()
+            },
+            |table| table.0,
+        ));
     }
+    let mark = mark(hook);
+    let (table, failure) = match first {
+        Ok(table) => (Some(table.0), None),
+        Err(failure) => (OwnTracing::table(own).ok(), Some(failure)),
+    };
+    // What belongs to the exporters of a hook that failed here is not for this process.
+    let mark = if failure.is_some() && further.is_empty() { 0 } else { mark };
+    // SAFETY: tables that hooks returned keep the contract of the ABI, and tracer's own is made for it.
+    let recorder = table.map(|table| unsafe { Recorder::install(table, &further, mark, spool) });
+    HookRun { recorder, failure, further_failures }
 }
 
 /// Tells these hooks from others, for spans that wait for them.
-fn mark(import_string: &str) -> u32 {
-    crc32fast::hash(import_string.as_bytes())
+fn mark(hook: &HookChoice) -> u32 {
+    let further = hook.further.iter().map(|further| further.import_string.as_str());
+    let names: Vec<_> = std::iter::once(hook.import_string.as_str()).chain(further).collect();
+    crc32fast::hash(names.join(",").as_bytes())
 }
 
 /// What trying a hook out showed.
@@ -64,6 +74,8 @@ pub struct HookCheck {
     pub producer: String,
     /// What it does with spans.
     pub description: String,
+    /// Whether it takes finished spans, so that it may be a further hook.
+    pub takes_spans: bool,
 }
 
 /// Loads a hook and runs it in this process, to find out whether it works and keeps the contract that is wanted, if any.
@@ -85,6 +97,7 @@ pub fn check_hook(
         contract,
         producer: module.describe().producer,
         description: text(table.description),
+        takes_spans: table.sink_export.is_some(),
     })
 }
 

@@ -179,6 +179,21 @@ pub struct HookChoice {
     pub is_required: bool,
     /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
     pub sampling_ratio: SamplingRatio,
+    /// The hooks that get the finished spans of this one, in their order.
+    pub further: Vec<FurtherHook>,
+}
+
+/// A hook beside the one that makes the spans.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FurtherHook {
+    /// As given: `module:attribute`.
+    pub import_string: String,
+    /// What it was named for.
+    pub contract: HookContract,
+    /// The library it was found in; none for a hook built into tracer.
+    pub library: Option<PathBuf>,
+    /// What it does with spans, as it said when `tracer start` tried it out.
+    pub description: String,
 }
 
 /// A request that is answered by a [`Reply`] with the same number.
@@ -291,7 +306,9 @@ pub struct HookReport {
     pub description: String,
     /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
     pub sampling_ratio: SamplingRatio,
-    /// Workers in which the hook failed; tracer writes their spans itself.
+    /// The hooks that get the finished spans of this one, in their order.
+    pub further: Vec<FurtherHook>,
+    /// Workers in which a hook failed; if the first, tracer writes their spans itself.
     pub failed_workers: Vec<HookFailure>,
 }
 

@@ -10,7 +10,7 @@ pub const fn further(index: usize) -> u32 {
     4 << index
 }
 
-/// Further hooks at most.
+/// Further hooks at most. Each has a bit.
 pub const FURTHER_LIMIT: usize = 16;
 
 /// The bits that span sinks have.

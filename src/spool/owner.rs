@@ -318,7 +318,7 @@ impl Spool {
     }
 
     /// Says that the first hook has got an ended span, so that its next commit covers it.
-    pub fn handed_over(&self, index: SlotIndex) {
+    pub fn handed_over(&self, index: SlotIndex, is_sampled: bool) {
         let hooks = self.hooks();
         // One that only exporters want may be gone already, and its slot another's.
         if hooks & !hooks::EXPORTERS == 0 {
@@ -328,9 +328,13 @@ impl Spool {
         if hooks & hooks::FILE != 0 {
             slots.ended.push_back(index.0);
         }
-        if hooks & !hooks::FILE & !hooks::EXPORTERS != 0 {
+        let further = hooks & !hooks::FILE & !hooks::EXPORTERS;
+        if further != 0 && is_sampled {
             slots.ungiven.push_back(index.0);
             self.tell_of_undelivered(&slots);
+        } else if further != 0 {
+            // It is recorded for processors of the first hook to see, and for nobody to export.
+            self.settle(&mut slots, index.0, further);
         }
     }
 
@@ -395,14 +399,18 @@ impl Spool {
         }
     }
 
-    /// Waits until there are ended spans that nobody is bringing on, and then for `linger`, unless there are `enough` before.
-    pub fn take_undelivered(&self, linger: Duration, enough: usize) -> Undelivered {
+    /// Waits until spans are not delivered, and then for `linger`, or until there are `enough`.
+    pub fn wait_for_undelivered(&self, linger: Duration, enough: usize) {
         let count = |slots: &Slots| slots.returned.len() + slots.ungiven.len();
         let waited = self.has_undelivered.wait_while(self.slots(), |slots| count(slots) == 0);
         let slots = waited.unwrap_or_else(PoisonError::into_inner);
-        let lingered = self.has_undelivered.wait_timeout_while(slots, linger, |slots| count(slots) < enough);
-        let mut slots = lingered.unwrap_or_else(PoisonError::into_inner).0;
-        let (returned, ungiven) = (take(&mut slots.returned, enough), take(&mut slots.ungiven, enough));
+        drop(self.has_undelivered.wait_timeout_while(slots, linger, |slots| count(slots) < enough));
+    }
+
+    /// Takes the spans that are not delivered, of each kind `at_most` so many. It may be that there are none.
+    pub fn take_undelivered(&self, at_most: usize) -> Undelivered {
+        let mut slots = self.slots();
+        let (returned, ungiven) = (take(&mut slots.returned, at_most), take(&mut slots.ungiven, at_most));
         Undelivered { returned, ungiven }
     }
 
@@ -465,7 +473,7 @@ impl Spool {
     fn take_free_slot(&self) -> Option<u32> {
         let mut slots = self.slots();
         if slots.free.is_empty()
-            && !slots.returned.is_empty()
+            && !(slots.returned.is_empty() && slots.ungiven.is_empty())
             && let Some(relief) = self.relief.get()
         {
             // A burst that nobody behind it keeps up with pays for itself; the price is that of a write.
@@ -494,10 +502,10 @@ impl Spool {
         {
             return slots.returned.pop_front();
         }
-        if let Some(&index) = slots.ended.front()
-            && slot(index).pending.load(Relaxed) == hooks::FILE
-        {
-            return slots.ended.pop_front();
+        // With one hook it is the first of them.
+        let is_only_for_the_file = |&index: &u32| slot(index).pending.load(Relaxed) == hooks::FILE;
+        if let Some(position) = slots.ended.iter().position(is_only_for_the_file) {
+            return slots.ended.remove(position);
         }
         // Exporters that keep more under way than they may.
         let waits = slots.under_way.iter().filter(|&(_, &index)| slot(index).pending.load(Relaxed) == hooks::EXPORTERS);
@@ -560,7 +568,7 @@ mod tests {
         assert!(space() >= at_first + SLOTS_PER_STEP * SLOT_SIZE, "{} bytes for the next slots", space());
         for slot in slots.into_iter().chain([next]) {
             spool.end(slot, 2000);
-            spool.handed_over(slot);
+            spool.handed_over(slot, true);
         }
         spool.written(spool.take_handed_over());
         (0..2 * SLOTS_PER_STEP).for_each(|_| assert!(spool.open(&opening(3)).is_some()));

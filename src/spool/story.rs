@@ -171,7 +171,7 @@ fn identity(slot: &SlotHeader) -> [u64; 4] {
 mod tests {
     use tracer_abi as abi;
 
-    use super::super::{SLOT_COUNT, SpanOpening, Spool};
+    use super::super::{SLOT_COUNT, SpanOpening, Spool, hooks};
     use super::*;
 
     fn spool() -> (tempfile::TempDir, Spool, Story) {
@@ -276,7 +276,7 @@ mod tests {
         let (_folder, spool, story) = spool();
         let slot = spool.open(&opening(1)).unwrap();
         spool.end(slot, 2000);
-        spool.handed_over(slot);
+        spool.handed_over(slot, true);
         assert!(story.spans()[0].has_ended);
         let batch = spool.take_handed_over();
         spool.not_written(batch);
@@ -288,13 +288,32 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_free_when_every_hook_has_its_span_and_further_hooks_get_sampled_ones_only() {
+        let (_folder, spool, story) = spool();
+        spool.set_hooks(hooks::FILE | hooks::further(0) | hooks::further(1), 0);
+        let [sampled, only_recorded] = [1, 2].map(|id| spool.open(&opening(id)).unwrap());
+        for (slot, is_sampled) in [(sampled, true), (only_recorded, false)] {
+            spool.end(slot, 2000);
+            spool.handed_over(slot, is_sampled);
+        }
+        spool.written(spool.take_handed_over());
+        let given = spool.take_undelivered(10).ungiven;
+        assert_eq!(given, [sampled]);
+        assert_eq!(story.spans().len(), 1, "the other is for the file only");
+        spool.settled(&given, hooks::further(1));
+        assert_eq!(story.spans()[0].pending, hooks::further(0), "a hook has not got it");
+        spool.settled(&given, hooks::further(0));
+        assert_eq!(story.spans(), []);
+    }
+
+    #[test]
     fn more_open_spans_than_slots_are_counted_and_harm_nothing() {
         let (_folder, spool, story) = spool();
         let slots: Vec<_> = (0..SLOT_COUNT + 3).filter_map(|_| spool.open(&opening(1))).collect();
         assert_eq!(slots.len(), SLOT_COUNT);
         assert_eq!(story.counts(), SpoolCounts { unrecorded: 3, ..SpoolCounts::default() });
         spool.end(slots[0], 1);
-        spool.handed_over(slots[0]);
+        spool.handed_over(slots[0], true);
         assert_eq!(spool.open(&opening(2)), Some(slots[0]), "an ended span makes room");
         assert_eq!(story.counts().evicted, 1);
         assert_eq!(story.spans().len(), SLOT_COUNT);

@@ -103,7 +103,7 @@ fn recorder() -> &'static Recorder {
         let path = SPANS_DIR.get_or_init(folder).path().join("bench.spool");
         let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).expect("the folder can be written to")));
         // SAFETY: a table that a hook returned, which lives as long as the process.
-        unsafe { Recorder::install(table, 0, Some(spool)) }
+        unsafe { Recorder::install(table, &[], 0, Some(spool)) }
     })
 }
 
@@ -237,7 +237,7 @@ fn spool(criterion: &mut Criterion) {
             // SAFETY: the attributes point to literals.
             unsafe { spool.set_attributes(slot, black_box(&attributes)) };
             spool.end(slot, EPOCH + 1);
-            spool.handed_over(slot);
+            spool.handed_over(slot, true);
             if spans.is_multiple_of(COMMIT_EVERY) {
                 let ended = spool.take_handed_over();
                 spool.written(ended);

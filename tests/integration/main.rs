@@ -29,6 +29,7 @@ mod runtime_spans;
 mod sampling;
 mod security;
 mod seen_means_recorded;
+mod several_hooks;
 mod spans;
 mod start_stop;
 mod submit;

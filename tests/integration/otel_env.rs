@@ -320,14 +320,6 @@ fn the_exporter_for_a_collector_has_the_sessions_variables_in_every_process() {
 }
 
 #[test]
-fn of_several_exporters_it_is_said_what_to_do() {
-    let (_, run) = start_with(None, &[("OTEL_TRACES_EXPORTER", "console,otlp_file")]);
-    run.status(2).stderr_contains(
-        "`OTEL_TRACES_EXPORTER`: expected one exporter, found `console,otlp_file`\n(hint: several at once ",
-    );
-}
-
-#[test]
 fn an_exporter_of_the_environment_may_be_none_or_unknown_and_a_hook_is_stronger() {
     let (cluster, run) = start_with(None, &[("OTEL_TRACES_EXPORTER", "none")]);
     run.success().stderr_contains("  tracing  off: OTEL_TRACES_EXPORTER is none\n");

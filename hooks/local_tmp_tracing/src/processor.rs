@@ -36,6 +36,11 @@ pub trait LineFormat: std::fmt::Debug + Send + 'static {
     /// Takes what all spans of the process have in common. Called before the first span.
     fn set_resource(&mut self, resource: &Resource);
 
+    /// The same format for spans of another process, with that one's resource.
+    fn of_resource(&self, resource: &Resource) -> Self
+    where
+        Self: Sized;
+
     /// Appends one line, line feed included, to `buffer`. On the path of every span, under a lock.
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData);
 }
@@ -56,6 +61,10 @@ impl Default for ConsoleFormat {
 impl LineFormat for ConsoleFormat {
     fn set_resource(&mut self, resource: &Resource) {
         self.resource = resource_json(resource);
+    }
+
+    fn of_resource(&self, resource: &Resource) -> ConsoleFormat {
+        ConsoleFormat { resource: resource_json(resource) }
     }
 
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData) {
@@ -268,5 +277,30 @@ impl<F: LineFormat> DurableProcessor for FileProcessor<F> {
             )),
             Err(text) => Err(format!("{text} ({waiting} spans wait in memory, {dropped} were dropped)")),
         }
+    }
+
+    fn take_over(&self, resource: &Resource, spans: Vec<SpanData>) -> Result<(), String> {
+        let shared = &*self.shared;
+        let format = shared.lock_buffer().format.of_resource(resource);
+        let mut lines = Vec::new();
+        for span in spans.iter().filter(|span| span.span_context.is_sampled()) {
+            format.write_line(&mut lines, span);
+        }
+        {
+            let mut output = shared.lock_file();
+            // What could not be written before comes first; whoever gave these spans keeps them meanwhile.
+            shared.write(&mut output)?;
+            let written = output.file.append(&lines);
+            if let Err(error) = written {
+                // Some are in the file: the others follow them, and the caller must not give all of them again.
+                let consumed = error.consumed();
+                if consumed == 0 {
+                    return Err(error.to_string());
+                }
+                output.unwritten.extend_from_slice(&lines[consumed..]);
+                shared.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
+            }
+        }
+        Ok(())
     }
 }

@@ -60,6 +60,10 @@ impl LineFormat for OtlpFormat {
         *self = OtlpFormat::new(resource);
     }
 
+    fn of_resource(&self, resource: &Resource) -> OtlpFormat {
+        OtlpFormat::new(resource)
+    }
+
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData) {
         buffer.extend_from_slice(&self.head);
         buffer.extend_from_slice(br#"{"scope":{"#);
