@@ -43,8 +43,8 @@ use crate::session::{self, SessionError};
 use crate::spool::Spool;
 use crate::stored::{self, STORED_FROM, Stored, StoredError};
 use crate::task::{
-    CommandSpec, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, SpanNameTable, TaskId, TaskSpec,
-    TraceLink, WorkerId,
+    AttemptReport, CommandSpec, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, PastAttempts,
+    Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_retry_on,
 };
 use crate::value::{self, ValueError};
 
@@ -172,6 +172,8 @@ pub enum DriverError {
         id: TaskId,
         /// Why.
         failure: Failure,
+        /// The attempts before the last one, oldest first.
+        past: Vec<AttemptReport>,
     },
     /// An argument or a result cannot be carried over.
     Value(ValueError),
@@ -189,6 +191,8 @@ pub enum DriverError {
     },
     /// A large result cannot be read.
     Stored(StoredError),
+    /// What to try again is not a list of kinds; the text says why.
+    RetryOn(String),
     /// The name is not `module:function`.
     Target {
         /// What was given instead.
@@ -205,7 +209,9 @@ impl fmt::Display for DriverError {
             }
             DriverError::Refused(reason) => write!(f, "the head refused: {reason}"),
             DriverError::Protocol(_) => f.write_str("the head said something that this program does not understand"),
-            DriverError::Failed { id, failure } => write!(f, "task {id} failed: {failure}"),
+            DriverError::Failed { id, failure, past } => {
+                write!(f, "task {id} failed: {failure}{}", PastAttempts(past))
+            }
             DriverError::Value(error) => error.fmt(f),
             DriverError::TooLarge { bytes } => {
                 write!(f, "the task with its arguments has {bytes} bytes, but at most {PAYLOAD_LIMIT} are taken")?;
@@ -219,6 +225,7 @@ impl fmt::Display for DriverError {
                 )
             }
             DriverError::Stored(error) => error.fmt(f),
+            DriverError::RetryOn(problem) => write!(f, "{problem}"),
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 f.write_str("\n(hint: for example `demo:my_function`)")
@@ -260,6 +267,10 @@ pub struct Remote<'a> {
     run_limit: Option<Duration>,
     trace_runtime: bool,
     inputs: Vec<Input>,
+    /// Without its texts, which follow.
+    policy: Policy<'static>,
+    retry_on: String,
+    idempotency_key: String,
 }
 
 /// What can be an argument of a task: a value that can be serialized, or `&TaskHandle`, the result of another task.
@@ -321,15 +332,68 @@ impl Remote<'_> {
         self
     }
 
+    /// Tries it again after failures of its own, up to `retries` times. Lost workers are not counted here.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.policy.retries = retries;
+        self
+    }
+
+    /// The wait before the first retry. It doubles with each further one, up to [`RETRY_BACKOFF_CAP`](crate::task::RETRY_BACKOFF_CAP);
+    /// between half of it and all of it is waited.
+    pub fn retry_backoff(mut self, first: Duration) -> Self {
+        self.policy.retry_backoff = first;
+        self
+    }
+
+    /// Which failures of its own are tried again: kinds with commas between, as `tracer submit task --retry-on` takes them.
+    pub fn retry_on(mut self, kinds: &str) -> Result<Self, DriverError> {
+        check_retry_on(kinds).map_err(DriverError::RetryOn)?;
+        self.retry_on = kinds.into();
+        Ok(self)
+    }
+
+    /// Starts it again after its worker was lost, up to `limit` times.
+    pub fn crash_limit(mut self, limit: u32) -> Self {
+        self.policy.crash_limit = limit;
+        self
+    }
+
+    /// Never starts it a second time, whatever happens: when its worker or its head dies, it is reported lost.
+    pub fn at_most_once(mut self) -> Self {
+        self.policy.at_most_once = true;
+        self
+    }
+
+    /// Names the task for the head: a submission with a key that the head remembers is that task, and no other one is begun.
+    pub fn idempotency_key(mut self, key: &str) -> Self {
+        self.idempotency_key = key.into();
+        self
+    }
+
+    /// Bounds how long it may wait until its first attempt begins.
+    pub fn queue_timeout(mut self, limit: Duration) -> Self {
+        self.policy.queue_limit = Some(limit);
+        self
+    }
+
+    /// How long an attempt that is to end gets for each step: to end when it is asked, and after SIGTERM.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.policy.grace = grace;
+        self
+    }
+
     /// Submits the task.
     pub fn submit(self) -> Result<TaskHandle, DriverError> {
         let (module, function) = split_target(&self.target)?;
         let arguments = value::array(&self.arguments);
         let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
+        let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
+        let (name, run_limit) = (self.name.as_str(), self.run_limit);
         self.driver.submit(&SubmitRequest {
             spec,
-            name: &self.name,
-            run_limit: self.run_limit,
+            name,
+            run_limit,
+            policy,
             wants_output: false,
             trace_runtime: self.trace_runtime,
             inputs: &self.inputs,
@@ -346,6 +410,8 @@ pub struct SubmitRequest<'a> {
     pub name: &'a str,
     /// The longest an attempt may run; none for no limit.
     pub run_limit: Option<Duration>,
+    /// What is done when an attempt fails.
+    pub policy: Policy<'a>,
     /// Whether [`Driver::follow`] gets what it writes. Such a task has its worker for itself.
     pub wants_output: bool,
     /// Whether the runtime's own work for the task is traced too. A session may be told to do so for every task.
@@ -500,6 +566,7 @@ impl Driver {
             baggage: &self.tracing.carrier.baggage,
             start_time_unix_nano: 0,
             attributes: &attributes,
+            link: None,
             is_attempt: false,
         });
         self.tracing.carrier.trace_context = Some(span.context().clone());
@@ -517,6 +584,9 @@ impl Driver {
             run_limit: None,
             trace_runtime: false,
             inputs: Vec::new(),
+            policy: Policy::default(),
+            retry_on: String::new(),
+            idempotency_key: String::new(),
         }
     }
 
@@ -562,6 +632,7 @@ impl Driver {
             spec,
             name: request.name,
             run_limit: request.run_limit,
+            policy: request.policy,
             wants_output: request.wants_output,
             traces_runtime,
             trace: context.map(|context| TraceLink {
@@ -662,7 +733,7 @@ impl Driver {
             }
             // A command has no value; its result is the unit.
             Outcome::Completed => Ok(value::from_bytes(&[0xc0])?),
-            Outcome::Failed(failure) => Err(DriverError::Failed { id: finished.task, failure }),
+            Outcome::Failed(failure) => Err(DriverError::Failed { id: finished.task, failure, past: finished.past }),
         }
     }
 
@@ -835,7 +906,14 @@ impl Driver {
             match frame_kind {
                 kind::ACCEPTED => {
                     let accepted = Accepted::decode(body)?;
-                    self.unanswered.pop_front();
+                    // A batch with idempotency keys is answered in parts.
+                    if let Some((first_tag, count)) = self.unanswered.front_mut() {
+                        let answered = u64::from(accepted.count).min(*count);
+                        (*first_tag, *count) = (*first_tag + answered, *count - answered);
+                        if *count == 0 {
+                            self.unanswered.pop_front();
+                        }
+                    }
                     for offset in 0..u64::from(accepted.count) {
                         if let Some(journaled) = accepted.journaled {
                             self.trace_acceptance(&accepted, offset, journaled);
@@ -913,8 +991,9 @@ impl Driver {
             }
             if !self.forgotten.remove(&tag) {
                 let outcome = Outcome::Failed(failure);
-                self.finished
-                    .insert(tag, Finished { tag, task: TaskId(0), attempt: 0, outcome, ended_unix_nano: None });
+                let finished =
+                    Finished { tag, task: TaskId(0), attempt: 0, outcome, ended_unix_nano: None, past: Vec::new() };
+                self.finished.insert(tag, finished);
             }
         }
     }
@@ -962,6 +1041,7 @@ impl DriverTracing {
             baggage: &self.carrier.baggage,
             start_time_unix_nano,
             attributes: known,
+            link: None,
             is_attempt: false,
         }))
     }

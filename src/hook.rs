@@ -46,4 +46,4 @@ pub use recorder::{ActiveSpan, Attribute, Recorder, RunningTask, SpanRequest, no
 pub(crate) use search::is_path;
 pub use search::{Located, SearchPath};
 pub use setup::{HookCheck, HookRun, check_hook, run_hook};
-pub use task::{LoadedTask, TaskContext};
+pub use task::{LoadedTask, TaskContext, set_stops};

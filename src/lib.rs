@@ -58,6 +58,7 @@
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll.
 
 mod attempt_span;
+mod children;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -69,6 +70,7 @@ pub mod head;
 pub mod hook;
 mod identity;
 pub mod names;
+mod pattern;
 pub mod promises;
 pub mod propagation;
 pub mod protocol;

@@ -85,6 +85,8 @@ pub const INVOLUNTARY_CONTEXT_SWITCHES: &str = "tracer.involuntary_context_switc
 pub const COMPLETED_BY: &str = "tracer.completed_by";
 /// Integer: attributes, events and links that did not fit the spool, on spans that were completed from one.
 pub const CUT: &str = "tracer.cut";
+/// Integer: processes that a command left behind and that run on, when there are any.
+pub const LEAKED_PROCESSES: &str = "tracer.leaked_processes";
 
 /// Integer: the exit code of a command (`process.exit.code`).
 pub const PROCESS_EXIT_CODE: &str = "process.exit.code";

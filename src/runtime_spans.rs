@@ -43,6 +43,7 @@ impl RuntimeParent {
             baggage: "",
             start_time_unix_nano,
             attributes: if self.attempt == 0 { &attributes[..1] } else { &attributes },
+            link: None,
             is_attempt: false,
         })
     }

@@ -4,12 +4,19 @@
 //! driver through the head to a worker; the head keeps the bytes as they came. An *attempt* is one execution of it. Its
 //! [`Outcome`] is recorded once. This module holds no state and decides nothing.
 
+mod attempt;
 mod envelope;
 mod id;
 mod outcome;
+mod policy;
 mod span_names;
 
+pub use attempt::{AttemptReport, PastAttempts, SpanLink};
 pub use envelope::{CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink};
 pub use id::{JobId, TaskId, WorkerId};
-pub use outcome::{Failure, Outcome, SignalName, TimeLimit};
+pub use outcome::{Failure, Outcome, SignalName, StopReason, TimeLimit};
+pub use policy::{
+    Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
+    check_retry_on,
+};
 pub(crate) use span_names::SpanNameTable;

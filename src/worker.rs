@@ -37,6 +37,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     usage::die_with_parent(head_pid).map_err(WorkerError::Orphaned)?;
     let spool_path = session::worker_spool(session_dir, worker);
     let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&spool_path).map_err(WorkerError::Spool)?));
+    crate::hook::set_stops(spool);
     let mut stream = session::connect(session_dir).map_err(WorkerError::Session)?;
     let mut inbox = FrameBuffer::new();
     let welcome = say_hello(&mut stream, &mut inbox, Role::Worker(worker))?;

@@ -1,40 +1,81 @@
 //! `tracer cancel`.
 
+use std::time::Duration;
+
 use super::connect::{ask, unexpected_reply};
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use crate::config::parse_duration;
 use crate::exit;
-use crate::protocol::{CancelReport, Query, Reply};
+use crate::protocol::{CancelReport, CancelWhich, Query, Reply};
 use crate::task::TaskId;
 
-/// End a task that waits or runs
+/// End tasks that wait or run
 ///
-/// A task that waits will not run. One that runs is ended with its worker, because native code cannot be asked; the worker is
-/// replaced, and its other tasks are not touched. A command is ended with everything that it started.
+/// A task that waits will not run, also when a worker has it already and has not begun it. One that runs is ended in steps, each of
+/// which `tracer list tasks` shows: a function is asked (cancelling: the future of an async function is dropped, others ask
+/// `runtime_context().is_cancelled()`), then gets SIGTERM (terminating), then SIGKILL (killing) with its worker, which is
+/// replaced, and everything that it started. A command gets SIGTERM at once, then SIGKILL. No other task is touched.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer cancel 7")]
+#[command(after_help = "Example:\n  tracer cancel 7\n  tracer cancel --name 'nightly-*' --grace 10s")]
+#[command(group(clap::ArgGroup::new("which").required(true)))]
 pub(super) struct Args {
-    /// The task's id
-    id: TaskId,
+    /// The tasks' ids
+    #[arg(value_name = "ID", group = "which")]
+    ids: Vec<TaskId>,
+    /// Every task that has not ended
+    #[arg(long, group = "which")]
+    all: bool,
+    /// Every task that has not ended and whose --name fits; `*` stands for any text, `?` for any character
+    #[arg(long, value_name = "PATTERN", group = "which")]
+    name: Option<String>,
+    /// How long each step may take; 0s kills at once [default: what the submission said, which is 2s unless said]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    grace: Option<Duration>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
 
+/// A task that was to be cancelled.
+#[derive(serde::Serialize)]
+struct Row {
+    id: TaskId,
+    state: CancelReport,
+}
+
 pub(super) fn run(args: &Args) -> CommandResult {
-    let id = args.id;
-    let Reply::Cancelled(cancelled) = ask(&args.place, &Query::Cancel { id })? else { return Err(unexpected_reply()) };
-    if cancelled == CancelReport::Unknown {
-        let text = format!("there is no task {id}\n(hint: `tracer list tasks` shows those that are known)");
-        return Err(CommandError::new(exit::FAILED, text));
-    }
-    let answer = serde_json::json!({ "id": id, "state": cancelled });
+    let which = match &args.name {
+        Some(pattern) => CancelWhich::Named(pattern.clone()),
+        None if args.all => CancelWhich::All,
+        None => CancelWhich::Ids(args.ids.clone()),
+    };
+    let grace_ms = args.grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+    let Reply::Cancelled(cancelled) = ask(&args.place, &Query::Cancel { which, grace_ms })? else {
+        return Err(unexpected_reply());
+    };
+    let rows: Vec<_> = cancelled.into_iter().map(|(id, state)| Row { id, state }).collect();
+    let (unknown, known): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.state == CancelReport::Unknown);
     match args.format.format {
-        super::Format::Json => report::value(args.format.format, &answer, |_| String::new()),
-        super::Format::Text => report::talk(&match cancelled {
-            CancelReport::Ended => format!("task {id} had ended before; `tracer get {id}` shows how"),
-            CancelReport::Cancelled | CancelReport::Unknown => format!("task {id} is cancelled"),
-        }),
+        super::Format::Json => {
+            report::value(args.format.format, &serde_json::json!({ "tasks": rows }), |_| String::new());
+        }
+        super::Format::Text if rows.is_empty() => report::talk("there is no such task to cancel"),
+        super::Format::Text => known.iter().for_each(|row| report::talk(&describe(row))),
     }
-    Ok(exit::OK)
+    match unknown.first() {
+        None => Ok(exit::OK),
+        Some(Row { id, .. }) => {
+            let text = format!("there is no task {id}\n(hint: `tracer list tasks` shows those that are known)");
+            Err(CommandError::new(exit::FAILED, text))
+        }
+    }
+}
+
+fn describe(Row { id, state }: &Row) -> String {
+    match state {
+        CancelReport::Ended => format!("task {id} had ended before; `tracer get {id}` shows how"),
+        CancelReport::Cancelling => format!("task {id} is being cancelled; `tracer get {id}` shows how far that is"),
+        CancelReport::Cancelled | CancelReport::Unknown => format!("task {id} is cancelled"),
+    }
 }

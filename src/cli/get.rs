@@ -7,7 +7,7 @@ use crate::count::Elapsed;
 use crate::driver::Driver;
 use crate::exit;
 use crate::protocol::{Query, Reply, TaskReport};
-use crate::task::TaskId;
+use crate::task::{AttemptReport, TaskId};
 use crate::value;
 
 /// Show one task with its result
@@ -43,6 +43,19 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(exit::OK)
 }
 
+fn describe(attempt: &AttemptReport) -> String {
+    let mut text = attempt.number.to_string();
+    if let (Some(worker), Some(pid)) = (attempt.worker_id, attempt.worker_pid) {
+        text.push_str(&format!(" on worker {worker} (pid {pid})"));
+    }
+    if let Some(started) = attempt.started_unix_nano {
+        text.push_str(&format!(" for {}", Elapsed::from_nanos(attempt.ended_unix_nano.saturating_sub(started))));
+    }
+    text.push_str(": ");
+    text.push_str(attempt.message.as_deref().unwrap_or("succeeded"));
+    text
+}
+
 fn render(task: &TaskReport) -> String {
     let mut fields = vec![("task", task.id.to_string()), ("target", task.target.clone())];
     fields.extend(task.name.clone().map(|name| ("name", name)));
@@ -60,5 +73,9 @@ fn render(task: &TaskReport) -> String {
     fields.extend(task.trace_id.clone().map(|id| ("trace", id)));
     fields.extend(task.result.as_ref().map(|result| ("result", result.to_string())));
     fields.extend(task.message.clone().map(|message| ("failure", message)));
+    // One attempt is what the other lines tell.
+    if task.attempts.len() > 1 || (task.attempts.len() == 1 && task.ended_unix_nano.is_none()) {
+        fields.extend(task.attempts.iter().map(|attempt| ("attempt", describe(attempt))));
+    }
     report::fields(&fields)
 }

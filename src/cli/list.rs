@@ -80,13 +80,14 @@ pub(super) fn run(args: &Args) -> CommandResult {
 fn render_tasks(list: &TaskList) -> String {
     let now = now_unix_nano();
     let mut text = report::table(
-        ["ID", "TARGET", "NAME", "STATE", "AGE", "RAN", "TRACE"],
+        ["ID", "TARGET", "NAME", "STATE", "TRY", "AGE", "RAN", "TRACE"],
         list.tasks.iter().map(|task| {
             [
                 task.id.to_string(),
                 task.target.clone(),
                 task.name.clone().unwrap_or_default(),
                 task.state.to_string(),
+                task.attempt.to_string(),
                 Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
                 ran(task),
                 task.trace_id.clone().unwrap_or_default(),

@@ -465,6 +465,10 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         let tasks = Count(started.tasks_restored, "task");
         fields.push(("  restored", format!("{tasks} that a dead head had accepted")));
     }
+    if started.tasks_again > 0 {
+        let tasks = Count(started.tasks_again, "task");
+        fields.push(("  again", format!("{tasks} of them ran when their head died and will be started again")));
+    }
     if started.tasks_lost > 0 {
         let tasks = Count(started.tasks_lost, "task");
         fields.push(("  lost", format!("{tasks} that ran when their head died; `tracer list tasks` shows them")));

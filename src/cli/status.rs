@@ -54,6 +54,7 @@ fn render(status: &StatusReport) -> String {
         worker_parts.push(format!("{} lost so far", workers.lost));
     }
     let tasks = &status.tasks;
+    let ending = if tasks.ending > 0 { format!(" ({} of them being ended)", tasks.ending) } else { String::new() };
     let mut fields = vec![
         (
             "head",
@@ -66,8 +67,8 @@ fn render(status: &StatusReport) -> String {
         (
             "tasks",
             format!(
-                "{} waiting, {} running or leased, {} succeeded, {} failed",
-                tasks.waiting, tasks.leased, tasks.succeeded, tasks.failed
+                "{} waiting, {} running or leased{}, {} succeeded, {} failed",
+                tasks.waiting, tasks.leased, ending, tasks.succeeded, tasks.failed
             ),
         ),
     ];

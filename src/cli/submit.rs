@@ -20,8 +20,11 @@ use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
 use crate::propagation::Carrier;
-use crate::protocol::{Query, Stream};
-use crate::task::{Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
+use crate::protocol::{CancelWhich, Finished, Query, Stream};
+use crate::task::{
+    AttemptReport, DEFAULT_CRASH_LIMIT, Failure, FunctionSpec, Outcome, PastAttempts, Policy, TaskId, TaskSpec,
+    check_retry_on,
+};
 use crate::value;
 
 /// Submit a task or a command, and wait for it
@@ -74,6 +77,9 @@ Example:
         /// Set a variable in its environment; may be repeated
         #[arg(long, value_name = "NAME=VALUE")]
         env: Vec<String>,
+        /// The longest it may write nothing to its outputs
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
+        idle_timeout: Option<Duration>,
         /// The folder it runs in [default: this one]
         #[arg(long, value_name = "DIR")]
         cwd: Option<PathBuf>,
@@ -90,14 +96,23 @@ struct CommonArgs {
     /// A name for the task, for you
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
-    /// The longest it may run
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// The longest an attempt may run (start to close). One that runs on is ended as `tracer cancel` does it
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Trace the runtime's own work for it too: the head's journal and queue, the loading of the module, arguments and results
     ///
     /// `tracer trace show last` then says where the time went.
     #[arg(long)]
     trace_runtime: bool,
+    /// The longest it may wait until its first attempt begins (schedule to start)
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
+    queue_timeout: Option<Duration>,
+    /// How long an attempt that is to end gets for each step: a function is asked, then gets SIGTERM, then SIGKILL; a command
+    /// gets SIGTERM, then SIGKILL
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s", help_heading = "Limits")]
+    grace: Duration,
+    #[command(flatten)]
+    policy: PolicyArgs,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -105,11 +120,17 @@ struct CommonArgs {
 }
 
 impl CommonArgs {
-    fn request<'a>(&'a self, spec: TaskSpec<'a>, wants_output: bool) -> SubmitRequest<'a> {
+    fn whole_policy(&self, idle_limit: Option<Duration>) -> Result<Policy<'_>, CommandError> {
+        let (queue_limit, grace) = (self.queue_timeout, self.grace);
+        Ok(Policy { queue_limit, idle_limit, grace, ..self.policy.policy()? })
+    }
+
+    fn request<'a>(&'a self, spec: TaskSpec<'a>, policy: Policy<'a>, wants_output: bool) -> SubmitRequest<'a> {
         SubmitRequest {
             spec,
             name: &self.name,
             run_limit: self.timeout,
+            policy,
             trace_runtime: self.trace_runtime,
             wants_output,
             inputs: &[],
@@ -117,8 +138,60 @@ impl CommonArgs {
     }
 }
 
+/// What is done when an attempt fails.
+#[derive(clap::Args)]
+struct PolicyArgs {
+    /// How often to try it again after failures of its own; lost workers are counted apart
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "When it fails", hide_default_value = true)]
+    #[arg(long_help = "\
+How often to try it again after failures of its own: an error, a panic, an exit code, a signal, a timeout. What is wrong with \
+its arguments, its result or its module is not tried again, unless --retry-on names it. Lost workers are counted apart \
+[default: 0]")]
+    retries: u32,
+    /// The wait before the first retry; it doubles with each further one, up to 1 minute, and is cut by a random part of up to half
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s", help_heading = "When it fails")]
+    retry_backoff: Duration,
+    /// Try it again after these failures only, with commas between: error, panic, timeout, exit, exit:CODE, signal, signal:NUMBER,
+    /// the type of an error such as io::Error, or another error.type of the attempt's span
+    #[arg(long, value_name = "KINDS", value_parser = retry_on, help_heading = "When it fails")]
+    retry_on: Option<String>,
+    /// How often to start it again after its worker was lost: killed, crashed, or dead with the head
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CRASH_LIMIT, help_heading = "When it fails")]
+    crash_limit: u32,
+    /// Never start it a second time: when its worker or its head dies, it is reported lost
+    #[arg(long, help_heading = "When it fails", conflicts_with_all = ["retries", "crash_limit"])]
+    at_most_once: bool,
+    /// Give the task that was submitted before with this key, if the head remembers it, and begin no other one
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true, help_heading = "When it fails")]
+    idempotency_key: String,
+}
+
+fn retry_on(list: &str) -> Result<String, String> {
+    check_retry_on(list).map(|()| list.to_owned())
+}
+
+impl PolicyArgs {
+    fn policy(&self) -> Result<Policy<'_>, CommandError> {
+        if self.retry_on.is_some() && self.retries == 0 {
+            let text = "`--retry-on` says which failures are tried again, but `--retries` says how often, and is 0";
+            return Err(CommandError::new(exit::USAGE, text));
+        }
+        Ok(Policy {
+            retries: self.retries,
+            retry_backoff: self.retry_backoff,
+            retry_on: self.retry_on.as_deref().unwrap_or_default(),
+            crash_limit: self.crash_limit,
+            at_most_once: self.at_most_once,
+            idempotency_key: &self.idempotency_key,
+            ..Policy::default()
+        })
+    }
+}
+
 /// Bytes of a line that are shown without waiting for its end.
 const LINE_LIMIT: usize = 8192;
+/// How long a second Ctrl-C waits for the head's answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// What a hook may take to deliver what it has queued when this process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The same, when the head brings on what is left.
@@ -142,7 +215,7 @@ pub(super) fn run(args: Args) -> CommandResult {
                     module: &module,
                     function,
                     arguments,
-                    request: common.request(spec, false),
+                    request: common.request(spec, common.whole_policy(None)?, false),
                     temp_dir: &common.place.temp_dir(),
                     format: common.format.format,
                 };
@@ -150,16 +223,16 @@ pub(super) fn run(args: Args) -> CommandResult {
             }
             let arguments = value::array(&arguments);
             let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &arguments });
-            submit(spec, &common)
+            submit(spec, None, &common)
         }
-        What::Command { command, env, cwd, common } => {
+        What::Command { command, env, idle_timeout, cwd, common } => {
             let environment = env.iter().map(|text| variable(text)).collect::<Result<Vec<_>, _>>()?;
             let here = std::env::current_dir()?;
             let directory = cwd.map_or_else(|| here.clone(), |cwd| here.join(cwd));
             let (program, arguments) = command.split_first().expect("clap asks for at least one");
             let arguments = arguments.iter().map(|argument| argument.as_bytes()).collect();
             let spec = command_spec(program.as_bytes(), arguments, environment, directory.as_os_str().as_bytes());
-            submit(spec, &common)
+            submit(spec, idle_timeout, &common)
         }
     }
 }
@@ -185,7 +258,8 @@ fn variable(text: &str) -> Result<(&[u8], &[u8]), CommandError> {
     }
 }
 
-fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
+fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs) -> CommandResult {
+    let policy = common.whole_policy(idle_limit)?;
     report::keep_data_alone()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
     start_tracing(&mut driver);
@@ -195,13 +269,13 @@ fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
     let is_command = matches!(spec, TaskSpec::Command(_));
     // Before the task is accepted: from then on a Ctrl-C must not leave it running.
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
-    let submitted = driver.submit(&common.request(spec.clone(), !common.no_wait));
+    let submitted = driver.submit(&common.request(spec.clone(), policy, !common.no_wait));
     let outcome = submitted.and_then(|task| {
         let id = driver.accepted(&task)?;
         let Some(interrupts) = interrupts else { return Ok((id, None)) };
         interrupts.accepted(id);
-        let outcome = follow(&mut driver, task, &spec.short_name(), is_command)?;
-        Ok((id, Some((outcome, interrupts.were_any()))))
+        let finished = follow(&mut driver, task, &spec.short_name(), is_command)?;
+        Ok((id, Some((finished, interrupts.were_any()))))
     });
     end_job(job, &driver, &outcome);
     let (id, ended) = outcome?;
@@ -212,8 +286,8 @@ fn submit(spec: TaskSpec<'_>, common: &CommonArgs) -> CommandResult {
             report::value(format, &accepted, |accepted| accepted.id.to_string());
             Ok(exit::OK)
         }
-        Some((outcome, was_interrupted)) => {
-            let finished = Ended { id, target, trace_id, outcome, was_interrupted, is_command };
+        Some((Finished { outcome, past, .. }, was_interrupted)) => {
+            let finished = Ended { id, target, trace_id, outcome, past, was_interrupted, is_command };
             finished.report(format, common)
         }
     }
@@ -266,10 +340,10 @@ fn start_tracing(driver: &mut Driver) {
 }
 
 /// Shows what the task writes, until it ends.
-fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: bool) -> Result<Outcome, DriverError> {
+fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: bool) -> Result<Finished, DriverError> {
     let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
     let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
-    let finished = driver.follow(task, |output| {
+    let mut finished = driver.follow(task, |output| {
         if is_command && output.stream == Stream::Stdout {
             return report::raw(&output.bytes);
         }
@@ -290,19 +364,21 @@ fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: b
         report::task_lines(&prefix(pid), &rest);
     }
     // It stays where it is, for `tracer get`.
-    match finished.outcome {
-        Outcome::Stored(stored) => Ok(Outcome::Returned(driver.load(&stored)?)),
-        outcome => Ok(outcome),
+    if let Outcome::Stored(stored) = &finished.outcome {
+        finished.outcome = Outcome::Returned(driver.load(stored)?);
     }
+    Ok(finished)
 }
 
-/// The id of what was submitted and, when it was waited for, its outcome and whether the wait was interrupted.
-type Followed = Result<(TaskId, Option<(Outcome, bool)>), DriverError>;
+/// The id of what was submitted and, when it was waited for, how it ended and whether the wait was interrupted.
+type Followed = Result<(TaskId, Option<(Finished, bool)>), DriverError>;
 
 /// The job's span carries the outcome, and is recorded before this process ends.
 fn end_job(job: Option<ActiveSpan>, driver: &Driver, outcome: &Followed) {
     let failure = match outcome {
-        Ok((_, Some((Outcome::Failed(failure), _)))) => Some((failure.error_type().to_string(), failure.to_string())),
+        Ok((_, Some((Finished { outcome: Outcome::Failed(failure), .. }, _)))) => {
+            Some((failure.error_type().to_string(), failure.to_string()))
+        }
         Ok(_) => None,
         Err(error) => Some(("submission".to_owned(), error.to_string())),
     };
@@ -340,6 +416,7 @@ struct Ended {
     target: String,
     trace_id: Option<String>,
     outcome: Outcome,
+    past: Vec<AttemptReport>,
     was_interrupted: bool,
     is_command: bool,
 }
@@ -368,9 +445,10 @@ impl Ended {
         if format == Format::Json {
             let report = serde_json::json!({
                 "id": self.id, "trace_id": self.trace_id, "failure": failure, "message": failure.to_string(),
+                "past_attempts": self.past,
             });
             report::data(&serde_json::to_string_pretty(&report).expect("a JSON value can be written"));
-        } else if !is_own_code {
+        } else if !is_own_code || !self.past.is_empty() {
             let place = common.place.temp_dir.as_ref().map(|dir| format!(" --temp-dir {}", dir.display()));
             let hint = match &self.trace_id {
                 Some(trace_id) => {
@@ -380,7 +458,7 @@ impl Ended {
             };
             return Err(CommandError::new(
                 exit_code,
-                format!("task {} ({}) failed: {failure}{hint}", self.id, self.target),
+                format!("task {} ({}) failed: {failure}{}{hint}", self.id, self.target, PastAttempts(&self.past)),
             ));
         }
         Ok(exit_code)
@@ -398,7 +476,7 @@ fn exit_code(failure: &Failure) -> u8 {
     }
 }
 
-/// Ctrl-C while waiting: the first cancels the task, as soon as it is accepted; the second leaves at once.
+/// Ctrl-C while waiting: the first cancels the task, as soon as it is accepted; the second has it killed, and leaves at once.
 struct Interrupts {
     temp_dir: PathBuf,
     state: Arc<Mutex<InterruptState>>,
@@ -420,17 +498,17 @@ impl Interrupts {
         std::thread::Builder::new().name("interrupts".into()).spawn(move || {
             let mut byte = [0];
             while signals.read_exact(&mut byte).is_ok() {
-                let accepted = {
+                let (count, accepted) = {
                     let mut state = lock(&state);
                     state.count += 1;
-                    if state.count > 1 {
-                        // What this process has not finished of its trace, the head finishes.
-                        std::process::exit(exit::INTERRUPTED.into());
-                    }
-                    state.accepted
+                    (state.count, state.accepted)
                 };
-                if let Some(id) = accepted {
-                    cancel(&temp_dir, id);
+                match accepted {
+                    Some(id) if count == 1 => cancel(&temp_dir, id),
+                    Some(id) if count == 2 => kill_and_leave(temp_dir.clone(), id),
+                    None if count == 1 => {}
+                    // What this process has not finished of its trace, the head finishes.
+                    _ => std::process::exit(exit::INTERRUPTED.into()),
                 }
             }
         })?;
@@ -459,9 +537,27 @@ fn lock(state: &Mutex<InterruptState>) -> MutexGuard<'_, InterruptState> {
 }
 
 fn cancel(temp_dir: &Path, id: TaskId) {
-    report::talk(&format!("cancelling task {id} (Ctrl-C again leaves it)"));
-    let cancelled = Driver::connect(temp_dir).and_then(|mut driver| driver.query(&Query::Cancel { id }));
-    if let Err(error) = cancelled {
+    report::talk(&format!("cancelling task {id} (Ctrl-C again ends it at once)"));
+    if let Err(error) = ask_to_cancel(temp_dir, id, None) {
         report::warning(&format!("task {id} could not be cancelled: {error}"));
     }
+}
+
+fn ask_to_cancel(temp_dir: &Path, id: TaskId, grace_ms: Option<u64>) -> Result<(), DriverError> {
+    let query = Query::Cancel { which: CancelWhich::Ids(vec![id]), grace_ms };
+    Driver::connect(temp_dir).and_then(|mut driver| driver.query(&query)).map(drop)
+}
+
+/// Has the task killed, and ends this process, which does not wait for a head that does not answer. What is not finished of this
+/// process's trace, the head finishes.
+fn kill_and_leave(temp_dir: PathBuf, id: TaskId) {
+    report::talk(&format!("ending task {id} at once"));
+    let (asked_tx, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || asked_tx.send(ask_to_cancel(&temp_dir, id, Some(0))));
+    match asked.recv_timeout(ANSWER_LIMIT) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => report::warning(&format!("task {id} could not be ended: {error}")),
+        Err(_) => report::warning(&format!("the head does not answer, so task {id} may run on")),
+    }
+    std::process::exit(exit::INTERRUPTED.into());
 }

@@ -5,7 +5,7 @@ use super::reactor::{Effects, report};
 use super::state::{Ending, Progress, State, Task, Worker, WorkerPhase};
 use crate::protocol::{Explanation, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport, TaskState};
 use crate::spool::ClaimState;
-use crate::task::{Failure, Input, Outcome, TaskId, TimeLimit, WorkerId};
+use crate::task::{Failure, Input, Outcome, TaskId, WorkerId};
 
 /// How many workers and tasks are named. The rest is counted.
 const NAMED_LIMIT: usize = 100;
@@ -17,6 +17,11 @@ pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Opti
     let reasons = match &task.progress {
         Progress::Held => vec![needs_results(state, effects, id, task)],
         Progress::Waiting => why_it_waits(state, effects, id),
+        Progress::Retrying { .. } => {
+            let last = task.past.as_ref().and_then(|past| past.attempts.last());
+            let failure = last.and_then(|attempt| attempt.message.clone()).unwrap_or_default();
+            vec![Reason::TriedAgain { attempt: task.attempt, failure }]
+        }
         Progress::Leased { worker } => of_worker(state, effects, id, *worker, &row),
         Progress::Ended(ended) => {
             let failure = match &ended.outcome {
@@ -132,8 +137,8 @@ fn of_worker(state: &State, effects: &impl Effects, id: TaskId, worker_id: Worke
 
 fn why_worker_ends(worker: &Worker) -> Option<String> {
     Some(match worker.ending.as_ref()? {
-        Ending::TimedOut { task, after_ns } => {
-            let failure = Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns };
+        Ending::TimedOut { task, limit, after_ns } => {
+            let failure = Failure::TimedOut { limit: *limit, after_ns: *after_ns };
             format!("task {task} {failure}")
         }
         Ending::Cancelled { task } => format!("task {task} was cancelled"),

@@ -1,9 +1,13 @@
 //! The guard: the head's parent, which lives as long as anything below it.
 //!
-//! A task may start processes that leave its group, and may outlive everyone who knows of them. The guard is a *subreaper*: when a
-//! process below it loses its parents, the guard becomes its parent. When the head has ended, however it ended, the guard
-//! kills what is left below it, until nothing is, and then ends as the head did. It makes no decision and holds no state, and
-//! shares the head's memory, so it costs next to nothing.
+//! A task may start processes that leave its group and its session, and may outlive everyone who knows of them. So there are three
+//! *subreapers*, one above the other: whatever loses its parents becomes a child of the nearest one that lives. A worker keeps what
+//! its tasks leave for as long as it lives. When it has ended, the head kills what has become its child by that. When the head has
+//! ended, however it ended, the guard kills what is left below it, until nothing is, and then ends as the head did.
+//! None of this needs a cgroup or a PID namespace, or any right. What it cannot hold: processes that daemonize survive when guard, head
+//! and worker are all killed before one of them could act.
+//!
+//! The guard makes no decision and holds no state, and shares the head's memory, so it costs next to nothing.
 //!
 //! If the guard itself is killed, the head is asked to stop.
 
@@ -16,6 +20,8 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper, set_parent_process_death_signal,
     setpgid, wait,
 };
+
+use crate::children;
 
 static GUARD: AtomicU32 = AtomicU32::new(0);
 
@@ -53,6 +59,8 @@ pub(crate) fn split(place: Place) -> io::Result<()> {
                 // A Ctrl-C in the terminal reaches the guard, which passes it on; the head must not get it twice.
                 setpgid(None, None)?;
             }
+            // What a worker leaves that dies becomes the head's, which ends it. What the head leaves becomes the guard's.
+            set_child_subreaper(Some(getpid()))?;
             GUARD.store(guard.as_raw_nonzero().get().unsigned_abs(), Relaxed);
             Ok(())
         }
@@ -100,7 +108,7 @@ fn watch(head: Pid, signals: &Signals) -> ExitStatus {
 /// Kills the children, and those that become children by that, until there are none.
 fn kill_all() {
     loop {
-        for child in children() {
+        for child in children::of_this_process() {
             let _ = kill_process(child, Signal::KILL);
         }
         // An error says that there is no child any more.
@@ -108,19 +116,6 @@ fn kill_all() {
             return;
         }
     }
-}
-
-/// This process's children, as `/proc` shows them.
-fn children() -> Vec<Pid> {
-    let own = std::process::id().to_string();
-    let is_child = |pid: i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The parent follows the program's name, which is in brackets and may hold anything, and the state.
-        let parent = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?;
-        (parent == own).then(|| Pid::from_raw(pid)).flatten()
-    };
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| is_child(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// Ends with the head's exit code, or by the signal that ended the head.

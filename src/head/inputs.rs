@@ -129,6 +129,10 @@ pub(super) fn take_out(state: &mut State, id: TaskId) {
             state.held -= 1;
             task.progress = Progress::Waiting;
         }
+        Progress::Retrying { until } => {
+            state.retrying.remove(&(until, id));
+            task.progress = Progress::Waiting;
+        }
         _ => state.queue.remove(id, task.submitter, task.job),
     }
 }
@@ -136,6 +140,7 @@ pub(super) fn take_out(state: &mut State, id: TaskId) {
 /// Takes all tasks out that no worker has.
 pub(super) fn take_all(state: &mut State) -> Vec<TaskId> {
     let mut all: Vec<_> = std::mem::take(&mut state.queue).iter().collect();
+    all.extend(std::mem::take(&mut state.retrying).into_iter().map(|(_, id)| id));
     state.counts.waiting -= all.len();
     if state.held > 0 {
         let is_held = |progress: &Progress| matches!(progress, Progress::Held);
@@ -289,7 +294,7 @@ pub(super) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
                 let inputs = task.links.iter().flat_map(|links| &links.inputs);
                 to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));
             }
-            Progress::Leased { .. } | Progress::Ended(_) => {}
+            Progress::Retrying { .. } | Progress::Leased { .. } | Progress::Ended(_) => {}
         }
     }
     None

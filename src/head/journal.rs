@@ -4,7 +4,7 @@
 //! accepted survives a SIGKILL of the head; the loss of power it does not survive, because nothing is synced.
 //!
 //! ```text
-//! file    = "TRACERJN" version:u32 0:u32 record*
+//! file    = "TRACERJN" version:u32 0:u32 record*        version 2; one of version 1 is read, and is of version 2 from then on
 //! record  = length:u32 checksum:u32 kind:u8 body        the checksum (CRC-32) is over kind and body, as is the length
 //! ```
 //!
@@ -14,17 +14,17 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::reactor::Remembered;
 use super::state::Ended;
 use crate::protocol::wire::{Put, Take, WireError};
-use crate::task::{JobId, Outcome, TaskId, WorkerId};
+use crate::task::{AttemptReport, JobId, Outcome, SpanLink, TaskId, WorkerId};
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
 /// The version that is written. Older ones are read, newer ones refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not turned over.
@@ -34,6 +34,10 @@ const SUBMITTED: u8 = 1;
 const ENDED: u8 = 2;
 const NEXT_IDS: u8 = 3;
 const REMEMBERED: u8 = 4;
+// Since version 2.
+const ATTEMPT: u8 = 5;
+const STARTED: u8 = 6;
+const KEY: u8 = 7;
 
 /// A submission as the journal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,23 @@ pub(super) enum Record<'a> {
     Ended(Box<EndedRecord>),
     /// What is left of a task whose end follows.
     Remembered(TaskId, Remembered<'a>),
+    /// An attempt that failed, and after which the task was to be tried again.
+    Attempt {
+        task: TaskId,
+        attempt: Box<AttemptReport>,
+        span: Option<SpanLink>,
+    },
+    /// An attempt that was about to start, of a task that must not be started twice.
+    Started {
+        task: TaskId,
+        attempt: u32,
+    },
+    /// The idempotency key of a remembered task, with what stands for what it runs.
+    Key {
+        task: TaskId,
+        fingerprint: u64,
+        key: &'a str,
+    },
     /// Ids that are not to be given out again, although no record of them is left.
     NextIds {
         task: TaskId,
@@ -157,6 +178,11 @@ impl Journal {
         if version > VERSION {
             return Err(JournalError::Newer { path: path.into(), version });
         }
+        if version < VERSION {
+            // From here on it may hold what an older tracer cannot read, and must refuse by name.
+            let head = OpenOptions::new().write(true).open(path).map_err(io("open"))?;
+            head.write_all_at(&header(), 0).map_err(io("write"))?;
+        }
         let good = good_length(&bytes);
         let cut = (bytes.len() - good) as u64;
         if cut > 0 {
@@ -198,6 +224,24 @@ impl Journal {
             return;
         }
         put_ended(&mut self.pending, task, attempt, ended);
+    }
+
+    /// Notes that an attempt failed after which the task is tried again. It is written with [`write`](Self::write).
+    pub(super) fn attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>) {
+        if !self.is_suspended {
+            put_attempt(&mut self.pending, task, attempt, span);
+        }
+    }
+
+    /// Writes that an attempt is about to start, and what was noted before it.
+    pub(super) fn started(&mut self, task: TaskId, attempt: u32) -> io::Result<()> {
+        let before = self.pending.len();
+        put_started(&mut self.pending, task, attempt);
+        let written = self.write();
+        if written.is_err() {
+            self.pending.truncate(before);
+        }
+        written
     }
 
     /// Writes what was noted. When it fails, it is kept for the next time.
@@ -294,6 +338,32 @@ pub(super) fn put_remembered(out: &mut Vec<u8>, task: TaskId, remembered: &Remem
     });
 }
 
+/// Appends an attempt that failed and was not the last.
+pub(super) fn put_attempt(out: &mut Vec<u8>, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>) {
+    put_record(out, ATTEMPT, |out| {
+        out.put_u64(task.0);
+        SpanLink::put_option(span.as_ref(), out);
+        out.put_bytes(&rmp_serde::to_vec_named(attempt).expect("an attempt is plain data"));
+    });
+}
+
+/// Appends that an attempt is about to start.
+pub(super) fn put_started(out: &mut Vec<u8>, task: TaskId, attempt: u32) {
+    put_record(out, STARTED, |out| {
+        out.put_u64(task.0);
+        out.put_u32(attempt);
+    });
+}
+
+/// Appends the idempotency key of a task that is in the journal.
+pub(super) fn put_key(out: &mut Vec<u8>, task: TaskId, fingerprint: u64, key: &str) {
+    put_record(out, KEY, |out| {
+        out.put_u64(task.0);
+        out.put_u64(fingerprint);
+        out.put_str(key);
+    });
+}
+
 /// Appends which ids come next.
 pub(super) fn put_next_ids(out: &mut Vec<u8>, task: TaskId, job: JobId) {
     put_record(out, NEXT_IDS, |out| {
@@ -373,6 +443,24 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             take.finish()?;
             Ok(Record::Remembered(task, remembered))
         }
+        ATTEMPT => {
+            let task = TaskId(take.u64()?);
+            let span = SpanLink::take_option(&mut take)?;
+            let attempt =
+                rmp_serde::from_slice(take.bytes()?).map_err(|_| WireError::UnknownValue("attempt")).map(Box::new)?;
+            take.finish()?;
+            Ok(Record::Attempt { task, attempt, span })
+        }
+        STARTED => {
+            let record = Record::Started { task: TaskId(take.u64()?), attempt: take.u32()? };
+            take.finish()?;
+            Ok(record)
+        }
+        KEY => {
+            let record = Record::Key { task: TaskId(take.u64()?), fingerprint: take.u64()?, key: take.str()? };
+            take.finish()?;
+            Ok(record)
+        }
         NEXT_IDS => {
             let record = Record::NextIds { task: TaskId(take.u64()?), job: JobId(take.u64()?) };
             take.finish()?;
@@ -412,6 +500,9 @@ mod tests {
                 Record::Submitted(record) => format!("submitted {}", record.task),
                 Record::Ended(record) => format!("ended {}", record.task),
                 Record::Remembered(task, _) => format!("remembered {task}"),
+                Record::Attempt { task, attempt, .. } => format!("attempt {} at {task}", attempt.number),
+                Record::Started { task, attempt } => format!("started {task} for the {attempt}. time"),
+                Record::Key { task, key, .. } => format!("key {key} of {task}"),
                 Record::NextIds { task, job } => format!("next {task} {job}"),
             })
             .collect()
@@ -473,9 +564,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut newer = sample(&path);
-        newer[8] = 2;
+        newer[8] = 3;
         for (bytes, expected) in [
-            (newer.as_slice(), "has version 2, but this tracer reads up to 1"),
+            (newer.as_slice(), "has version 3, but this tracer reads up to 2"),
             (b"shopping list: milk, eggs, bread", "is not a journal of tracer"),
         ] {
             fs::write(&path, bytes).unwrap();
@@ -483,6 +574,50 @@ mod tests {
             assert!(error.to_string().contains(expected), "{error}");
             assert_eq!(fs::read(&path).unwrap(), bytes);
         }
+    }
+
+    #[test]
+    fn an_older_journal_is_read_and_is_one_of_this_version_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut older = sample(&path);
+        older[8] = 1;
+        fs::write(&path, &older).unwrap();
+        let mut opened = Journal::open(&path).unwrap();
+        assert_eq!(told(&opened.bytes), STORY);
+        opened.journal.started(TaskId(2), 1).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes[..HEADER], header());
+        assert_eq!(told(&bytes).last().unwrap(), "started 2 for the 1. time");
+    }
+
+    #[test]
+    fn what_was_tried_is_in_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = Journal::open(&path).unwrap().journal;
+        let attempt = AttemptReport {
+            number: 1,
+            worker_id: Some(WorkerId(3)),
+            worker_pid: Some(77),
+            started_unix_nano: Some(5),
+            ended_unix_nano: 9,
+            failure: Some(crate::task::Failure::HeadLost),
+            message: Some("lost".into()),
+        };
+        let span = SpanLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1 };
+        journal.submit([submitted(1)].into_iter()).unwrap();
+        journal.attempt(TaskId(1), &attempt, Some(span));
+        journal.write().unwrap();
+        journal.turn_over(|out| put_key(out, TaskId(1), 42, "nightly")).unwrap();
+        journal.attempt(TaskId(1), &attempt, Some(span));
+        journal.write().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(told(&bytes), ["key nightly of 1", "attempt 1 at 1"]);
+        let Some(Record::Attempt { attempt: found, span: linked, .. }) = read_records(&bytes).nth(1) else {
+            panic!("an attempt")
+        };
+        assert_eq!((*found, linked), (attempt, Some(span)));
     }
 
     #[test]

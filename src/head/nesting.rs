@@ -151,6 +151,10 @@ fn awaited(state: &State, worker: &Worker) -> Option<TaskId> {
 fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
     let inputs = inputs::values(&state.tasks, id);
     let (Some(task), Some(worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
+    if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
+        // A full disk: it is tried again with the next turn.
+        return;
+    }
     state.queue.remove(id, task.submitter, task.job);
     state.counts.waiting -= 1;
     state.counts.leased += 1;
@@ -166,6 +170,7 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
             attempt: task.attempt,
             job: task.job,
             submitted_unix_nano: task.submitted_unix_nano,
+            previous: task.past.as_ref().and_then(|past| past.span),
             envelope: &task.envelope,
             inputs: &inputs,
             queued: task.traces_runtime.then(|| {
@@ -243,7 +248,22 @@ pub(super) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId>
 /// whoever submits the task again submits those again too.
 pub(super) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
     let children = forget_children(state, id);
-    let was_cut_short = matches!(
+    if was_cut_short(outcome) {
+        state.abandoned.extend(children);
+    }
+}
+
+/// An attempt has ended and the task is tried again, so its submitter still waits for it. It submits again what it has submitted; what it did
+/// not get to the end of goes.
+pub(super) fn leave_children_of_attempt(state: &mut State, id: TaskId, outcome: &Outcome) {
+    if was_cut_short(outcome) {
+        state.abandoned.extend(state.children.remove(&id).unwrap_or_default());
+    }
+}
+
+/// Whether a task did not get to an end of its own.
+fn was_cut_short(outcome: &Outcome) -> bool {
+    matches!(
         outcome,
         Outcome::Failed(
             Failure::Cancelled
@@ -251,26 +271,26 @@ pub(super) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
                 | Failure::TimedOut { .. }
                 | Failure::WorkerLost { .. }
                 | Failure::HeadLost
+                | Failure::Lost { .. }
         )
-    );
-    if was_cut_short {
-        state.abandoned.extend(children);
-    }
+    )
 }
 
 /// Cancels what was submitted by tasks that did not get to their end.
 pub(super) fn cancel_abandoned(state: &mut State, effects: &mut impl Effects, now: Now) {
     while let Some(id) = state.abandoned.pop() {
-        on_cancel(state, effects, id, now);
+        on_cancel(state, effects, id, None, now);
     }
 }
 
 /// What a task fails with that is cancelled.
 pub(super) fn why_cancelled(state: &State, id: TaskId) -> Failure {
     let submitter = state.tasks.get(id).and_then(|task| task.submitter);
-    let has_failed = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| &task.progress) {
+    let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| &task.progress) {
         Some(Progress::Ended(ended)) => matches!(ended.outcome, Outcome::Failed(_)),
-        _ => false,
+        // It is tried again, and knows no more of what an attempt before has submitted.
+        Some(_) => !state.children.get(submitter).is_some_and(|children| children.contains(&id)),
+        None => false,
     };
-    submitter.filter(has_failed).map_or(Failure::Cancelled, |submitter| Failure::Abandoned { submitter })
+    submitter.filter(has_left_it).map_or(Failure::Cancelled, |submitter| Failure::Abandoned { submitter })
 }

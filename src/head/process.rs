@@ -96,6 +96,19 @@ impl WorkerProcess {
         self.child.id()
     }
 
+    /// Sends SIGTERM, or SIGKILL, to the command that the worker runs and its group. False when there is none.
+    pub(super) fn signal_command(&self, kill: bool) -> bool {
+        let group = self.claims.command_group().and_then(|group| Pid::from_raw(i32::try_from(group).ok()?));
+        let signal = if kill { Signal::KILL } else { Signal::TERM };
+        group.is_some_and(|group| kill_process_group(group, signal).is_ok())
+    }
+
+    /// Sends SIGTERM to the worker and its group.
+    pub(super) fn terminate(&self) {
+        // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
+    }
+
     /// Kills the worker, its group, and the command it runs.
     pub(super) fn kill(&self, spool: &Path) {
         // Not reaped yet, so its pid is its own. Errors mean that it is gone already.

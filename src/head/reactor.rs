@@ -3,19 +3,23 @@
 //! Nothing here reads a clock, touches a socket or knows a process. Inputs come in through the `on_` functions; after a batch of
 //! them the server calls [`schedule`] once.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::protocol::wire::WireError;
 use crate::protocol::{
-    AttemptResult, CancelReport, Explanation, INLINE_LEASE, Lease, Period, TaskList, TaskReport, TaskState,
-    WorkerReady, WorkerReport, WorkerState,
+    AttemptResult, CancelReport, CancelWhich, Explanation, INLINE_LEASE, Lease, Period, TaskList, TaskReport,
+    TaskState, WorkerReady, WorkerReport, WorkerState,
 };
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
-use crate::task::{Envelope, Failure, JobId, Outcome, TaskId, TaskSpec, TimeLimit, WorkerId};
+use crate::task::{
+    AttemptReport, Charge, DEFAULT_GRACE, Envelope, Failure, JobId, Outcome, SpanLink, StopReason, TaskId, TaskSpec,
+    TimeLimit, Verdict, WorkerId, charge,
+};
 
 use super::state::{
-    DriverId, Ended, Ending, Grant, Links, Now, Progress, StartAgain, State, TargetIndex, Task, Worker, WorkerPhase,
+    DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, StartAgain, State, StopStep, Stopping,
+    TargetIndex, Task, ToStop, Worker, WorkerPhase,
 };
 use super::{explain, inputs, nesting};
 
@@ -25,20 +29,27 @@ pub trait Effects {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
     /// Notes in the journal how a task ended, before anyone is told.
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended);
-    /// Tells a driver how its task ended, and when, if the task traces the runtime.
+    /// Notes in the journal that an attempt is about to start, of a task that must not be started twice. It is there when this
+    /// returns true; when it returns false, it could not be written.
+    fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool;
+    /// Notes in the journal that an attempt failed after which the task is tried again.
+    fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>);
+    /// Tells a driver how its task ended, by the driver's own number for it, and when, if the task traces the runtime.
     fn finished(
         &mut self,
-        driver: DriverId,
-        tag: u64,
+        to: (DriverId, u64),
         task: TaskId,
         attempt: u32,
         outcome: &Outcome,
         ended_unix_nano: Option<u64>,
+        past: &[AttemptReport],
     );
     /// Sends a worker a task to run while others of its tasks wait. It has no place in the ring of claims.
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>);
     /// What became of a lease, as the spool of the worker has it.
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
+    /// Whether a worker has begun this attempt at a task while others of its tasks waited.
+    fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool;
     /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
     /// running has ended, and its result is on the way.
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)>;
@@ -48,12 +59,20 @@ pub trait Effects {
     fn start_worker(&mut self, worker: WorkerId);
     /// Asks a worker to end when its task has ended.
     fn ask_to_end(&mut self, worker: WorkerId);
+    /// Tells a worker that an attempt is to end, and why: the task may ask, and the worker says so in its result.
+    fn ask_to_stop(&mut self, worker: WorkerId, task: TaskId, attempt: u32, why: StopReason);
+    /// Sends SIGTERM, or SIGKILL, to the command that a worker runs, with its group. False when there is none yet.
+    fn signal_command(&mut self, worker: WorkerId, kill: bool) -> bool;
+    /// Sends SIGTERM to a worker and its group.
+    fn terminate(&mut self, worker: WorkerId);
     /// Kills a worker and what it runs.
     fn kill(&mut self, worker: WorkerId);
     /// Writes a line to the head's log.
     fn log(&mut self, line: String);
 }
 
+/// Failed attempts of a task that are remembered one by one; of more than that, the newest.
+const PAST_LIMIT: usize = 100;
 /// Ended tasks that are remembered.
 pub const HISTORY_LIMIT: usize = 10_000;
 /// Bytes of results that are remembered.
@@ -69,8 +88,10 @@ const BEHIND_NS: u64 = scheduler::LEASE_TIME_NS / 4;
 const START_AGAIN_NS: u64 = 1_000_000_000;
 /// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
 const LIVED_NS: u64 = 1_000_000_000;
-/// What a command gets beyond its limit, because its worker ends it with a grace period of its own.
-const COMMAND_GRACE_NS: u64 = 5_000_000_000;
+/// How soon a command that has not quite started is looked for again, to be ended.
+const COMMAND_START_NS: u64 = 10_000_000;
+/// How long a worker may take to report a command that got SIGKILL, before it is killed itself.
+const COMMAND_END_NS: u64 = 2_000_000_000;
 
 /// Starts the workers that are missing.
 pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now: Now) {
@@ -151,7 +172,7 @@ pub struct Submission<'a> {
 
 /// Takes a task in and queues it.
 pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -> Result<TaskId, WireError> {
-    let task = new_task(state, submission, now.unix_nano)?;
+    let (task, keyed) = new_task(state, submission, now.unix_nano)?;
     let traces_runtime = task.traces_runtime;
     let id = state.tasks.insert(task);
     if traces_runtime {
@@ -160,15 +181,122 @@ pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -
     inputs::pin(state, id);
     nesting::note_child(state, id);
     inputs::queue_or_hold(state, id);
+    remember_key(state, id, keyed);
+    watch_queue_limit(state, id, now.monotonic_ns);
     Ok(id)
 }
 
-fn new_task(state: &mut State, submission: &Submission<'_>, submitted_unix_nano: u64) -> Result<Task, WireError> {
+/// A key that a submission named, which names another task already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyTaken {
+    /// The key.
+    pub key: String,
+    /// The task that it names.
+    pub task: TaskId,
+    /// What that task runs.
+    pub target: String,
+}
+
+/// The task that was submitted before under the key of this submission, if it has one and it is known.
+pub fn find_by_key(state: &State, envelope: &Envelope<'_>) -> Result<Option<TaskId>, KeyTaken> {
+    let key = envelope.policy.idempotency_key;
+    let Some(known) = (!key.is_empty()).then(|| state.keys.get(key)).flatten() else { return Ok(None) };
+    if known.fingerprint == envelope.spec.fingerprint() {
+        return Ok(Some(known.task));
+    }
+    let target = state.tasks.get(known.task).map(|task| state.targets.name(task.target).to_owned());
+    Err(KeyTaken { key: key.into(), task: known.task, target: target.unwrap_or_default() })
+}
+
+/// A driver has submitted a task again under its key: it waits for it too.
+pub fn on_submitted_again(state: &mut State, effects: &mut impl Effects, id: TaskId, driver: DriverId, tag: u64) {
+    let Some(task) = state.tasks.get(id) else { return };
+    match &task.progress {
+        Progress::Ended(ended) => {
+            effects.finished((driver, tag), id, task.attempt, &ended.outcome, None, past_attempts(task));
+        }
+        _ => state.also_waiting.entry(id).or_default().push((driver, tag)),
+    }
+}
+
+/// Enters when a task that has not begun has waited for too long.
+fn watch_queue_limit(state: &mut State, id: TaskId, since_ns: u64) {
+    let limits = state.tasks.get_mut(id).and_then(|task| task.limits.as_mut());
+    if let Some(limits) = limits.filter(|limits| limits.queue_ns > 0) {
+        limits.queue_until = since_ns.saturating_add(limits.queue_ns);
+        state.queue_limits.insert((limits.queue_until, id));
+    }
+}
+
+/// Forgets the limit on a task's waiting.
+fn unwatch_queue_limit(state: &mut State, id: TaskId) {
+    if let Some(limits) = state.tasks.get(id).and_then(|task| task.limits.as_ref()) {
+        state.queue_limits.remove(&(limits.queue_until, id));
+    }
+}
+
+/// Ends tasks that have waited for too long and have not begun.
+fn end_waited_too_long(state: &mut State, effects: &mut impl Effects, now: Now) {
+    while let Some(&(until, id)) = state.queue_limits.first().filter(|(until, _)| *until <= now.monotonic_ns) {
+        state.queue_limits.remove(&(until, id));
+        let Some(task) = state.tasks.get(id) else { continue };
+        let after_ns = task.limits.as_ref().map_or(0, |limits| limits.queue_ns);
+        let failure = Failure::TimedOut { limit: TimeLimit::Queue, after_ns };
+        match task.progress {
+            Progress::Waiting | Progress::Held if task.past.is_none() => {
+                inputs::take_out(state, id);
+                end_task(state, effects, id, unstarted(failure, now));
+            }
+            Progress::Leased { worker } if task.past.is_none() => {
+                let lease = state.workers.get(&worker).and_then(|worker| worker.lease_of(id));
+                let is_in_ring = |lease: &u64| lease & INLINE_LEASE == 0;
+                if let Some(lease) = lease.filter(|lease| is_in_ring(lease) && effects.revoke(worker, *lease)) {
+                    end_unbegun(state, effects, worker, lease, failure, now);
+                }
+            }
+            // It has begun.
+            Progress::Waiting
+            | Progress::Held
+            | Progress::Leased { .. }
+            | Progress::Retrying { .. }
+            | Progress::Ended(_) => {}
+        }
+    }
+}
+
+fn past_attempts(task: &Task) -> &[AttemptReport] {
+    task.past.as_ref().map_or(&[], |past| &past.attempts)
+}
+
+/// Enters a task's key, with what stands for what it runs.
+fn remember_key(state: &mut State, id: TaskId, fingerprint: u64) {
+    if let Some(key) = state.tasks.get(id).and_then(|task| task.key.clone()) {
+        state.keys.insert(key, Keyed { task: id, fingerprint });
+    }
+}
+
+/// A task from its envelope, and what stands for what it runs if it has a key.
+fn new_task(
+    state: &mut State,
+    submission: &Submission<'_>,
+    submitted_unix_nano: u64,
+) -> Result<(Task, u64), WireError> {
     let envelope = Envelope::decode(submission.envelope)?;
     let is_command = matches!(envelope.spec, TaskSpec::Command(_));
-    let run_limit_ns = envelope.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    let nanos = |limit: Option<std::time::Duration>| {
+        limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+    };
+    let limits = Limits {
+        run_ns: nanos(envelope.run_limit),
+        // Only a command's output is told from its worker's.
+        idle_ns: if is_command { nanos(envelope.policy.idle_limit) } else { 0 },
+        queue_ns: nanos(envelope.policy.queue_limit),
+        queue_until: 0,
+    };
     let target = target(state, &envelope.spec);
-    Ok(Task {
+    let key = envelope.policy.idempotency_key;
+    let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
+    let task = Task {
         envelope: submission.envelope.into(),
         name: (!envelope.name.is_empty()).then(|| envelope.name.into()),
         target,
@@ -179,17 +307,18 @@ fn new_task(state: &mut State, submission: &Submission<'_>, submitted_unix_nano:
         job: submission.job,
         trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),
         submitted_unix_nano,
-        run_limit_ns: if is_command && run_limit_ns > 0 {
-            run_limit_ns.saturating_add(COMMAND_GRACE_NS)
-        } else {
-            run_limit_ns
-        },
+        limits: (limits != Limits::default()).then(|| Box::new(limits)),
+        is_command,
         attempt: 0,
-        must_be_alone: is_command || run_limit_ns > 0 || envelope.wants_output,
+        must_be_alone: is_command || limits.run_ns > 0 || envelope.wants_output || envelope.policy.at_most_once,
         wants_output: envelope.wants_output,
         traces_runtime: envelope.traces_runtime,
+        at_most_once: envelope.policy.at_most_once,
+        key: (!key.is_empty()).then(|| key.into()),
+        past: None,
         progress: Progress::Waiting,
-    })
+    };
+    Ok((task, fingerprint))
 }
 
 /// A task that a head before this one had accepted is read back. Nobody waits for it any more.
@@ -202,13 +331,14 @@ pub fn on_restored_submission(
 ) -> Result<(), WireError> {
     let queued_unix_nano = submitted_unix_nano;
     let submission = Submission { driver: None, tag: 0, job, envelope, queued_unix_nano };
-    let task = new_task(state, &submission, submitted_unix_nano)?;
+    let (task, fingerprint) = new_task(state, &submission, submitted_unix_nano)?;
     if task.traces_runtime {
         state.runtime_since.insert(id, queued_unix_nano);
     }
     state.tasks.restore(id, task);
     inputs::pin(state, id);
     nesting::note_child(state, id);
+    remember_key(state, id, fingerprint);
     Ok(())
 }
 
@@ -228,14 +358,35 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
             job: task.job,
             trace_id: task.trace_id,
             submitted_unix_nano: task.submitted_unix_nano,
-            run_limit_ns: 0,
+            limits: None,
+            is_command: false,
             attempt: 0,
             must_be_alone: false,
             wants_output: false,
             traces_runtime: false,
+            at_most_once: false,
+            key: None,
+            past: None,
             progress: Progress::Waiting,
         },
     );
+}
+
+/// The key of a task under a head before this one is read back.
+pub fn on_restored_key(state: &mut State, id: TaskId, key: &str, fingerprint: u64) {
+    if let Some(task) = state.tasks.get_mut(id) {
+        task.key = Some(key.into());
+        remember_key(state, id, fingerprint);
+    }
+}
+
+/// An attempt under a head before this one, after which the task was to be tried again, is read back.
+pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport, span: Option<SpanLink>) {
+    if let Some(task) = state.tasks.get_mut(id) {
+        task.attempt = attempt.number;
+        let charge = attempt.failure.as_ref().and_then(charge).unwrap_or(Charge::Own);
+        charge_attempt(task, charge, attempt, span);
+    }
 }
 
 /// What is left of an ended task's description.
@@ -264,12 +415,24 @@ pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: Ended
     }
 }
 
-/// Everything is read back. What had been claimed by a worker of the dead head, and has not ended, is lost; what had not, waits
-/// again. Returns the lost attempts.
+/// A claim that was found in what a worker of a dead head has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftClaim {
+    /// Which attempt at its task it was.
+    pub attempt: u32,
+    /// The worker.
+    pub worker: WorkerId,
+    /// That worker's process.
+    pub worker_pid: u32,
+}
+
+/// Everything is read back. What had been claimed by a worker of the dead head, and has not ended, was lost with it, which is charged
+/// like any lost worker; what had not, waits again. A task in `started` must not be started again. Returns the lost attempts.
 pub fn on_restored(
     state: &mut State,
     effects: &mut impl Effects,
-    claimed: &HashSet<TaskId>,
+    claimed: &HashMap<TaskId, LeftClaim>,
+    started: &HashMap<TaskId, u32>,
     now: Now,
 ) -> Vec<LostAttempt> {
     let mut open: Vec<_> = state
@@ -282,20 +445,34 @@ pub fn on_restored(
     let mut lost = Vec::new();
     for id in open {
         let Some(task) = state.tasks.get_mut(id) else { continue };
-        if !claimed.contains(&id) {
+        // A claim of an attempt that is in the journal has been charged already.
+        let claim = claimed.get(&id).filter(|claim| claim.attempt > task.attempt);
+        let start = started.get(&id).filter(|_| task.at_most_once);
+        let Some(attempt) = claim.map(|claim| claim.attempt).or(start.copied()) else {
+            let waited_ns = now.unix_nano.saturating_sub(task.submitted_unix_nano);
+            let has_begun = task.past.is_some();
             inputs::queue_or_hold(state, id);
+            if !has_begun {
+                watch_queue_limit(state, id, now.monotonic_ns.saturating_sub(waited_ns));
+            }
             continue;
-        }
-        task.attempt = 1;
+        };
+        task.attempt = attempt;
         lost.push(LostAttempt {
             task: id,
-            attempt: task.attempt,
+            attempt,
             job: task.job,
             submitted_unix_nano: task.submitted_unix_nano,
             granted_unix_nano: task.submitted_unix_nano,
+            previous: task.past.as_ref().and_then(|past| past.span),
             envelope: task.envelope.clone(),
         });
-        end_task(state, effects, id, unstarted(Failure::HeadLost, now));
+        let ended = Ended {
+            worker: claim.map(|claim| claim.worker),
+            worker_pid: claim.map(|claim| claim.worker_pid),
+            ..unstarted(Failure::HeadLost, now)
+        };
+        end_attempt(state, effects, id, ended, None, now);
     }
     lost
 }
@@ -328,6 +505,14 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         return;
     };
     worker.tasks_ended += 1;
+    if worker.stopping.is_some_and(|stopping| stopping.lease == result.lease) {
+        // It has ended, and its worker goes on.
+        worker.stopping = None;
+        if matches!(worker.ending, Some(Ending::Cancelled { .. } | Ending::TimedOut { .. })) {
+            worker.ending = None;
+        }
+    }
+    worker.to_stop.retain(|next| next.lease != result.lease);
     state.failed_starts = 0;
     state.brief_lives = 0;
     let pid = worker.pid;
@@ -338,15 +523,20 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
             state.runtime_since.insert(grant.task, result.started_unix_nano.saturating_add(result.run_ns));
         }
     }
+    let outcome = match result.outcome {
+        Outcome::Failed(Failure::Cancelled) => Outcome::Failed(nesting::why_cancelled(state, grant.task)),
+        outcome => outcome,
+    };
     let ended = Ended {
-        outcome: result.outcome,
+        outcome,
         worker: Some(worker_id),
         worker_pid: Some(pid),
         started_unix_nano: Some(result.started_unix_nano),
         ended_unix_nano: now.unix_nano,
     };
-    end_task(state, effects, grant.task, ended);
+    end_attempt(state, effects, grant.task, ended, result.span, now);
     nesting::on_attempt_ended(state, effects, worker_id, grant.task);
+    stop_next(state, effects, worker_id, now);
 }
 
 /// The [`WorkerExit::error_type`] of a process that ended without an error.
@@ -386,11 +576,14 @@ pub struct LostAttempt {
     /// When the lease was granted, in nanoseconds since the Unix epoch; the nearest that the head knows to the
     /// beginning of the attempt.
     pub granted_unix_nano: u64,
+    /// The span of the attempt before.
+    pub previous: Option<SpanLink>,
     /// The task's encoded [`Envelope`].
     pub envelope: Box<[u8]>,
 }
 
-/// A worker process has ended. Its claimed tasks fail; the others go back to the front of the queue, free of charge.
+/// A worker process has ended. Its claimed tasks are charged and tried again, or fail; the others go back to the front of the queue,
+/// free of charge. [`on_attempt_spans`] follows before anything is leased.
 pub fn on_worker_exited(
     state: &mut State,
     effects: &mut impl Effects,
@@ -406,8 +599,8 @@ pub fn on_worker_exited(
         effects.log(format!("worker {worker_id} (pid {}) {}", worker.pid, exit.cause));
     }
     let description = match &worker.ending {
-        Some(Ending::TimedOut { after_ns, .. }) => {
-            Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns }.to_string()
+        Some(Ending::TimedOut { limit, after_ns, .. }) => {
+            Failure::TimedOut { limit: *limit, after_ns: *after_ns }.to_string()
         }
         Some(Ending::Cancelled { .. }) => Failure::Cancelled.to_string(),
         // It ended in good order, and what it had not ended itself is what task code forgot.
@@ -427,7 +620,7 @@ pub fn on_worker_exited(
     state.counts.leased -= worker.leases.len() + worker.inline.len();
     let mut unclaimed = Vec::new();
     for grant in worker.leases.iter().chain(&worker.inline) {
-        if effects.claim_state(worker_id, grant.number) != ClaimState::Claimed {
+        if !has_begun(state, effects, worker_id, grant) {
             unclaimed.push(grant.task);
             continue;
         }
@@ -438,14 +631,16 @@ pub fn on_worker_exited(
             job: task.job,
             submitted_unix_nano: task.submitted_unix_nano,
             granted_unix_nano: grant.granted.unix_nano,
+            previous: task.past.as_ref().and_then(|past| past.span),
             envelope: task.envelope.clone(),
         });
         let failure = match &worker.ending {
-            Some(Ending::TimedOut { task, after_ns }) if *task == grant.task => {
-                Failure::TimedOut { limit: TimeLimit::Run, after_ns: *after_ns }
+            Some(Ending::TimedOut { task, limit, after_ns }) if *task == grant.task => {
+                Failure::TimedOut { limit: *limit, after_ns: *after_ns }
             }
             Some(Ending::Cancelled { task }) if *task == grant.task => nesting::why_cancelled(state, *task),
             Some(Ending::Stopped) => Failure::HeadStopped,
+            _ if worker.to_stop.iter().any(|next| next.lease == grant.number) => why_to_stop(state, &worker, grant),
             _ if is_running(running, grant) => Failure::WorkerLost {
                 worker_pid: worker.pid,
                 cause: exit.cause.clone(),
@@ -465,7 +660,7 @@ pub fn on_worker_exited(
             started_unix_nano: Some(since.unwrap_or(grant.granted.unix_nano)),
             ended_unix_nano: now.unix_nano,
         };
-        end_task(state, effects, grant.task, ended);
+        end_attempt(state, effects, grant.task, ended, None, now);
     }
     for task in unclaimed.into_iter().rev() {
         put_back(state, task);
@@ -501,6 +696,34 @@ fn is_running(in_ring: Option<(u64, u64)>, grant: &Grant) -> bool {
     grant.number & INLINE_LEASE != 0 || in_ring.is_some_and(|(lease, _)| lease == grant.number)
 }
 
+/// Whether a worker has begun what it was given.
+fn has_begun(state: &State, effects: &impl Effects, worker_id: WorkerId, grant: &Grant) -> bool {
+    if grant.number & INLINE_LEASE == 0 {
+        return effects.claim_state(worker_id, grant.number) == ClaimState::Claimed;
+    }
+    let attempt = state.tasks.get(grant.task).map_or(0, |task| task.attempt);
+    effects.has_begun_inline(worker_id, grant.task, attempt)
+}
+
+/// What a task fails with whose end was wanted and that its worker was not told of any more.
+fn why_to_stop(state: &State, worker: &Worker, grant: &Grant) -> Failure {
+    let limits = state.tasks.get(grant.task).and_then(|task| task.limits.as_deref().copied()).unwrap_or_default();
+    match worker.to_stop.iter().find(|next| next.lease == grant.number).map(|next| next.why) {
+        Some(StopReason::RunTimeout) => Failure::TimedOut { limit: TimeLimit::Run, after_ns: limits.run_ns },
+        Some(StopReason::IdleTimeout) => Failure::TimedOut { limit: TimeLimit::Idle, after_ns: limits.idle_ns },
+        Some(StopReason::Cancelled) | None => nesting::why_cancelled(state, grant.task),
+    }
+}
+
+/// The spans of attempts that were lost are known: those of the next attempts are linked to them.
+pub fn on_attempt_spans(state: &mut State, spans: impl IntoIterator<Item = (TaskId, SpanLink)>) {
+    for (id, span) in spans {
+        if let Some(past) = state.tasks.get_mut(id).and_then(|task| task.past.as_mut()) {
+            past.span = Some(span);
+        }
+    }
+}
+
 /// Ends the respawning when worker after worker dies before it is ready, and fails what waits for one.
 fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
     let what = if state.failed_starts >= FAILED_STARTS_LIMIT {
@@ -530,7 +753,10 @@ pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now
     // Until the start has succeeded, what waits is what another head had accepted, and waits for a head that can start.
     let is_hopeless = state.has_started && state.workers.is_empty();
     let Some(message) = state.no_worker.clone().filter(|_| is_hopeless) else { return };
-    for task in std::mem::take(&mut state.queue).iter() {
+    let queued = std::mem::take(&mut state.queue);
+    let retrying = std::mem::take(&mut state.retrying);
+    // What is held fails with what it is held for.
+    for task in queued.iter().chain(retrying.iter().map(|&(_, id)| id)) {
         state.counts.waiting -= 1;
         let failure = Failure::NoWorker { message: format!("no worker can run it: {message}") };
         end_task(state, effects, task, unstarted(failure, now));
@@ -574,8 +800,88 @@ fn put_back(state: &mut State, id: TaskId) {
     }
 }
 
+/// An attempt that had begun has ended. When it failed and the task may be tried again, it is charged and the task waits; else this is
+/// the end of the task.
+fn end_attempt(
+    state: &mut State,
+    effects: &mut impl Effects,
+    id: TaskId,
+    mut ended: Ended,
+    span: Option<SpanLink>,
+    now: Now,
+) {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    let Outcome::Failed(failure) = &ended.outcome else { return end_task(state, effects, id, ended) };
+    let Some(charge) = charge(failure).filter(|_| !state.is_stopping) else {
+        return end_task(state, effects, id, ended);
+    };
+    if task.at_most_once && charge == Charge::Crash {
+        let message = failure.to_string();
+        ended.outcome = Outcome::Failed(Failure::Lost { message });
+        return end_task(state, effects, id, ended);
+    }
+    let (failures, crashes) = task.past.as_ref().map_or((0, 0), |past| (past.failures, past.crashes));
+    let seed = now.unix_nano ^ id.0.rotate_left(32) ^ u64::from(task.attempt);
+    let verdict = match Envelope::decode(&task.envelope) {
+        Ok(envelope) => envelope.policy.judge(failure, failures, crashes, seed),
+        Err(_) => Verdict::Final,
+    };
+    let Verdict::Again { after_ns } = verdict else { return end_task(state, effects, id, ended) };
+    let report = AttemptReport {
+        number: task.attempt,
+        worker_id: ended.worker,
+        worker_pid: ended.worker_pid,
+        started_unix_nano: ended.started_unix_nano,
+        ended_unix_nano: ended.ended_unix_nano,
+        message: Some(failure.to_string()),
+        failure: Some(failure.clone()),
+    };
+    let report = report.shortened();
+    effects.journal_attempt(id, &report, span);
+    charge_attempt(task, charge, report, span);
+    if task.traces_runtime && charge == Charge::Crash {
+        // What a lost attempt did not report ended when the head learnt of it; from then on the task waits.
+        state.runtime_since.insert(id, now.unix_nano);
+    }
+    state.counts.waiting += 1;
+    if after_ns == 0 {
+        task.progress = Progress::Waiting;
+        state.queue.push_front(id, task.submitter, task.job);
+    } else {
+        let until = now.monotonic_ns.saturating_add(after_ns);
+        task.progress = Progress::Retrying { until };
+        state.retrying.insert((until, id));
+    }
+    nesting::leave_children_of_attempt(state, id, &ended.outcome);
+}
+
+fn charge_attempt(task: &mut Task, charge: Charge, report: AttemptReport, span: Option<SpanLink>) {
+    let past: &mut Past = task.past.get_or_insert_default();
+    match charge {
+        Charge::Own => past.failures += 1,
+        Charge::Crash => past.crashes += 1,
+    }
+    if past.attempts.len() == PAST_LIMIT {
+        past.attempts.remove(0);
+    }
+    past.attempts.push(report);
+    past.span = span;
+}
+
+/// Queues what has waited for long enough to be tried again.
+fn queue_retries(state: &mut State, now: Now) {
+    while let Some(&(until, id)) = state.retrying.first().filter(|(until, _)| *until <= now.monotonic_ns) {
+        state.retrying.remove(&(until, id));
+        if let Some(task) = state.tasks.get_mut(id) {
+            task.progress = Progress::Waiting;
+            state.queue.push_back(id, task.submitter, task.job);
+        }
+    }
+}
+
 /// Records the one outcome of a task and tells who waits for it.
 pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId, ended: Ended) {
+    unwatch_queue_limit(state, id);
     let Some(task) = state.tasks.get_mut(id) else { return };
     effects.journal_end(id, task.attempt, &ended);
     // What an attempt did not report ended when the head learnt of it.
@@ -584,8 +890,10 @@ pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
         let is_reported = |since: &u64| ended.started_unix_nano.is_some_and(|started| *since > started);
         since.filter(is_reported).unwrap_or(ended.ended_unix_nano)
     });
-    if let Some(driver) = task.driver {
-        effects.finished(driver, task.tag, id, task.attempt, &ended.outcome, ended_unix_nano);
+    let first = task.driver.map(|driver| (driver, task.tag));
+    let others = state.also_waiting.remove(&id).unwrap_or_default();
+    for to in first.into_iter().chain(others) {
+        effects.finished(to, id, task.attempt, &ended.outcome, ended_unix_nano, past_attempts(task));
     }
     let submitter = task.submitter;
     inputs::on_task_ended(state, id, &ended.outcome);
@@ -621,6 +929,9 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
             state.ended_bytes -= ended.size();
             inputs::drop_outcome(state, &ended.outcome);
         }
+        if let Some(key) = oldest.key {
+            state.keys.remove(&key);
+        }
         state.counts.forgotten += 1;
     }
 }
@@ -632,6 +943,7 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
     if state.is_stopping {
         return;
     }
+    queue_retries(state, now);
     // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
     let mut index = state.available.len();
     let mut free_slots = nesting::free_slots(state);
@@ -677,6 +989,10 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
         if worker.leases.front().is_some_and(|oldest| worker.next_lease - oldest.number >= CLAIM_COUNT as u64) {
             break;
         }
+        if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
+            // A full disk: it is tried again with the next turn.
+            break;
+        }
         state.queue.pop_front();
         let inputs = inputs::values(&state.tasks, id);
         let task = state.tasks.get_mut(id).expect("a queued task is in the table");
@@ -696,6 +1012,7 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
                 attempt: task.attempt,
                 job: task.job,
                 submitted_unix_nano: task.submitted_unix_nano,
+                previous: task.past.as_ref().and_then(|past| past.span),
                 envelope: &task.envelope,
                 queued: task.traces_runtime.then(|| {
                     let start_unix_nano = state.runtime_since.get(&id).copied().unwrap_or(now.unix_nano);
@@ -763,49 +1080,75 @@ fn is_behind(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) ->
     worker.load.expected_ns >= BEHIND_NS || effects.running(id).is_some_and(has_run)
 }
 
-/// Ends what has run too long, and workers that do not get ready. Returns when to call again, in nanoseconds of the
+/// Ends what has run, waited or written nothing for too long, goes on with what is being ended, and ends workers that do not get
+/// ready. Returns when to call again, in nanoseconds of the
 /// monotonic clock.
 pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u64, now: Now) -> Option<u64> {
-    let mut next: Option<u64> = None;
+    end_waited_too_long(state, effects, now);
+    let mut next = state.queue_limits.first().map(|&(until, _)| until);
+    let mut wake_at = |deadline: u64| next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
+    let mut too_long = Vec::new();
     for (&worker_id, worker) in &mut state.workers {
         if worker.ending.is_some() {
             continue;
         }
-        let (since, limit, ending) = if worker.phase == WorkerPhase::Starting {
-            (worker.started, start_limit_ns, Ending::StartTimedOut)
-        } else {
-            let Some(grant) = worker.leases.front() else { continue };
-            let limit = state.tasks.get(grant.task).map_or(0, |task| task.run_limit_ns);
-            if limit == 0 {
-                continue;
+        if worker.phase == WorkerPhase::Starting {
+            let deadline = worker.started.monotonic_ns.saturating_add(start_limit_ns);
+            if deadline <= now.monotonic_ns {
+                worker.ending = Some(Ending::StartTimedOut);
+                effects.kill(worker_id);
+            } else {
+                wake_at(deadline);
             }
-            (grant.granted, limit, Ending::TimedOut { task: grant.task, after_ns: limit })
-        };
-        let deadline = since.monotonic_ns.saturating_add(limit);
-        if deadline <= now.monotonic_ns {
-            worker.ending = Some(ending);
-            worker.phase = match worker.phase {
-                WorkerPhase::Starting => WorkerPhase::Starting,
-                _ => WorkerPhase::Stopping,
-            };
-            effects.kill(worker_id);
-        } else {
-            next = Some(next.map_or(deadline, |next| next.min(deadline)));
+            continue;
+        }
+        for grant in worker.leases.front().into_iter().chain(&worker.inline) {
+            let Some(limits) = state.tasks.get(grant.task).and_then(|task| task.limits.as_ref()) else { continue };
+            let granted = grant.granted.monotonic_ns;
+            for (since, limit, why) in [
+                (granted, limits.run_ns, StopReason::RunTimeout),
+                (granted.max(worker.last_output_ns), limits.idle_ns, StopReason::IdleTimeout),
+            ] {
+                let deadline = since.saturating_add(limit);
+                if limit == 0 {
+                    continue;
+                }
+                if deadline <= now.monotonic_ns {
+                    too_long.push((worker_id, grant.number, why));
+                    break;
+                }
+                wake_at(deadline);
+            }
+        }
+    }
+    for (worker_id, lease, why) in too_long {
+        if !stop_attempt(state, effects, worker_id, lease, why, None, now) {
+            // It has not begun, or has ended just now: it is looked at again soon.
+            wake_at(now.monotonic_ns + COMMAND_START_NS);
+        }
+    }
+    let stopping: Vec<_> =
+        state.workers.iter().filter(|(_, worker)| worker.stopping.is_some()).map(|(&id, _)| id).collect();
+    for worker_id in stopping {
+        if let Some(deadline) = go_on_stopping(state, effects, worker_id, now) {
+            wake_at(deadline);
         }
     }
     let is_missing = nesting::missing_workers(state) > 0 && state.no_worker.is_none() && !state.is_stopping;
     if let Some(again) = state.start_again.as_ref().filter(|_| is_missing) {
-        next = Some(next.map_or(again.monotonic_ns, |next| next.min(again.monotonic_ns)));
+        wake_at(again.monotonic_ns);
     }
     if let Some(surplus) = nesting::end_surplus(state, effects, now) {
-        next = Some(next.map_or(surplus, |next| next.min(surplus)));
+        wake_at(surplus);
     }
     let workers = &state.workers;
-    state.available.retain(|id| workers.get(id).is_some_and(|worker| worker.phase == WorkerPhase::Ready));
+    let may_run = |worker: &Worker| worker.phase == WorkerPhase::Ready && worker.stopping.is_none();
+    state.available.retain(|id| workers.get(id).is_some_and(may_run));
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.
     let may_fall_behind = has_idle(state) && state.workers.values().any(|worker| worker.leases.len() > 1);
     let look_again = may_fall_behind.then(|| now.monotonic_ns + BEHIND_NS);
-    next.into_iter().chain(look_again).min()
+    let retry = state.retrying.first().map(|&(until, _)| until);
+    next.into_iter().chain(look_again).chain(retry).min()
 }
 
 /// Puts every lease that a worker has not begun back at the front of the queue.
@@ -824,12 +1167,158 @@ pub(super) fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects,
     }
 }
 
+/// A worker's output was read, or could not be because nobody takes it.
+pub fn on_output(state: &mut State, worker_id: WorkerId, now: Now) {
+    if let Some(worker) = state.workers.get_mut(&worker_id) {
+        worker.last_output_ns = now.monotonic_ns;
+    }
+}
+
+/// Begins to end the attempt that a worker runs: it is asked, then gets SIGTERM, then SIGKILL. What the worker has not begun is taken
+/// back first, so that no other task is harmed. An attempt that is being ended already is given no more time than this. False when
+/// the worker does not run it: it has ended, and its result is on the way, or it has not begun.
+fn stop_attempt(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    lease: u64,
+    why: StopReason,
+    grace_ns: Option<u64>,
+    now: Now,
+) -> bool {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return false };
+    if let Some(stopping) = worker.stopping.as_mut() {
+        if stopping.lease != lease && worker.to_stop.iter().all(|next| next.lease != lease) {
+            worker.to_stop.push(ToStop { lease, why, grace_ns });
+        }
+        // Whichever of them it is for, the last step is the end of both.
+        if let Some(grace_ns) = grace_ns {
+            stopping.grace_ns = stopping.grace_ns.min(grace_ns);
+            stopping.next_ns = stopping.next_ns.min(now.monotonic_ns.saturating_add(grace_ns));
+            go_on_stopping(state, effects, worker_id, now);
+        }
+        return true;
+    }
+    take_back_unclaimed(state, effects, worker_id);
+    let is_inline = lease & INLINE_LEASE != 0;
+    if !is_inline && effects.running(worker_id).is_none_or(|(running, _)| running != lease) {
+        return false;
+    }
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return false };
+    let mut grants = worker.leases.iter().chain(&worker.inline);
+    let Some(id) = grants.find(|grant| grant.number == lease).map(|grant| grant.task) else { return false };
+    let Some(task) = state.tasks.get(id) else { return false };
+    let grace_ns = grace_ns.unwrap_or_else(|| {
+        let grace = Envelope::decode(&task.envelope).map_or(DEFAULT_GRACE, |envelope| envelope.policy.grace);
+        u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
+    });
+    let limits = task.limits.as_deref().copied().unwrap_or_default();
+    worker.ending.get_or_insert(match why {
+        StopReason::Cancelled => Ending::Cancelled { task: id },
+        StopReason::RunTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Run, after_ns: limits.run_ns },
+        StopReason::IdleTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Idle, after_ns: limits.idle_ns },
+    });
+    let give_up_ns = now.monotonic_ns.saturating_add(grace_ns);
+    // A program cannot be asked otherwise than by SIGTERM.
+    let next_ns = if task.is_command { now.monotonic_ns } else { give_up_ns };
+    worker.stopping = Some(Stopping { task: id, lease, grace_ns, step: StopStep::Asked, next_ns, give_up_ns });
+    state.available.retain(|&available| available != worker_id);
+    effects.ask_to_stop(worker_id, id, task.attempt, why);
+    go_on_stopping(state, effects, worker_id, now);
+    true
+}
+
+/// An attempt has ended: the next one in its worker that is to end is told.
+fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) {
+    while let Some(worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.stopping.is_none()) {
+        if worker.to_stop.is_empty() {
+            return;
+        }
+        let next = worker.to_stop.remove(0);
+        stop_attempt(state, effects, worker_id, next.lease, next.why, next.grace_ns, now);
+    }
+}
+
+/// Takes the steps that are due, and returns when the next one is.
+fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> Option<u64> {
+    let worker = state.workers.get_mut(&worker_id)?;
+    let stopping = worker.stopping.as_mut()?;
+    let is_command = state.tasks.get(stopping.task).is_some_and(|task| task.is_command);
+    while stopping.next_ns <= now.monotonic_ns {
+        let after = |ns: u64| now.monotonic_ns.saturating_add(ns);
+        match stopping.step {
+            // Without any grace there is nothing to ask.
+            StopStep::Asked if is_command && stopping.grace_ns > 0 => {
+                if effects.signal_command(worker_id, false) {
+                    stopping.step = StopStep::Terminated;
+                    stopping.next_ns = after(stopping.grace_ns);
+                } else if stopping.give_up_ns <= now.monotonic_ns {
+                    stopping.step = StopStep::Killed;
+                } else {
+                    stopping.next_ns = after(COMMAND_START_NS);
+                }
+            }
+            StopStep::Asked if stopping.grace_ns > 0 => {
+                effects.terminate(worker_id);
+                stopping.step = StopStep::Terminated;
+                stopping.next_ns = after(stopping.grace_ns);
+            }
+            StopStep::Asked | StopStep::Terminated if is_command => {
+                if effects.signal_command(worker_id, true) {
+                    stopping.next_ns = after(COMMAND_END_NS);
+                }
+                stopping.step = StopStep::Killed;
+            }
+            StopStep::Asked | StopStep::Terminated | StopStep::Killed => {
+                stopping.step = StopStep::Killed;
+                stopping.next_ns = u64::MAX;
+                worker.phase = WorkerPhase::Stopping;
+                effects.kill(worker_id);
+            }
+        }
+    }
+    // After the last step nothing but the end of the worker is waited for.
+    Some(stopping.next_ns).filter(|&next| next < u64::MAX)
+}
+
+/// Someone wants tasks to end.
+pub fn on_cancel_many(
+    state: &mut State,
+    effects: &mut impl Effects,
+    which: &CancelWhich,
+    grace_ns: Option<u64>,
+    now: Now,
+) -> Vec<(TaskId, CancelReport)> {
+    let is_open = |task: &Task| !matches!(task.progress, Progress::Ended(_));
+    let open = |fits: &dyn Fn(&Task) -> bool| {
+        let open = state.tasks.iter_newest_first().filter(|(_, task)| is_open(task) && fits(task));
+        open.map(|(id, _)| id).collect()
+    };
+    let ids: Vec<TaskId> = match which {
+        CancelWhich::Ids(ids) => ids.clone(),
+        CancelWhich::All => open(&|_| true),
+        CancelWhich::Named(pattern) => {
+            open(&|task| task.name.as_deref().is_some_and(|name| crate::pattern::fits(pattern, name)))
+        }
+    };
+    // Those that wait first and the newest first: what is ended makes room, which nothing of this shall take.
+    let mut reports: Vec<_> = ids.into_iter().map(|id| (id, on_cancel(state, effects, id, grace_ns, now))).collect();
+    reports.sort_by_key(|&(id, _)| id);
+    reports
+}
+
 /// Someone wants a task to end.
-pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) -> CancelReport {
+pub fn on_cancel(
+    state: &mut State,
+    effects: &mut impl Effects,
+    id: TaskId,
+    grace_ns: Option<u64>,
+    now: Now,
+) -> CancelReport {
     let Some(task) = state.tasks.get(id) else { return CancelReport::Unknown };
     let worker_id = match task.progress {
         Progress::Ended(_) => return CancelReport::Ended,
-        Progress::Waiting | Progress::Held => {
+        Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {
             inputs::take_out(state, id);
             let failure = nesting::why_cancelled(state, id);
             end_task(state, effects, id, unstarted(failure, now));
@@ -837,29 +1326,20 @@ pub fn on_cancel(state: &mut State, effects: &mut impl Effects, id: TaskId, now:
         }
         Progress::Leased { worker } => worker,
     };
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return CancelReport::Unknown };
-    let mut grants = worker.leases.iter().chain(&worker.inline);
-    let Some(number) = grants.find(|grant| grant.task == id).map(|grant| grant.number) else {
-        return CancelReport::Unknown;
-    };
+    let Some(worker) = state.workers.get(&worker_id) else { return CancelReport::Unknown };
+    let Some(number) = worker.lease_of(id) else { return CancelReport::Unknown };
     if number & INLINE_LEASE == 0 && effects.revoke(worker_id, number) {
         let failure = nesting::why_cancelled(state, id);
         end_unbegun(state, effects, worker_id, number, failure, now);
         return CancelReport::Cancelled;
     }
-    // Native code cannot be asked to end, so the worker goes; but it must not take another task with it. What it has not begun
-    // is taken back first, so that afterwards it runs this task or none.
-    take_back_unclaimed(state, effects, worker_id);
-    if number & INLINE_LEASE == 0 && effects.running(worker_id).is_none_or(|(lease, _)| lease != number) {
+    // Afterwards the worker runs this task or none.
+    if stop_attempt(state, effects, worker_id, number, StopReason::Cancelled, grace_ns, now) {
+        CancelReport::Cancelling
+    } else {
         // It has ended, and its result is on the way.
-        return CancelReport::Ended;
+        CancelReport::Ended
     }
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return CancelReport::Unknown };
-    worker.ending.get_or_insert(Ending::Cancelled { task: id });
-    worker.phase = WorkerPhase::Stopping;
-    state.available.retain(|&available| available != worker_id);
-    effects.kill(worker_id);
-    CancelReport::Cancelled
 }
 
 /// The head is to stop: what waits fails, workers are asked to end, or killed.
@@ -961,11 +1441,20 @@ pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &T
             let (running, since) = effects.running(*worker_id)?;
             (running == lease).then_some(since)
         }),
-        Progress::Waiting | Progress::Held | Progress::Ended(_) => None,
+        Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Ended(_) => None,
     };
     let phase = match &task.progress {
         Progress::Waiting | Progress::Held => TaskState::Waiting,
-        Progress::Leased { .. } if running.is_some() => TaskState::Running,
+        Progress::Retrying { .. } => TaskState::Retrying,
+        Progress::Leased { worker } if running.is_some() => {
+            let stopping = state.workers.get(worker).and_then(|worker| worker.stopping);
+            match stopping.filter(|stopping| stopping.task == id).map(|stopping| stopping.step) {
+                None => TaskState::Running,
+                Some(StopStep::Asked) => TaskState::Cancelling,
+                Some(StopStep::Terminated) => TaskState::Terminating,
+                Some(StopStep::Killed) => TaskState::Killing,
+            }
+        }
         Progress::Leased { .. } => TaskState::Leased,
         Progress::Ended(ended) => match ended.outcome {
             Outcome::Failed(_) => TaskState::Failed,

@@ -1,6 +1,6 @@
 //! Whole stories without a process: what the reactor makes of what happens, and that it does nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::protocol::wire::Put;
 use crate::stored::Stored;
-use crate::task::{FunctionSpec, Input, InputSource};
+use crate::task::{FunctionSpec, Input, InputSource, Policy};
 
 /// Remembers every effect, and plays the workers' side of the ring of claims.
 #[derive(Default)]
@@ -18,6 +18,13 @@ struct Remember {
     running: HashMap<WorkerId, (u64, u64)>,
     /// Worker, lease, task, attempt.
     leases: Vec<(u64, u64, u64, u32)>,
+    /// How often each task was begun.
+    claimed: HashMap<u64, u32>,
+    /// Task and attempt of starts that were journaled.
+    starts: Vec<(u64, u32)>,
+    is_disk_full: bool,
+    /// Task, number and failure of attempts that were journaled.
+    attempts: Vec<(u64, u32, String)>,
     /// Tasks whose end is in the journal.
     journaled: Vec<TaskId>,
     /// Driver's tag, and the outcome in a word.
@@ -31,6 +38,9 @@ struct Remember {
     to_start: Vec<WorkerId>,
     asked: Vec<WorkerId>,
     killed: Vec<WorkerId>,
+    /// What was done to end attempts, in order.
+    steps: Vec<String>,
+    has_no_command: bool,
     log: Vec<String>,
 }
 
@@ -50,14 +60,23 @@ impl Effects for Remember {
         self.journaled.push(task);
     }
 
+    fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
+        self.starts.push((task.0, attempt));
+        !self.is_disk_full
+    }
+
+    fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, _span: Option<SpanLink>) {
+        self.attempts.push((task.0, attempt.number, attempt.failure.as_ref().unwrap().error_type()));
+    }
+
     fn finished(
         &mut self,
-        _driver: DriverId,
-        tag: u64,
+        (_, tag): (DriverId, u64),
         _task: TaskId,
         _attempt: u32,
         outcome: &Outcome,
         ended_unix_nano: Option<u64>,
+        _past: &[AttemptReport],
     ) {
         self.ended.push(ended_unix_nano);
         let word = match outcome {
@@ -69,6 +88,10 @@ impl Effects for Remember {
 
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
         self.claims.get(&(worker, lease)).copied().unwrap_or(ClaimState::Unknown)
+    }
+
+    fn has_begun_inline(&self, worker: WorkerId, task: TaskId, _attempt: u32) -> bool {
+        self.claim_state(worker, INLINE_LEASE | task.0) == ClaimState::Claimed
     }
 
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {
@@ -94,12 +117,54 @@ impl Effects for Remember {
         self.asked.push(worker);
     }
 
+    fn ask_to_stop(&mut self, worker: WorkerId, task: TaskId, _attempt: u32, why: StopReason) {
+        self.steps.push(format!("ask {worker} to end {task}: {why:?}"));
+    }
+
+    fn signal_command(&mut self, worker: WorkerId, kill: bool) -> bool {
+        self.steps.push(format!("{} for the command of {worker}", if kill { "KILL" } else { "TERM" }));
+        !self.has_no_command
+    }
+
+    fn terminate(&mut self, worker: WorkerId) {
+        self.steps.push(format!("TERM for {worker}"));
+    }
+
     fn kill(&mut self, worker: WorkerId) {
         self.killed.push(worker);
     }
 
     fn log(&mut self, line: String) {
         self.log.push(line);
+    }
+}
+
+/// Nothing is tried again: what most stories here are not about.
+const NEVER_AGAIN: Policy<'static> = Policy {
+    retries: 0,
+    retry_backoff: Duration::from_secs(1),
+    retry_on: "",
+    crash_limit: 0,
+    at_most_once: false,
+    idempotency_key: "",
+    queue_limit: None,
+    idle_limit: None,
+    grace: Duration::from_secs(2),
+};
+
+fn plain(policy: Policy<'static>) -> Envelope<'static> {
+    let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
+    Envelope {
+        spec,
+        name: "",
+        run_limit: None,
+        policy,
+        wants_output: false,
+        traces_runtime: false,
+        trace: None,
+        baggage: "",
+        submitter: None,
+        inputs: Vec::new(),
     }
 }
 
@@ -186,11 +251,16 @@ impl Story {
     }
 
     fn submit_from(&mut self, submitter: Option<TaskId>, run_limit: Option<Duration>, wants_output: bool) -> TaskId {
-        let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
-        let (name, trace, baggage, inputs) = ("", None, "", std::mem::take(&mut self.next_inputs));
-        let traces_runtime = self.traces_runtime;
-        let envelope =
-            Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs };
+        let (traces_runtime, inputs) = (self.traces_runtime, std::mem::take(&mut self.next_inputs));
+        let envelope = Envelope { run_limit, wants_output, traces_runtime, submitter, inputs, ..plain(NEVER_AGAIN) };
+        self.submit_envelope(&envelope)
+    }
+
+    fn submit_policy(&mut self, policy: Policy<'static>) -> TaskId {
+        self.submit_envelope(&plain(policy))
+    }
+
+    fn submit_envelope(&mut self, envelope: &Envelope<'_>) -> TaskId {
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
         let submission = Submission {
@@ -220,11 +290,24 @@ impl Story {
         assert_eq!(*state, ClaimState::Granted);
         *state = ClaimState::Claimed;
         self.effects.running.insert(WorkerId(worker), (lease, self.now.unix_nano));
+        let grants = &self.state.workers[&WorkerId(worker)].leases;
+        if let Some(grant) = grants.iter().find(|grant| grant.number == lease) {
+            *self.effects.claimed.entry(grant.task.0).or_default() += 1;
+        }
     }
 
     fn result(&mut self, worker: u64, lease: u64, run_ns: u64) {
-        let result =
-            AttemptResult { lease, started_unix_nano: self.now.unix_nano, run_ns, outcome: Outcome::Returned(vec![1]) };
+        self.end(worker, lease, run_ns, Outcome::Returned(vec![1]));
+    }
+
+    /// The attempt under a lease ends with an error of its own.
+    fn fail(&mut self, worker: u64, lease: u64) {
+        let failure = Failure::Error { type_name: "E".into(), message: "no".into(), stacktrace: String::new() };
+        self.end(worker, lease, 1_000, Outcome::Failed(failure));
+    }
+
+    fn end(&mut self, worker: u64, lease: u64, run_ns: u64, outcome: Outcome) {
+        let result = AttemptResult { lease, started_unix_nano: self.now.unix_nano, run_ns, span: None, outcome };
         on_result(&mut self.state, &mut self.effects, WorkerId(worker), result, self.now);
         self.check();
     }
@@ -426,7 +509,7 @@ fn tasks_do_not_wait_behind_one_that_turns_out_to_be_long() {
 }
 
 #[test]
-fn a_task_that_runs_into_its_limit_costs_its_worker_and_nobody_else() {
+fn a_function_that_runs_into_its_limit_is_asked_then_gets_a_signal_then_costs_its_worker_and_nobody_else() {
     let mut story = Story::with_workers(2);
     story.submit_with(Some(Duration::from_secs(2)), false);
     let (worker, lease, ..) = story.schedule()[0];
@@ -434,10 +517,19 @@ fn a_task_that_runs_into_its_limit_costs_its_worker_and_nobody_else() {
     let next = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
     assert_eq!(next, Some(2_000_000_001), "the head wakes up when the limit is reached");
     story.now.monotonic_ns = 2_000_000_001;
-    assert_eq!(on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now), None);
-    assert_eq!(story.effects.killed, [WorkerId(worker)]);
+    let state = |story: &Story| get_task(&story.state, &story.effects, TaskId(1)).unwrap().state;
+    let tick = |story: &mut Story| on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(tick(&mut story), Some(4_000_000_001), "its grace period");
+    assert_eq!(state(&story), TaskState::Cancelling);
     story.submit(1);
-    assert_ne!(story.schedule()[0].0, worker, "a worker that is being killed gets nothing");
+    assert_ne!(story.schedule()[0].0, worker, "a worker whose task is being ended gets nothing");
+    story.now.monotonic_ns = 4_000_000_001;
+    assert_eq!(tick(&mut story), Some(6_000_000_001));
+    assert_eq!((state(&story), story.effects.killed.len()), (TaskState::Terminating, 0));
+    assert_eq!(story.effects.steps, [format!("ask {worker} to end 1: RunTimeout"), format!("TERM for {worker}")]);
+    story.now.monotonic_ns = 6_000_000_001;
+    assert_eq!(tick(&mut story), None, "nothing but its end is waited for");
+    assert_eq!((state(&story), &*story.effects.killed), (TaskState::Killing, &[WorkerId(worker)][..]));
     let loss = story.exit(worker);
     assert_eq!((loss.error_type.as_str(), story.finished()), ("timeout", ended([0], "timeout")));
 }
@@ -450,14 +542,14 @@ fn a_task_is_cancelled_wherever_it_is() {
     assert_eq!(story.schedule().len(), 2);
     story.claim(1, 0);
     let cancel = |story: &mut Story, id| {
-        let report = on_cancel(&mut story.state, &mut story.effects, TaskId(id), story.now);
+        let report = on_cancel(&mut story.state, &mut story.effects, TaskId(id), Some(0), story.now);
         story.check();
         report
     };
     assert_eq!(cancel(&mut story, 3), CancelReport::Cancelled, "waiting");
     assert_eq!(cancel(&mut story, 2), CancelReport::Cancelled, "leased and not begun");
     assert_eq!((story.finished(), story.effects.killed.len()), (ended([2, 1], "cancelled"), 0));
-    assert_eq!(cancel(&mut story, 1), CancelReport::Cancelled, "running");
+    assert_eq!(cancel(&mut story, 1), CancelReport::Cancelling, "running");
     assert_eq!(story.effects.killed, [WorkerId(1)]);
     assert_eq!(story.finished(), [], "it has not ended yet");
     story.exit(1);
@@ -476,7 +568,7 @@ fn cancelling_a_task_whose_result_is_on_the_way_harms_nobody() {
     assert_eq!(story.schedule().len(), 3);
     story.claim(1, 0);
     story.claim(1, 1);
-    let report = on_cancel(&mut story.state, &mut story.effects, TaskId(1), story.now);
+    let report = on_cancel(&mut story.state, &mut story.effects, TaskId(1), Some(0), story.now);
     assert_eq!((report, story.effects.killed.len()), (CancelReport::Ended, 0));
     story.check();
     story.result(1, 0, 1_000);
@@ -717,20 +809,7 @@ fn only_the_newest_ended_tasks_are_remembered_and_the_others_counted() {
 fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_lost() {
     let mut story = Story::with_workers(1);
     let mut envelope = Vec::new();
-    let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
-    let (name, trace, baggage, submitter, inputs) = ("mine", None, "", None, Vec::new());
-    Envelope {
-        spec,
-        name,
-        run_limit: None,
-        wants_output: true,
-        traces_runtime: false,
-        trace,
-        baggage,
-        submitter,
-        inputs,
-    }
-    .encode(&mut envelope);
+    Envelope { name: "mine", wants_output: true, ..plain(NEVER_AGAIN) }.encode(&mut envelope);
     for id in [40, 41, 42] {
         on_restored_submission(&mut story.state, TaskId(id), JobId(5), 77, &envelope).unwrap();
     }
@@ -746,17 +825,308 @@ fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_l
     };
     on_restored_end(&mut story.state, TaskId(43), 1, ended);
     assert_eq!(story.effects.journaled, [], "what was read back is not written again");
-    let lost = on_restored(&mut story.state, &mut story.effects, &HashSet::from([TaskId(41), TaskId(43)]), story.now);
+    let claim = LeftClaim { attempt: 1, worker: WorkerId(8), worker_pid: 800 };
+    let claims = HashMap::from([(TaskId(41), claim), (TaskId(43), claim)]);
+    let lost = on_restored(&mut story.state, &mut story.effects, &claims, &HashMap::new(), story.now);
     story.check();
     assert_eq!(lost.iter().map(|lost| lost.task.0).collect::<Vec<_>>(), [41]);
     assert_eq!(story.effects.journaled, [TaskId(41)]);
     assert_eq!(story.schedule(), [(1, 0, 40, 1)], "its output is no longer watched, but it was to be alone");
     let task = |id| get_task(&story.state, &story.effects, TaskId(id)).unwrap();
     assert_eq!(task(41).message.unwrap(), "the head died while it ran, and its worker with it");
+    assert_eq!((task(41).worker_id, task(41).worker_pid), (Some(WorkerId(8)), Some(800)));
     assert_eq!((task(43).target.as_str(), task(43).name.as_deref()), ("wordcount.count", Some("old")));
     assert_eq!((task(43).result, task(43).trace_id), (Some(serde_json::json!(4)), Some("01".repeat(16))));
     assert_eq!((task(42).submitted_unix_nano, task(42).job_id), (77, JobId(5)));
     assert_eq!(story.submit_with(None, false), TaskId(44), "ids go on");
+}
+
+/// A command, alone on worker 1, that was begun.
+fn with_command(policy: Policy<'static>, run_limit: Option<Duration>) -> Story {
+    let mut story = Story::with_workers(1);
+    let spec = crate::driver::command_spec(b"sleep", vec![b"9"], vec![], b"/");
+    story.submit_envelope(&Envelope { spec, run_limit, ..plain(policy) });
+    story.schedule();
+    story.claim(1, 0);
+    story
+}
+
+#[test]
+fn a_cancelled_command_gets_its_signals_and_its_worker_goes_on() {
+    let mut story = with_command(NEVER_AGAIN, None);
+    let tick = |story: &mut Story| on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    let cancel = |story: &mut Story, grace_ns| {
+        on_cancel_many(&mut story.state, &mut story.effects, &CancelWhich::All, grace_ns, story.now)
+    };
+    // It has been claimed, and its process is about to start.
+    story.effects.has_no_command = true;
+    assert_eq!(cancel(&mut story, None), [(TaskId(1), CancelReport::Cancelling)]);
+    assert_eq!(story.effects.steps, ["ask 1 to end 1: Cancelled", "TERM for the command of 1"]);
+    story.effects.has_no_command = false;
+    story.now.monotonic_ns = tick(&mut story).unwrap();
+    story.effects.steps.clear();
+    assert_eq!(tick(&mut story), Some(story.now.monotonic_ns + 2_000_000_000));
+    assert_eq!(story.effects.steps, ["TERM for the command of 1"]);
+    // A second time, and at once.
+    assert_eq!(cancel(&mut story, Some(0)), [(TaskId(1), CancelReport::Cancelling)]);
+    assert_eq!(story.effects.steps, ["TERM for the command of 1", "KILL for the command of 1"]);
+    assert_eq!(story.effects.killed, []);
+    story.submit(1);
+    assert_eq!(story.schedule(), []);
+    story.end(1, 0, 1_000, Outcome::Failed(Failure::Cancelled));
+    assert_eq!(story.finished(), ended([0], "cancelled"));
+    assert_eq!(story.schedule().len(), 1, "the worker takes the next");
+    assert_eq!((tick(&mut story), story.effects.killed.len()), (None, 0));
+}
+
+#[test]
+fn a_command_that_does_not_end_costs_its_worker_at_last() {
+    let mut story = with_command(NEVER_AGAIN, Some(Duration::from_secs(1)));
+    for steps in [1, 2, 3] {
+        story.now.monotonic_ns += 2_000_000_001;
+        on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+        story.check();
+        assert_eq!(story.effects.steps.len(), 3.min(steps + 1));
+    }
+    assert_eq!(story.effects.killed, [WorkerId(1)]);
+    story.exit(1);
+    assert_eq!(story.finished(), ended([0], "timeout"));
+}
+
+#[test]
+fn a_command_is_idle_when_it_writes_nothing_and_only_then() {
+    let mut story = with_command(Policy { idle_limit: Some(Duration::from_secs(3)), ..NEVER_AGAIN }, None);
+    let tick = |story: &mut Story| on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    assert_eq!(tick(&mut story), Some(3_000_000_001));
+    for second in 1..=9 {
+        story.now.monotonic_ns = second * 1_000_000_000;
+        on_output(&mut story.state, WorkerId(1), story.now);
+        assert_eq!(tick(&mut story), Some(story.now.monotonic_ns + 3_000_000_000));
+    }
+    story.now.monotonic_ns = 12_000_000_000;
+    tick(&mut story);
+    assert_eq!(story.effects.steps, ["ask 1 to end 1: IdleTimeout", "TERM for the command of 1"]);
+}
+
+#[test]
+fn a_task_that_waits_for_too_long_fails_and_one_that_has_begun_does_not() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000);
+    let patient = Policy { queue_limit: Some(Duration::from_secs(5)), retries: 1, ..NEVER_AGAIN };
+    story.submit_policy(patient);
+    story.submit_policy(patient);
+    story.schedule();
+    story.claim(1, 0);
+    story.submit_with(None, true);
+    story.submit_policy(patient);
+    let tick = |story: &mut Story| on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    story.now.monotonic_ns = 5_000_000_000;
+    tick(&mut story);
+    assert_eq!(story.finished(), []);
+    story.now.monotonic_ns += 1;
+    tick(&mut story);
+    story.check();
+    assert_eq!(story.finished(), ended([1, 3], "timeout"), "leased and not begun, and queued");
+    let message = get_task(&story.state, &story.effects, TaskId(2)).unwrap().message.unwrap();
+    assert_eq!(message, "timed out: it was still waiting for a worker after 5 s");
+    // The wait between attempts is another one.
+    story.fail(1, 0);
+    story.now.monotonic_ns += 10_000_000_000;
+    tick(&mut story);
+    assert_eq!(story.finished(), []);
+}
+
+#[test]
+fn tasks_are_cancelled_by_name_and_all_together() {
+    let mut story = Story::with_workers(1);
+    for name in ["nightly-1", "nightly-2", "hourly"] {
+        story.submit_envelope(&Envelope { name, ..plain(NEVER_AGAIN) });
+    }
+    let cancel = |story: &mut Story, which: CancelWhich| {
+        let reports = on_cancel_many(&mut story.state, &mut story.effects, &which, None, story.now);
+        story.check();
+        reports.into_iter().map(|(id, report)| (id.0, report)).collect::<Vec<_>>()
+    };
+    use CancelReport::{Cancelled, Ended, Unknown};
+    assert_eq!(cancel(&mut story, CancelWhich::Named("nightly-*".into())), [(1, Cancelled), (2, Cancelled)]);
+    assert_eq!(cancel(&mut story, CancelWhich::Ids(vec![TaskId(9), TaskId(2)])), [(2, Ended), (9, Unknown)]);
+    assert_eq!(cancel(&mut story, CancelWhich::All), [(3, Cancelled)]);
+    assert_eq!(cancel(&mut story, CancelWhich::All), []);
+}
+
+const TWICE: Policy<'static> = Policy { retries: 2, crash_limit: 2, ..NEVER_AGAIN };
+
+#[test]
+fn an_error_is_tried_again_after_a_while_and_charged() {
+    let mut story = Story::with_workers(1);
+    story.submit_policy(Policy { retries: 1, ..NEVER_AGAIN });
+    assert_eq!(story.schedule(), [(1, 0, 1, 1)]);
+    story.claim(1, 0);
+    story.fail(1, 0);
+    assert_eq!(story.effects.attempts, [(1, 1, "E".to_owned())]);
+    assert_eq!(story.finished(), [], "nobody is told of an attempt");
+    assert_eq!(story.schedule(), [], "it waits");
+    let report = |story: &Story| get_task(&story.state, &story.effects, TaskId(1)).unwrap();
+    assert_eq!((report(&story).state, report(&story).attempts.len()), (TaskState::Retrying, 1));
+    let message = report(&story).attempts[0].message.clone().unwrap();
+    let expected = format!("attempt 1 failed, and it waits to be tried again: {message}");
+    assert_eq!(explained(&story, TaskId(1)), [expected]);
+    let again = on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now).unwrap();
+    assert!(
+        (500_000_000..=1_000_000_001).contains(&again),
+        "half of the wait at least, and all of it at most: {again}"
+    );
+    story.now.monotonic_ns = again - 1;
+    assert_eq!(story.schedule(), []);
+    story.now.monotonic_ns = again;
+    assert_eq!(story.schedule(), [(1, 1, 1, 2)]);
+    story.claim(1, 1);
+    story.fail(1, 1);
+    assert_eq!(story.finished(), ended([0], "E"), "once was granted");
+    let attempts = report(&story).attempts;
+    assert_eq!(attempts.iter().map(|attempt| attempt.number).collect::<Vec<_>>(), [1, 2]);
+    assert!(attempts.iter().all(|attempt| attempt.message.as_deref() == Some("no")));
+}
+
+#[test]
+fn a_lost_worker_is_charged_for_what_was_claimed_and_not_for_what_was_only_leased() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000);
+    (0..5).for_each(|_| _ = story.submit_policy(TWICE));
+    assert_eq!(story.schedule().len(), 5);
+    // The first two have ended, and their results were on the way.
+    (0..3).for_each(|lease| story.claim(1, lease));
+    story.exit(1);
+    assert_eq!(story.effects.attempts.iter().map(|attempt| attempt.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(story.finished(), []);
+    story.start_missing();
+    story.ready(WorkerId(2), None);
+    let mut leases = story.schedule();
+    leases.sort_unstable_by_key(|lease| lease.2);
+    let attempts: Vec<_> = leases.iter().map(|&(_, _, task, attempt)| (task, attempt)).collect();
+    assert_eq!(attempts, [(1, 2), (2, 2), (3, 2), (4, 1), (5, 1)]);
+}
+
+#[test]
+fn crashes_and_errors_have_budgets_of_their_own() {
+    let mut story = Story::with_workers(1);
+    story.submit_policy(Policy { retry_backoff: Duration::ZERO, ..TWICE });
+    let mut worker = 1;
+    for _ in 0..2 {
+        let (_, lease, ..) = story.schedule()[0];
+        story.claim(worker, lease);
+        story.fail(worker, lease);
+        let (_, lease, ..) = story.schedule()[0];
+        story.claim(worker, lease);
+        story.exit(worker);
+        worker += 1;
+        story.start_missing();
+        story.ready(WorkerId(worker), None);
+    }
+    assert_eq!(story.finished(), []);
+    assert_eq!(story.schedule()[0].3, 5);
+    story.claim(worker, 0);
+    story.exit(worker);
+    assert_eq!(story.finished(), ended([0], "signal:9"));
+    let kinds: Vec<_> = story.effects.attempts.iter().map(|attempt| attempt.2.as_str()).collect();
+    assert_eq!(kinds, ["E", "signal:9", "E", "signal:9"]);
+}
+
+#[test]
+fn what_is_to_start_once_is_journaled_first_and_lost_with_its_worker() {
+    let mut story = Story::with_workers(1);
+    story.measure(1_000);
+    let once = Policy { at_most_once: true, ..TWICE };
+    story.submit_policy(once);
+    story.submit_policy(once);
+    story.effects.is_disk_full = true;
+    assert_eq!(story.schedule(), [], "its start cannot be journaled");
+    story.effects.is_disk_full = false;
+    assert_eq!(story.schedule(), [(1, 0, 1, 1)], "leased singly");
+    assert_eq!(story.effects.starts, [(1, 1), (1, 1)]);
+    story.exit(1);
+    story.start_missing();
+    story.ready(WorkerId(2), None);
+    assert_eq!(story.schedule(), [(2, 0, 1, 1)], "it had not been begun");
+    story.claim(2, 0);
+    story.exit(2);
+    assert_eq!(story.finished(), ended([0], "lost"));
+    story.start_missing();
+    story.ready(WorkerId(3), None);
+    assert_eq!(story.schedule(), [(3, 0, 2, 1)]);
+}
+
+#[test]
+fn what_a_dead_heads_workers_had_begun_is_charged_once_and_tried_again() {
+    let mut story = Story::with_workers(1);
+    let (mut again, mut once) = (Vec::new(), Vec::new());
+    plain(Policy { crash_limit: 1, ..NEVER_AGAIN }).encode(&mut again);
+    plain(Policy { at_most_once: true, ..NEVER_AGAIN }).encode(&mut once);
+    for (id, envelope) in [(1, &again), (2, &again), (3, &again), (4, &once), (5, &once)] {
+        on_restored_submission(&mut story.state, TaskId(id), JobId(5), 77, envelope).unwrap();
+    }
+    let lost_with = |worker| AttemptReport {
+        number: 1,
+        worker_id: Some(WorkerId(worker)),
+        worker_pid: Some(800),
+        started_unix_nano: None,
+        ended_unix_nano: 9,
+        failure: Some(Failure::HeadLost),
+        message: Some("gone".into()),
+    };
+    on_restored_attempt(&mut story.state, TaskId(2), lost_with(8), None);
+    on_restored_attempt(&mut story.state, TaskId(3), lost_with(8), None);
+    let claim = |attempt| LeftClaim { attempt, worker: WorkerId(8), worker_pid: 800 };
+    // The journal knows of the claim of 2, and not of the second one of 3.
+    let claims = HashMap::from([(TaskId(1), claim(1)), (TaskId(2), claim(1)), (TaskId(3), claim(2))]);
+    let started = HashMap::from([(TaskId(5), 1)]);
+    let lost = on_restored(&mut story.state, &mut story.effects, &claims, &started, story.now);
+    story.check();
+    assert_eq!(lost.iter().map(|lost| (lost.task.0, lost.attempt)).collect::<Vec<_>>(), [(1, 1), (3, 2), (5, 1)]);
+    assert_eq!(story.effects.attempts, [(1, 1, "lost".to_owned())], "2 is in the journal already, 3 and 5 have ended");
+    assert_eq!(story.effects.journaled, [TaskId(3), TaskId(5)]);
+    let task = |id| get_task(&story.state, &story.effects, TaskId(id)).unwrap();
+    let states: Vec<_> = (1..=5).map(|id| (task(id).state, task(id).attempt)).collect();
+    use TaskState::{Failed, Waiting};
+    assert_eq!(states, [(Waiting, 1), (Waiting, 1), (Failed, 2), (Waiting, 0), (Failed, 1)]);
+    assert!(task(5).message.unwrap().starts_with("lost: the head died while it ran"));
+}
+
+#[test]
+fn a_key_names_one_task_as_long_as_that_is_remembered() {
+    let mut story = Story::with_workers(1);
+    let nightly = plain(Policy { idempotency_key: "nightly", ..NEVER_AGAIN });
+    assert_eq!(find_by_key(&story.state, &nightly), Ok(None));
+    let id = story.submit_envelope(&nightly);
+    assert_eq!(find_by_key(&story.state, &nightly), Ok(Some(id)));
+    assert_eq!(find_by_key(&story.state, &plain(NEVER_AGAIN)), Ok(None), "no key is no key");
+    let other = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x91, 1] });
+    let taken = find_by_key(&story.state, &Envelope { spec: other, ..nightly.clone() }).unwrap_err();
+    assert_eq!((taken.key.as_str(), taken.task, taken.target.as_str()), ("nightly", id, "demo.my_function"));
+
+    on_submitted_again(&mut story.state, &mut story.effects, id, DriverId(2), 70);
+    let (worker, lease, ..) = story.schedule()[0];
+    story.claim(worker, lease);
+    story.result(worker, lease, 1);
+    assert_eq!(story.finished(), ended([0, 70], "ok"), "who submitted it again is told too");
+    on_submitted_again(&mut story.state, &mut story.effects, id, DriverId(2), 71);
+    assert_eq!(story.finished(), ended([71], "ok"), "at once when it has ended");
+}
+
+#[test]
+fn nothing_is_tried_again_while_the_head_stops() {
+    let mut story = Story::with_workers(1);
+    story.submit_policy(Policy { retry_backoff: Duration::from_secs(9), ..TWICE });
+    story.submit_policy(TWICE);
+    let (_, lease, ..) = story.schedule()[0];
+    story.claim(1, lease);
+    story.fail(1, lease);
+    let (_, lease, ..) = story.schedule()[0];
+    story.claim(1, lease);
+    on_stop(&mut story.state, &mut story.effects, false, story.now);
+    assert_eq!(story.finished(), ended([0], "stopped"), "it waited to be tried again");
+    story.fail(1, lease);
+    assert_eq!(story.finished(), ended([1], "E"));
 }
 
 #[test]
@@ -831,6 +1201,74 @@ fn where_no_further_worker_may_be_what_is_waited_for_runs_in_the_worker_that_wai
 }
 
 #[test]
+fn a_task_inside_of_another_is_asked_to_end_and_one_of_a_worker_at_a_time() {
+    let inside = || {
+        let mut story = Story::with_workers(1);
+        story.submit_policy(TWICE);
+        story.schedule();
+        story.claim(1, 0);
+        let inner = story.submit_nested(TaskId(1));
+        story.wait(1, 1, 1, &[inner]);
+        assert_eq!(story.schedule(), [(1, INLINE_LEASE | inner.0, inner.0, 1)]);
+        (story, inner)
+    };
+    let cancel = |story: &mut Story, id: TaskId| {
+        let report = on_cancel(&mut story.state, &mut story.effects, id, None, story.now);
+        story.check();
+        report
+    };
+    let (mut story, inner) = inside();
+    assert_eq!(cancel(&mut story, inner), CancelReport::Cancelling);
+    assert_eq!(std::mem::take(&mut story.effects.steps), ["ask 1 to end 2: Cancelled"]);
+    assert_eq!(cancel(&mut story, TaskId(1)), CancelReport::Cancelling);
+    assert_eq!(std::mem::take(&mut story.effects.steps), [""; 0], "the worker is told of one at a time");
+    story.result(1, INLINE_LEASE | inner.0, 1_000);
+    assert_eq!(std::mem::take(&mut story.effects.steps), ["ask 1 to end 1: Cancelled"]);
+    story.result(1, 0, 1_000);
+    assert_eq!(story.effects.killed, [], "both have ended");
+    story.submit(1);
+    assert_eq!(story.schedule().len(), 1, "the worker goes on");
+
+    let (mut story, inner) = inside();
+    cancel(&mut story, inner);
+    cancel(&mut story, TaskId(1));
+    for _ in 0..2 {
+        story.now.monotonic_ns += 2_000_000_000;
+        on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    }
+    assert_eq!(story.effects.killed, [WorkerId(1)]);
+    story.exit(1);
+    story.schedule();
+    let error_types: Vec<_> = story.finished().into_iter().map(|(_, error_type)| error_type).collect();
+    assert_eq!(error_types, ["cancelled", "abandoned"], "neither is tried again");
+}
+
+#[test]
+fn a_task_that_is_tried_again_leaves_nothing_running_that_it_submits_again() {
+    let mut story = Story::with_workers(2);
+    story.submit_policy(TWICE);
+    let leases = story.schedule();
+    let worker = leases[0].0;
+    story.claim(worker, leases[0].1);
+    let child = story.submit_nested(TaskId(1));
+    let held = {
+        story.next_inputs = vec![Input { argument: 0, source: InputSource::Task(child) }];
+        story.submit_from(Some(TaskId(1)), None, false)
+    };
+    story.wait(worker, 1, 2, &[child, held]);
+    let leases = story.schedule();
+    assert_eq!(leases.len(), 1);
+    story.exit(worker);
+    assert_eq!(story.finished(), [], "the task is tried again");
+    let again: Vec<_> = story.schedule().into_iter().map(|(_, _, task, attempt)| (task, attempt)).collect();
+    assert_eq!(again, [(1, 2)]);
+    let ended: Vec<_> = story.finished().into_iter().map(|(_, error_type)| error_type).collect();
+    assert_eq!(ended, ["abandoned", "abandoned"]);
+    let message = get_task(&story.state, &story.effects, child).unwrap().message.unwrap();
+    assert!(message.contains("because task 1, which had submitted it"), "{message}");
+}
+
+#[test]
 fn what_a_task_has_submitted_ends_with_it_unless_it_came_to_an_end_of_its_own() {
     let mut story = Story::with_workers(2);
     story.submit(2);
@@ -851,11 +1289,20 @@ fn what_a_task_has_submitted_ends_with_it_unless_it_came_to_an_end_of_its_own() 
         story.submit_nested(child)
     };
     story.finished();
-    on_cancel(&mut story.state, &mut story.effects, TaskId(2), story.now);
+    on_cancel(&mut story.state, &mut story.effects, TaskId(2), Some(0), story.now);
     assert_eq!(std::mem::take(&mut story.effects.killed), [WorkerId(2)]);
     story.exit(2);
     story.schedule();
-    assert_eq!(std::mem::take(&mut story.effects.killed), [WorkerId(1)], "its child runs there");
+    assert_eq!(
+        story.effects.steps.last().map(String::as_str),
+        Some("ask 1 to end 4: Cancelled"),
+        "its child runs there"
+    );
+    for _ in 0..2 {
+        story.now.monotonic_ns += 2_000_000_000;
+        on_tick(&mut story.state, &mut story.effects, START_LIMIT_NS, story.now);
+    }
+    assert_eq!(std::mem::take(&mut story.effects.killed), [WorkerId(1)]);
     story.exit(1);
     story.schedule();
     let ended = [(1, "cancelled".into()), (4, "abandoned".into()), (3, "abandoned".into()), (5, "abandoned".into())];
@@ -940,7 +1387,7 @@ fn a_task_fails_with_what_it_needs_and_so_do_those_that_need_it() {
     story.submit(1);
     let second = story.submit_after(&[TaskId(1)]);
     let third = story.submit_after(&[second]);
-    on_cancel(&mut story.state, &mut story.effects, TaskId(1), story.now);
+    on_cancel(&mut story.state, &mut story.effects, TaskId(1), None, story.now);
     story.schedule();
     assert_eq!(story.finished(), [(0, "cancelled".into()), (1, "input".into()), (2, "input".into())]);
     let message = get_task(&story.state, &story.effects, third).unwrap().message.unwrap();
@@ -958,7 +1405,7 @@ fn a_held_task_can_be_cancelled_and_is_held_again_by_the_next_head() {
     let mut story = Story::with_workers(1);
     story.submit(1);
     let held = story.submit_after(&[TaskId(1)]);
-    let report = on_cancel(&mut story.state, &mut story.effects, held, story.now);
+    let report = on_cancel(&mut story.state, &mut story.effects, held, None, story.now);
     assert_eq!((report, story.state.held), (CancelReport::Cancelled, 0));
     story.check();
 
@@ -966,15 +1413,12 @@ fn a_held_task_can_be_cancelled_and_is_held_again_by_the_next_head() {
     for (id, inputs) in [(5, vec![]), (6, vec![Input { argument: 0, source: InputSource::Task(TaskId(5)) }])] {
         let spec =
             TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x91, 0xc0] });
-        let (name, run_limit, wants_output, trace, baggage, submitter) = ("", None, false, None, "", None);
-        let traces_runtime = false;
-        let envelope =
-            Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs };
+        let envelope = Envelope { spec, inputs, ..plain(NEVER_AGAIN) };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
         on_restored_submission(&mut next.state, TaskId(id), JobId(1), 1, &bytes).unwrap();
     }
-    on_restored(&mut next.state, &mut next.effects, &HashSet::new(), next.now);
+    on_restored(&mut next.state, &mut next.effects, &HashMap::new(), &HashMap::new(), next.now);
     next.check();
     assert_eq!(next.schedule().iter().map(|lease| lease.2).collect::<Vec<_>>(), [5]);
     next.claim(1, 0);
@@ -1021,7 +1465,7 @@ fn files_of_values_go_when_nobody_needs_them_any_more() {
         let (worker, lease, _, _) = story.schedule()[0];
         story.claim(worker, lease);
         let outcome = Outcome::Stored(stored(name));
-        let result = AttemptResult { lease, started_unix_nano: 1, run_ns: 5_000_000, outcome };
+        let result = AttemptResult { lease, started_unix_nano: 1, run_ns: 5_000_000, span: None, outcome };
         on_result(&mut story.state, &mut story.effects, WorkerId(worker), result, story.now);
         story.check();
     };
@@ -1065,6 +1509,8 @@ enum Step {
     Nested(u8),
     /// A task that runs waits for one, or all, of those that it has submitted.
     Wait(u8, bool),
+    Stubborn(u8),
+    Fail(u8),
     Schedule,
     Claim(u8),
     Result(u8, u32),
@@ -1082,6 +1528,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u8>(), any::<u8>()).prop_map(|(first, second)| Step::After(first, second)),
         3 => any::<u8>().prop_map(Step::Nested),
         2 => (any::<u8>(), any::<bool>()).prop_map(|(which, for_all)| Step::Wait(which, for_all)),
+        1 => (0u8..3).prop_map(Step::Stubborn),
+        2 => any::<u8>().prop_map(Step::Fail),
         3 => Just(Step::Schedule),
         4 => any::<u8>().prop_map(Step::Claim),
         4 => (any::<u8>(), 0u32..4_000_000).prop_map(|(which, run_ns)| Step::Result(which, run_ns)),
@@ -1150,6 +1598,22 @@ impl Story {
                     self.wait(worker, self.next_wait, wanted, &children);
                 }
             }
+            Step::Stubborn(0) => drop(self.submit_policy(Policy { at_most_once: true, ..NEVER_AGAIN })),
+            Step::Stubborn(times) => {
+                let times = u32::from(*times);
+                let again = Policy {
+                    retries: times,
+                    crash_limit: times,
+                    retry_backoff: Duration::from_millis(2),
+                    ..NEVER_AGAIN
+                };
+                self.submit_policy(again);
+            }
+            Step::Fail(which) => {
+                if let Some((worker, lease)) = pick(&self.leases(ClaimState::Claimed), *which) {
+                    self.fail(worker, lease);
+                }
+            }
             Step::Schedule => drop(self.schedule()),
             Step::Claim(which) => {
                 if let Some((worker, lease)) = pick(&self.leases(ClaimState::Granted), *which) {
@@ -1177,7 +1641,8 @@ impl Story {
             }
             Step::Cancel(which) => {
                 let id = TaskId(u64::from(*which) + 1);
-                on_cancel(&mut self.state, &mut self.effects, id, self.now);
+                let grace_ns = [None, Some(0)][usize::from(*which) % 2];
+                on_cancel(&mut self.state, &mut self.effects, id, grace_ns, self.now);
             }
             Step::Tick => {
                 self.now.monotonic_ns += 1_000_000;
@@ -1211,6 +1676,7 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds < 100_000, "nothing goes on");
             story.take(&Step::Ready);
+            story.take(&Step::Tick);
             story.take(&Step::Schedule);
             for (worker, lease) in story.leases(ClaimState::Granted) {
                 story.claim(worker, lease);
@@ -1219,6 +1685,9 @@ proptest! {
                 story.result(worker, lease, 1_000);
             }
         }
+        let starts: HashSet<_> = story.effects.starts.iter().map(|(task, _)| task).collect();
+        let claimed_twice = story.effects.claimed.iter().filter(|(task, count)| starts.contains(task) && **count > 1);
+        prop_assert_eq!(claimed_twice.count(), 0, "what is to start once was started twice");
         let mut tags: Vec<_> = story.finished().into_iter().map(|(tag, _)| tag).collect();
         tags.sort_unstable();
         prop_assert_eq!(tags, (0..story.next_tag).collect::<Vec<_>>());
@@ -1281,7 +1750,7 @@ fn a_leased_task_is_explained_until_its_result_is_there() {
     assert!(explained(&story, TaskId(1))[0].starts_with("worker 1 (pid 101) has run it for "));
     story.claim(1, 1);
     assert_eq!(explained(&story, TaskId(1)), ["it has ended in its worker, and its result is on the way"]);
-    on_cancel(&mut story.state, &mut story.effects, TaskId(2), story.now);
+    on_cancel(&mut story.state, &mut story.effects, TaskId(2), None, story.now);
     assert_eq!(explained(&story, TaskId(2))[1], "its worker is being ended, because task 2 was cancelled");
     assert!(explain_task(&story.state, &story.effects, TaskId(9)).is_none());
 }

@@ -5,7 +5,7 @@
 //! the note of it in the spool, so spans that the file has already are found in its tail and left alone. What exporters were to have
 //! is put into parcels, for the exporters of another process; a span that was under way may arrive twice.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -18,10 +18,12 @@ use crate::attempt_span::AttemptSpan;
 use crate::names;
 use crate::protocol::SpanCounts;
 use crate::spool::otlp::export_request;
-use crate::spool::record::{EventRecord, OwnedValue, SpanRecord, resource_json};
+use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, resource_json};
 use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks};
-use crate::task::{Envelope, TaskId, WorkerId};
+use crate::task::{Envelope, SpanLink, TaskId, WorkerId};
 
+/// The trace flags of spans that are recorded.
+const SAMPLED: u8 = crate::propagation::FLAG_SAMPLED;
 /// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
 /// wrote last is well within.
 const TAIL: u64 = 8 << 20;
@@ -41,13 +43,15 @@ pub(super) struct Folders<'a> {
     pub(super) handover: &'a Path,
 }
 
-/// Brings on what is missing and removes the spool. Returns what it did, and why not all of it.
+/// Brings on what is missing and removes the spool. Returns what it did, and why not all of it. `found` gets the spans of the attempts
+/// that it met; for each task the last one is that of the latest attempt.
 pub(super) fn finish_story(
     spool: &Path,
     folders: Folders<'_>,
     loss: &Loss,
     place: Place<'_>,
     now_unix_nano: u64,
+    found: &mut Vec<(TaskId, SpanLink)>,
 ) -> (SpanCounts, Option<io::Error>) {
     let story = match Story::open(spool) {
         Ok(story) => story,
@@ -60,11 +64,11 @@ pub(super) fn finish_story(
             return (SpanCounts::default(), Some(io::Error::other(error)));
         }
     };
-    let found = story.counts();
+    let unfit = story.counts();
     let spool_counts = SpanCounts {
-        unrecorded: found.unrecorded,
-        evicted: found.evicted,
-        given_up: found.given_up,
+        unrecorded: unfit.unrecorded,
+        evicted: unfit.evicted,
+        given_up: unfit.given_up,
         ..SpanCounts::default()
     };
     let mut counts = spool_counts;
@@ -77,15 +81,22 @@ pub(super) fn finish_story(
     }
     let (hooks, mark) = story.hooks();
     let resource = story.resource();
-    let begun: HashSet<TaskId> = spans.iter().filter(|span| span.is_attempt).map(|span| TaskId(span.task_id)).collect();
+    let begun: BTreeMap<Attempt, SpanLink> = spans.iter().filter_map(begun).collect();
+    found.extend(begun.iter().map(|(attempt, link)| (attempt.0, *link)));
     let mut finished = Vec::new();
     for span in spans {
         let (is_open, cut, pending) = (!span.has_ended, span.cut, if span.has_ended { span.pending } else { hooks });
-        finished.push(Finished { record: close(span, loss, now_unix_nano), pending, is_open, cut, task: None });
+        finished.push(Finished { record: close(span, loss, now_unix_nano), pending, is_open, cut, attempt: None });
     }
-    for lost in attempts.iter().filter(|lost| !begun.contains(&lost.task)) {
+    for lost in attempts.iter().filter(|lost| !begun.contains_key(&(lost.task, lost.attempt))) {
         if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano) {
-            finished.push(Finished { record, pending: hooks, is_open: true, cut: 0, task: Some(lost.task) });
+            finished.push(Finished {
+                record,
+                pending: hooks,
+                is_open: true,
+                cut: 0,
+                attempt: Some((lost.task, lost.attempt)),
+            });
         }
     }
     let counted = |finished: &[Finished]| {
@@ -99,16 +110,20 @@ pub(super) fn finish_story(
     if finished.iter().any(|span| span.pending & hooks::FILE != 0) {
         let tail = Tail::read(folders.spans_dir, pid);
         // What an earlier try at this spool has written is in the file too, open or ended.
-        let is_in_file = |span: &Finished| match span.task {
-            Some(task) => tail.attempts.contains(&(task, span.record.trace_id)),
-            None => tail.spans.contains(&span.record.span_id),
-        };
-        for span in &mut finished {
-            if span.pending & hooks::FILE != 0 && is_in_file(span) {
+        for span in finished.iter_mut().filter(|span| span.pending & hooks::FILE != 0) {
+            let written = match span.attempt {
+                Some((task, number)) => tail.attempts.get(&(task, number, span.record.trace_id)),
+                None => tail.spans.get(&span.record.span_id),
+            };
+            if let Some(&span_id) = written {
+                span.record.span_id = span_id;
                 span.pending &= !hooks::FILE;
             }
         }
     }
+    let link =
+        |record: &SpanRecord| SpanLink { trace_id: record.trace_id, span_id: record.span_id, trace_flags: SAMPLED };
+    found.extend(finished.iter().filter_map(|span| Some((span.attempt?.0, link(&span.record)))));
     finished.retain(|span| span.pending != 0);
     counts = counted(&finished);
     let brought_on = write_to_file(&finished, &resource, folders.spans_dir, pid)
@@ -128,8 +143,8 @@ struct Finished {
     /// Whether it was open when its process died.
     is_open: bool,
     cut: u32,
-    /// The task, for the span of an attempt that its process had not begun.
-    task: Option<TaskId>,
+    /// The attempt, for a span that its process had not begun.
+    attempt: Option<Attempt>,
 }
 
 fn write_to_file(spans: &[Finished], resource: &[(String, OwnedValue)], spans_dir: &Path, pid: u32) -> io::Result<()> {
@@ -167,6 +182,20 @@ fn put_into_parcels(
         }
     }
     Ok(())
+}
+
+/// A task and which attempt at it.
+type Attempt = (TaskId, u32);
+
+/// The attempt that a span is of, if it is of one.
+fn begun(span: &SpanStory) -> Option<(Attempt, SpanLink)> {
+    let number = span.record.attributes.iter().find(|(key, _)| key == names::ATTEMPT).map(|(_, value)| value);
+    let number = match number {
+        Some(OwnedValue::I64(number)) => u32::try_from(*number).ok()?,
+        _ => return None,
+    };
+    let SpanRecord { trace_id, span_id, .. } = span.record;
+    span.is_attempt.then_some(((TaskId(span.task_id), number), SpanLink { trace_id, span_id, trace_flags: SAMPLED }))
 }
 
 /// The span as it is to be written.
@@ -238,6 +267,12 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
     for (key, value) in &attributes[..count] {
         record.set_attribute(key, (*value).into());
     }
+    record.links.extend(lost.previous.map(|previous| LinkRecord {
+        trace_id: previous.trace_id,
+        span_id: previous.span_id,
+        trace_state: String::new(),
+        attributes: Vec::new(),
+    }));
     fail(&mut record, loss, true);
     Some(record)
 }
@@ -246,8 +281,8 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
 #[derive(Default)]
 struct Tail {
     spans: HashSet<[u8; 8]>,
-    /// The tasks whose attempt's span is there, with its trace: ids of tasks begin anew in each session.
-    attempts: HashSet<(TaskId, [u8; 16])>,
+    /// The spans of attempts by task, attempt and trace: ids of tasks may have been given out twice, in places of their own.
+    attempts: HashMap<(TaskId, u32, [u8; 16]), [u8; 8]>,
 }
 
 impl Tail {
@@ -272,8 +307,10 @@ impl Tail {
         if line.contains("\"SpanKind.CONSUMER\"")
             && let Some(trace_id) = after(line, "\"trace_id\": \"0x").and_then(hex)
             && let Some(task) = after(line, &format!("\"{}\": ", names::TASK_ID)).and_then(number)
+            && let Some(attempt) = after(line, &format!("\"{}\": ", names::ATTEMPT)).and_then(number)
+            && let Ok(attempt) = u32::try_from(attempt)
         {
-            self.attempts.insert((TaskId(task), trace_id));
+            self.attempts.insert((TaskId(task), attempt, trace_id), span_id);
         }
     }
 }

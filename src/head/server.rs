@@ -4,13 +4,13 @@
 //! (schedule once, write once to each peer). Nothing is written to a peer amid handling, so what a client sees is never
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -19,12 +19,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::connection::{Connection, Peer, ReadState};
 use super::handover::Handover;
 use super::journal::{
-    Journal, Record, Submitted, put_ended, put_next_ids, put_remembered, put_submitted, read_records,
+    Journal, Record, Submitted, put_attempt, put_ended, put_key, put_next_ids, put_remembered, put_started,
+    put_submitted, read_records,
 };
 use super::oom::{self, OomKills};
 use super::process::{describe_exit, open_pidfd};
-use super::reactor::{self, Effects, Loss, LostAttempt, Remembered, Submission, WorkerExit};
-use super::state::{DriverId, Now, Progress, State, WorkerPhase};
+use super::reactor::{self, Effects, LeftClaim, Loss, LostAttempt, Remembered, Submission, WorkerExit};
+use super::state::{DriverId, Now, Past, Progress, State, WorkerPhase};
 use super::world::{Source, World};
 use super::{inputs, nesting};
 use crate::config::otel;
@@ -35,13 +36,13 @@ use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
     Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query, Reply, Role,
-    SpanCounts, StatusReport, StopReport, Stream, Submissions, Wait, Welcome, WorkerCounts, WorkerReady, kind,
-    put_reply, put_value, take_value,
+    SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady,
+    kind, put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spool::Story;
 use crate::stored;
-use crate::task::{Envelope, JobId, TaskId, WorkerId};
+use crate::task::{Envelope, InputSource, JobId, TaskId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -87,7 +88,9 @@ pub(crate) struct Started {
     pub(crate) recovered: SpanCounts,
     /// Tasks that a dead head had accepted, and that wait again.
     pub(crate) tasks_restored: usize,
-    /// Tasks that were running when their head died; they have failed.
+    /// Those of them that were running when their head died, and are started again.
+    pub(crate) tasks_again: usize,
+    /// Tasks that were running when their head died and are not started again; they have failed.
     pub(crate) tasks_lost: usize,
     /// Why no worker can be started, if that is so.
     pub(crate) no_worker: Option<String>,
@@ -110,6 +113,8 @@ const START_ALLOWANCE: Duration = Duration::from_secs(20);
 const DYING_LIMIT: Duration = Duration::from_secs(2);
 /// How long nobody is accepted when nobody can be.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+/// How soon what a dead worker has left is looked for again, after it was killed.
+const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
 /// Bytes read from a pipe at once.
 const READ_SIZE: usize = 64 << 10;
 
@@ -138,12 +143,18 @@ struct Server {
     clock: Instant,
     /// While no connection can be accepted: when to try again.
     listens_again: Option<Instant>,
+    /// While something may be left of dead workers: when to look again.
+    orphans_again: Option<Instant>,
+    /// When something is due next, by the clock that never jumps.
+    next_tick: Option<u64>,
     has_said_started: bool,
     recovered_at_start: SpanCounts,
     oom_kills: OomKills,
     /// Tasks that a dead head had accepted and that wait again.
     tasks_restored: usize,
-    /// Tasks that were running when their head died.
+    /// Those of them that were running when their head died.
+    tasks_again: usize,
+    /// Tasks that were running when their head died, and are not started again.
     tasks_lost: usize,
     stop: Option<Stop>,
 }
@@ -187,6 +198,7 @@ impl Server {
             journal_failure: None,
             spans: SpanCounts::default(),
             handover: Handover::new(session::handover_dir(session.dir()))?,
+            attempt_spans: Vec::new(),
             open_files: raise_open_files(),
             has_refused: false,
             warnings: settings.warnings.clone(),
@@ -212,10 +224,13 @@ impl Server {
             signals,
             clock: Instant::now(),
             listens_again: None,
+            orphans_again: None,
+            next_tick: Some(0),
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
             oom_kills: OomKills::watch(),
             tasks_restored: 0,
+            tasks_again: 0,
             tasks_lost: 0,
             stop: None,
         };
@@ -235,23 +250,29 @@ impl Server {
                 _ => abandoned.push(spool),
             }
         }
-        let claimed: Vec<HashSet<TaskId>> = abandoned
-            .iter()
-            .map(|spool| Story::open(spool).map(|story| story.claimed_tasks()).unwrap_or_default())
-            .map(|tasks| tasks.into_iter().map(TaskId).collect())
-            .collect();
-        let lost = self.restore(journal, &claimed.iter().flatten().copied().collect());
-        for (spool, claimed) in abandoned.iter().zip(&claimed) {
-            let attempts = lost.iter().filter(|lost| claimed.contains(&lost.task)).cloned().collect();
+        let mut claimed: HashMap<TaskId, LeftClaim> = HashMap::new();
+        for (task, claim) in abandoned.iter().flat_map(|spool| left_claims(spool)) {
+            let latest = claimed.entry(task).or_insert(claim);
+            if claim.attempt > latest.attempt {
+                *latest = claim;
+            }
+        }
+        let lost = self.restore(journal, &claimed);
+        for spool in &abandoned {
+            let pid = Story::open(spool).ok().and_then(|story| story.pid());
+            let is_here = |lost: &&LostAttempt| claimed.get(&lost.task).map(|claim| claim.worker_pid) == pid;
+            let attempts = lost.iter().filter(is_here).cloned().collect();
             self.world.finish_left(spool, &left_by_a_dead_head(attempts));
         }
+        reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
         self.world.handover.take_over(session.parcels_left());
         self.recovered_at_start = self.span_counts();
     }
 
     /// Reads the journal back. Returns the attempts that were going on when the head died.
-    fn restore(&mut self, journal: &[u8], claimed: &HashSet<TaskId>) -> Vec<LostAttempt> {
+    fn restore(&mut self, journal: &[u8], claimed: &HashMap<TaskId, LeftClaim>) -> Vec<LostAttempt> {
         let now = self.now();
+        let mut started = HashMap::new();
         for record in read_records(journal) {
             match record {
                 Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
@@ -269,17 +290,30 @@ impl Server {
                 Record::Ended(record) => {
                     reactor::on_restored_end(&mut self.state, record.task, record.attempt, record.ended);
                 }
+                Record::Attempt { task, attempt, span } => {
+                    reactor::on_restored_attempt(&mut self.state, task, *attempt, span);
+                }
+                Record::Started { task, attempt } => {
+                    started.insert(task, attempt);
+                }
+                Record::Key { task, fingerprint, key } => {
+                    reactor::on_restored_key(&mut self.state, task, key, fingerprint);
+                }
                 Record::NextIds { task, job } => {
                     self.state.tasks.reserve(task);
                     self.world.next_job = self.world.next_job.max(job.0);
                 }
             }
         }
-        let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, now);
+        let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, &started, now);
         let needed = inputs::files(&self.state);
         stored::remove_others(&stored::folder(&self.world.session_dir), |name| needed.contains(name));
-        self.tasks_restored = self.state.queue.len() + self.state.held;
-        self.tasks_lost = lost.len();
+        self.tasks_restored = self.state.counts.waiting;
+        let is_again = |lost: &&LostAttempt| {
+            self.state.tasks.get(lost.task).is_some_and(|task| !matches!(task.progress, Progress::Ended(_)))
+        };
+        self.tasks_again = lost.iter().filter(is_again).count();
+        self.tasks_lost = lost.len() - self.tasks_again;
         self.world.write_journal();
         lost
     }
@@ -304,17 +338,26 @@ impl Server {
                             name: task.name.as_deref().unwrap_or_default(),
                         };
                         put_remembered(out, id, &remembered);
+                        put_past(out, id, task.past.as_deref());
+                        let key = task.key.as_deref().and_then(|key| Some((key, state.keys.get(key)?)));
+                        if let Some((key, keyed)) = key {
+                            put_key(out, id, keyed.fingerprint, key);
+                        }
                         put_ended(out, id, task.attempt, ended);
                     }
-                    Progress::Waiting | Progress::Held | Progress::Leased { .. } => put_submitted(
-                        out,
-                        &Submitted {
+                    Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Leased { .. } => {
+                        let submitted = Submitted {
                             task: id,
                             job: task.job,
                             submitted_unix_nano: task.submitted_unix_nano,
                             envelope: &task.envelope,
-                        },
-                    ),
+                        };
+                        put_submitted(out, &submitted);
+                        put_past(out, id, task.past.as_deref());
+                        if task.at_most_once && matches!(task.progress, Progress::Leased { .. }) {
+                            put_started(out, id, task.attempt);
+                        }
+                    }
                 }
             }
             put_next_ids(out, state.tasks.next_id(), next_job);
@@ -372,9 +415,7 @@ impl Server {
     /// How long to wait for events: until the next limit is reached, or for ever.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.now();
-        let limit = self.start_limit_ns();
-        let tick = reactor::on_tick(&mut self.state, &mut self.world, limit, now)
-            .map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
+        let tick = self.next_tick.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         // Once everything is killed there is nothing to wait for but the ends, and they wake the loop.
         let stop = self
             .stop
@@ -383,9 +424,11 @@ impl Server {
             .map(|stop| stop.deadline.saturating_duration_since(Instant::now()));
         // A limit is reached a little after the sleep, never a little before.
         let listen = self.listens_again.map(|again| again.saturating_duration_since(Instant::now()));
+        let orphans = self.orphans_again.map(|again| again.saturating_duration_since(Instant::now()));
         let handover = self.world.handover.next_ns(now.monotonic_ns);
         let handover = handover.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
-        let wait = tick.into_iter().chain(stop).chain(listen).chain(handover).min()? + Duration::from_micros(100);
+        let all = tick.into_iter().chain(stop).chain(listen).chain(handover).chain(orphans);
+        let wait = all.min()? + Duration::from_micros(100);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
@@ -402,7 +445,10 @@ impl Server {
                 self.begin_stop(None, if is_second { Duration::ZERO } else { SIGNAL_GRACE }, is_second, now);
             }
             Source::Connection(id) => drop(self.read_connection(id, now)),
-            Source::WorkerOutput(worker, stream) => self.world.read_output(&self.state, worker, stream, buffer),
+            Source::WorkerOutput(worker, stream) => {
+                self.world.read_output(&self.state, worker, stream, buffer);
+                reactor::on_output(&mut self.state, worker, now);
+            }
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
             Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
             Source::Handover => self.world.handover.on_change(),
@@ -422,10 +468,19 @@ impl Server {
         {
             self.listens_again = None;
         }
+        if self.orphans_again.is_some_and(|again| again <= Instant::now()) {
+            self.orphans_again = self.world.end_orphans().then(|| Instant::now() + ORPHANS_PAUSE);
+        }
         reactor::start_missing_workers(&mut self.state, &mut self.world, now);
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
         reactor::schedule(&mut self.state, &mut self.world, now);
+        for (_, worker, _) in &self.world.held {
+            // Its command would write if it were read.
+            reactor::on_output(&mut self.state, *worker, now);
+        }
+        let start_limit = self.start_limit_ns();
+        self.next_tick = reactor::on_tick(&mut self.state, &mut self.world, start_limit, now);
         self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
         self.remove_values();
@@ -703,9 +758,11 @@ impl Server {
         }
         let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         let mut jobs = Vec::with_capacity(envelopes.len());
+        let mut has_key = false;
         for envelope in &envelopes {
-            let submitter = Envelope::decode(envelope).map_err(|error| error.to_string())?.submitter;
-            match job.or_else(|| Some(self.state.tasks.get(submitter?)?.job)) {
+            let envelope = Envelope::decode(envelope).map_err(|error| error.to_string())?;
+            has_key |= !envelope.policy.idempotency_key.is_empty();
+            match job.or_else(|| Some(self.state.tasks.get(envelope.submitter?)?.job)) {
                 Some(job) => jobs.push(job),
                 None => {
                     let reason = "the task that submitted it is not known any more, so nothing was accepted";
@@ -719,11 +776,61 @@ impl Server {
             let length = envelope.len();
             return Err(format!("a task of {length} bytes arrived, but at most {PAYLOAD_LIMIT} are taken"));
         }
+        if !has_key {
+            return self.accept_tasks(id, &jobs, first_tag, &envelopes, outbox, now).map(drop);
+        }
+        // One by one: some may be tasks that are known already.
+        for ((tag, bytes), job) in (first_tag..).zip(&envelopes).zip(&jobs) {
+            let envelope = Envelope::decode(bytes).map_err(|error| error.to_string())?;
+            match reactor::find_by_key(&self.state, &envelope) {
+                Ok(Some(known)) => {
+                    self.remove_arguments(&envelope);
+                    Accepted { first_tag: tag, first_task: known, count: 1, journaled: None }.encode(outbox);
+                    reactor::on_submitted_again(&mut self.state, &mut self.world, known, DriverId(id), tag);
+                }
+                Ok(None) => {
+                    if !self.accept_tasks(id, &[*job], tag, &[bytes], outbox, now)? {
+                        return Ok(());
+                    }
+                }
+                Err(taken) => {
+                    self.remove_arguments(&envelope);
+                    let reason = format!(
+                        "the idempotency key `{}` names task {} already, which runs `{}` and is another one",
+                        taken.key, taken.task, taken.target
+                    );
+                    put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of the arguments of a submission go that makes no task.
+    fn remove_arguments(&mut self, envelope: &Envelope<'_>) {
+        for input in &envelope.inputs {
+            if let InputSource::Stored(stored) = &input.source {
+                self.state.values_to_remove.push(stored.name.clone());
+            }
+        }
+    }
+
+    /// Takes tasks in, each of its job, and acknowledges them, all or none. False when they were refused.
+    fn accept_tasks(
+        &mut self,
+        id: u64,
+        jobs: &[JobId],
+        first_tag: u64,
+        envelopes: &[&[u8]],
+        outbox: &mut Vec<u8>,
+        now: Now,
+    ) -> Result<bool, String> {
         let traces_runtime = envelopes.iter().any(|envelope| Envelope::traces_runtime_of(envelope));
         let journal_start = traces_runtime.then(now_unix_nano);
         // In the journal before they are acknowledged, and before they can be leased.
         let first_task = self.state.tasks.next_id();
-        let submitted = (first_task.0..).zip(&envelopes).zip(&jobs).map(|((task, envelope), &job)| Submitted {
+        let submitted = (first_task.0..).zip(envelopes).zip(jobs).map(|((task, envelope), &job)| Submitted {
             task: TaskId(task),
             job,
             submitted_unix_nano: now.unix_nano,
@@ -732,12 +839,12 @@ impl Server {
         if let Err(error) = self.world.journal.submit(submitted) {
             let reason = format!("the journal cannot be written, so nothing was accepted: {error}");
             put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
-            return Ok(());
+            return Ok(false);
         }
         let journaled = journal_start
             .map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) });
         let queued_unix_nano = journaled.map_or(now.unix_nano, |journaled| journaled.end_unix_nano);
-        for ((tag, envelope), job) in (first_tag..).zip(&envelopes).zip(jobs) {
+        for ((tag, envelope), &job) in (first_tag..).zip(envelopes).zip(jobs) {
             let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope, queued_unix_nano };
             reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
         }
@@ -745,7 +852,7 @@ impl Server {
             let count = u32::try_from(envelopes.len()).map_err(|error| error.to_string())?;
             Accepted { first_tag, first_task, count, journaled }.encode(outbox);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Answers a query; none when the answer comes later.
@@ -757,7 +864,10 @@ impl Server {
             Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
             Query::Workers => Reply::Workers(reactor::list_workers(state, world, now)),
-            Query::Cancel { id } => Reply::Cancelled(reactor::on_cancel(state, world, id, now)),
+            Query::Cancel { which, grace_ms } => {
+                let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
+                Reply::Cancelled(reactor::on_cancel_many(state, world, &which, grace_ns, now))
+            }
             Query::Stop { grace_ms, force } => {
                 self.begin_stop(Some((id, number)), Duration::from_millis(grace_ms), force, now);
                 return None;
@@ -819,8 +929,13 @@ impl Server {
         self.world.processes.insert(worker, process);
         let loss = reactor::on_worker_exited(&mut self.state, &mut self.world, worker, &exit, now);
         self.world.processes.remove(&worker);
+        // Whatever it left behind has become the head's.
+        self.orphans_again = Some(Instant::now());
         if let Some(loss) = loss {
+            // What was charged is in the journal before the claims are gone that would tell the next head.
+            self.world.write_journal();
             self.world.finish_story(&spool, &loss, Some(worker));
+            reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
         }
     }
 
@@ -839,6 +954,7 @@ impl Server {
             hook_failures: self.hook_failures(),
             recovered: self.recovered_at_start,
             tasks_restored: self.tasks_restored,
+            tasks_again: self.tasks_again,
             tasks_lost: self.tasks_lost,
             no_worker: self.state.no_worker.clone(),
         };
@@ -955,7 +1071,10 @@ impl Server {
                 waiting,
                 lost: self.state.workers_lost,
             },
-            tasks: self.state.counts,
+            tasks: TaskCounts {
+                ending: self.state.workers.values().filter(|worker| worker.stopping.is_some()).count(),
+                ..self.state.counts
+            },
             spans: self.span_counts(),
             warnings,
         }
@@ -992,6 +1111,23 @@ fn raise_open_files() -> Option<Rlimit> {
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     setrlimit(Resource::Nofile, raised).ok().map(|()| before)
+}
+
+/// Appends the attempts of a task that failed and were not the last.
+fn put_past(out: &mut Vec<u8>, id: TaskId, past: Option<&Past>) {
+    let Some(past) = past else { return };
+    for (index, attempt) in past.attempts.iter().enumerate() {
+        let is_last = index + 1 == past.attempts.len();
+        put_attempt(out, id, attempt, past.span.filter(|_| is_last));
+    }
+}
+
+/// What the worker whose spool this is had claimed.
+fn left_claims(spool: &Path) -> Vec<(TaskId, LeftClaim)> {
+    let Some((story, worker)) = Story::open(spool).ok().zip(session::worker_of_spool(spool)) else { return Vec::new() };
+    let Some(worker_pid) = story.pid() else { return Vec::new() };
+    let claims = story.claimed_tasks().into_iter();
+    claims.map(|(task, attempt)| (TaskId(task), LeftClaim { attempt, worker, worker_pid })).collect()
 }
 
 /// Waits until a process has ended. False if it has not within the limit.

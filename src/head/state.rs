@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::table::TaskTable;
 use crate::protocol::{self, INLINE_LEASE, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
-use crate::task::{Failure, Input, JobId, Outcome, TaskId, WorkerId};
+use crate::task::{AttemptReport, Failure, Input, JobId, Outcome, SpanLink, StopReason, TaskId, TimeLimit, WorkerId};
 
 /// A connected driver, as the server numbers its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +43,14 @@ pub struct State {
     pub held: usize,
     /// Tasks that are to fail because an argument will not come.
     pub without_input: Vec<(TaskId, Failure)>,
+    /// Tasks that wait to be tried again, by when, in nanoseconds of the clock that never jumps.
+    pub retrying: BTreeSet<(u64, TaskId)>,
+    /// Tasks with a limit on how long they may wait that have not begun, by when it is reached.
+    pub queue_limits: BTreeSet<(u64, TaskId)>,
+    /// Tasks that were submitted with an idempotency key, by that key, as long as they are remembered.
+    pub keys: HashMap<Box<str>, Keyed>,
+    /// Who else waits for a task: drivers that submitted it again under its key, with their own number for it.
+    pub also_waiting: HashMap<TaskId, Vec<(DriverId, u64)>>,
     /// Every worker process that has not been reaped, by id.
     pub workers: BTreeMap<WorkerId, Worker>,
     /// Workers that can be given tasks, the one used last at the end.
@@ -240,6 +248,41 @@ pub struct StartAgain {
     pub monotonic_ns: u64,
 }
 
+/// A task with an idempotency key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keyed {
+    /// The task.
+    pub task: TaskId,
+    /// Stands for what the task runs.
+    pub fingerprint: u64,
+}
+
+/// What bounds a task. Each is in nanoseconds, and 0 for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How long an attempt may run.
+    pub run_ns: u64,
+    /// How long a command may write nothing.
+    pub idle_ns: u64,
+    /// How long the first attempt may be waited for.
+    pub queue_ns: u64,
+    /// When that is reached, by the clock that never jumps: its entry in [`State::queue_limits`].
+    pub queue_until: u64,
+}
+
+/// What a task's ended attempts have left, once one of them has failed and the task was tried again.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// Attempts that failed of their own.
+    pub failures: u32,
+    /// Attempts whose worker was lost.
+    pub crashes: u32,
+    /// The attempts, oldest first; the newest of them when there are very many.
+    pub attempts: Vec<AttemptReport>,
+    /// The span of the newest of them, if it was traced.
+    pub span: Option<SpanLink>,
+}
+
 /// A task that the head has accepted.
 #[derive(Debug)]
 pub struct Task {
@@ -263,8 +306,10 @@ pub struct Task {
     pub trace_id: [u8; 16],
     /// When it was taken in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
-    /// 0 for no limit.
-    pub run_limit_ns: u64,
+    /// What bounds it; none for the many that nothing does.
+    pub limits: Option<Box<Limits>>,
+    /// Whether it is a command.
+    pub is_command: bool,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
     pub attempt: u32,
     /// Whether no other task is leased to a worker beside it: a command, a task with a limit, or one whose output is
@@ -274,6 +319,12 @@ pub struct Task {
     pub wants_output: bool,
     /// Whether the runtime's own work for it is traced: its times are then in [`State::runtime_since`].
     pub traces_runtime: bool,
+    /// Whether its start is journaled first, and it is never started again.
+    pub at_most_once: bool,
+    /// Its key among [`State::keys`].
+    pub key: Option<Box<str>>,
+    /// What its ended attempts have left; none for the many that have had none.
+    pub past: Option<Box<Past>>,
     /// Where it is.
     pub progress: Progress,
 }
@@ -303,6 +354,11 @@ pub enum Progress {
     Held,
     /// In [`State::queue`].
     Waiting,
+    /// In [`State::retrying`].
+    Retrying {
+        /// Until when, in nanoseconds of the clock that never jumps.
+        until: u64,
+    },
     /// Among the [leases](Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
     Leased {
         /// Which worker.
@@ -357,6 +413,51 @@ pub struct Worker {
     pub ready_monotonic_ns: Option<u64>,
     /// Set when the head ends it on purpose.
     pub ending: Option<Ending>,
+    /// When its output was last read, by the clock that never jumps.
+    pub last_output_ns: u64,
+    /// The attempt that it is to end.
+    pub stopping: Option<Stopping>,
+    /// Attempts that are to end too: a worker is told of one at a time.
+    pub to_stop: Vec<ToStop>,
+}
+
+/// An attempt that is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopping {
+    /// The task.
+    pub task: TaskId,
+    /// The lease that it runs under.
+    pub lease: u64,
+    /// How long it gets for each step.
+    pub grace_ns: u64,
+    /// How far it has come.
+    pub step: StopStep,
+    /// When the next step is taken, by the clock that never jumps.
+    pub next_ns: u64,
+    /// Until when a command that has not quite started is waited for.
+    pub give_up_ns: u64,
+}
+
+/// An attempt that is to end, when another one in the same worker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToStop {
+    /// The lease that it runs under.
+    pub lease: u64,
+    /// Why.
+    pub why: StopReason,
+    /// How long it gets for each step, if whoever wants its end has said so.
+    pub grace_ns: Option<u64>,
+}
+
+/// How far the end of an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopStep {
+    /// It was asked.
+    Asked,
+    /// It got SIGTERM.
+    Terminated,
+    /// It got SIGKILL.
+    Killed,
 }
 
 /// A task waits for others.
@@ -403,6 +504,8 @@ pub enum Ending {
     TimedOut {
         /// The task, which gets this failure; others that the worker had claimed get [`Failure::WorkerLost`].
         task: TaskId,
+        /// Which limit it was.
+        limit: TimeLimit,
         /// What it was given, in nanoseconds.
         after_ns: u64,
     },
@@ -438,6 +541,9 @@ impl Worker {
             hook_failure: None,
             ready_monotonic_ns: None,
             ending: None,
+            last_output_ns: 0,
+            stopping: None,
+            to_stop: Vec::new(),
         }
     }
 
@@ -462,9 +568,14 @@ impl Worker {
         }
     }
 
-    /// Whether it can be sent tasks: it is ready, and nothing in it waits.
+    /// Whether it can be sent tasks: it is ready, nothing in it waits, and nothing in it is to end.
     pub fn takes_leases(&self) -> bool {
-        self.phase == WorkerPhase::Ready && self.waits.is_empty() && self.inline.is_empty()
+        self.phase == WorkerPhase::Ready && self.waits.is_empty() && self.inline.is_empty() && self.stopping.is_none()
+    }
+
+    /// The number of the lease that a task has here.
+    pub fn lease_of(&self, task: TaskId) -> Option<u64> {
+        self.leases.iter().chain(&self.inline).find(|grant| grant.task == task).map(|grant| grant.number)
     }
 
     /// Takes a lease off, which is usually the first.
@@ -546,6 +657,10 @@ impl State {
             abandoned: Vec::new(),
             held: 0,
             without_input: Vec::new(),
+            retrying: BTreeSet::new(),
+            queue_limits: BTreeSet::new(),
+            keys: HashMap::new(),
+            also_waiting: HashMap::new(),
             workers: BTreeMap::new(),
             available: Vec::new(),
             targets: Targets::default(),
@@ -580,6 +695,7 @@ impl State {
             trace_id: (task.trace_id != [0; 16])
                 .then(|| task.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
             attempt: task.attempt,
+            attempts: task.past.as_ref().map(|past| past.attempts.clone()).unwrap_or_default(),
             worker_id: None,
             worker_pid: None,
             submitted_unix_nano: task.submitted_unix_nano,
@@ -591,7 +707,7 @@ impl State {
             message: None,
         };
         match &task.progress {
-            Progress::Waiting | Progress::Held => {}
+            Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
             Progress::Leased { worker } => {
                 report.worker_id = Some(*worker);
                 report.worker_pid = self.workers.get(worker).map(|worker| worker.pid);
@@ -605,6 +721,7 @@ impl State {
                     report.failure = Some(failure.clone());
                     report.message = Some(failure.to_string());
                 }
+                report.attempts.extend(ended.attempt_report(task.attempt));
             }
         }
         report
@@ -630,18 +747,57 @@ impl State {
             }
         }
         ensure(leased == self.counts.leased, format!("{leased} leases are held, {} counted", self.counts.leased))?;
+        let waiting = self.queue.len() + self.held + self.retrying.len();
         ensure(
-            self.queue.len() + self.held == self.counts.waiting,
-            format!("{} tasks are queued and {} held, {} counted", self.queue.len(), self.held, self.counts.waiting),
+            waiting == self.counts.waiting,
+            format!("{waiting} tasks are queued, held or to be tried again, {} counted", self.counts.waiting),
         )?;
+        for &(until, id) in &self.retrying {
+            let progress = self.tasks.get(id).map(|task| &task.progress);
+            ensure(
+                matches!(progress, Some(Progress::Retrying { until: known }) if *known == until),
+                format!("task {id} is to be tried again, but does not know"),
+            )?;
+        }
+        for &(until, id) in &self.queue_limits {
+            let limits = self.tasks.get(id).and_then(|task| task.limits.as_ref());
+            let is_known = limits.is_some_and(|limits| limits.queue_until == until);
+            ensure(is_known, format!("task {id} has a limit to its waiting, but does not know"))?;
+        }
+        for (key, keyed) in &self.keys {
+            let known = self.tasks.get(keyed.task).and_then(|task| task.key.as_ref());
+            ensure(known == Some(key), format!("key `{key}` names task {}, which does not know", keyed.task))?;
+        }
+        for id in self.also_waiting.keys() {
+            let has_ended = self.tasks.get(*id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
+            ensure(!has_ended, format!("somebody waits for task {id}, which has ended"))?;
+        }
         ensure(
-            self.tasks.len() == self.queue.len() + self.held + leased + self.ended.len(),
-            format!("{} tasks are neither queued, held, leased nor ended", self.tasks.len()),
+            self.tasks.len() == waiting + leased + self.ended.len(),
+            format!("{} tasks are neither queued, held, to be tried again, leased nor ended", self.tasks.len()),
         )
     }
 }
 
 impl Ended {
+    /// The attempt that ended the task; none when it never began.
+    pub fn attempt_report(&self, number: u32) -> Option<AttemptReport> {
+        self.worker?;
+        let failure = match &self.outcome {
+            Outcome::Failed(failure) => Some(failure),
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => None,
+        };
+        Some(AttemptReport {
+            number,
+            worker_id: self.worker,
+            worker_pid: self.worker_pid,
+            started_unix_nano: self.started_unix_nano,
+            ended_unix_nano: self.ended_unix_nano,
+            failure: failure.cloned(),
+            message: failure.map(ToString::to_string),
+        })
+    }
+
     /// Bytes that it keeps.
     pub fn size(&self) -> usize {
         match &self.outcome {
@@ -671,11 +827,15 @@ impl Task {
             job: JobId(1),
             trace_id: [0; 16],
             submitted_unix_nano: 0,
-            run_limit_ns: 0,
             traces_runtime: false,
+            limits: None,
+            is_command: false,
             attempt: 0,
             must_be_alone: false,
             wants_output: false,
+            at_most_once: false,
+            key: None,
+            past: None,
             progress: Progress::Waiting,
         }
     }

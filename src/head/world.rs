@@ -7,9 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::event::epoll;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::connection::{Connection, Peer, drain};
+use super::guard;
 use super::handover::Handover;
 use super::journal::Journal;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind, open_pidfd};
@@ -17,13 +18,14 @@ use super::reactor::{Effects, Loss};
 use super::recovery::{Folders, Place, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, Progress, State};
+use crate::children;
 use crate::hook::now_unix_nano;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
-use crate::protocol::{Finished, INLINE_LEASE, Lease, Output, SpanCounts, Stream, kind, put_value};
+use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{Outcome, TaskId, WorkerId};
+use crate::task::{AttemptReport, Outcome, SpanLink, StopReason, TaskId, WorkerId};
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
@@ -98,6 +100,8 @@ pub(super) struct World {
     pub(super) journal_failure: Option<String>,
     pub(super) spans: SpanCounts,
     pub(super) handover: Handover,
+    /// The spans of attempts that were met while stories of dead processes were finished, for the reactor.
+    pub(super) attempt_spans: Vec<(TaskId, SpanLink)>,
     /// How many files the head was allowed to have open before it allowed itself more; its workers get this.
     pub(super) open_files: Option<Rlimit>,
     /// Whether it was said that a connection had to wait.
@@ -325,7 +329,9 @@ impl World {
     pub(super) fn finish_story(&mut self, spool: &Path, loss: &Loss, worker: Option<WorkerId>) {
         let place = Place { node_id: &self.node_id, worker };
         let folders = Folders { spans_dir: &self.settings.spans_dir, handover: self.handover.folder() };
-        let (counts, error) = finish_story(spool, folders, loss, place, now_unix_nano());
+        let mut attempts = Vec::new();
+        let (counts, error) = finish_story(spool, folders, loss, place, now_unix_nano(), &mut attempts);
+        self.attempt_spans.append(&mut attempts);
         self.spans.recovered += counts.recovered;
         self.spans.closed += counts.closed;
         self.spans.cut += counts.cut;
@@ -413,6 +419,26 @@ impl World {
         self.finish_story(spool, loss, session::worker_of_spool(spool));
     }
 
+    /// Kills what dead workers have left: children of the head that are no workers. True when there may be more of them.
+    pub(super) fn end_orphans(&mut self) -> bool {
+        // In a program that has a head inside of it, other children are that program's.
+        if guard::pid().is_none() {
+            return false;
+        }
+        let workers: Vec<_> = self.processes.values().map(|process| process.worker.pid()).collect();
+        let is_worker = |pid: &Pid| workers.contains(&pid.as_raw_nonzero().get().unsigned_abs());
+        let orphans: Vec<_> = children::of_this_process().into_iter().filter(|pid| !is_worker(pid)).collect();
+        for &orphan in &orphans {
+            // Its own children become the head's when it is gone.
+            let _ = kill_process(orphan, Signal::KILL);
+            if children::reap(orphan) {
+                let pid = orphan.as_raw_nonzero();
+                self.log(format!("process {pid}, which a task had left behind, ended with the task's worker"));
+            }
+        }
+        !orphans.is_empty()
+    }
+
     pub(super) fn driver_spools(&self, pid: u32) -> Vec<PathBuf> {
         let prefix = format!("driver-{pid}-");
         let entries = self.session_dir.join("spool").read_dir().into_iter().flatten();
@@ -427,13 +453,23 @@ impl World {
     /// Writes to the journal which tasks have ended, before anyone is told. When that fails, it is kept and tried again with the next
     /// turn: nobody is made to wait for a disk that is full.
     pub(super) fn write_journal(&mut self) {
-        match self.journal.write() {
-            Ok(()) => self.journal_failure = None,
+        let written = self.journal.write();
+        self.note_journal(written);
+    }
+
+    /// Remembers whether the journal can be written, for whoever asks how the head is doing. True when it could be.
+    fn note_journal(&mut self, written: io::Result<()>) -> bool {
+        match written {
+            Ok(()) => {
+                self.journal_failure = None;
+                true
+            }
             Err(error) => {
                 if self.journal_failure.is_none() {
                     self.log(format!("the journal cannot be written: {error}"));
                 }
                 self.journal_failure = Some(error.to_string());
+                false
             }
         }
     }
@@ -502,7 +538,7 @@ impl World {
 impl Effects for World {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         if let Some(process) = self.processes.get_mut(&worker) {
-            process.worker.claims.grant(lease.number, lease.task.0);
+            process.worker.claims.grant(lease.number, lease.task.0, lease.attempt);
             lease.put(process.leases.body());
         }
     }
@@ -521,27 +557,34 @@ impl Effects for World {
         self.journal.ended(task, attempt, ended);
     }
 
+    fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
+        let written = self.journal.started(task, attempt);
+        self.note_journal(written)
+    }
+
+    fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>) {
+        self.journal.attempt(task, attempt, span);
+    }
+
     fn finished(
         &mut self,
-        driver: DriverId,
-        tag: u64,
+        (DriverId(driver), tag): (DriverId, u64),
         task: TaskId,
         attempt: u32,
         outcome: &Outcome,
         ended_unix_nano: Option<u64>,
+        past: &[AttemptReport],
     ) {
-        let body = self.finished.entry(driver.0).or_default().body();
-        Finished::put_parts(body, tag, task, attempt, outcome, ended_unix_nano);
+        let body = self.finished.entry(driver).or_default().body();
+        Finished::put_parts(body, tag, task, attempt, outcome, ended_unix_nano, past);
     }
 
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState {
-        let Some(process) = self.processes.get(&worker) else { return ClaimState::Unknown };
-        let claims = &process.worker.claims;
-        match lease & INLINE_LEASE {
-            0 => claims.state(lease),
-            _ if claims.has_begun_inline(lease & !INLINE_LEASE) => ClaimState::Claimed,
-            _ => ClaimState::Granted,
-        }
+        self.processes.get(&worker).map_or(ClaimState::Unknown, |process| process.worker.claims.state(lease))
+    }
+
+    fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool {
+        self.processes.get(&worker).is_some_and(|process| process.worker.claims.has_begun_inline(task.0, attempt))
     }
 
     fn running(&self, worker: WorkerId) -> Option<(u64, u64)> {
@@ -563,6 +606,22 @@ impl Effects for World {
         if let Some(connection) = self.connections.get_mut(&id) {
             put_frame(&mut connection.outbox, kind::SHUTDOWN, |_| {});
             self.dirty.push(id);
+        }
+    }
+
+    fn ask_to_stop(&mut self, worker: WorkerId, task: TaskId, attempt: u32, why: StopReason) {
+        if let Some(process) = self.processes.get(&worker) {
+            process.worker.claims.ask_to_stop(task.0, attempt, why);
+        }
+    }
+
+    fn signal_command(&mut self, worker: WorkerId, kill: bool) -> bool {
+        self.processes.get(&worker).is_some_and(|process| process.worker.signal_command(kill))
+    }
+
+    fn terminate(&mut self, worker: WorkerId) {
+        if let Some(process) = self.processes.get(&worker) {
+            process.worker.terminate();
         }
     }
 

@@ -70,6 +70,7 @@ pub(super) fn entries() -> abi::Host {
         host_watch: Some(host_watch),
         host_task_id: Some(host_task_id),
         host_forget: Some(host_forget),
+        host_is_cancelled: Some(super::task::host_is_cancelled),
     }
 }
 

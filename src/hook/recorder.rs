@@ -14,7 +14,7 @@ use crate::fault;
 use crate::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
 use crate::spool::record::slice;
 use crate::spool::{SlotIndex, SpanOpening, Spool, hooks};
-use crate::task::{JobId, TaskId, WorkerId};
+use crate::task::{JobId, SpanLink, TaskId, WorkerId};
 
 /// One process's tracing: the hook's table, wrapped.
 ///
@@ -100,6 +100,8 @@ pub struct SpanRequest<'a> {
     pub start_time_unix_nano: u64,
     /// Attributes that it starts with, so that a sampler sees them.
     pub attributes: &'a [(&'a str, Attribute<'a>)],
+    /// A span that it is linked to from the start.
+    pub link: Option<SpanLink>,
     /// Whether this is the span of an attempt.
     pub is_attempt: bool,
 }
@@ -262,6 +264,20 @@ impl Recorder {
             is_remote: request.is_parent_remote.into(),
             trace_state: abi::Str::new(&parent.trace_state),
         });
+        let link = request.link.map(|link| abi::Link {
+            size: size_of::<abi::Link>(),
+            context: abi::SpanContext {
+                trace_id: link.trace_id,
+                span_id: link.span_id,
+                trace_flags: link.trace_flags,
+                is_remote: 1,
+                ..abi::SpanContext::INVALID
+            },
+            attributes: ptr::null(),
+            attribute_count: 0,
+        });
+        // The contract takes an array of pointers; this is one of one.
+        let links = link.as_ref().map(ptr::from_ref);
         let start = abi::SpanStart {
             size: size_of::<abi::SpanStart>(),
             name: abi::Str::new(request.name),
@@ -270,8 +286,8 @@ impl Recorder {
             parent: parent.as_ref().map_or(ptr::null(), ptr::from_ref),
             attributes: attributes.as_ptr(),
             attribute_count: attributes.len(),
-            links: ptr::null(),
-            link_count: 0,
+            links: links.as_ref().map_or(ptr::null(), ptr::from_ref),
+            link_count: links.iter().count(),
             events: ptr::null(),
             event_count: 0,
             baggage: abi::Str::new(request.baggage),

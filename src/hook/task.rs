@@ -1,6 +1,7 @@
 //! Calls a task of a module.
 
 use std::ffi::c_void;
+use std::sync::OnceLock;
 
 use tracer_abi as abi;
 
@@ -8,6 +9,7 @@ use super::module::{Record, text};
 use super::{ActiveSpan, Module, ModuleError, Recorder};
 use crate::propagation::TraceContext;
 use crate::runtime_spans::{Phases, name_of_phase};
+use crate::spool::Spool;
 use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
 
 /// A task that can be called.
@@ -112,6 +114,19 @@ impl LoadedTask {
     }
 }
 
+/// Where the head says which attempt is to end.
+static STOPS: OnceLock<&'static Spool> = OnceLock::new();
+
+/// Lets tasks ask whether they are to end. For the process whose spool this is.
+pub fn set_stops(spool: &'static Spool) {
+    // A process has one spool.
+    let _ = STOPS.set(spool);
+}
+
+pub(super) unsafe extern "C" fn host_is_cancelled(task_id: u64, attempt: u32) -> u8 {
+    STOPS.get().is_some_and(|spool| spool.is_to_stop(task_id, attempt)).into()
+}
+
 unsafe extern "C" fn host_result(data: *mut c_void, value: abi::Bytes) {
     // SAFETY: `data` is that of the call that is going on; the value is borrowed for this one.
     let (data, value) = unsafe { (&mut *data.cast::<CallData<'_>>(), value.as_bytes()) };
@@ -128,6 +143,7 @@ unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError)
         abi::TASK_ERROR_PANICKED => Failure::Panic { message, location: text(error.location), stacktrace },
         abi::TASK_ERROR_ARGUMENTS => Failure::Arguments { message },
         abi::TASK_ERROR_RESULT => Failure::Result { message },
+        abi::TASK_ERROR_CANCELLED => Failure::Cancelled,
         _ => Failure::Error { type_name: text(error.type_name), message, stacktrace },
     };
     data.outcome.get_or_insert(Outcome::Failed(failure));

@@ -43,6 +43,13 @@ pub enum Reason {
     },
     /// It is about to be given to a worker.
     NextTurn,
+    /// It waits to be tried again.
+    TriedAgain {
+        /// Which attempt failed, from 1.
+        attempt: u32,
+        /// Why.
+        failure: String,
+    },
     /// Results of other tasks are arguments of it.
     NeedsResults {
         /// Those that have not ended.
@@ -133,6 +140,9 @@ impl fmt::Display for Reason {
                 why.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
             }
             Reason::NextTurn => f.write_str("it is about to be given to a worker"),
+            Reason::TriedAgain { attempt, failure } => {
+                write!(f, "attempt {attempt} failed, and it waits to be tried again: {failure}")
+            }
             Reason::NeedsResults { tasks } => {
                 write!(f, "its arguments are results of tasks that have not ended: {}", list(tasks))
             }

@@ -10,7 +10,7 @@ use super::{Explanation, PROTOCOL_VERSION};
 use crate::config::SamplingRatio;
 use crate::hook::HookContract;
 use crate::propagation::Propagators;
-use crate::task::{Envelope, JobId, Outcome, TaskId, WorkerId};
+use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
 
 /// Frame kinds. From clients they are below 32, from the head above.
 pub mod kind {
@@ -218,11 +218,13 @@ pub enum Query {
     },
     /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
-    /// End a task that has not ended: it is taken back if no worker has begun it; else the worker that runs it is killed.
-    /// Answered by [`Reply::Cancelled`].
+    /// End tasks that have not ended: those that no worker has begun will not run, those that run are asked to end, then get SIGTERM,
+    /// then SIGKILL. Answered by [`Reply::Cancelled`].
     Cancel {
-        /// Which task.
-        id: TaskId,
+        /// Which tasks.
+        which: CancelWhich,
+        /// How long each step may take, in milliseconds; none for what the task's submission said.
+        grace_ms: Option<u64>,
     },
     /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
     Stop {
@@ -246,10 +248,21 @@ pub enum Reply {
     Explanation(Option<Box<Explanation>>),
     /// To [`Query::Workers`], in the order in which they were started.
     Workers(Vec<WorkerReport>),
-    /// To [`Query::Cancel`].
-    Cancelled(CancelReport),
+    /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
+    Cancelled(Vec<(TaskId, CancelReport)>),
     /// Sent when everything has stopped; the head exits after it.
     Stopped(StopReport),
+}
+
+/// Which tasks to cancel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CancelWhich {
+    /// These.
+    Ids(Vec<TaskId>),
+    /// Every one that has not ended.
+    All,
+    /// Every one that has not ended and whose name fits a pattern, in which `*` stands for any text and `?` for any character.
+    Named(String),
 }
 
 /// What became of a request to cancel.
@@ -260,8 +273,10 @@ pub enum CancelReport {
     Unknown,
     /// It had ended before.
     Ended,
-    /// It will not run, or is being ended.
+    /// It will not run.
     Cancelled,
+    /// It runs, and was asked to end; if it does not, it is made to.
+    Cancelling,
 }
 
 /// `tracer status`.
@@ -343,10 +358,12 @@ pub struct WorkerCounts {
 /// How many tasks there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
-    /// Queued in the head; no worker has them.
+    /// Queued in the head, or waiting to be tried again; no worker has them.
     pub waiting: usize,
     /// Leased to a worker, running or about to run.
     pub leased: usize,
+    /// Those of them that were asked to end, or are being made to.
+    pub ending: usize,
     /// Ended well since the head was started, the forgotten ones included.
     pub succeeded: u64,
     /// Failed since the head was started, the forgotten ones included.
@@ -409,6 +426,8 @@ pub struct TaskReport {
     pub trace_id: Option<String>,
     /// The attempt that it is at, from 1; 0 when no worker was given it.
     pub attempt: u32,
+    /// The attempts that have ended, oldest first. When there were very many, the newest of them.
+    pub attempts: Vec<AttemptReport>,
     /// The worker that has it, or in which it ended; none for a task that waits or ended without one.
     pub worker_id: Option<WorkerId>,
     /// That worker's process.
@@ -436,10 +455,18 @@ pub struct TaskReport {
 pub enum TaskState {
     /// No worker has it.
     Waiting,
+    /// Its last attempt failed, and it waits to be tried again.
+    Retrying,
     /// A worker has it and has not begun it.
     Leased,
     /// A worker runs it.
     Running,
+    /// It runs and was asked to end, because it was cancelled or has run into a limit.
+    Cancelling,
+    /// It runs, and got SIGTERM.
+    Terminating,
+    /// It got SIGKILL.
+    Killing,
     /// It ended well: the function returned, or the command exited with 0.
     Succeeded,
     /// It ended in any other way, cancelled included.
@@ -450,8 +477,12 @@ impl std::fmt::Display for TaskState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             TaskState::Waiting => "waiting",
+            TaskState::Retrying => "retrying",
             TaskState::Leased => "leased",
             TaskState::Running => "running",
+            TaskState::Cancelling => "cancelling",
+            TaskState::Terminating => "terminating",
+            TaskState::Killing => "killing",
             TaskState::Succeeded => "succeeded",
             TaskState::Failed => "failed",
         })
@@ -747,6 +778,8 @@ pub struct Finished {
     pub outcome: Outcome,
     /// When the last attempt ended, in nanoseconds since the Unix epoch; only for a task that traces the runtime.
     pub ended_unix_nano: Option<u64>,
+    /// The attempts before the one that ended it, oldest first.
+    pub past: Vec<AttemptReport>,
 }
 
 /// Set in the number of the attempt when the time of the end follows the outcome.
@@ -755,7 +788,7 @@ const HAS_END_TIME: u32 = 1 << 31;
 impl Finished {
     /// Appends to the body of a frame of kind [`kind::FINISHED`], which may hold many.
     pub fn put(&self, out: &mut Vec<u8>) {
-        Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome, self.ended_unix_nano);
+        Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome, self.ended_unix_nano, &self.past);
     }
 
     /// As [`put`](Self::put), borrowing the outcome.
@@ -766,6 +799,7 @@ impl Finished {
         attempt: u32,
         outcome: &Outcome,
         ended_unix_nano: Option<u64>,
+        past: &[AttemptReport],
     ) {
         out.put_u64(tag);
         out.put_u64(task.0);
@@ -774,6 +808,7 @@ impl Finished {
         if let Some(ended) = ended_unix_nano {
             out.put_u64(ended);
         }
+        put_attempts(out, past);
     }
 
     /// Takes the next of a body.
@@ -781,7 +816,23 @@ impl Finished {
         let (tag, task, attempt) = (take.u64()?, TaskId(take.u64()?), take.u32()?);
         let outcome = Outcome::take(take)?;
         let ended_unix_nano = (attempt & HAS_END_TIME != 0).then(|| take.u64()).transpose()?;
-        Ok(Finished { tag, task, attempt: attempt & !HAS_END_TIME, outcome, ended_unix_nano })
+        let past = take_attempts(take)?;
+        Ok(Finished { tag, task, attempt: attempt & !HAS_END_TIME, outcome, ended_unix_nano, past })
+    }
+}
+
+/// Appends attempts: nothing but a length for the many tasks that had one only.
+fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptReport]) {
+    if attempts.is_empty() {
+        return out.put_bytes(&[]);
+    }
+    out.put_bytes(&rmp_serde::to_vec_named(attempts).expect("attempts are plain data"));
+}
+
+fn take_attempts(take: &mut Take<'_>) -> Result<Vec<AttemptReport>, WireError> {
+    match take.bytes()? {
+        [] => Ok(Vec::new()),
+        bytes => rmp_serde::from_slice(bytes).map_err(|_| WireError::UnknownValue("attempts")),
     }
 }
 
@@ -840,6 +891,8 @@ pub struct Lease<'a> {
     pub job: JobId,
     /// When the head took the task in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
+    /// The span of the attempt before, which that of this one is linked to.
+    pub previous: Option<SpanLink>,
     /// The task's [`Envelope`](crate::task::Envelope), as the driver encoded it.
     pub envelope: &'a [u8],
     /// From when the task waited in the queue until when it was leased; only for a task that traces the runtime.
@@ -857,6 +910,7 @@ impl<'a> Lease<'a> {
         out.put_u32(self.attempt);
         out.put_u64(self.job.0);
         out.put_u64(self.submitted_unix_nano);
+        SpanLink::put_option(self.previous.as_ref(), out);
         out.put_bytes(self.envelope);
         out.put_bytes(self.inputs);
         // The envelope says whether it is there.
@@ -874,6 +928,7 @@ impl<'a> Lease<'a> {
             attempt: take.u32()?,
             job: JobId(take.u64()?),
             submitted_unix_nano: take.u64()?,
+            previous: SpanLink::take_option(take)?,
             envelope: take.bytes()?,
             inputs: take.bytes()?,
             queued: None,
@@ -894,6 +949,8 @@ pub struct AttemptResult {
     pub started_unix_nano: u64,
     /// From the claim to the end of the attempt's span, in nanoseconds of a clock that never jumps.
     pub run_ns: u64,
+    /// Its span, when it failed and was traced: that of a further attempt is linked to it.
+    pub span: Option<SpanLink>,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -904,6 +961,7 @@ impl AttemptResult {
         out.put_u64(self.lease);
         out.put_u64(self.started_unix_nano);
         out.put_u64(self.run_ns);
+        SpanLink::put_option(self.span.as_ref(), out);
         self.outcome.encode(out);
     }
 
@@ -913,6 +971,7 @@ impl AttemptResult {
             lease: take.u64()?,
             started_unix_nano: take.u64()?,
             run_ns: take.u64()?,
+            span: SpanLink::take_option(take)?,
             outcome: Outcome::take(take)?,
         })
     }
@@ -957,15 +1016,22 @@ mod tests {
         ) {
             let traces_runtime = Envelope::traces_runtime_of(&envelope);
             let queued = traces_runtime.then_some(Period { start_unix_nano: time, end_unix_nano: job });
+            let link = SpanLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1 };
             let lease = Lease {
                 number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope,
-                inputs: &envelope, queued,
+                inputs: &envelope, queued, previous: (task % 2 == 0).then_some(link),
             };
             let result = AttemptResult {
-                lease: number, started_unix_nano: time, run_ns: task, outcome: Outcome::Returned(value.clone()),
+                lease: number, started_unix_nano: time, run_ns: task, span: (task % 2 == 1).then_some(link),
+                outcome: Outcome::Returned(value.clone()),
+            };
+            let past = AttemptReport {
+                number: 1, worker_id: Some(WorkerId(job)), worker_pid: None, started_unix_nano: Some(time),
+                ended_unix_nano: time, failure: Some(crate::task::Failure::HeadLost), message: Some("lost".into()),
             };
             let finished = Finished {
-                tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value), ended_unix_nano: end,
+                tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value),
+                ended_unix_nano: end, past: vec![past; usize::from(task % 3 == 0)],
             };
             for journaled in [None, queued] {
                 let accepted = Accepted { first_tag: number, first_task: TaskId(task), count: attempt, journaled };

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use super::layout::{CLAIM_COUNT, INLINE_COUNT, Mapping, SpoolError};
 use super::story::SpoolCounts;
+use crate::task::StopReason;
 
 /// What became of a lease, as the spool has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,8 @@ impl ClaimRing {
     }
 
     /// Enters a lease, before it is sent.
-    pub fn grant(&self, lease: u64, task: u64) {
+    pub fn grant(&self, lease: u64, task: u64, attempt: u32) {
+        self.mapping.claim_attempts()[entry(lease)].store(attempt, Release);
         self.mapping.claim_tasks()[entry(lease)].store(task, Release);
         self.mapping.claims()[entry(lease)].store(lease << 2 | GRANTED, Release);
     }
@@ -50,9 +52,9 @@ impl ClaimRing {
         change(&self.mapping, lease, REVOKED)
     }
 
-    /// Whether the worker has begun this task while others of its tasks waited.
-    pub fn has_begun_inline(&self, task: u64) -> bool {
-        self.mapping.header().inline_tasks.iter().any(|begun| begun.load(Acquire) == task)
+    /// Whether the worker has begun this attempt at a task while others of its tasks waited.
+    pub fn has_begun_inline(&self, task: u64, attempt: u32) -> bool {
+        begun_inline(&self.mapping).any(|begun| begun == (task, attempt))
     }
 
     /// What became of a lease.
@@ -78,9 +80,48 @@ impl ClaimRing {
         Some((lease, header.running_since.load(Acquire)))
     }
 
+    /// Tells the worker that an attempt is to end, and why.
+    pub fn ask_to_stop(&self, task: u64, attempt: u32, why: StopReason) {
+        let header = self.mapping.header();
+        header.stop_attempt.store(attempt, Release);
+        header.stop_reason.store(reason_code(why), Release);
+        header.stop_task.store(task, Release);
+    }
+
+    /// The process group of the command that the worker runs, if its leader is the very process that was started.
+    pub fn command_group(&self) -> Option<u32> {
+        let header = self.mapping.header();
+        let birth = header.command_birth.load(Acquire);
+        let group = Some(header.command_group.load(Acquire)).filter(|&group| group != 0)?;
+        (crate::identity::birth(group) == Some(birth)).then_some(group)
+    }
+
     /// What did not fit the worker's spool so far.
     pub fn counts(&self) -> SpoolCounts {
         SpoolCounts::of(&self.mapping)
+    }
+}
+
+fn reason_code(why: StopReason) -> u32 {
+    match why {
+        StopReason::Cancelled => 1,
+        StopReason::RunTimeout => 2,
+        StopReason::IdleTimeout => 3,
+    }
+}
+
+/// Why an attempt is to end, if it is.
+pub(super) fn stop_reason(mapping: &Mapping, task: u64, attempt: u32) -> Option<StopReason> {
+    let header = mapping.header();
+    // The head tells of one attempt at a time, and of the next only when this one has ended.
+    if header.stop_task.load(Acquire) != task || header.stop_attempt.load(Acquire) != attempt {
+        return None;
+    }
+    match header.stop_reason.load(Acquire) {
+        1 => Some(StopReason::Cancelled),
+        2 => Some(StopReason::RunTimeout),
+        3 => Some(StopReason::IdleTimeout),
+        _ => None,
     }
 }
 
@@ -89,12 +130,20 @@ pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
     change(mapping, lease, CLAIMED)
 }
 
-/// The tasks whose leases were claimed, of those whose entries were not used again.
-pub(super) fn claimed_tasks(mapping: &Mapping) -> Vec<u64> {
-    let claims = mapping.claims().iter().zip(mapping.claim_tasks());
-    let claimed = claims.filter(|(claim, _)| claim.load(Acquire) & 3 == CLAIMED).map(|(_, task)| task.load(Acquire));
-    let inline = mapping.header().inline_tasks.iter().map(|task| task.load(Acquire)).filter(|&task| task != 0);
-    claimed.chain(inline).collect()
+/// The tasks whose leases were claimed and which attempts at them these were, of those whose entries were not used again.
+pub(super) fn claimed_tasks(mapping: &Mapping) -> Vec<(u64, u32)> {
+    let claims = mapping.claims().iter().zip(mapping.claim_tasks()).zip(mapping.claim_attempts());
+    let claimed = claims
+        .filter(|((claim, _), _)| claim.load(Acquire) & 3 == CLAIMED)
+        .map(|((_, task), attempt)| (task.load(Acquire), attempt.load(Acquire)));
+    claimed.chain(begun_inline(mapping)).collect()
+}
+
+/// The tasks on record that began while others waited, and which attempts at them these were.
+fn begun_inline(mapping: &Mapping) -> impl Iterator<Item = (u64, u32)> {
+    let header = mapping.header();
+    let begun = header.inline_tasks.iter().zip(&header.inline_attempts);
+    begun.map(|(task, attempt)| (task.load(Acquire), attempt.load(Acquire))).filter(|&(task, _)| task != 0)
 }
 
 /// Which of the entries for tasks that run inside of others hold one that has not ended. Kept by the owner.
@@ -111,13 +160,17 @@ impl Default for InlineEntries {
 }
 
 impl InlineEntries {
-    /// Notes that a task begins, in the place of the one that ended longest ago. None when all run.
-    pub(super) fn begin(&mut self, mapping: &Mapping, task: u64) -> Option<usize> {
+    /// Notes that an attempt at a task begins, in the place of the one that ended longest ago. None when all run.
+    pub(super) fn begin(&mut self, mapping: &Mapping, task: u64, attempt: u32) -> Option<usize> {
         let from_next = (0..INLINE_COUNT).map(|step| (self.next + step) % INLINE_COUNT);
         let entry = from_next.into_iter().find(|&entry| !self.is_running[entry])?;
         self.is_running[entry] = true;
         self.next = (entry + 1) % INLINE_COUNT;
-        mapping.header().inline_tasks[entry].store(task, Release);
+        let header = mapping.header();
+        // In between it is nobody's, whenever this process ends.
+        header.inline_tasks[entry].store(0, Release);
+        header.inline_attempts[entry].store(attempt, Release);
+        header.inline_tasks[entry].store(task, Release);
         Some(entry)
     }
 
@@ -148,7 +201,7 @@ mod tests {
         let spool = Spool::attach(&path).unwrap();
 
         for lease in 0..4 {
-            ring.grant(lease, 100 + lease);
+            ring.grant(lease, 100 + lease, 3);
             assert_eq!(ring.state(lease), ClaimState::Granted);
         }
         assert!(spool.claim(0, 70));
@@ -156,7 +209,7 @@ mod tests {
         spool.attempt_ended();
         assert_eq!(ring.running(), None);
         assert!(!ring.revoke(0), "a claimed lease stays claimed");
-        assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [100]);
+        assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [(100, 3)]);
         assert!(ring.revoke(1));
         assert!(!spool.claim(1, 71), "a revoked lease cannot be claimed");
         assert!(!spool.claim(0, 72), "a lease is claimed once");
@@ -174,19 +227,35 @@ mod tests {
         let path = folder.path().join("worker.spool");
         let ring = ClaimRing::create(&path).unwrap();
         let spool = Spool::attach(&path).unwrap();
-        let first = spool.begin_inline(7).unwrap();
-        assert!(ring.has_begun_inline(7) && !ring.has_begun_inline(8));
-        assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [7]);
+        let first = spool.begin_inline(7, 2).unwrap();
+        assert!(ring.has_begun_inline(7, 2) && !ring.has_begun_inline(8, 2));
+        assert!(!ring.has_begun_inline(7, 1) && !ring.has_begun_inline(7, 3), "another attempt");
+        assert_eq!(super::super::Story::open(&path).unwrap().claimed_tasks(), [(7, 2)]);
         for task in 100..100 + 3 * INLINE_COUNT as u64 {
-            let entry = spool.begin_inline(task).unwrap();
+            let entry = spool.begin_inline(task, 1).unwrap();
             spool.end_inline(entry);
-            assert!(ring.has_begun_inline(task), "it has ended, and the head may not know");
+            assert!(ring.has_begun_inline(task, 1), "it has ended, and the head may not know");
         }
-        assert!(ring.has_begun_inline(7), "it still runs");
+        assert!(ring.has_begun_inline(7, 2), "it still runs");
         spool.end_inline(first);
-        (0..INLINE_COUNT as u64).for_each(|task| assert!(spool.begin_inline(1000 + task).is_some()));
-        assert!(!ring.has_begun_inline(7));
-        assert_eq!(spool.begin_inline(1), None);
+        (0..INLINE_COUNT as u64).for_each(|task| assert!(spool.begin_inline(1000 + task, 1).is_some()));
+        assert!(!ring.has_begun_inline(7, 2));
+        assert_eq!(spool.begin_inline(1, 1), None);
+    }
+
+    #[test]
+    fn an_attempt_is_told_that_it_is_to_end_and_no_other_one_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.spool");
+        let ring = ClaimRing::create(&path).unwrap();
+        let spool = Spool::attach(&path).unwrap();
+        assert_eq!(spool.stop_reason(7, 2), None);
+        ring.ask_to_stop(7, 2, StopReason::IdleTimeout);
+        assert_eq!(spool.stop_reason(7, 2), Some(StopReason::IdleTimeout));
+        assert!(spool.stop_reason(7, 1).is_none() && spool.stop_reason(8, 2).is_none());
+        assert!(!spool.was_stop_seen(7));
+        assert!(!spool.is_to_stop(7, 3) && !spool.was_stop_seen(7));
+        assert!(spool.is_to_stop(7, 2) && spool.was_stop_seen(7));
     }
 
     #[test]
@@ -196,7 +265,7 @@ mod tests {
         let ring = ClaimRing::create(&path).unwrap();
         let spool = Spool::attach(&path).unwrap();
         let leases = 0..CLAIM_COUNT as u64;
-        leases.clone().for_each(|lease| ring.grant(lease, lease));
+        leases.clone().for_each(|lease| ring.grant(lease, lease, 1));
         let (claimed, revoked) = std::thread::scope(|scope| {
             let claimed = scope.spawn(|| leases.clone().filter(|&lease| spool.claim(lease, 1)).collect::<Vec<_>>());
             let revoked: Vec<_> = leases.clone().rev().filter(|&lease| ring.revoke(lease)).collect();

@@ -24,11 +24,12 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2048;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 5;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
 const CLAIM_TASKS_OFFSET: usize = CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
-const SLOTS_OFFSET: usize = (CLAIM_TASKS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
+const CLAIM_ATTEMPTS_OFFSET: usize = CLAIM_TASKS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
+const SLOTS_OFFSET: usize = (CLAIM_ATTEMPTS_OFFSET + CLAIM_COUNT * size_of::<AtomicU32>()).next_multiple_of(4096);
 /// Slots that get their space on the disk together.
 pub(super) const SLOTS_PER_STEP: usize = 32;
 const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
@@ -93,6 +94,14 @@ pub(super) struct Header {
     pub(super) running_lease: AtomicU64,
     /// Since when, in nanoseconds since the Unix epoch.
     pub(super) running_since: AtomicU64,
+    /// The task whose attempt is to end; 0 for none. Written last by the head, after the two below.
+    pub(super) stop_task: AtomicU64,
+    /// Which attempt at it.
+    pub(super) stop_attempt: AtomicU32,
+    /// Why: 1 for cancelled, 2 and 3 for its run and its idle limit.
+    pub(super) stop_reason: AtomicU32,
+    /// The task that has asked whether it is to end, and was told that it is.
+    pub(super) stop_seen: AtomicU64,
     /// Entries of spans that did not fit their slot.
     pub(super) cut: AtomicU64,
     /// Spans that found no free slot.
@@ -114,6 +123,8 @@ pub(super) struct Header {
     pub(super) resource: [AtomicU32; RESOURCE_SIZE / 4],
     /// Tasks that the owner has begun while others of its tasks waited, whether or not they have ended; 0 for none.
     pub(super) inline_tasks: [AtomicU64; INLINE_COUNT],
+    /// Which attempts at them these are.
+    pub(super) inline_attempts: [AtomicU32; INLINE_COUNT],
 }
 
 /// The fixed part of a slot; the entries follow it.
@@ -232,6 +243,12 @@ impl Mapping {
     pub(super) fn claim_tasks(&self) -> &[AtomicU64; CLAIM_COUNT] {
         // SAFETY: within the mapping, aligned, and atomics.
         unsafe { self.base.add(CLAIM_TASKS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
+    }
+
+    /// The attempt at its task of each claim.
+    pub(super) fn claim_attempts(&self) -> &[AtomicU32; CLAIM_COUNT] {
+        // SAFETY: within the mapping, aligned, and atomics.
+        unsafe { self.base.add(CLAIM_ATTEMPTS_OFFSET).cast::<[AtomicU32; CLAIM_COUNT]>().as_ref() }
     }
 
     /// How many slots, from the first on, may be touched.

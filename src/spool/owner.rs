@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotH
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, claims, hooks};
+use crate::task::StopReason;
 
 /// A slot that holds a span of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,14 +159,33 @@ impl Spool {
         self.mapping.header().running_lease.store(0, Release);
     }
 
-    /// Notes that a task begins while others of this process wait. None when too many run inside of one another.
-    pub fn begin_inline(&self, task: u64) -> Option<usize> {
-        self.inline.lock().unwrap_or_else(PoisonError::into_inner).begin(&self.mapping, task)
+    /// Notes that an attempt at a task begins while others of this process wait. None when too many run inside of one another.
+    pub fn begin_inline(&self, task: u64, attempt: u32) -> Option<usize> {
+        self.inline.lock().unwrap_or_else(PoisonError::into_inner).begin(&self.mapping, task, attempt)
     }
 
     /// Says that such a task has ended, whether or not anyone knows how.
     pub fn end_inline(&self, entry: usize) {
         self.inline.lock().unwrap_or_else(PoisonError::into_inner).end(entry);
+    }
+
+    /// Why an attempt is to end, if the head has said so.
+    pub fn stop_reason(&self, task: u64, attempt: u32) -> Option<StopReason> {
+        claims::stop_reason(&self.mapping, task, attempt)
+    }
+
+    /// Whether an attempt is to end, asked by the task itself; that it knows is remembered.
+    pub fn is_to_stop(&self, task: u64, attempt: u32) -> bool {
+        let is_to_stop = self.stop_reason(task, attempt).is_some();
+        if is_to_stop {
+            self.mapping.header().stop_seen.store(task, Release);
+        }
+        is_to_stop
+    }
+
+    /// Whether the task was told that it is to end.
+    pub fn was_stop_seen(&self, task: u64) -> bool {
+        self.mapping.header().stop_seen.load(Acquire) == task
     }
 
     /// Notes the process group of a command that is about to start. Called in the process that becomes it, where only a store is

@@ -82,8 +82,9 @@ impl Story {
         self.command_group().filter(|&group| crate::identity::birth(group) == Some(birth))
     }
 
-    /// The tasks that the process had claimed, whether or not they have ended; those claimed long ago are not among them.
-    pub fn claimed_tasks(&self) -> Vec<u64> {
+    /// The tasks that the process had claimed and which attempts at them these were, whether or not they have ended; those
+    /// claimed long ago are not among them.
+    pub fn claimed_tasks(&self) -> Vec<(u64, u32)> {
         super::claims::claimed_tasks(&self.mapping)
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::TaskId;
+use super::{Policy, TaskId};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::stored::Stored;
 
@@ -15,6 +15,8 @@ pub struct Envelope<'a> {
     pub name: &'a str,
     /// The longest an attempt may run.
     pub run_limit: Option<Duration>,
+    /// What is done when an attempt fails.
+    pub policy: Policy<'a>,
     /// Whether the driver wants to see the task's output while it runs.
     pub wants_output: bool,
     /// Whether the runtime's own work for the task is traced too.
@@ -139,6 +141,7 @@ const HAS_SUBMITTER: u8 = 4;
 const HAS_INPUTS: u8 = 8;
 /// The highest bit of the first byte, where it is found without decoding the rest.
 const TRACES_RUNTIME: u8 = 128;
+const HAS_POLICY: u8 = 16;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
@@ -159,6 +162,11 @@ impl<'a> Envelope<'a> {
         if self.traces_runtime {
             flags |= TRACES_RUNTIME;
         }
+        // Most tasks have the default, which costs no byte.
+        let has_policy = self.policy != Policy::default();
+        if has_policy {
+            flags |= HAS_POLICY;
+        }
         out.put_u8(flags);
         out.put_u64(self.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
         out.put_str(self.name);
@@ -176,7 +184,78 @@ impl<'a> Envelope<'a> {
             out.put_u32(self.inputs.len() as u32);
             self.inputs.iter().for_each(|input| input.put(out));
         }
-        match &self.spec {
+        if has_policy {
+            self.policy.encode(out);
+        }
+        self.spec.encode(out);
+    }
+
+    /// Takes an envelope apart that fills `bytes`.
+    pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
+        let mut take = Take::new(bytes);
+        let flags = take.u8()?;
+        const KNOWN: u8 = WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS | HAS_POLICY | TRACES_RUNTIME;
+        if flags & !KNOWN != 0 {
+            return Err(WireError::UnknownValue("flags"));
+        }
+        let run_limit = Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos);
+        let name = take.str()?;
+        let trace = (flags & HAS_TRACE != 0).then(|| TraceLink::take(&mut take)).transpose()?;
+        let baggage = take.str()?;
+        let submitter = (flags & HAS_SUBMITTER != 0).then(|| take.u64().map(TaskId)).transpose()?;
+        let inputs = if flags & HAS_INPUTS != 0 {
+            (0..take.u32()?).map(|_| Input::take(&mut take)).collect::<Result<_, WireError>>()?
+        } else {
+            Vec::new()
+        };
+        let policy = if flags & HAS_POLICY != 0 { Policy::take(&mut take)? } else { Policy::default() };
+        let spec = match take.u8()? {
+            FUNCTION => TaskSpec::Function(FunctionSpec {
+                module: take.str()?,
+                function: take.str()?,
+                arguments: take.bytes()?,
+            }),
+            COMMAND => {
+                let program = take.bytes()?;
+                let arguments = (0..take.u32()?).map(|_| take.bytes()).collect::<Result<_, _>>()?;
+                let environment =
+                    (0..take.u32()?).map(|_| Ok((take.bytes()?, take.bytes()?))).collect::<Result<_, WireError>>()?;
+                TaskSpec::Command(CommandSpec { program, arguments, environment, directory: take.bytes()? })
+            }
+            _ => return Err(WireError::UnknownValue("task kind")),
+        };
+        take.finish()?;
+        let (wants_output, traces_runtime) = (flags & WANTS_OUTPUT != 0, flags & TRACES_RUNTIME != 0);
+        Ok(Envelope { spec, name, run_limit, policy, wants_output, traces_runtime, trace, baggage, submitter, inputs })
+    }
+
+    /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
+    pub(crate) fn traces_runtime_of(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|flags| flags & TRACES_RUNTIME != 0)
+    }
+}
+
+impl<'a> TraceLink<'a> {
+    fn take(take: &mut Take<'a>) -> Result<TraceLink<'a>, WireError> {
+        Ok(TraceLink {
+            trace_id: take.array()?,
+            span_id: take.array()?,
+            trace_flags: take.u8()?,
+            trace_state: take.str()?,
+        })
+    }
+}
+
+impl TaskSpec<'_> {
+    /// Stands for what is run, with its arguments: the same in every process and every version (FNV-1a of what goes over the wire).
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
             TaskSpec::Function(function) => {
                 out.put_u8(FUNCTION);
                 out.put_str(function.module);
@@ -198,61 +277,6 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Takes an envelope apart that fills `bytes`.
-    pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
-        let mut take = Take::new(bytes);
-        let flags = take.u8()?;
-        if flags & !(WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS | TRACES_RUNTIME) != 0 {
-            return Err(WireError::UnknownValue("flags"));
-        }
-        let run_limit = Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos);
-        let name = take.str()?;
-        let trace = (flags & HAS_TRACE != 0).then(|| TraceLink::take(&mut take)).transpose()?;
-        let baggage = take.str()?;
-        let submitter = (flags & HAS_SUBMITTER != 0).then(|| take.u64().map(TaskId)).transpose()?;
-        let inputs = if flags & HAS_INPUTS != 0 {
-            (0..take.u32()?).map(|_| Input::take(&mut take)).collect::<Result<_, WireError>>()?
-        } else {
-            Vec::new()
-        };
-        let spec = match take.u8()? {
-            FUNCTION => TaskSpec::Function(FunctionSpec {
-                module: take.str()?,
-                function: take.str()?,
-                arguments: take.bytes()?,
-            }),
-            COMMAND => {
-                let program = take.bytes()?;
-                let arguments = (0..take.u32()?).map(|_| take.bytes()).collect::<Result<_, _>>()?;
-                let environment =
-                    (0..take.u32()?).map(|_| Ok((take.bytes()?, take.bytes()?))).collect::<Result<_, WireError>>()?;
-                TaskSpec::Command(CommandSpec { program, arguments, environment, directory: take.bytes()? })
-            }
-            _ => return Err(WireError::UnknownValue("task kind")),
-        };
-        take.finish()?;
-        let (wants_output, traces_runtime) = (flags & WANTS_OUTPUT != 0, flags & TRACES_RUNTIME != 0);
-        Ok(Envelope { spec, name, run_limit, wants_output, traces_runtime, trace, baggage, submitter, inputs })
-    }
-
-    /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
-    pub(crate) fn traces_runtime_of(bytes: &[u8]) -> bool {
-        bytes.first().is_some_and(|flags| flags & TRACES_RUNTIME != 0)
-    }
-}
-
-impl<'a> TraceLink<'a> {
-    fn take(take: &mut Take<'a>) -> Result<TraceLink<'a>, WireError> {
-        Ok(TraceLink {
-            trace_id: take.array()?,
-            span_id: take.array()?,
-            trace_flags: take.u8()?,
-            trace_state: take.str()?,
-        })
-    }
-}
-
-impl TaskSpec<'_> {
     /// What people call it: `module.function`, or the program's file name. Spans are named after it.
     pub fn target(&self) -> String {
         match self {
@@ -298,6 +322,7 @@ mod tests {
             spec,
             name: "",
             run_limit: None,
+            policy: Policy::default(),
             wants_output: false,
             traces_runtime: false,
             trace: None,
@@ -313,12 +338,23 @@ mod tests {
             module: String, function: String, arguments: Vec<u8>, name: String, limit: Option<u64>, wants_output: bool,
             traces_runtime: bool,
             trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String, submitter: Option<u64>,
-            inputs: Vec<(u32, Result<u64, u16>)>,
+            inputs: Vec<(u32, Result<u64, u16>)>, policy: Option<(u32, u64, String, bool)>,
         ) {
             let envelope = Envelope {
                 spec: TaskSpec::Function(FunctionSpec { module: &module, function: &function, arguments: &arguments }),
                 name: &name,
                 run_limit: limit.filter(|&limit| limit > 0).map(Duration::from_nanos),
+                policy: policy.as_ref().map_or(Policy::default(), |(number, backoff, text, at_most_once)| Policy {
+                    retries: *number,
+                    retry_backoff: Duration::from_nanos(*backoff),
+                    retry_on: text,
+                    crash_limit: !number,
+                    at_most_once: *at_most_once,
+                    idempotency_key: text,
+                    queue_limit: (*backoff != 0).then(|| Duration::from_nanos(*backoff)),
+                    idle_limit: None,
+                    grace: Duration::from_nanos(*backoff),
+                }),
                 wants_output,
                 traces_runtime,
                 trace: trace.as_ref().map(|(trace_id, span_id, trace_flags, trace_state)| TraceLink {

@@ -86,8 +86,7 @@ pub enum Failure {
     TimedOut {
         /// Which limit it was.
         limit: TimeLimit,
-        /// What it was given, in nanoseconds. More than was asked for when a command's worker did not end it and the
-        /// head had to.
+        /// What it was given, in nanoseconds.
         after_ns: u64,
     },
     /// The worker died while it ran the task.
@@ -129,6 +128,11 @@ pub enum Failure {
         /// What the head said.
         message: String,
     },
+    /// Its worker or its head died after the task had been started, and it must not be started again.
+    Lost {
+        /// What happened, as a clause.
+        message: String,
+    },
     /// No worker can be started.
     NoWorker {
         /// Why none can be started, as the last that was tried showed.
@@ -140,8 +144,23 @@ pub enum Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeLimit {
-    /// `--timeout`: how long an attempt may run.
+    /// `--timeout`: how long an attempt may run (start to close).
     Run,
+    /// `--queue-timeout`: how long the first attempt may be waited for (schedule to start).
+    Queue,
+    /// `--idle-timeout`: how long a command may write nothing.
+    Idle,
+}
+
+/// Why an attempt that is going on is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Someone cancelled the task.
+    Cancelled,
+    /// It has run for longer than it may.
+    RunTimeout,
+    /// It has written nothing for longer than it may.
+    IdleTimeout,
 }
 
 impl Failure {
@@ -161,9 +180,9 @@ impl Failure {
             Failure::Cancelled => "cancelled".into(),
             Failure::Abandoned { .. } => "abandoned".into(),
             Failure::HeadStopped => "stopped".into(),
-            Failure::HeadLost => "lost".into(),
             Failure::Input { .. } | Failure::InputForgotten { .. } => "input".into(),
             Failure::Refused { .. } => "refused".into(),
+            Failure::HeadLost | Failure::Lost { .. } => "lost".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
         }
     }
@@ -190,8 +209,13 @@ impl fmt::Display for Failure {
             Failure::NotStarted { program, message, .. } => write!(f, "`{program}` could not be started: {message}"),
             Failure::ExitCode { program, code } => write!(f, "`{program}` exited with code {code}"),
             Failure::Signal { program, signal } => write!(f, "`{program}` was killed by {}", SignalName(*signal)),
-            Failure::TimedOut { after_ns, .. } => {
-                write!(f, "timed out: it was still running after {}", Elapsed(Duration::from_nanos(*after_ns)))
+            Failure::TimedOut { limit, after_ns } => {
+                let what = match limit {
+                    TimeLimit::Run => "it was still running after",
+                    TimeLimit::Queue => "it was still waiting for a worker after",
+                    TimeLimit::Idle => "it had written nothing for",
+                };
+                write!(f, "timed out: {what} {}", Elapsed(Duration::from_nanos(*after_ns)))
             }
             Failure::WorkerLost { worker_pid, cause, .. } => {
                 write!(f, "its worker (pid {worker_pid}) {cause}")
@@ -208,6 +232,9 @@ impl fmt::Display for Failure {
             }
             Failure::Refused { message } => write!(f, "the head refused it: {message}"),
             Failure::HeadLost => f.write_str("the head died while it ran, and its worker with it"),
+            Failure::Lost { message } => {
+                write!(f, "lost: {message}; it is started at most once, so whether it was done is not known")
+            }
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
         }
     }
@@ -318,6 +345,16 @@ mod tests {
                 "timed out: it was still running after 2 s",
             ),
             (
+                Failure::TimedOut { limit: TimeLimit::Queue, after_ns: 2_000_000_000 },
+                "timeout",
+                "timed out: it was still waiting for a worker after 2 s",
+            ),
+            (
+                Failure::TimedOut { limit: TimeLimit::Idle, after_ns: 2_000_000_000 },
+                "timeout",
+                "timed out: it had written nothing for 2 s",
+            ),
+            (
                 Failure::WorkerLost {
                     worker_pid: 7,
                     cause: "was killed by SIGSEGV (signal 11)".into(),
@@ -342,6 +379,11 @@ mod tests {
                 "it was cancelled, because task 7, which had submitted it, did not get to its end",
             ),
             (Failure::HeadLost, "lost", "the head died while it ran, and its worker with it"),
+            (
+                Failure::Lost { message: "its worker died".into() },
+                "lost",
+                "lost: its worker died; it is started at most once, so whether it was done is not known",
+            ),
             (Failure::HeadStopped, "stopped", "the head was stopped before it had ended"),
         ]
     }

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracer_abi as abi;
 
-use super::command;
+use super::command::{self, CommandRun};
 use super::nested::{Nested, Submitter};
-use super::usage::{Meter, Usage};
+use super::usage::Meter;
 use crate::attempt_span::AttemptSpan;
 use crate::fault;
 use crate::hook::{
@@ -26,7 +26,9 @@ use crate::recorded_arguments;
 use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
 use crate::stored::{self, STORED_FROM, Stored};
-use crate::task::{Envelope, Failure, FunctionSpec, Outcome, SpanNameTable, TaskSpec, WorkerId};
+use crate::task::{
+    Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, StopReason, TaskSpec, TimeLimit, WorkerId,
+};
 use crate::value;
 
 /// Runs attempts, and keeps what they share.
@@ -110,31 +112,38 @@ impl Attempts {
         }
         fault::point("after_claim");
         let started = Instant::now();
-        let outcome = match Envelope::decode(lease.envelope) {
+        let (outcome, span) = match Envelope::decode(lease.envelope) {
             Ok(envelope) => self.run_traced(lease, &envelope, started_unix_nano),
-            Err(error) => Outcome::Failed(Failure::Module { message: format!("the task cannot be read: {error}") }),
+            Err(error) => {
+                let message = format!("the task cannot be read: {error}");
+                (Outcome::Failed(Failure::Module { message }), None)
+            }
         };
         self.spool.attempt_ended();
         let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Some(AttemptResult { lease: lease.number, started_unix_nano, run_ns, outcome })
+        // Only who tries it again needs the span.
+        let span = span.filter(|_| matches!(outcome, Outcome::Failed(_)));
+        Some(AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome })
     }
 
     /// Runs the task of a lease while others of this process wait for it, or for what waits for it.
     pub(super) fn run_inline(&self, lease: &Lease<'_>) -> AttemptResult {
         let started_unix_nano = now_unix_nano();
         let started = Instant::now();
-        let entry = self.spool.begin_inline(lease.task.0);
+        let entry = self.spool.begin_inline(lease.task.0, lease.attempt);
         fault::point("after_inline_claim");
         let outer_task = self.recorder.and_then(Recorder::running_task);
         let inner = Meter::begin_inside();
         let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
-        let outcome = match (entry, Envelope::decode(lease.envelope)) {
+        let (outcome, span) = match (entry, Envelope::decode(lease.envelope)) {
             (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano),
-            (None, _) => Outcome::Failed(Failure::NoWorker {
-                message: format!("more than {INLINE_LIMIT} tasks run inside of one another in its worker"),
-            }),
+            (None, _) => {
+                let message = format!("more than {INLINE_LIMIT} tasks run inside of one another in its worker");
+                (Outcome::Failed(Failure::NoWorker { message }), None)
+            }
             (_, Err(error)) => {
-                Outcome::Failed(Failure::Module { message: format!("the task cannot be read: {error}") })
+                let message = format!("the task cannot be read: {error}");
+                (Outcome::Failed(Failure::Module { message }), None)
             }
         };
         // What this one has used, those inside of it included, is not the outer one's.
@@ -147,10 +156,17 @@ impl Attempts {
             self.spool.end_inline(entry);
         }
         let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        AttemptResult { lease: lease.number, started_unix_nano, run_ns, outcome }
+        let span = span.filter(|_| matches!(outcome, Outcome::Failed(_)));
+        AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome }
     }
 
-    fn run_traced(&self, lease: &Lease<'_>, envelope: &Envelope<'_>, started_unix_nano: u64) -> Outcome {
+    /// Runs the task in its span, which is told too if there is one.
+    fn run_traced(
+        &self,
+        lease: &Lease<'_>,
+        envelope: &Envelope<'_>,
+        started_unix_nano: u64,
+    ) -> (Outcome, Option<SpanLink>) {
         let parent = envelope.trace.map(|trace| TraceContext {
             parent: TraceParent { trace_id: trace.trace_id, span_id: trace.span_id, flags: trace.trace_flags },
             trace_state: trace.trace_state.into(),
@@ -178,11 +194,11 @@ impl Attempts {
                 phases.begin(name);
             }
         };
-        let (outcome, usage, exit_code) = match &envelope.spec {
+        let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
                 let outcome =
                     self.run_function(lease, envelope, function, span.as_ref(), parent.as_ref(), phases.as_ref());
-                (outcome, None, None)
+                (outcome, None)
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
@@ -193,14 +209,19 @@ impl Attempts {
                     baggage: envelope.baggage.into(),
                 });
                 begin(Some(names::RUN_SPAN));
-                let run = command::run(spec, &carrier, envelope.run_limit, self.spool);
-                (run.outcome, Some(run.usage), run.exit_code)
+                let run = command::run(spec, &carrier, self.spool);
+                (run.outcome.clone(), Some(run))
             }
         };
         begin(None);
+        let outcome = self.settle(lease, envelope, outcome);
         fault::point("function_returned");
+        let link = span.as_ref().filter(|span| span.is_recording()).map(|span| {
+            let TraceParent { trace_id, span_id, flags } = span.context().parent;
+            SpanLink { trace_id, span_id, trace_flags: flags }
+        });
         if let Some(span) = span {
-            self.finish_span(&span, &outcome, usage, exit_code);
+            self.finish_span(&span, &outcome, command.as_ref());
             fault::point("before_span_end");
             span.end();
             fault::point("after_span_end");
@@ -208,7 +229,26 @@ impl Attempts {
         if let Some(recorder) = self.recorder {
             recorder.set_running_task(None);
         }
-        outcome
+        (outcome, link)
+    }
+
+    /// What an outcome counts for when the head has said that the attempt is to end. A limit counts, whatever came after it; a function
+    /// that was cancelled and had not asked whether it was has simply ended.
+    fn settle(&self, lease: &Lease<'_>, envelope: &Envelope<'_>, outcome: Outcome) -> Outcome {
+        let Some(why) = self.spool.stop_reason(lease.task.0, lease.attempt) else { return outcome };
+        let timed_out = |limit, after: Option<Duration>| {
+            let after_ns = after.map_or(0, |after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+            Outcome::Failed(Failure::TimedOut { limit, after_ns })
+        };
+        let is_command = matches!(envelope.spec, TaskSpec::Command(_));
+        match why {
+            StopReason::RunTimeout => timed_out(TimeLimit::Run, envelope.run_limit),
+            StopReason::IdleTimeout => timed_out(TimeLimit::Idle, envelope.policy.idle_limit),
+            StopReason::Cancelled if is_command || self.spool.was_stop_seen(lease.task.0) => {
+                Outcome::Failed(Failure::Cancelled)
+            }
+            StopReason::Cancelled => outcome,
+        }
     }
 
     /// Makes the spans of what came before the attempt, and begins those of its parts.
@@ -375,18 +415,19 @@ impl Attempts {
             baggage: envelope.baggage,
             start_time_unix_nano: started_unix_nano,
             attributes: &attributes[..count],
+            link: lease.previous,
             is_attempt: true,
         })
     }
 
-    fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<Usage>, exit_code: Option<i32>) {
+    fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<&CommandRun>) {
         if !span.is_recording() {
             self.interrupted();
             return;
         }
         let own = lock(&self.meter).end(command.is_some());
         if let Some(own) = own {
-            let used = command.map_or(own, |command| own.with_command(command));
+            let used = command.map_or(own, |command| own.with_command(command.usage));
             span.set_attributes(&[
                 (names::CPU_TIME_NS, used.cpu_time_ns.into()),
                 (names::PEAK_MEMORY_BYTES, used.peak_memory_bytes.into()),
@@ -396,7 +437,10 @@ impl Attempts {
                 (names::INVOLUNTARY_CONTEXT_SWITCHES, used.involuntary_context_switches.into()),
             ]);
         }
-        if let Some(code) = exit_code {
+        if let Some(count) = command.map(|run| run.leaked as u64).filter(|&count| count > 0) {
+            span.set_attributes(&[(names::LEAKED_PROCESSES, count.into())]);
+        }
+        if let Some(code) = command.and_then(|run| run.exit_code) {
             span.set_attributes(&[(names::PROCESS_EXIT_CODE, i64::from(code).into())]);
         }
         if let Outcome::Failed(failure) = outcome {

@@ -10,38 +10,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal};
 
 use super::usage::Usage;
+use crate::children;
+use crate::count::Count;
 use crate::propagation::Carrier;
 use crate::spool::Spool;
-use crate::task::{CommandSpec, Failure, Outcome, TimeLimit};
-
-/// Between SIGTERM and SIGKILL, when a command runs into its limit.
-const GRACE: Duration = Duration::from_secs(2);
+use crate::task::{CommandSpec, Failure, Outcome};
 
 /// How a command went.
 pub(super) struct CommandRun {
     pub(super) outcome: Outcome,
     pub(super) exit_code: Option<i32>,
     pub(super) usage: Usage,
+    /// How many processes it left behind that run on.
+    pub(super) leaked: usize,
 }
 
-/// Runs a command to its end.
-pub(super) fn run(
-    spec: &CommandSpec<'_>,
-    carrier: &Carrier,
-    limit: Option<Duration>,
-    spool: &'static Spool,
-) -> CommandRun {
+/// Runs a command to its end. One that is to end before gets its signals from the head.
+pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spool) -> CommandRun {
     let program = OsStr::from_bytes(spec.program);
     let name = program.to_string_lossy().into_owned();
-    let failed = |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default() };
+    let failed =
+        |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default(), leaked: 0 };
     let directory = Path::new(OsStr::from_bytes(spec.directory));
-    let started = Instant::now();
+    let before = children::of_this_process();
     let pid = match spawn(spec, program, directory, carrier, spool) {
         Ok(pid) => pid,
         Err(error) => {
@@ -51,25 +48,23 @@ pub(super) fn run(
     };
     // Again, now with when its leader was born.
     spool.set_command_group(pid.as_raw_nonzero().get().unsigned_abs());
-    let has_timed_out = wait_for_end(pid, limit.map(|limit| started + limit));
+    wait_for_end(pid);
     // Ended and not reaped: the group's number is still its own.
     let _ = kill_process_group(pid, Signal::KILL);
     let (status, usage) = reap(pid);
     spool.set_command_group(0);
-    let outcome = match (status, limit) {
-        (_, Some(limit)) if has_timed_out => Outcome::Failed(Failure::TimedOut {
-            limit: TimeLimit::Run,
-            after_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
-        }),
-        (Ok(status), _) => outcome(name, status),
-        (Err(error), _) => Outcome::Failed(Failure::NotStarted {
+    let leaked = Leaked::look(&before);
+    leaked.say(&name);
+    let outcome = match status {
+        Ok(status) => outcome(name, status),
+        Err(error) => Outcome::Failed(Failure::NotStarted {
             program: name,
             message: format!("its end could not be learnt: {error}"),
             is_missing: false,
         }),
     };
     let exit_code = status_code(&outcome);
-    CommandRun { outcome, exit_code, usage }
+    CommandRun { outcome, exit_code, usage, leaked: leaked.pids.len() }
 }
 
 fn spawn(
@@ -126,36 +121,43 @@ fn not_started(program: String, directory: &Path, error: &io::Error) -> Failure 
     Failure::NotStarted { program, message, is_missing }
 }
 
-/// Waits until the process has ended, and leaves it to be reaped. At the deadline it is asked to end, then killed. True
-/// when the deadline was reached.
-fn wait_for_end(pid: Pid, deadline: Option<Instant>) -> bool {
-    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
-        // Without a descriptor for it, reaping waits for the end, and the head watches the limit.
-        return false;
-    };
-    let ended_by = |deadline: Option<Instant>| {
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let timeout = left.map(|left| Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            });
-            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref()) {
-                Ok(0) => return false,
-                Err(rustix::io::Errno::INTR) => {}
-                Ok(_) | Err(_) => return true,
-            }
-        }
-    };
-    if ended_by(deadline) {
-        return false;
+/// Waits until the process has ended, and leaves it to be reaped.
+fn wait_for_end(pid: Pid) {
+    // Without a descriptor for it, reaping waits for the end.
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {}
+}
+
+/// What a command has left behind: processes that left its group, and became children of the worker when their parents ended. They run
+/// on until the worker ends; nobody waits for them, also when they hold the output open.
+struct Leaked {
+    pids: Vec<Pid>,
+    holds_output: bool,
+}
+
+/// What commands before have left, to be reaped when it has ended: nobody else knows of it.
+static LEFT_BEFORE: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+impl Leaked {
+    /// Looks for children of the worker that were not there before the command.
+    fn look(before: &[Pid]) -> Leaked {
+        let mut left = LEFT_BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|&pid| !children::reap(pid));
+        let mut pids = children::of_this_process();
+        pids.retain(|pid| !before.contains(pid) && !children::reap(*pid));
+        left.extend(&pids);
+        let holds_output = pids.iter().any(|&pid| children::holds_output(pid));
+        Leaked { pids, holds_output }
     }
-    let _ = kill_process_group(pid, Signal::TERM);
-    if !ended_by(Some(Instant::now() + GRACE)) {
-        let _ = kill_process_group(pid, Signal::KILL);
-        ended_by(None);
+
+    /// Says so where the output of the command goes.
+    fn say(&self, name: &str) {
+        let Some(first) = self.pids.first() else { return };
+        let count = Count(self.pids.len(), "process");
+        let output = if self.holds_output { " and has its output open" } else { "" };
+        let pid = first.as_raw_nonzero();
+        eprintln!("tracer: `{name}` left {count} behind (pid {pid}), which runs on until its worker ends{output}");
     }
-    true
 }
 
 /// Reaps the process, and learns what it used.

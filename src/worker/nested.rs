@@ -21,7 +21,7 @@ use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
 use crate::protocol::{AttemptResult, Finished, Lease, Wait};
 use crate::stored;
-use crate::task::{Failure, FunctionSpec, Input, InputSource, JobId, Outcome, TaskId, TaskSpec, WorkerId};
+use crate::task::{Failure, FunctionSpec, Input, InputSource, JobId, Outcome, Policy, TaskId, TaskSpec, WorkerId};
 
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {
@@ -160,7 +160,7 @@ impl Nested {
             let message = format!("a thread for it could not be started in the worker that waits for it: {error}");
             let outcome = Outcome::Failed(Failure::NoWorker { message });
             let started_unix_nano = crate::hook::now_unix_nano();
-            results.push(&AttemptResult { lease: number, started_unix_nano, run_ns: 0, outcome }, false);
+            results.push(&AttemptResult { lease: number, started_unix_nano, run_ns: 0, span: None, outcome }, false);
             let _ = results.send();
         }
     }
@@ -249,8 +249,15 @@ impl TaskHost for &'static Nested {
             arguments: submission.arguments,
         });
         let (name, run_limit) = (submission.name, submission.run_limit);
-        let wants_output = false;
-        let request = SubmitRequest { spec, name, run_limit, wants_output, trace_runtime: false, inputs: &inputs };
+        let request = SubmitRequest {
+            spec,
+            name,
+            run_limit,
+            policy: Policy::default(),
+            wants_output: false,
+            trace_runtime: false,
+            inputs: &inputs,
+        };
         let submitted = driver.submit(&request);
         submitted.map(|TaskHandle { tag }| tag).map_err(|error| error.to_string())
     }

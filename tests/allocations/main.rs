@@ -59,6 +59,7 @@ fn span(recorder: &'static Recorder, parent: &TraceContext) {
             ("tracer.function", Attribute::Str("demo.my_function")),
             ("tracer.pid", Attribute::I64(4711)),
         ],
+        link: None,
         is_attempt: false,
     });
     span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);

@@ -28,7 +28,10 @@ use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
 use tracer::spool::{ClaimState, SpanOpening, Spool};
-use tracer::task::{Envelope, FunctionSpec, JobId, Outcome, TaskId, TaskSpec, TraceLink, WorkerId};
+use tracer::task::{
+    AttemptReport, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec, TraceLink,
+    WorkerId,
+};
 use tracer_local_tmp_tracing::FileProcessor;
 use tracer_sdk::hook::{DurableProcessor, Tracing};
 use tracer_span_file::{ResourceJson, Rotation, SpanKind as FileSpanKind, Status, Value, write_line};
@@ -150,6 +153,7 @@ fn span(criterion: &mut Criterion) {
                 baggage: "",
                 start_time_unix_nano: 0,
                 attributes: black_box(&attributes),
+                link: None,
                 is_attempt: false,
             });
             span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
@@ -169,6 +173,7 @@ fn span(criterion: &mut Criterion) {
                 baggage: "",
                 start_time_unix_nano: 0,
                 attributes: &[("tracer.remote", Attribute::Str("function"))],
+                link: None,
                 is_attempt: false,
             });
             span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
@@ -251,6 +256,7 @@ fn envelope() -> Envelope<'static> {
         spec: TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] }),
         name: "",
         run_limit: None,
+        policy: Policy::default(),
         wants_output: false,
         traces_runtime: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),
@@ -288,6 +294,7 @@ fn wire(criterion: &mut Criterion) {
         attempt: 1,
         job: JobId(1),
         submitted_unix_nano: EPOCH,
+        previous: None,
         envelope: &bytes,
         queued: None,
         inputs: &[],
@@ -315,8 +322,9 @@ fn wire(criterion: &mut Criterion) {
             tasks
         });
     });
+    let outcome = || Outcome::Returned(vec![1]);
     let result =
-        |lease| AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, outcome: Outcome::Returned(vec![1]) };
+        |lease| AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome: outcome() };
     let mut body = Vec::new();
     (0..LEASES).for_each(|number| result(number).put(&mut body));
     group.bench_function("encode and decode 128 results", |bencher| {
@@ -351,20 +359,30 @@ impl Effects for Remembered {
 
     fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
 
+    fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
+        true
+    }
+
+    fn journal_attempt(&mut self, _task: TaskId, _attempt: &AttemptReport, _span: Option<SpanLink>) {}
+
     fn finished(
         &mut self,
-        _driver: DriverId,
-        _tag: u64,
+        _to: (DriverId, u64),
         _task: TaskId,
         _attempt: u32,
         _outcome: &Outcome,
         _ended_unix_nano: Option<u64>,
+        _past: &[AttemptReport],
     ) {
         self.finished += 1;
     }
 
     fn claim_state(&self, _worker: WorkerId, _lease: u64) -> ClaimState {
         ClaimState::Claimed
+    }
+
+    fn has_begun_inline(&self, _worker: WorkerId, _task: TaskId, _attempt: u32) -> bool {
+        true
     }
 
     fn running(&self, _worker: WorkerId) -> Option<(u64, u64)> {
@@ -378,6 +396,14 @@ impl Effects for Remembered {
     fn start_worker(&mut self, _worker: WorkerId) {}
 
     fn ask_to_end(&mut self, _worker: WorkerId) {}
+
+    fn ask_to_stop(&mut self, _worker: WorkerId, _task: TaskId, _attempt: u32, _why: StopReason) {}
+
+    fn signal_command(&mut self, _worker: WorkerId, _kill: bool) -> bool {
+        true
+    }
+
+    fn terminate(&mut self, _worker: WorkerId) {}
 
     fn kill(&mut self, _worker: WorkerId) {}
 
@@ -417,7 +443,7 @@ fn head(criterion: &mut Criterion) {
                 reactor::schedule(&mut state, &mut effects, now);
                 let (worker, lease) = effects.leases.pop_front().expect("there is work, so there are leases");
                 let outcome = Outcome::Returned(vec![1]);
-                let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, outcome };
+                let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
                 reactor::on_result(&mut state, &mut effects, worker, result, now);
             });
             state.check().expect("the parts agree");

@@ -161,7 +161,7 @@ fn otlp_lines_come_from_the_built_in_hook_too() {
 fn the_spans_of_a_killed_worker_are_in_the_files_whatever_the_hook() {
     let cluster = Cluster::builder().hook("otlp_file:setup_tracing").start();
     let pid = cluster.worker_pids()[0];
-    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    cluster.submit("misbehaving_tasks:aborts", &["--crash-limit=0"]).status(1);
     let spans = cluster.wait_for_spans("the attempt that was killed", |spans| !spans.is_empty());
     let attempt = spans.named("misbehaving_tasks.aborts tracer.remote_worker");
     assert_eq!(*attempt.attribute("error.type"), "signal:6");

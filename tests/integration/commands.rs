@@ -232,7 +232,7 @@ fn what_it_leaves_behind_is_ended_when_it_ends() {
 fn it_ends_with_its_children_when_its_worker_is_killed() {
     let cluster = Cluster::traced();
     let script = "sleep 1000 & echo $! > child; echo $$ > own; wait";
-    let submission = cluster.tracer_in_background(&["submit", "command", "--", "sh", "-c", script]);
+    let submission = cluster.tracer_in_background(&["submit", "command", "--crash-limit=0", "--", "sh", "-c", script]);
     let (child, own) = (pid_in(&cluster.file("child")), pid_in(&cluster.file("own")));
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
     kill(worker, Signal::KILL);

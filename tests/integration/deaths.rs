@@ -28,7 +28,7 @@ fn however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c() {
 #[test]
 fn more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged() {
     let cluster = Cluster::builder().hook(HOOK).start();
-    cluster.submit("misbehaving_tasks:aborts_amid", &["6000"]).status(1);
+    cluster.submit("misbehaving_tasks:aborts_amid", &["6000", "--crash-limit=0"]).status(1);
     let spans = cluster.spans();
     spans.assert_whole(&[]);
     let open: Vec<_> = spans.iter().filter(|span| span.name().starts_with("open ")).collect();
@@ -113,7 +113,7 @@ fn die_in_every_way(cluster: &Cluster) {
     for (way, task) in WAYS.into_iter().zip(1..) {
         let started = cluster.file(&format!("started-{task}"));
         let (way_argument, started_argument) = (json!(way).to_string(), json!(started).to_string());
-        let mut arguments = vec![way_argument.as_str(), started_argument.as_str()];
+        let mut arguments = vec![way_argument.as_str(), started_argument.as_str(), "--crash-limit=0"];
         if way == "timeout" {
             arguments.extend(["--timeout", "3s"]);
         }

@@ -17,7 +17,9 @@ fn reasons(cluster: &Cluster, id: u64) -> Vec<Value> {
 /// Submits a task that says its process and runs until the file `go` exists. Returns the process.
 fn occupy(cluster: &Cluster) -> u32 {
     let (started, go) = (json!(cluster.file("started")).to_string(), json!(cluster.file("go")).to_string());
-    cluster.tracer(&["submit", "task", "--no-wait", "misbehaving_tasks:waits", &started, &go]).success();
+    cluster
+        .tracer(&["submit", "task", "--no-wait", "misbehaving_tasks:waits", &started, &go, "--crash-limit=0"])
+        .success();
     cluster.wait_for_file(&cluster.file("started"));
     std::fs::read_to_string(cluster.file("started")).unwrap().parse().unwrap()
 }

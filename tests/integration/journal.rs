@@ -13,7 +13,8 @@ fn busy() -> Cluster {
     let cluster = Cluster::builder().workers(1).start();
     let (started, released) = (cluster.file("started"), cluster.file("released"));
     let arguments = [json!(started).to_string(), json!(released).to_string()];
-    cluster.submit("misbehaving_tasks:waits", &[&arguments[0], &arguments[1], "--no-wait"]).success().stdout("1\n");
+    let arguments = [&*arguments[0], &*arguments[1], "--no-wait", "--crash-limit=0"];
+    cluster.submit("misbehaving_tasks:waits", &arguments).success().stdout("1\n");
     cluster.wait_for_file(&started);
     cluster
 }
@@ -24,7 +25,8 @@ fn tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_a
     cluster.submit("demo:my_function", &["--name", "before"]).success().stdout("1\n");
     let (started, released) = (cluster.file("started"), cluster.file("released"));
     let arguments = [json!(started).to_string(), json!(released).to_string()];
-    cluster.submit("misbehaving_tasks:waits", &[&arguments[0], &arguments[1], "--no-wait"]).success().stdout("2\n");
+    let arguments = [&*arguments[0], &*arguments[1], "--no-wait", "--crash-limit=0"];
+    cluster.submit("misbehaving_tasks:waits", &arguments).success().stdout("2\n");
     cluster.wait_for_file(&started);
     for id in 3..=5 {
         let text = json!("x ".repeat(id)).to_string();
@@ -96,7 +98,7 @@ fn a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name() {
     cluster
         .start_head(&[])
         .status(1)
-        .stderr_contains("tasks.journal` has version 9, but this tracer reads up to 1\n")
+        .stderr_contains("tasks.journal` has version 9, but this tracer reads up to 2\n")
         .stderr_contains("(hint: start the newer tracer again, or name another --temp-dir)\n");
     assert_eq!(fs::read(&path).unwrap(), newer, "it is left alone");
     cluster.assert_nothing_runs();

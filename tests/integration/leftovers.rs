@@ -19,7 +19,7 @@ fn pid_in(path: &Path) -> u32 {
 #[track_caller]
 fn submit_stubborn_command(cluster: &Cluster) -> Background {
     let script = "trap '' TERM INT HUP; sleep 1000 & echo $! > child; echo $$ > own; wait; wait";
-    let submission = cluster.tracer_in_background(&["submit", "command", "--", "sh", "-c", script]);
+    let submission = cluster.tracer_in_background(&["submit", "command", "--crash-limit=0", "--", "sh", "-c", script]);
     pid_in(&cluster.file("child"));
     pid_in(&cluster.file("own"));
     submission
@@ -29,8 +29,8 @@ fn submit_stubborn_command(cluster: &Cluster) -> Background {
 #[track_caller]
 fn submit_function_with_child(cluster: &Cluster) -> Background {
     let arguments = [json!(cluster.file("grandchild")).to_string(), json!(cluster.file("never")).to_string()];
-    let submission =
-        cluster.submit_in_background("misbehaving_tasks:starts_a_process_and_waits", &[&arguments[0], &arguments[1]]);
+    let arguments = [&*arguments[0], &*arguments[1], "--crash-limit=0"];
+    let submission = cluster.submit_in_background("misbehaving_tasks:starts_a_process_and_waits", &arguments);
     pid_in(&cluster.file("grandchild"));
     submission
 }
@@ -71,6 +71,82 @@ fn a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends() {
             assert!(cluster.processes().is_empty(), "{:?}", cluster.processes());
         }
     }
+}
+
+/// A process that left its group, its session and its parents, as daemons do.
+const DAEMON: &str =
+    "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; while [ ! -s daemon ]; do sleep 0.01; done";
+
+#[test]
+fn a_daemon_ends_with_its_worker_while_the_head_lives_and_nothing_else_does() {
+    for runs_on in [false, true] {
+        let cluster = Cluster::builder().workers(2).start();
+        // Not of the head's, though like it in every way.
+        let bystander = cluster.spawn({
+            let mut command = cluster.program("setsid");
+            command.args(["sleep", "1000"]);
+            command
+        });
+        let script = if runs_on { format!("{DAEMON}; exec sleep 1000") } else { DAEMON.to_owned() };
+        let command = ["submit", "command", "--crash-limit=0", "--", "sh", "-c", &script];
+        let submission = cluster.tracer_in_background(&command);
+        let daemon = pid_in(&cluster.file("daemon"));
+        if !runs_on {
+            submission.wait().success();
+        } else {
+            wait_until("it runs", || (cluster.task(1)["state"] == "running").then_some(()));
+        }
+        assert!(is_alive(daemon), "it outlives its parents");
+        let head = cluster.head_pid();
+        for worker in cluster.worker_pids() {
+            kill(worker, Signal::KILL);
+        }
+        wait_until("the daemon is gone", || (!is_alive(daemon)).then_some(()));
+        assert_eq!(cluster.head_pid(), head);
+        assert!(is_alive(bystander.pid()), "it is not the head's");
+        wait_until("it is said", || {
+            cluster.head_log().contains(&format!("process {daemon}, which a task had left behind, ended")).then_some(())
+        });
+        cluster.submit("demo:my_function", &[]).success();
+        assert_eq!(cluster.status()["workers"]["lost"], 2, "the new workers are left alone");
+        drop(bystander);
+    }
+}
+
+#[test]
+fn a_daemon_of_a_cancelled_task_ends_with_it_and_its_worker() {
+    let cluster = Cluster::untraced();
+    let path = cluster.file("daemon");
+    let submission = submit_function_with_child(&cluster);
+    cluster.tracer(&["cancel", "1", "--grace=0s"]).success();
+    submission.wait().status(1);
+    let script = format!("trap '' TERM; {DAEMON}; while :; do sleep 1000; done");
+    let command = ["submit", "command", "--", "sh", "-c", &script];
+    let submission = cluster.tracer_in_background(&command);
+    let daemon = pid_in(&path);
+    kill(cluster.worker_pids()[0], Signal::TERM);
+    wait_until("the daemon is gone", || (!is_alive(daemon)).then_some(()));
+    cluster.tracer(&["cancel", "--all", "--grace=0s"]).success();
+    submission.wait().status(1);
+}
+
+#[test]
+fn a_process_that_is_left_behind_with_the_output_open_is_reported_and_not_waited_for() {
+    let cluster = Cluster::traced();
+    let run = cluster.tracer(&["submit", "command", "--", "sh", "-c", &format!("{DAEMON}; echo done")]).success();
+    let daemon = pid_in(&cluster.file("daemon"));
+    let report = format!("tracer: `sh` left 1 process behind (pid {daemon}), which runs on until its worker ends");
+    run.stdout("done\n").stderr_contains(&format!("{report} and has its output open\n"));
+    assert_eq!(*cluster.spans().attempt_of(1).attribute("tracer.leaked_processes"), 1);
+    // What closed its outputs is a leak all the same; what ended meanwhile is none.
+    let quiet = "(setsid sleep 1000 > /dev/null 2>&1 < /dev/null &); (setsid true &); sleep 0.2";
+    let run = cluster.tracer(&["submit", "command", "--", "sh", "-c", quiet]).success();
+    assert!(run.stderr_text().ends_with("which runs on until its worker ends\n"), "{run:?}");
+    assert!(is_alive(daemon));
+    // Nothing that has ended is kept.
+    kill(daemon, Signal::KILL);
+    cluster.tracer(&["submit", "command", "--", "true"]).success().stderr("");
+    assert!(!std::path::Path::new(&format!("/proc/{daemon}")).exists(), "it was reaped");
 }
 
 #[test]
@@ -152,7 +228,7 @@ fn a_cancelled_function_takes_everything_along_that_it_has_started() {
 fn a_stopped_head_leaves_no_socket_and_no_spool() {
     let cluster = Cluster::builder().workers(2).hook(HOOK).start();
     cluster.tracer(&["submit", "task"]).success();
-    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    cluster.submit("misbehaving_tasks:aborts", &["--crash-limit=0"]).status(1);
     let session = cluster.session_dir();
     cluster.stop().success();
     assert!(!session.join("head.sock").exists());

@@ -3,7 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attempts;
 mod backends;
+mod cancelling;
 mod collectors;
 mod commands;
 mod config;

@@ -297,7 +297,7 @@ fn what_waits_for_results_outlives_the_head() {
 /// A parent that waits for two children, which wait for a file. Returns its run in the background, its id, and theirs.
 fn family(cluster: &Cluster) -> (crate::support::Background, u64, Vec<u64>) {
     let [said, go] = ["said", "go"].map(|name| json!(cluster.file(name)).to_string());
-    let parent = cluster.submit_in_background("nested_tasks:waits_for_children", &["2", &said, &go]);
+    let parent = cluster.submit_in_background("nested_tasks:waits_for_children", &["2", &said, &go, "--crash-limit=0"]);
     cluster.wait_for_file(&cluster.file("said"));
     let text = std::fs::read_to_string(cluster.file("said")).unwrap();
     let children: Vec<u64> = text.split(' ').map(|id| id.parse().unwrap()).collect();

@@ -122,7 +122,7 @@ fn what_a_worker_wrote_before_it_died_is_shown() {
     let cluster = Cluster::untraced();
     let script = "echo last words; echo and more >&2; kill -KILL $PPID; sleep 1000";
     cluster
-        .tracer(&["submit", "command", "--", "sh", "-c", script])
+        .tracer(&["submit", "command", "--crash-limit=0", "--", "sh", "-c", script])
         .status(1)
         .stdout("last words\n")
         .stderr_contains("(sh pid=<pid>) and more\n")

@@ -169,7 +169,8 @@ fn a_module_that_cannot_be_loaded_and_arguments_that_do_not_fit_are_seen() {
 #[test]
 fn a_worker_that_is_killed_leaves_them_consistent() {
     let cluster = Cluster::builder().hook(HOOK).arg("--trace-runtime").start();
-    let submit = cluster.submit_in_background("misbehaving_tasks:waits", &["\"started\"", "\"released\""]);
+    let arguments = ["\"started\"", "\"released\"", "--crash-limit=0"];
+    let submit = cluster.submit_in_background("misbehaving_tasks:waits", &arguments);
     cluster.wait_for_file(&cluster.file("started"));
     // While it lasts it is seen.
     cluster.tracer(&["trace", "open"]).success().stdout_contains("tracer.run");

@@ -72,7 +72,7 @@ fn a_worker_dies_before_its_result(point: &str, got: Got) {
     assert_ended_children(&spans, first);
     let first_pid = first.attribute("tracer.pid").clone();
 
-    let run = cluster.submit(TARGET, &["3"]).status(1).stdout("");
+    let run = cluster.submit(TARGET, &["3", "--crash-limit=0"]).status(1).stdout("");
     let run = run.stderr_contains("task 2 (misbehaving_tasks.makes_spans) failed: its worker (pid <pid>) ");
     run.stderr_contains("was killed by SIGKILL (signal 9)");
     let spans = cluster.spans();
@@ -198,7 +198,8 @@ impl Submitter {
     #[track_caller]
     fn submit(&mut self, target: &str, argument: u64) {
         let remote = self.driver.remote(target).arg(argument).expect("a number is an argument");
-        remote.submit().expect("the head takes it");
+        // One attempt each: what becomes of one is what these tests are about.
+        remote.crash_limit(0).submit().expect("the head takes it");
     }
 
     /// Waits until another task has ended, and returns its place among the submissions. The outcome of each is told once.
@@ -394,8 +395,10 @@ fn workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_tas
 #[track_caller]
 fn submit_and_see_it_run(cluster: &Cluster) -> Background {
     let released = format!("\"{}\"", cluster.file("released").display());
-    let waiting =
-        cluster.submit_in_background("misbehaving_tasks:prints_and_waits_in_span", &["\"seen\"", "1", &released]);
+    let waiting = cluster.submit_in_background(
+        "misbehaving_tasks:prints_and_waits_in_span",
+        &["\"seen\"", "1", &released, "--crash-limit=0"],
+    );
     waiting.wait_for_stderr("seen out 1");
     waiting
 }
@@ -481,6 +484,8 @@ fn head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_
     processes.iter().for_each(|&pid| kill(pid, Signal::KILL));
     assert_eq!(waiting.wait().output.status.code(), None);
     cluster.assert_nothing_runs();
+    // A process that ends loses its environment, by which it is found, before it lets go of its files and locks.
+    wait_until("all have let go", || processes.iter().all(|&pid| !is_alive(pid)).then_some(()));
     cluster.start_head(&[]).success();
     let spans = cluster.wait_for_spans("all four are closed", |spans| spans.len() == 4);
     spans.assert_whole(&[]);
@@ -622,7 +627,8 @@ fn a_worker_that_is_killed_amid_spans_on_several_threads_leaves_whole_traces() {
     for round in 1..=ROUNDS {
         let started = cluster.file(&format!("started-{round}"));
         let (threads, path) = (THREADS.to_string(), format!("\"{}\"", started.display()));
-        let submit = cluster.submit_in_background("misbehaving_tasks:traces_on_threads", &[&threads, &path]);
+        let submit =
+            cluster.submit_in_background("misbehaving_tasks:traces_on_threads", &[&threads, &path, "--crash-limit=0"]);
         cluster.wait_for_file(&started);
         let pid = fs::read_to_string(&started).expect("it is there").trim().parse().expect("a process id");
         (0..random.below(2000)).for_each(|_| std::thread::yield_now());

@@ -248,8 +248,9 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     let cluster = Cluster::builder().hook(HOOK).env("RUST_BACKTRACE", "1").start();
     cluster.tracer(&["submit", "task", "--name", "mine", "demo:my_function"]).success();
     cluster.submit("misbehaving_tasks:panics", &["\"boom\""]).status(1);
-    cluster.submit("misbehaving_tasks:aborts_with_attribute_of", &["1000000"]).status(1);
-    cluster.tracer(&["submit", "command", "--", "true"]).success();
+    cluster.submit("misbehaving_tasks:aborts_with_attribute_of", &["1000000", "--crash-limit=0"]).status(1);
+    // It leaves a process behind.
+    cluster.tracer(&["submit", "command", "--", "sh", "-c", "sleep 1000 > /dev/null 2>&1 &"]).success();
     cluster.submit("demo:my_function", &["--map", "-"]).success();
     let spans = cluster.spans();
     spans.assert_whole(&[]);
@@ -387,7 +388,7 @@ fn every_line_is_one_object_with_the_keys_of_pythons_console_exporter_in_order()
     cluster.submit("wordcount:frequencies", &["\"a b\""]).success();
     cluster.submit("misbehaving_tasks:panics", &["\"two\\nlines and a \\\"quote\\\"\""]).status(1);
     // Completed by the head, which writes lines of its own making.
-    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    cluster.submit("misbehaving_tasks:aborts", &["--crash-limit=0"]).status(1);
     let mut lines = 0;
     for file in span_files(&cluster) {
         let text = fs::read_to_string(&file).expect("a span file is UTF-8");
@@ -432,7 +433,7 @@ fn jq_reads_the_span_files() {
     }
     let cluster = Cluster::traced();
     cluster.submit("wordcount:frequencies", &["\"a b\""]).success();
-    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    cluster.submit("misbehaving_tasks:aborts", &["--crash-limit=0"]).status(1);
     let mut jq = cluster.program("jq");
     jq.args(["-e", "-c", ".name"]).args(span_files(&cluster));
     let names = cluster.run(jq).success().stdout_text();
@@ -513,7 +514,7 @@ fn an_unsampled_trace_leaves_no_span_and_its_tasks_run() {
         .stdout("[{\"word\":\"a\",\"count\":1}]\n");
     submit_with(&cluster, &shell, &["task", "misbehaving_tasks:panics", "\"boom\""]).status(1);
     // Not even a worker that dies leaves one.
-    submit_with(&cluster, &shell, &["task", "misbehaving_tasks:aborts"]).status(1);
+    submit_with(&cluster, &shell, &["task", "misbehaving_tasks:aborts", "--crash-limit=0"]).status(1);
     let run = submit_with(&cluster, &shell, &["command", "--", "printenv", "TRACEPARENT"]).success();
     let text = run.stdout_text();
     let ids: Vec<_> = text.trim().split('-').collect();

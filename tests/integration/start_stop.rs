@@ -15,7 +15,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 fn submit_waiting(cluster: &Cluster, task: &str) -> (Background, PathBuf) {
     let (started, released) = (cluster.file("started"), cluster.file("released"));
     let arguments = [json!(started).to_string(), json!(released).to_string()];
-    let submission = cluster.submit_in_background(task, &[&arguments[0], &arguments[1]]);
+    let submission = cluster.submit_in_background(task, &[&*arguments[0], &*arguments[1], "--crash-limit=0"]);
     cluster.wait_for_file(&started);
     (submission, released)
 }

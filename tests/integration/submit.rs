@@ -275,13 +275,16 @@ fn a_task_within_its_timeout_is_left_alone() {
 fn a_task_that_ends_its_process_is_told_with_the_exit_code_and_the_worker_is_replaced() {
     let cluster = Cluster::traced();
     let before = cluster.worker_pids();
-    cluster.submit("misbehaving_tasks:exits", &["3"]).status(1).stdout("").stderr(
+    cluster.submit("misbehaving_tasks:exits", &["3", "--crash-limit=0"]).status(1).stdout("").stderr(
         "error: task 1 (misbehaving_tasks.exits) failed: its worker (pid <pid>) exited with code 3\n\
          (hint: its trace: `tracer trace show --temp-dir <folder>/place <trace>`)\n",
     );
     assert_failed_span(&cluster, 1, "exit:3", "exited with code 3");
     // Also when it claims that all is well.
-    cluster.submit("misbehaving_tasks:exits", &["0"]).status(1).stderr_contains("exited with code 0\n");
+    cluster
+        .submit("misbehaving_tasks:exits", &["0", "--crash-limit=0"])
+        .status(1)
+        .stderr_contains("exited with code 0\n");
     cluster.tracer(&["submit", "task"]).success().stdout("1\n");
     let after = cluster.worker_pids();
     assert_eq!(after.len(), 1);
@@ -293,7 +296,7 @@ fn a_task_that_ends_its_process_is_told_with_the_exit_code_and_the_worker_is_rep
 fn a_task_that_aborts_is_told_with_the_signal() {
     let cluster = Cluster::traced();
     cluster
-        .submit("misbehaving_tasks:aborts", &[])
+        .submit("misbehaving_tasks:aborts", &["--crash-limit=0"])
         .status(1)
         .stderr_contains("failed: its worker (pid <pid>) was killed by SIGABRT (signal 6)\n");
     assert_failed_span(&cluster, 1, "signal:6", "SIGABRT");
@@ -302,7 +305,7 @@ fn a_task_that_aborts_is_told_with_the_signal() {
 #[test]
 fn a_worker_that_is_killed_takes_only_its_own_task_with_it() {
     let cluster = Cluster::builder().workers(2).hook(crate::support::HOOK).start();
-    let doomed = submit_waiting(&cluster, "doomed", &[]);
+    let doomed = submit_waiting(&cluster, "doomed", &["--crash-limit=0"]);
     let other = submit_waiting(&cluster, "other", &[]);
     assert_ne!(doomed.worker_pid, other.worker_pid);
     kill(doomed.worker_pid, Signal::KILL);
@@ -330,7 +333,7 @@ fn spans_that_were_open_in_a_killed_worker_are_closed_with_what_happened() {
     let (started, released) = (cluster.file("started"), cluster.file("released"));
     let submission = cluster.submit_in_background(
         "misbehaving_tasks:waits_in_span",
-        &[&json!(started).to_string(), &json!(released).to_string()],
+        &[&json!(started).to_string(), &json!(released).to_string(), "--crash-limit=0"],
     );
     cluster.wait_for_file(&started);
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
@@ -354,7 +357,7 @@ fn ctrl_c_cancels_the_task() {
         .wait()
         .status(130)
         .stdout("")
-        .stderr_contains("cancelling task 1 (Ctrl-C again leaves it)\n")
+        .stderr_contains("cancelling task 1 (Ctrl-C again ends it at once)\n")
         .stderr_contains("error: task 1 (misbehaving_tasks.waits) failed: it was cancelled\n");
     assert!(!is_alive(waiting.worker_pid), "nothing of the task runs on");
     assert_eq!(cluster.task(1)["failure"]["reason"], "cancelled");
@@ -369,7 +372,11 @@ fn cancel_ends_a_task_that_runs_and_one_that_waits_and_says_when_there_is_nothin
     let waiting = cluster.submit("demo:my_function", &["--no-wait"]).success();
     waiting.stdout("2\n");
     cluster.tracer(&["cancel", "2"]).success().stdout("").stderr("task 2 is cancelled\n");
-    cluster.tracer(&["cancel", "1"]).success().stdout("").stderr("task 1 is cancelled\n");
+    cluster
+        .tracer(&["cancel", "1"])
+        .success()
+        .stdout("")
+        .stderr("task 1 is being cancelled; `tracer get 1` shows how far that is\n");
     running.submission.wait().status(1).stderr_contains("failed: it was cancelled\n");
     assert!(!is_alive(running.worker_pid));
     assert_failed_span(&cluster, 1, "cancelled", "it was cancelled");
@@ -379,7 +386,7 @@ fn cancel_ends_a_task_that_runs_and_one_that_waits_and_says_when_there_is_nothin
     cluster.tracer(&["cancel", "3"]).success().stderr("task 3 had ended before; `tracer get 3` shows how\n");
     assert_eq!(
         cluster.tracer(&["cancel", "3", "--format", "json"]).success().json(),
-        json!({"id": 3, "state": "ended"})
+        json!({"tasks": [{"id": 3, "state": "ended"}]})
     );
     cluster
         .tracer(&["cancel", "99"])

@@ -88,7 +88,8 @@ impl Waiting {
         let (started, release) = (cluster.file("started"), cluster.file("release"));
         let argument = |path: &std::path::Path| json!(path).to_string();
         let arguments = [argument(&started), argument(&release)];
-        let arguments = arguments.each_ref().map(String::as_str);
+        let [started_argument, release_argument] = arguments.each_ref().map(String::as_str);
+        let arguments = [started_argument, release_argument, "--crash-limit=0"];
         let submission = cluster.submit_in_background("misbehaving_tasks:waits_in_nested_spans", &arguments);
         cluster.wait_for_file(&started);
         let worker_pid = fs::read_to_string(&started).expect("the file is whole").parse().expect("a process id");
@@ -340,7 +341,7 @@ fn a_trace_in_otlp_lines_is_shown_like_any_other() {
     let cluster = Cluster::builder().hook("otlp_file:setup_tracing").start();
     cluster.submit("traced_tasks:rich", &[]).success();
     // What the head completes is in the other format.
-    cluster.submit("misbehaving_tasks:aborts", &[]).status(1);
+    cluster.submit("misbehaving_tasks:aborts", &["--crash-limit=0"]).status(1);
     cluster.stop().success();
     let list = trace_json(&cluster, &["list"]);
     let rows: Vec<_> = list["traces"].as_array().into_iter().flatten().map(|row| &row["spans"]).collect();

@@ -141,6 +141,9 @@
 // The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
 #define TRACER_TASK_ERROR_RUNTIME 5
 
+// The task was to end, and did.
+#define TRACER_TASK_ERROR_CANCELLED 6
+
 // A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 typedef struct TracerStr {
     // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
@@ -636,6 +639,11 @@ typedef struct TracerHost {
     //
     // Called from: any thread.
     void (*host_forget)(uint64_t ticket);
+    // Whether the attempt at that task is to end: because it was cancelled, or has run for too long. 0 for no, also for one that
+    // does not run. An attempt that was told yes, and ends, is cancelled, whatever it returns.
+    //
+    // Called from: any thread.
+    uint8_t (*host_is_cancelled)(uint64_t task_id, uint32_t attempt);
 } TracerHost;
 
 // What a module says about itself and exports.

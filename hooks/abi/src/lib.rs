@@ -211,6 +211,11 @@ pub struct Host {
     ///
     /// Called from: any thread.
     pub host_forget: Option<unsafe extern "C" fn(ticket: u64)>,
+    /// Whether the attempt at that task is to end: because it was cancelled, or has run for too long. 0 for no, also for one that
+    /// does not run. An attempt that was told yes, and ends, is cancelled, whatever it returns.
+    ///
+    /// Called from: any thread.
+    pub host_is_cancelled: Option<unsafe extern "C" fn(task_id: u64, attempt: u32) -> u8>,
 }
 
 /// A task to submit from a task.
@@ -756,6 +761,8 @@ pub const TASK_ERROR_ARGUMENTS: u32 = 3;
 pub const TASK_ERROR_RESULT: u32 = 4;
 /// The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
 pub const TASK_ERROR_RUNTIME: u32 = 5;
+/// The task was to end, and did.
+pub const TASK_ERROR_CANCELLED: u32 = 6;
 
 impl Str {
     /// The empty string.
@@ -880,7 +887,7 @@ const _: () = {
     assert!(offset_of!(Module, producer) == 24);
     assert!(offset_of!(Module, version) == 40);
     assert!(size_of::<Module>() == 96);
-    assert!(size_of::<Host>() == 80);
+    assert!(size_of::<Host>() == 88);
     assert!(size_of::<Submission>() == 128);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);

@@ -14,8 +14,11 @@ mod tokio_runtime {
     use std::future::{Future, poll_fn};
     use std::pin::pin;
     use std::sync::{Mutex, PoisonError};
+    use std::task::Poll;
+    use std::time::Duration;
 
     use tokio::runtime::{Builder, Handle, Runtime};
+    use tokio::time::{MissedTickBehavior, interval};
 
     use super::Failure;
     use crate::{proxy, runtime};
@@ -47,17 +50,36 @@ mod tokio_runtime {
         }
     }
 
-    /// Runs `future` to its end on this thread.
+    /// How often a task that waits looks whether it is to end.
+    const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+    /// Runs `future` to its end on this thread. When the task is to end before, the future is dropped, as it would be by `select!`.
     pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
         let busy = Busy::take()?;
         let runtime = busy.0.as_ref().expect("it is taken away only when it is dropped");
         let (held, call) = (proxy::Held::current(), runtime::current());
         let _nothing = (proxy::Held::default().attach(), runtime::enter(None));
-        let mut future = pin!(future);
-        Ok(runtime.block_on(poll_fn(|context| {
-            let _attached = (held.attach(), runtime::enter(call));
-            future.as_mut().poll(context)
-        })))
+        let mut future = pin!(Some(future));
+        runtime.block_on(async {
+            let mut looks = interval(LOOK_EVERY);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            poll_fn(|context| {
+                let _attached = (held.attach(), runtime::enter(call));
+                let running = future.as_mut().as_pin_mut().expect("it is taken away with the last poll");
+                if let Poll::Ready(output) = running.poll(context) {
+                    return Poll::Ready(Ok(output));
+                }
+                while call.is_some() && looks.poll_tick(context).is_ready() {
+                    if call.is_some_and(|call| call.is_cancelled()) {
+                        // Here, where what it has to clean up finds its context and the runtime.
+                        future.set(None);
+                        return Poll::Ready(Err(Failure::cancelled()));
+                    }
+                }
+                Poll::Pending
+            })
+            .await
+        })
     }
 
     /// Whether this thread is inside of [`block_on`], where it cannot enter again.

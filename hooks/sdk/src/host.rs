@@ -106,6 +106,12 @@ pub(crate) fn entry<F>(pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, Strin
     })
 }
 
+/// Whether the host wants an attempt to end. A host that cannot say so does not.
+pub(crate) fn is_cancelled(task_id: u64, attempt: u32) -> bool {
+    // SAFETY: the host's function, which may be called from any thread.
+    lent().and_then(|lent| lent.entries.host_is_cancelled).is_some_and(|ask| unsafe { ask(task_id, attempt) } != 0)
+}
+
 /// Writes a line to the host's log; to standard error before there is one.
 pub(crate) fn log(level: u32, text: &str) {
     match lent().and_then(|lent| lent.log) {

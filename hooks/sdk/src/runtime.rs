@@ -40,6 +40,15 @@ impl RuntimeContext {
         }
     }
 
+    /// Whether this call is to end: someone has cancelled the task, or it has run for longer than it may. A function that runs for long
+    /// asks now and then, cleans up and returns; what it returns then does not matter. One that does not ask, or does not return
+    /// within the grace period, is ended with its worker. Futures need not ask: they are dropped.
+    ///
+    /// Threads: any; a thread that a task starts takes the value along. It costs a few loads from memory.
+    pub fn is_cancelled(&self) -> bool {
+        crate::host::is_cancelled(self.task_id, self.attempt)
+    }
+
     /// The task that runs while a hook is asked for a span.
     ///
     /// # Safety

@@ -46,6 +46,12 @@ impl Failure {
         Failure::new(TASK_ERROR_RETURNED, "runtime", message.into())
     }
 
+    /// The task was to end, and its future was dropped.
+    #[cfg(feature = "async")]
+    pub(crate) fn cancelled() -> Failure {
+        Failure::new(tracer_abi::TASK_ERROR_CANCELLED, "cancelled", "it was cancelled".into())
+    }
+
     /// The task returned `error`, which says `message`.
     pub fn returned<E: TaskFailure + ?Sized>(_error: &E, message: String) -> Failure {
         Failure::new(TASK_ERROR_RETURNED, type_name::<E>(), message)

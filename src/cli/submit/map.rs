@@ -28,7 +28,7 @@ use crate::count::{Count, Elapsed};
 use crate::driver::{Driver, DriverError, SubmitRequest};
 use crate::exit;
 use crate::names;
-use crate::protocol::{Finished, Query};
+use crate::protocol::{CancelWhich, Finished, Query};
 use crate::task::{FunctionSpec, Outcome, TaskId, TaskSpec};
 use crate::value;
 
@@ -461,7 +461,7 @@ impl Map<'_> {
         let tags: Vec<u64> = self.window.keys().copied().collect();
         for tag in tags {
             let id = driver.accepted_tag(tag)?;
-            driver.query(&Query::Cancel { id })?;
+            driver.query(&Query::Cancel { which: CancelWhich::Ids(vec![id]), grace_ms: None })?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tracer::Driver;
 use tracer::driver::{SubmitRequest, TaskHandle, command_spec};
+use tracer::task::Policy;
 
 use super::report::nanos;
 use super::{Failure, floor, process};
@@ -150,6 +151,7 @@ fn commands(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
             spec,
             name: "",
             run_limit: None,
+            policy: Policy::default(),
             wants_output: false,
             trace_runtime: false,
             inputs: &[],

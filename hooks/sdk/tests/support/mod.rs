@@ -291,6 +291,7 @@ const fn host(tracing: *const Tracing) -> Host {
         host_watch: None,
         host_task_id: None,
         host_forget: None,
+        host_is_cancelled: None,
     }
 }
 
