@@ -99,8 +99,10 @@ fn spans_of_a_killed_worker_are_whole_in_both_files() {
     cluster.submit("traced_tasks:rich", &[]).success();
     let (started, released) = (cluster.file("started"), cluster.file("released"));
     let arguments = [started, released].map(|path| serde_json::to_string(&path).expect("a path is a text"));
-    let waiting =
-        cluster.submit_in_background("misbehaving_tasks:waits_in_nested_spans", &[&arguments[0], &arguments[1]]);
+    let waiting = cluster.submit_in_background(
+        "misbehaving_tasks:waits_in_nested_spans",
+        &[&arguments[0], &arguments[1], "--crash-limit=0"],
+    );
     cluster.wait_for_file(&cluster.file("started"));
     let busy = cluster.workers().into_iter().find(|worker| worker["state"] == "busy").expect("one runs the task");
     let pid = u32::try_from(busy["pid"].as_u64().expect("a pid")).expect("a pid");
