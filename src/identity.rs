@@ -25,6 +25,27 @@ pub(crate) fn is_alive(pid: u32, born: u64) -> bool {
     !is_dead && birth(pid) == Some(born)
 }
 
+/// Whether no process has that pid, or one that has ended, or one that SIGKILL has been sent to and that the kernel is taking down.
+pub(crate) fn is_gone_or_going(pid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    let is_killed = |pending: &str| u64::from_str_radix(pending, 16).is_ok_and(|signals| signals & (1 << 8) != 0);
+    field("State:").starts_with(['Z', 'X'])
+        || is_killed(field("SigPnd:"))
+        || is_killed(field("ShdPnd:"))
+        || is_exiting(pid)
+}
+
+/// Whether the kernel has begun to take the process down: `PF_EXITING` among its flags.
+fn is_exiting(pid: u32) -> bool {
+    const PF_EXITING: u32 = 4;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The flags are the ninth field, the seventh after the program's name.
+    let after_name = stat.rfind(')').map_or("", |end| &stat[end + 1..]);
+    let flags = after_name.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & PF_EXITING != 0)
+}
+
 /// The state of a process and when it was started, in the kernel's ticks since the boot.
 fn state_and_start(pid: u32) -> Option<(u8, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -37,6 +58,17 @@ fn state_and_start(pid: u32) -> Option<(u8, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_going_from_its_kill_on() {
+        assert!(!is_gone_or_going(std::process::id()));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(!is_gone_or_going(child.id()));
+        child.kill().unwrap();
+        assert!(is_gone_or_going(child.id()), "at once, before it has ended or was reaped");
+        child.wait().unwrap();
+        assert!(is_gone_or_going(child.id()));
+    }
 
     #[test]
     fn a_birth_tells_processes_apart_and_stays_the_same() {

@@ -21,10 +21,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::identity;
 use crate::spool::Parcel;
 
 /// Sessions whose folders are kept for their logs.
@@ -132,7 +134,7 @@ impl Session {
         let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
         let lock_path = temp_dir.join("head.lock");
         let mut lock = open_lock(&lock_path, true)?;
-        if let Err(error) = lock_exclusively(&lock) {
+        if let Err(error) = lock_exclusively(&mut lock) {
             return Err(if error == rustix::io::Errno::WOULDBLOCK {
                 SessionError::Occupied { temp_dir: temp_dir.into(), holder: read_record(&mut lock) }
             } else {
@@ -229,7 +231,8 @@ pub fn find_head(temp_dir: &Path) -> Result<HeadRecord, SessionError> {
         // Nobody holds it exclusively, whatever it says. Closing the file gives the shared lock back.
         return Err(no_head());
     }
-    read_record(&mut lock).ok_or_else(no_head)
+    // The lock of one that was killed is held until the kernel has taken the process down.
+    read_record(&mut lock).filter(|record| !identity::is_gone_or_going(record.pid)).ok_or_else(no_head)
 }
 
 /// Connects to a session's head.
@@ -279,16 +282,23 @@ fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> io::R
     body(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())))
 }
 
-/// Takes the lock. Whoever looks for a head holds it shared for a moment, so one refusal is not the last word.
-fn lock_exclusively(lock: &File) -> rustix::io::Result<()> {
-    const TRIES: u32 = 20;
-    for _ in 1..TRIES {
-        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(std::time::Duration::from_millis(5)),
+/// Takes the lock. One refusal is not the last word: whoever looks for a head holds it shared for a moment, and what a head that was
+/// killed held is free only when the kernel has taken the process down.
+fn lock_exclusively(lock: &mut File) -> rustix::io::Result<()> {
+    const LIMIT: Duration = Duration::from_millis(100);
+    const LIMIT_OF_THE_DEAD: Duration = Duration::from_secs(10);
+    let since = Instant::now();
+    loop {
+        match flock(&*lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
             other => return other,
         }
+        let is_held_by_the_dead = read_record(lock).is_some_and(|record| identity::is_gone_or_going(record.pid));
+        if since.elapsed() >= if is_held_by_the_dead { LIMIT_OF_THE_DEAD } else { LIMIT } {
+            return Err(rustix::io::Errno::WOULDBLOCK);
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    flock(lock, FlockOperation::NonBlockingLockExclusive)
 }
 
 fn open_lock(path: &Path, create: bool) -> Result<File, SessionError> {
