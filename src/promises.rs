@@ -123,16 +123,35 @@
 //! # Promises about tasks
 //!
 //! **An accepted task survives `kill -9` of the head.** Its submission is in the journal before it is acknowledged; the next head in the same place runs what
-//! waited, remembers what had ended, and reports what was running as lost.
+//! waited, starts again what was running, and remembers what had ended.
 //!
 //! - Nothing is synced, so a loss of power is another matter.
 //! - Kept by `journal::tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_and_traces`,
+//!   `attempts::a_task_that_ran_when_its_head_died_is_started_again_under_the_next_and_stays_charged`,
 //!   `journal::whatever_was_accepted_ends_once_however_often_heads_are_killed` and
 //!   `journal::a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name`.
 //!
-//! **At most one outcome is recorded.**
+//! **At most one outcome is recorded.** An attempt begins when a worker claims the task. One that its worker or its head takes along is started again, two
+//! times unless `--crash-limit` says otherwise; what had not been claimed goes back free of charge.
 //!
-//! - Kept by `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`.
+//! - So a task may start more than once, unless it is submitted with `--at-most-once`: then it is reported as lost.
+//! - Kept by `seen_means_recorded::workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task`,
+//!   `attempts::a_killed_workers_claimed_task_is_charged_and_its_other_leases_are_not`,
+//!   `attempts::a_task_that_kills_its_worker_is_started_again_twice_unless_it_says_otherwise` and
+//!   `attempts::what_is_to_start_at_most_once_is_lost_with_its_worker_or_its_head_and_never_started_again`.
+//!
+//! **What is cancelled ends.** It is asked to, then it gets SIGTERM, then SIGKILL with all that it has started, each after its grace period; a task in the lease of
+//! a busy worker is taken back without waiting for that worker.
+//!
+//! - A function that is not async and does not ask `runtime_context().is_cancelled()` is ended with its worker.
+//! - Kept by `cancelling::a_function_that_does_not_ask_is_ended_with_its_worker_when_its_time_is_up`,
+//!   `cancelling::a_command_gets_sigterm_then_sigkill_and_each_step_is_seen` and
+//!   `cancelling::a_task_in_the_lease_of_a_busy_worker_is_cancelled_without_waiting_for_that_worker`.
+//!
+//! **Jobs take turns.** A driver with one task does not wait for all the tasks of another; within a job the first submitted begins first.
+//!
+//! - What tasks submit comes before what drivers submit, so that what has begun can end.
+//! - Kept by `fairness::a_job_of_one_task_does_not_wait_for_thousands_of_another`.
 //!
 //! **Tasks that wait for tasks come to an end.** A waiting worker gives its slot back; where no further process may be started, what is waited for runs
 //! in the waiter. So neither depth nor number of waiting tasks stops a head.
@@ -152,7 +171,9 @@
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
 //!
-//! - Kept by `leftovers::head_worker_and_submitter_killed_at_once_leave_nothing_and_lose_no_span`,
+//! - Only when worker, head and the guard above the head are all killed at the same moment can a daemonized process stay.
+//! - Kept by `leftovers::a_daemon_ends_with_its_worker_while_the_head_lives_and_nothing_else_does`,
+//!   `leftovers::head_worker_and_submitter_killed_at_once_leave_nothing_and_lose_no_span`,
 //!   `leftovers::everything_that_tasks_have_started_ends_with_a_head_that_is_killed`,
 //!   `leftovers::a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends` and
 //!   `leftovers::a_worker_that_is_killed_takes_everything_along_that_its_function_has_started`.
