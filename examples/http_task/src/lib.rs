@@ -1,7 +1,7 @@
 //! A task that calls a service over HTTP. Each request is a CLIENT span of the task's trace, and carries the trace on in its headers, so that spans of the
 //! service become children of it.
 //!
-//! What one patches in Python is a middleware here: whatever uses [`agent`] is traced, and none of it has to know. The propagators are
+//! What one patches in Python is a middleware here: whatever uses `agent` is traced, and none of it has to know. The propagators are
 //! those of the OpenTelemetry SDK; a module sets them once, when it is loaded.
 //!
 //! ```text
