@@ -68,7 +68,7 @@
 //! - Kept by `delivery::what_a_killed_worker_had_not_delivered_arrives_through_the_next_one`,
 //!   `delivery::a_head_that_is_killed_loses_no_span_that_was_to_be_delivered`,
 //!   `delivery::more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive` and
-//!   `seen_means_recorded::ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter`.
+//!   `seen_means_recorded::ten_thousand_tasks_among_killed_workers_leave_every_span_at_an_otlp_receiver`.
 //!
 //! **Running is visible.** `tracer trace open` and `tracer trace show --follow` show what is open now in every process of the session, spans of the
 //! user's own included.

@@ -12,7 +12,7 @@ use tracer::propagation::Carrier;
 use tracer::protocol::{Query, Reply, WorkerState};
 use tracer::task::{Failure, Outcome, TaskId};
 
-use crate::support::{Background, Cluster, HOOK, Span, Spans, is_alive, kill, wait_until};
+use crate::support::{Background, Cluster, HOOK, Receiver, Span, Spans, is_alive, kill, wait_until};
 
 const TARGET: &str = "misbehaving_tasks:makes_spans";
 const ATTEMPT: &str = "misbehaving_tasks.makes_spans tracer.remote_worker";
@@ -586,11 +586,9 @@ fn ten_thousand_tasks_among_killed_workers_leave_every_span_in_the_files_and_non
     assert_none_is_missing(&known, &outcomes);
 }
 
-#[test]
-fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
-    let cluster = Cluster::builder().workers(2).hook("exporters:batches").env("EXPORTED_DIR", "arrived").start();
-    let outcomes = ten_thousand_tasks_among_killed_workers(&cluster);
-    // The last of them leave at the exporters' own pace.
+/// The last spans leave at the exporters' own pace.
+#[track_caller]
+fn wait_until_no_span_waits(cluster: &Cluster) {
     wait_until("no span waits", || {
         let counts = cluster.status()["spans"].clone();
         assert_eq!((&counts["given_up"], &counts["evicted"], &counts["unrecorded"]), (&0.into(), &0.into(), &0.into()));
@@ -598,6 +596,42 @@ fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
         let left = spools.filter_map(|spool| tracer::spool::Story::open(&spool.path()).ok());
         (counts["waiting"] == 0 && left.map(|story| story.spans().len()).sum::<usize>() == 0).then_some(())
     });
+}
+
+#[test]
+fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_an_otlp_receiver() {
+    let Some(receiver) = Receiver::start(&["200"]) else { return };
+    let cluster = Cluster::builder()
+        .workers(2)
+        .hook("otlp:setup_tracing")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint())
+        .start();
+    let outcomes = ten_thousand_tasks_among_killed_workers(&cluster);
+    wait_until_no_span_waits(&cluster);
+    let known: HashMap<String, Known> = receiver
+        .accepted()
+        .iter()
+        .map(|span| {
+            let text = |key: &str| span[key].as_str().expect("it has one").to_owned();
+            let known = Known {
+                span_id: text("span_id"),
+                parent_id: text("parent_span_id"),
+                is_attempt: text("name").ends_with("tracer.remote_worker"),
+                task_id: span["attributes"]["tracer.task_id"]["int_value"].as_u64(),
+                status: if span["status"]["code"] == 0 { "UNSET".to_owned() } else { "ERROR".to_owned() },
+            };
+            // One that was under way may have arrived twice, with the same id.
+            (text("span_id"), known)
+        })
+        .collect();
+    assert_none_is_missing(&known.into_values().collect::<Vec<_>>(), &outcomes);
+}
+
+#[test]
+fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
+    let cluster = Cluster::builder().workers(2).hook("exporters:batches").env("EXPORTED_DIR", "arrived").start();
+    let outcomes = ten_thousand_tasks_among_killed_workers(&cluster);
+    wait_until_no_span_waits(&cluster);
     let mut known = HashMap::new();
     for file in fs::read_dir(cluster.file("arrived")).expect("spans have arrived").flatten() {
         let text = fs::read_to_string(file.path()).expect("it is text");
