@@ -18,6 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, s
 use super::usage::Usage;
 use crate::children;
 use crate::count::Count;
+use crate::identity;
 use crate::propagation::Carrier;
 use crate::spool::Spool;
 use crate::task::{CommandSpec, Failure, Outcome};
@@ -146,6 +147,8 @@ impl Leaked {
         let mut pids = children::of_this_process();
         pids.retain(|pid| !before.contains(pid) && !children::reap(*pid));
         left.extend(&pids);
+        // What was in the command's group is killed already, and no leak.
+        pids.retain(|pid| !identity::is_gone_or_going(pid.as_raw_nonzero().get().unsigned_abs()));
         let holds_output = pids.iter().any(|&pid| children::holds_output(pid));
         Leaked { pids, holds_output }
     }

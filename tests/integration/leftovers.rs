@@ -131,6 +131,16 @@ fn a_daemon_of_a_cancelled_task_ends_with_it_and_its_worker() {
 }
 
 #[test]
+fn what_a_command_leaves_in_its_group_ends_with_it_and_is_no_leak() {
+    let cluster = Cluster::traced();
+    for task in 1..=20 {
+        let run = cluster.tracer(&["submit", "command", "--", "sh", "-c", "sleep 1000 & sleep 1000 &"]).success();
+        run.stderr("");
+        assert_eq!(*cluster.spans().attempt_of(task).attribute("tracer.leaked_processes"), serde_json::Value::Null);
+    }
+}
+
+#[test]
 fn a_process_that_is_left_behind_with_the_output_open_is_reported_and_not_waited_for() {
     let cluster = Cluster::traced();
     let run = cluster.tracer(&["submit", "command", "--", "sh", "-c", &format!("{DAEMON}; echo done")]).success();
@@ -139,7 +149,8 @@ fn a_process_that_is_left_behind_with_the_output_open_is_reported_and_not_waited
     run.stdout("done\n").stderr_contains(&format!("{report} and has its output open\n"));
     assert_eq!(*cluster.spans().attempt_of(1).attribute("tracer.leaked_processes"), 1);
     // What closed its outputs is a leak all the same; what ended meanwhile is none.
-    let quiet = "(setsid sleep 1000 > /dev/null 2>&1 < /dev/null &); (setsid true &); sleep 0.2";
+    let quiet = "(setsid sh -c 'echo > quiet; exec sleep 1000' > /dev/null 2>&1 < /dev/null &); (setsid true &); \
+                 while [ ! -s quiet ]; do sleep 0.01; done";
     let run = cluster.tracer(&["submit", "command", "--", "sh", "-c", quiet]).success();
     assert!(run.stderr_text().ends_with("which runs on until its worker ends\n"), "{run:?}");
     assert!(is_alive(daemon));

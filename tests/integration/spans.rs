@@ -250,7 +250,8 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     cluster.submit("misbehaving_tasks:panics", &["\"boom\""]).status(1);
     cluster.submit("misbehaving_tasks:aborts_with_attribute_of", &["1000000", "--crash-limit=0"]).status(1);
     // It leaves a process behind.
-    cluster.tracer(&["submit", "command", "--", "sh", "-c", "sleep 1000 > /dev/null 2>&1 &"]).success();
+    let daemon = "(setsid sh -c 'echo > daemon; exec sleep 1000' &) ; while [ ! -s daemon ]; do sleep 0.01; done";
+    cluster.tracer(&["submit", "command", "--", "sh", "-c", daemon]).success();
     cluster.submit("demo:my_function", &["--map", "-"]).success();
     let spans = cluster.spans();
     spans.assert_whole(&[]);
