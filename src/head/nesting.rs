@@ -15,10 +15,10 @@
 use std::collections::BTreeSet;
 
 use super::inputs;
-use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, unstarted};
+use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
 use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
 use crate::count::Count;
-use crate::protocol::{INLINE_LEASE, Lease, Period, Wait as WaitMessage};
+use crate::protocol::{INLINE_LEASE, Lease, Wait as WaitMessage};
 use crate::spool::INLINE_LIMIT;
 use crate::task::{Failure, Outcome, TaskId, WorkerId};
 
@@ -173,10 +173,7 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
             previous: task.past.as_ref().and_then(|past| past.span),
             envelope: &task.envelope,
             inputs: &inputs,
-            queued: task.traces_runtime.then(|| {
-                let start_unix_nano = state.runtime_since.get(&id).copied().unwrap_or(now.unix_nano);
-                Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
-            }),
+            queued: time_in_queue(task, &state.runtime_since, id, now),
         },
     );
 }

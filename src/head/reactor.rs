@@ -1014,10 +1014,7 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
                 submitted_unix_nano: task.submitted_unix_nano,
                 previous: task.past.as_ref().and_then(|past| past.span),
                 envelope: &task.envelope,
-                queued: task.traces_runtime.then(|| {
-                    let start_unix_nano = state.runtime_since.get(&id).copied().unwrap_or(now.unix_nano);
-                    Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
-                }),
+                queued: time_in_queue(task, &state.runtime_since, id, now),
                 inputs: &inputs,
             },
         );
@@ -1030,6 +1027,14 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
         state.available.retain(|&available| available != worker_id);
         state.available.push(worker_id);
     }
+}
+
+/// How long a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.
+pub(super) fn time_in_queue(task: &Task, since: &HashMap<TaskId, u64>, id: TaskId, now: Now) -> Option<Period> {
+    task.traces_runtime.then(|| {
+        let start_unix_nano = since.get(&id).copied().unwrap_or(now.unix_nano);
+        Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
+    })
 }
 
 /// Takes unclaimed leases back from a worker that is behind, for one that has nothing to do.

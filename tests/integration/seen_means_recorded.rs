@@ -211,6 +211,20 @@ impl Submitter {
         (finished.tag, finished.task, finished.outcome)
     }
 
+    /// Kills one of the workers that take tasks, and none that was killed before.
+    #[track_caller]
+    fn kill_a_worker(&mut self, random: &mut Random, killed: &mut Vec<u32>) {
+        let ready = wait_until("a worker takes tasks", || {
+            let mut ready = self.ready_workers();
+            // The head may not have learnt of the last one's death.
+            ready.retain(|pid| !killed.contains(pid));
+            (!ready.is_empty()).then_some(ready)
+        });
+        let victim = ready[random.below(ready.len())];
+        killed.push(victim);
+        kill(victim, Signal::KILL);
+    }
+
     /// The workers that take tasks.
     #[track_caller]
     fn ready_workers(&mut self) -> Vec<u32> {
@@ -368,15 +382,7 @@ fn workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_tas
         for _ in 0..=random.below(WAVE) {
             has_ended(&mut submitter);
         }
-        let ready = wait_until("a worker takes tasks", || {
-            let mut ready = submitter.ready_workers();
-            // The head may not have learnt of the last one's death.
-            ready.retain(|pid| !killed.contains(pid));
-            (!ready.is_empty()).then_some(ready)
-        });
-        let victim = ready[random.below(ready.len())];
-        killed.push(victim);
-        kill(victim, Signal::KILL);
+        submitter.kill_a_worker(&mut random, &mut killed);
     }
     while submitter.outcomes.len() < ROUNDS * WAVE {
         has_ended(&mut submitter);
@@ -522,14 +528,7 @@ fn ten_thousand_tasks_among_killed_workers(cluster: &Cluster) -> HashMap<TaskId,
         for _ in 0..=random.below(WAVE as usize) {
             submitter.next_ended();
         }
-        let ready = wait_until("a worker takes tasks", || {
-            let mut ready = submitter.ready_workers();
-            ready.retain(|pid| !killed.contains(pid));
-            (!ready.is_empty()).then_some(ready)
-        });
-        let victim = ready[random.below(ready.len())];
-        killed.push(victim);
-        kill(victim, Signal::KILL);
+        submitter.kill_a_worker(&mut random, &mut killed);
     }
     while (submitter.outcomes.len() as u64) < submitted {
         submitter.next_ended();
