@@ -23,7 +23,7 @@ mod nesting;
 mod oom;
 pub(crate) mod process;
 pub mod reactor;
-mod recovery;
+pub(crate) mod recovery;
 pub(crate) mod server;
 pub mod state;
 mod table;

@@ -3,7 +3,15 @@
 //! A pid is used again after its process has ended, and all of them after a boot. A pid together with its process's *birth* is not.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// How long the workers of a dead head may take to die, before they are taken for something else.
+pub(crate) const DYING_LIMIT: Duration = Duration::from_secs(2);
 
 /// When a process was started, as a number that no other process with its pid has: made of the kernel's start time and the id of
 /// the boot. None when there is no such process.
@@ -34,6 +42,20 @@ pub(crate) fn is_gone_or_going(pid: u32) -> bool {
         || is_killed(field("SigPnd:"))
         || is_killed(field("ShdPnd:"))
         || is_exiting(pid)
+}
+
+/// A descriptor for a process, which is readable once it has ended. None when there is no such process.
+pub(crate) fn open_pidfd(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a process has ended. False if it has not within the limit.
+pub(crate) fn wait_for_end(pid: u32, limit: Duration) -> bool {
+    let Some(pidfd) = open_pidfd(pid) else { return true };
+    let timeout =
+        Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(0), tv_nsec: limit.subsec_nanos().into() };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0)
 }
 
 /// Whether the kernel has begun to take the process down: `PF_EXITING` among its flags.

@@ -81,7 +81,8 @@ pub const MAJOR_PAGE_FAULTS: &str = "tracer.major_page_faults";
 pub const VOLUNTARY_CONTEXT_SWITCHES: &str = "tracer.voluntary_context_switches";
 /// Integer: how often a thread lost the processor to another.
 pub const INVOLUNTARY_CONTEXT_SWITCHES: &str = "tracer.involuntary_context_switches";
-/// String: who completed the span for a process that died, always `head`; on such spans only.
+/// String: who completed the span for a process that died: `head`, or `reader` for a `tracer trace` after the head had died too; on
+/// such spans only.
 pub const COMPLETED_BY: &str = "tracer.completed_by";
 /// Integer: attributes, events and links that did not fit the spool, on spans that were completed from one.
 pub const CUT: &str = "tracer.cut";

@@ -47,7 +47,8 @@
 //!
 //! - Spans in a trace that is not sampled leave nothing.
 //! - `error.type` says how: `signal:9`, `exit:3`, `timeout`, `cancelled`, and `oom` for a worker that the kernel killed for memory, where it counts such kills.
-//! - It takes a head: when that was killed too, the next one in the same place does it when it starts.
+//! - When the head was killed too, whatever comes first in the same place does it: the next `tracer start`, or a `tracer trace` that reads. What that one
+//!   completes has an end at that time, for nobody saw the death; the span of an attempt that had not begun it is left to the next head, which retries the task.
 //! - Kept by `submit::spans_that_were_open_in_a_killed_worker_are_closed_with_what_happened`,
 //!   `seen_means_recorded::a_worker_that_dies_before_it_notes_that_its_spans_are_written_leaves_none_twice`,
 //!   `seen_means_recorded::a_submission_that_dies_while_it_waits_leaves_its_job_and_the_task_goes_on`,
@@ -55,8 +56,10 @@
 //!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c`,
 //!   `deaths::a_worker_that_the_kernel_kills_for_memory_is_told_from_one_that_somebody_kills`,
 //!   `deaths::more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged`,
-//!   `seen_means_recorded::the_next_head_completes_the_spans_that_a_killed_head_left` and
-//!   `seen_means_recorded::head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_next_head`.
+//!   `seen_means_recorded::the_next_head_completes_the_spans_that_a_killed_head_left`,
+//!   `seen_means_recorded::head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_next_head`,
+//!   `dead_heads::a_reader_shows_what_a_dead_head_and_its_processes_left`, `dead_heads::the_next_head_goes_on_after_a_reader_as_without_one` and
+//!   `dead_heads::readers_and_a_head_that_come_together_write_no_span_twice_and_lose_none`.
 //!
 //! **Delivered.** Spans for a network leave at the exporter's pace. What it had not delivered when its process died is handed to the exporter of
 //! another process of the session, or of the next session in the same place, with the resource of the process that it came from.

@@ -3,6 +3,7 @@
 //! ```text
 //!   <temp dir>/               0700
 //!     head.lock               held by flock for as long as the head lives; says who it is
+//!     leavings.lock           held by flock while somebody finishes what a dead head left: the next head, or a reader
 //!     values/                 large arguments and results, a file for each
 //!     sessions/<time>-<pid>/
 //!       head.sock             0600
@@ -133,8 +134,10 @@ impl Session {
         make_private(temp_dir)?;
         let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
         let lock_path = temp_dir.join("head.lock");
-        let mut lock = open_lock(&lock_path, true)?;
-        if let Err(error) = lock_exclusively(&mut lock) {
+        let mut lock = open_lock(&lock_path, Opening::Create)?;
+        // One refusal is not the last word: whoever looks for a head holds it shared for a moment.
+        const LIMIT: Duration = Duration::from_millis(100);
+        if let Err(error) = lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, LIMIT) {
             return Err(if error == rustix::io::Errno::WOULDBLOCK {
                 SessionError::Occupied { temp_dir: temp_dir.into(), holder: read_record(&mut lock) }
             } else {
@@ -183,13 +186,7 @@ impl Session {
 
     /// The spools that dead sessions of this place left behind.
     pub fn leavings(&self) -> Vec<PathBuf> {
-        self.other_sessions()
-            .iter()
-            .filter_map(|session| session.join("spool").read_dir().ok())
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "spool"))
-            .collect()
+        spools_of(&self.other_sessions())
     }
 
     /// The parcels that dead sessions of this place left behind.
@@ -214,16 +211,34 @@ impl Session {
     }
 
     fn other_sessions(&self) -> Vec<PathBuf> {
-        let entries = self.temp_dir.join("sessions").read_dir().into_iter().flatten();
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| *path != self.dir).collect()
+        let mut sessions = sessions_of(&self.temp_dir);
+        sessions.retain(|path| *path != self.dir);
+        sessions
     }
+}
+
+/// The folders of all sessions of a place.
+fn sessions_of(temp_dir: &Path) -> Vec<PathBuf> {
+    let entries = temp_dir.join("sessions").read_dir().into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+fn spools_of(sessions: &[PathBuf]) -> Vec<PathBuf> {
+    let folders = sessions.iter().filter_map(|session| session.join("spool").read_dir().ok());
+    let files = folders.flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "spool")).collect()
+}
+
+/// The spools of all sessions of a place.
+pub(crate) fn all_spools(temp_dir: &Path) -> Vec<PathBuf> {
+    spools_of(&sessions_of(temp_dir))
 }
 
 /// Finds the head of a place.
 pub fn find_head(temp_dir: &Path) -> Result<HeadRecord, SessionError> {
     let no_head = || SessionError::NoHead { temp_dir: temp_dir.into() };
     let path = temp_dir.join("head.lock");
-    let mut lock = match open_lock(&path, false) {
+    let mut lock = match open_lock(&path, Opening::Read) {
         Err(SessionError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Err(no_head()),
         other => other?,
     };
@@ -233,6 +248,25 @@ pub fn find_head(temp_dir: &Path) -> Result<HeadRecord, SessionError> {
     }
     // The lock of one that was killed is held until the kernel has taken the process down.
     read_record(&mut lock).filter(|record| !identity::is_gone_or_going(record.pid)).ok_or_else(no_head)
+}
+
+/// The head that was killed in a place and that no other has followed. None while one lives there, and after one that was stopped.
+pub(crate) fn find_dead_head(temp_dir: &Path) -> Option<HeadRecord> {
+    let mut lock = open_lock(&temp_dir.join("head.lock"), Opening::Read).ok()?;
+    // Not to wait for one that lives.
+    lock_within(&mut lock, FlockOperation::NonBlockingLockShared, Duration::ZERO).ok()?;
+    read_record(&mut lock)
+}
+
+/// Takes the lock under which what a dead head left is finished, and waits for whoever has it. Dropping the file gives it back.
+pub(crate) fn lock_leavings(temp_dir: &Path) -> Result<File, SessionError> {
+    /// Longer than it takes to write all that the spools of a session can hold.
+    const LIMIT: Duration = Duration::from_secs(20);
+    let path = temp_dir.join("leavings.lock");
+    let mut lock = open_lock(&path, Opening::Create)?;
+    lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, LIMIT)
+        .map_err(|error| io_error("lock", &path)(error.into()))?;
+    Ok(lock)
 }
 
 /// Connects to a session's head.
@@ -282,30 +316,38 @@ fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> io::R
     body(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())))
 }
 
-/// Takes the lock. One refusal is not the last word: whoever looks for a head holds it shared for a moment, and what a head that was
-/// killed held is free only when the kernel has taken the process down.
-fn lock_exclusively(lock: &mut File) -> rustix::io::Result<()> {
-    const LIMIT: Duration = Duration::from_millis(100);
+/// Takes a lock within `limit`. What a head that was killed held is free only when the kernel has taken the process down, which is
+/// waited for whatever the limit is.
+fn lock_within(lock: &mut File, operation: FlockOperation, limit: Duration) -> rustix::io::Result<()> {
     const LIMIT_OF_THE_DEAD: Duration = Duration::from_secs(10);
     let since = Instant::now();
     loop {
-        match flock(&*lock, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&*lock, operation) {
             Err(rustix::io::Errno::WOULDBLOCK) => {}
             other => return other,
         }
         let is_held_by_the_dead = read_record(lock).is_some_and(|record| identity::is_gone_or_going(record.pid));
-        if since.elapsed() >= if is_held_by_the_dead { LIMIT_OF_THE_DEAD } else { LIMIT } {
+        if since.elapsed() >= if is_held_by_the_dead { LIMIT_OF_THE_DEAD } else { limit } {
             return Err(rustix::io::Errno::WOULDBLOCK);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn open_lock(path: &Path, create: bool) -> Result<File, SessionError> {
+/// How the file of a lock is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    /// To look at it, which a file system that cannot be written to allows.
+    Read,
+    /// To hold it.
+    Create,
+}
+
+fn open_lock(path: &Path, opening: Opening) -> Result<File, SessionError> {
     OpenOptions::new()
         .read(true)
-        .write(true)
-        .create(create)
+        .write(opening == Opening::Create)
+        .create(opening == Opening::Create)
         .truncate(false)
         .mode(0o600)
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)

@@ -68,8 +68,8 @@ fn line(text: &str) -> Cow<'_, str> {
     if text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
 }
 
-/// Writes an error with its causes.
-pub(super) fn error(error: &dyn Error) {
+/// An error with its causes.
+pub(super) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut hint = text.find("\n").map(|end| text.split_off(end)).unwrap_or_default();
     let mut cause = error.source();
@@ -78,6 +78,12 @@ pub(super) fn error(error: &dyn Error) {
         cause = error.source();
     }
     text.push_str(&std::mem::take(&mut hint));
+    text
+}
+
+/// Writes an error with its causes.
+pub(super) fn error(error: &dyn Error) {
+    let text = with_causes(error);
     let head = if colours_on(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
     talk(&format!("{head} {text}"));
 }

@@ -15,13 +15,15 @@ use crate::config;
 use crate::count::Count;
 use crate::driver::DriverError;
 use crate::exit;
+use crate::head::recovery::finish_leavings;
 use crate::hook::now_unix_nano;
-use crate::session::{HeadRecord, find_head};
+use crate::session::{HeadRecord, SessionError, find_head};
 use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, export, render};
 
 /// Read traces back from the span files
 ///
-/// No head is needed, but for what is running. The files are looked for where the running head's processes write them, else in /tmp/spans.
+/// No head is needed, but for what is running. The files are looked for where the processes of this place's head write them, else in
+/// /tmp/spans. When the head was killed, and no other has come, the spans of the processes that died with it are completed first.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer trace show last")]
 pub(super) struct Args {
@@ -69,7 +71,7 @@ enum What {
     /// Show everything that is open now, in all processes of the running head
     ///
     /// Spans of tasks and of submissions, your own included, each with its age. They are read from the head's spools; the processes
-    /// do not notice. A process that has died has nothing open: the head completes its spans.
+    /// do not notice. A process that has died has nothing open: its spans are completed.
     Open {
         #[command(flatten)]
         source: SourceArgs,
@@ -128,10 +130,25 @@ struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// The folder of the span files, and the head that runs, if it writes there.
+    /// The head that runs, or the one that was killed and that no other has followed. Then the spans of the processes that died with it
+    /// are in the span files, but for what a warning says.
+    fn head(&self) -> Result<HeadRecord, SessionError> {
+        let temp_dir = self.place.temp_dir();
+        let leavings = finish_leavings(&temp_dir);
+        for (spool, error) in &leavings.failures {
+            let why = report::with_causes(error);
+            let spool = spool.display();
+            report::warning(&format!(
+                "spans of a process that died are still in `{spool}`, for the next head to complete: {why}"
+            ));
+        }
+        leavings.dead_head.map_or_else(|| find_head(&temp_dir), Ok)
+    }
+
+    /// The folder of the span files, and the head that runs or was killed, if it writes there.
     fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
         let said = self.spans_dir.clone().filter(|path| !path.as_os_str().is_empty());
-        let head = find_head(&self.place.temp_dir()).ok();
+        let head = self.head().ok();
         let folder = said.or_else(|| head.as_ref().map(|head| head.spans_dir.clone()));
         let folder = folder.unwrap_or_else(|| config::DEFAULT_SPANS_DIR.into());
         let is_same = |other: &Path| other == folder || other.canonicalize().ok() == folder.canonicalize().ok();
@@ -147,7 +164,7 @@ impl SourceArgs {
         Ok(loaded)
     }
 
-    /// What is in the span files, and what the processes of a running head have not written there yet.
+    /// What is in the span files, and what living processes have not written there yet.
     fn load_with_running(&self) -> Result<Loaded, CommandError> {
         let (folder, head) = self.folder_and_head();
         let Some(head) = head else { return self.load() };
@@ -176,9 +193,9 @@ fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     write(&mut out).and_then(|()| out.flush())
 }
 
-/// Everything that is open in the processes of the running head.
+/// Everything that is open in the processes of the running head, or in those that live on without theirs.
 fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
-    let head = find_head(&source.place.temp_dir()).map_err(DriverError::Session)?;
+    let head = source.head().map_err(DriverError::Session)?;
     let now = now_unix_nano();
     let look = Live::new(&head.session_dir).look(now, |_| true);
     for error in &look.errors {

@@ -146,12 +146,6 @@ fn kill_group(group: Option<u32>) {
     }
 }
 
-/// A descriptor for a process, which is readable once it has ended. None when there is no such process.
-pub(super) fn open_pidfd(pid: u32) -> Option<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
 /// How a process ended, in words and for `error.type`.
 pub(crate) fn describe_exit(status: ExitStatus) -> WorkerExit {
     match (status.code(), status.signal()) {

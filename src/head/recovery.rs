@@ -4,23 +4,28 @@
 //! death. An attempt that was claimed but has no span yet gets one. A process can die between the write to the span file and
 //! the note of it in the spool, so spans that the file has already are found in its tail and left alone. What exporters were to have
 //! is put into parcels, for the exporters of another process; a span that was under way may arrive twice.
+//!
+//! A head does it for its own processes and, when it starts, for those that a dead head left. Whoever reads traces does it before that,
+//! with [`finish_leavings`]: under a lock, and such that the next head still finds what it needs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracer_abi as abi;
 use tracer_span_file::{Rotation, SpanFile};
 
 use super::reactor::{Loss, LostAttempt};
 use crate::attempt_span::AttemptSpan;
-use crate::names;
+use crate::hook::now_unix_nano;
 use crate::protocol::SpanCounts;
+use crate::session::{self, HeadRecord};
 use crate::spool::otlp::export_request;
 use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, resource_json};
 use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks};
 use crate::task::{Envelope, SpanLink, TaskId, WorkerId};
+use crate::{identity, names};
 
 /// The trace flags of spans that are recorded.
 const SAMPLED: u8 = crate::propagation::FLAG_SAMPLED;
@@ -43,13 +48,99 @@ pub(super) struct Folders<'a> {
     pub(super) handover: &'a Path,
 }
 
-/// Brings on what is missing and removes the spool. Returns what it did, and why not all of it. `found` gets the spans of the attempts
-/// that it met; for each task the last one is that of the latest attempt.
+/// Who finishes a story.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Finisher<'a> {
+    /// A head, which needs the spool no longer.
+    Head(Place<'a>),
+    /// A reader, before a head has come. The spool stays for that one, with its claims and with all that was lost.
+    Reader,
+}
+
+impl Finisher<'_> {
+    /// What stands in [`names::COMPLETED_BY`].
+    fn name(self) -> &'static str {
+        match self {
+            Finisher::Head(_) => "head",
+            Finisher::Reader => "reader",
+        }
+    }
+
+    /// A head has done all that there is to do.
+    fn remove(self, spool: &Path) -> Option<io::Error> {
+        match self {
+            Finisher::Head(_) => std::fs::remove_file(spool).err(),
+            Finisher::Reader => None,
+        }
+    }
+}
+
+/// What the spans are closed with that the processes of a dead head left open.
+pub(super) fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
+    let description = "the head of its session died, and it with it".into();
+    Loss { error_type: "lost".into(), description, attempts }
+}
+
+/// What [`finish_leavings`] found.
+#[derive(Debug, Default)]
+pub(crate) struct Leavings {
+    /// The head that was killed, if one was.
+    pub(crate) dead_head: Option<HeadRecord>,
+    /// Spools whose spans are not all where they belong, and why.
+    pub(crate) failures: Vec<(PathBuf, io::Error)>,
+}
+
+/// Brings on the spans that dead processes left in a place whose head was killed, while no other head has come. Those of a process that
+/// lives on without its head stay where they are. What concerns tasks is left to the next head: also the spans of attempts that
+/// had not begun theirs.
+pub(crate) fn finish_leavings(temp_dir: &Path) -> Leavings {
+    let mut leavings = Leavings::default();
+    if session::find_dead_head(temp_dir).is_none() {
+        return leavings;
+    }
+    let spools = session::all_spools(temp_dir);
+    let _lock = match session::lock_leavings(temp_dir) {
+        Ok(lock) => lock,
+        // With nothing to finish, it does not matter that nothing can be written here.
+        Err(error) => {
+            leavings.dead_head = session::find_dead_head(temp_dir);
+            let left = spools.into_iter().find(|spool| has_something_left(spool));
+            leavings.failures.extend(left.map(|spool| (spool, io::Error::other(error))));
+            return leavings;
+        }
+    };
+    // A head that comes from here on waits for the lock before it touches a spool; one that came before has had them all.
+    let Some(head) = session::find_dead_head(temp_dir) else { return leavings };
+    for spool in spools {
+        let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
+        // A worker dies with its head, and may be dying still.
+        let is_over = owner.is_none_or(|pid| {
+            session::worker_of_spool(&spool).is_some() && identity::wait_for_end(pid, identity::DYING_LIMIT)
+        });
+        if !is_over {
+            continue;
+        }
+        let Some(handover) = session::handover_of_spool(&spool) else { continue };
+        let folders = Folders { spans_dir: &head.spans_dir, handover: &handover };
+        let (loss, now) = (left_by_a_dead_head(Vec::new()), now_unix_nano());
+        let (_, error) = finish_story(&spool, folders, &loss, Finisher::Reader, now, &mut Vec::new());
+        leavings.failures.extend(error.map(|error| (spool, error)));
+    }
+    leavings.dead_head = Some(head);
+    leavings
+}
+
+fn has_something_left(spool: &Path) -> bool {
+    Story::open_to_read(spool).is_ok_and(|story| story.spans().iter().any(|span| span.pending != 0))
+}
+
+/// Brings on what is missing and, for a head, removes the spool. Returns what it did, and why not all of it. `found` gets the spans of the
+/// attempts that it met; for each task the last one is that of the latest attempt.
 pub(super) fn finish_story(
     spool: &Path,
     folders: Folders<'_>,
     loss: &Loss,
-    place: Place<'_>,
+    finisher: Finisher<'_>,
     now_unix_nano: u64,
     found: &mut Vec<(TaskId, SpanLink)>,
 ) -> (SpanCounts, Option<io::Error>) {
@@ -60,7 +151,7 @@ pub(super) fn finish_story(
             return (SpanCounts::default(), None);
         }
         Err(error) => {
-            let _ = std::fs::remove_file(spool);
+            let _ = finisher.remove(spool);
             return (SpanCounts::default(), Some(io::Error::other(error)));
         }
     };
@@ -72,23 +163,29 @@ pub(super) fn finish_story(
         ..SpanCounts::default()
     };
     let mut counts = spool_counts;
-    let Some(pid) = story.pid() else { return (counts, std::fs::remove_file(spool).err()) };
+    let Some(pid) = story.pid() else { return (counts, finisher.remove(spool)) };
     let spans = story.spans();
     let is_traced = !story.resource().is_empty() || !spans.is_empty();
     let attempts: Vec<_> = loss.attempts.iter().filter(|lost| is_traced && is_sampled(lost)).collect();
     if spans.is_empty() && attempts.is_empty() {
-        return (counts, std::fs::remove_file(spool).err());
+        return (counts, finisher.remove(spool));
     }
     let (hooks, mark) = story.hooks();
     let resource = story.resource();
     let begun: BTreeMap<Attempt, SpanLink> = spans.iter().filter_map(begun).collect();
     found.extend(begun.iter().map(|(attempt, link)| (attempt.0, *link)));
     let mut finished = Vec::new();
-    for span in spans {
+    for span in spans.iter().cloned() {
         let (is_open, cut, pending) = (!span.has_ended, span.cut, if span.has_ended { span.pending } else { hooks });
-        finished.push(Finished { record: close(span, loss, now_unix_nano), pending, is_open, cut, attempt: None });
+        let record = close(span, loss, finisher, now_unix_nano);
+        finished.push(Finished { record, pending, is_open, cut, attempt: None });
     }
-    for lost in attempts.iter().filter(|lost| !begun.contains_key(&(lost.task, lost.attempt))) {
+    let of_head = match finisher {
+        Finisher::Head(place) => Some(place),
+        Finisher::Reader => None,
+    };
+    let without_span = attempts.iter().filter(|lost| !begun.contains_key(&(lost.task, lost.attempt)));
+    for (lost, place) in without_span.filter_map(|lost| Some((lost, of_head?))) {
         if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano) {
             finished.push(Finished {
                 record,
@@ -127,13 +224,16 @@ pub(super) fn finish_story(
     finished.retain(|span| span.pending != 0);
     counts = counted(&finished);
     let brought_on = write_to_file(&finished, &resource, folders.spans_dir, pid)
-        .and_then(|()| put_into_parcels(finished, &resource, folders.handover, spool, pid, mark));
+        .and_then(|()| put_into_parcels(finished, &resource, folders.handover, (spool, pid, finisher), mark));
     if let Err(error) = brought_on {
         // The spool stays: the next head tries again.
         let unwritten = counts.recovered + counts.closed;
         return (SpanCounts { unwritten, ..spool_counts }, Some(error));
     }
-    (counts, std::fs::remove_file(spool).err())
+    if let Finisher::Reader = finisher {
+        spans.iter().for_each(|span| story.settle(span, now_unix_nano));
+    }
+    (counts, finisher.remove(spool))
 }
 
 /// A span that is finished, and who is to have it.
@@ -166,8 +266,7 @@ fn put_into_parcels(
     spans: Vec<Finished>,
     resource: &[(String, OwnedValue)],
     folder: &Path,
-    spool: &Path,
-    pid: u32,
+    (spool, pid, finisher): (&Path, u32, Finisher<'_>),
     mark: u32,
 ) -> io::Result<()> {
     let mut by_hooks: BTreeMap<u32, Vec<SpanRecord>> = BTreeMap::new();
@@ -175,10 +274,15 @@ fn put_into_parcels(
         by_hooks.entry(span.pending & hooks::SINKS).or_default().push(span.record);
     }
     let stem = spool.file_stem().and_then(|stem| stem.to_str()).unwrap_or("spool");
+    // A head after a reader has other spans, which replace none of that one's.
+    let kind = match finisher {
+        Finisher::Head(_) => "left",
+        Finisher::Reader => "read",
+    };
     for (hooks, records) in by_hooks {
         for (number, records) in records.chunks(PARCEL_SPANS).enumerate() {
             let request = export_request(resource, records.to_vec());
-            Parcel::write(folder, &format!("{stem}-{pid}-{number}-left"), hooks, mark, records.len(), &request)?;
+            Parcel::write(folder, &format!("{stem}-{pid}-{number}-{kind}"), hooks, mark, records.len(), &request)?;
         }
     }
     Ok(())
@@ -199,23 +303,23 @@ fn begun(span: &SpanStory) -> Option<(Attempt, SpanLink)> {
 }
 
 /// The span as it is to be written.
-fn close(span: SpanStory, loss: &Loss, now_unix_nano: u64) -> SpanRecord {
+fn close(span: SpanStory, loss: &Loss, finisher: Finisher<'_>, now_unix_nano: u64) -> SpanRecord {
     let SpanStory { mut record, has_ended, cut, .. } = span;
     if cut > 0 {
         record.set_attribute(names::CUT, i64::from(cut).into());
     }
     if !has_ended {
         record.end_time_unix_nano = now_unix_nano.max(record.start_time_unix_nano);
-        fail(&mut record, loss, span.is_attempt);
+        fail(&mut record, loss, finisher, span.is_attempt);
     }
     record
 }
 
-fn fail(record: &mut SpanRecord, loss: &Loss, is_attempt: bool) {
+fn fail(record: &mut SpanRecord, loss: &Loss, finisher: Finisher<'_>, is_attempt: bool) {
     record.status = abi::SPAN_STATUS_ERROR;
     record.status_description.clone_from(&loss.description);
     record.set_attribute(names::ERROR_TYPE, loss.error_type.as_str().into());
-    record.set_attribute(names::COMPLETED_BY, "head".into());
+    record.set_attribute(names::COMPLETED_BY, finisher.name().into());
     if is_attempt {
         record.events.push(EventRecord {
             name: names::EXCEPTION_EVENT.into(),
@@ -273,7 +377,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         trace_state: String::new(),
         attributes: Vec::new(),
     }));
-    fail(&mut record, loss, true);
+    fail(&mut record, loss, Finisher::Head(place), true);
     Some(record)
 }
 

@@ -23,14 +23,16 @@ use super::journal::{
     put_submitted, read_records,
 };
 use super::oom::{self, OomKills};
-use super::process::{describe_exit, open_pidfd};
-use super::reactor::{self, Effects, LeftClaim, Loss, LostAttempt, Remembered, Submission, WorkerExit};
+use super::process::describe_exit;
+use super::reactor::{self, Effects, LeftClaim, LostAttempt, Remembered, Submission, WorkerExit};
+use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Past, Progress, State, WorkerPhase};
 use super::world::{Source, World};
 use super::{inputs, nesting};
 use crate::config::otel;
 use crate::count::Count;
 use crate::hook::now_unix_nano;
+use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
@@ -109,8 +111,6 @@ pub(crate) enum HeadEnd {
 const SIGNAL_GRACE: Duration = Duration::from_secs(10);
 /// What a worker's start may take beyond its hook.
 const START_ALLOWANCE: Duration = Duration::from_secs(20);
-/// How long the workers of a dead head may take to die, before they are taken for something else.
-const DYING_LIMIT: Duration = Duration::from_secs(2);
 /// How long nobody is accepted when nobody can be.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 /// How soon what a dead worker has left is looked for again, after it was killed.
@@ -126,7 +126,11 @@ pub(crate) fn run(
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
     let (mut server, journal) = Server::new(settings, &session)?;
-    server.take_over(&session, &journal);
+    {
+        // Whoever reads traces may be at it.
+        let _lock = session::lock_leavings(session.temp_dir()).map_err(io::Error::other)?;
+        server.take_over(&session, &journal);
+    }
     drop(journal);
     session.remove_old_sessions();
     let end = server.run(on_started);
@@ -1128,19 +1132,4 @@ fn left_claims(spool: &Path) -> Vec<(TaskId, LeftClaim)> {
     let Some(worker_pid) = story.pid() else { return Vec::new() };
     let claims = story.claimed_tasks().into_iter();
     claims.map(|(task, attempt)| (TaskId(task), LeftClaim { attempt, worker, worker_pid })).collect()
-}
-
-/// Waits until a process has ended. False if it has not within the limit.
-fn wait_for_end(pid: u32, limit: Duration) -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let Some(pidfd) = open_pidfd(pid) else { return true };
-    let timeout =
-        Timespec { tv_sec: i64::try_from(limit.as_secs()).unwrap_or(0), tv_nsec: limit.subsec_nanos().into() };
-    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0)
-}
-
-/// What the spans are closed with that the processes of a dead head left open.
-fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
-    let description = "the head of its session died, and it with it".into();
-    Loss { error_type: "lost".into(), description, attempts }
 }

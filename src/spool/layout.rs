@@ -178,7 +178,7 @@ impl Mapping {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         let made = file.set_len(FILE_SIZE as u64).and_then(|()| {
             back(&file, 0, SLOTS_OFFSET)?;
-            let mapping = Mapping::map(file)?;
+            let mapping = Mapping::map(file, MapFlags::SHARED)?;
             mapping.back_more_slots()?;
             Ok(mapping)
         });
@@ -198,9 +198,18 @@ impl Mapping {
 
     /// Maps a spool file that someone else made, after checking that it is one.
     pub(super) fn open(path: &Path) -> Result<Mapping, SpoolError> {
+        Mapping::open_with(path, MapFlags::SHARED)
+    }
+
+    /// The same where the file cannot be written to: what is stored through this mapping reaches nobody.
+    pub(super) fn open_to_read(path: &Path) -> Result<Mapping, SpoolError> {
+        Mapping::open_with(path, MapFlags::PRIVATE)
+    }
+
+    fn open_with(path: &Path, access: MapFlags) -> Result<Mapping, SpoolError> {
         let io = |source| SpoolError::Io { path: path.into(), source };
         let foreign = |found: String| SpoolError::Foreign { path: path.into(), found };
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+        let file = OpenOptions::new().read(true).write(access == MapFlags::SHARED).open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         if length != FILE_SIZE as u64 {
             return Err(foreign(format!("it has {length} bytes, expected {FILE_SIZE}")));
@@ -215,11 +224,11 @@ impl Mapping {
             let found = version.try_into().map_or(0, u32::from_ne_bytes);
             return Err(foreign(format!("it has version {found}")));
         }
-        Mapping::map(file).map_err(io)
+        Mapping::map(file, access).map_err(io)
     }
 
-    fn map(file: File) -> io::Result<Mapping> {
-        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    fn map(file: File, access: MapFlags) -> io::Result<Mapping> {
+        let flags = (ProtFlags::READ | ProtFlags::WRITE, access);
         // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
         let base = unsafe { mmap(std::ptr::null_mut(), FILE_SIZE, flags.0, flags.1, &file, 0)? };
         // The file is one big hole of which a few pages are ever used; reading ahead would fill the others with zeroes.

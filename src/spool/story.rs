@@ -1,8 +1,10 @@
 //! The side of whoever comes after: reads what a process left.
 
 use std::path::Path;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
+
+use tracer_abi as abi;
 
 use super::layout::{Mapping, SLOT_ENDED, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{OwnedValue, SpanRecord, read_attributes};
@@ -27,6 +29,8 @@ pub struct SpanStory {
     pub cut: u32,
     /// The [hooks](super::hooks) that do not have it yet; of an open span, all.
     pub pending: u32,
+    /// Where it is, for [`Story::settle`].
+    slot: usize,
 }
 
 /// What did not fit into a spool.
@@ -58,6 +62,11 @@ impl Story {
     /// Opens a spool to read it.
     pub fn open(path: &Path) -> Result<Story, SpoolError> {
         Ok(Story { mapping: Mapping::open(path)? })
+    }
+
+    /// The same where the file cannot be written to.
+    pub(crate) fn open_to_read(path: &Path) -> Result<Story, SpoolError> {
+        Ok(Story { mapping: Mapping::open_to_read(path)? })
     }
 
     /// The process that owns the spool; none when no process has attached to it.
@@ -113,6 +122,18 @@ impl Story {
         spans.sort_by_key(|span| span.record.start_time_unix_nano);
         spans
     }
+
+    /// Says of a span of a process that has died that everyone has it who is to have it. It stays, as one that has ended and that is
+    /// [pending](SpanStory::pending) for nobody: whoever comes next learns from it which attempts have a span.
+    pub fn settle(&self, span: &SpanStory, end_time_unix_nano: u64) {
+        let slot = self.mapping.slot(span.slot);
+        slot.pending.store(0, Relaxed);
+        if !span.has_ended {
+            slot.end_time_unix_nano.store(end_time_unix_nano, Relaxed);
+            slot.status.store(abi::SPAN_STATUS_ERROR, Relaxed);
+        }
+        slot.state.store(SLOT_ENDED, Release);
+    }
 }
 
 /// The resource of the spans in a spool.
@@ -160,6 +181,7 @@ pub(super) fn span(mapping: &Mapping, index: usize) -> Option<SpanStory> {
         is_attempt: slot.is_attempt.load(Relaxed) != 0,
         cut: slot.cut.load(Relaxed),
         pending: if state == SLOT_ENDED { slot.pending.load(Relaxed) } else { mapping.header().hooks.load(Relaxed) },
+        slot: index,
     })
 }
 

@@ -40,7 +40,7 @@ pub struct Look {
     pub spans: Vec<LiveSpan>,
     /// Living processes that could not record spans, with how many in all their life: those are not among `spans`.
     pub unrecorded: Vec<(u32, u64)>,
-    /// How many wanted spans there are in spools of dead processes, which the head has not completed yet.
+    /// How many wanted spans there are in spools of dead processes, which nobody has completed yet.
     pub orphaned: usize,
     /// Spools that could not be read.
     pub errors: Vec<SpoolError>,
@@ -75,7 +75,8 @@ impl Live {
             };
             let Some(pid) = story.pid() else { continue };
             if !story.is_owner_alive() {
-                look.orphaned += story.spans().iter().filter(|span| is_wanted(trace_id(span))).count();
+                let is_left = |span: &&SpanStory| span.pending != 0 && is_wanted(trace_id(span));
+                look.orphaned += story.spans().iter().filter(is_left).count();
                 continue;
             }
             let unrecorded = story.counts().unrecorded;

@@ -144,6 +144,16 @@ fn a_head_that_is_killed_loses_no_span_that_was_to_be_delivered() {
 
 #[test]
 fn head_and_workers_killed_together_lose_no_span_that_was_to_be_delivered() {
+    head_and_workers_are_killed_together(0);
+}
+
+/// What a reader completes is delivered by the next head all the same, and in one piece.
+#[test]
+fn spans_that_a_reader_completes_for_a_dead_head_are_delivered_once() {
+    head_and_workers_are_killed_together(2);
+}
+
+fn head_and_workers_are_killed_together(readers: usize) {
     let cluster = with_exporter(BATCHES).workers(2).start();
     tell(&cluster, "hold");
     cluster.submit(TARGET, &["3"]).success();
@@ -154,11 +164,19 @@ fn head_and_workers_killed_together_lose_no_span_that_was_to_be_delivered() {
         kill(pid, Signal::KILL);
     }
     cluster.assert_nothing_runs();
+    for _ in 0..readers {
+        cluster.tracer(&["trace", "open"]).success().stderr("").stdout("nothing is open\n");
+    }
     release(&cluster, "hold");
     cluster.start_head(&[]).success();
     let spans = wait_for_arrived(&cluster, "all spans arrive", |spans| ids(spans).len() >= 14);
     assert_eq!(ids(&spans).len(), 14);
-    assert_eq!(named(&spans, "left open").len(), 2);
+    let left_open = named(&spans, "left open");
+    assert_eq!(left_open.len(), 2);
+    if readers > 0 {
+        wait_until("none waits", || (cluster.status()["spans"]["waiting"] == 0).then_some(()));
+        assert_eq!(wait_for_arrived(&cluster, "none comes twice", |_| true).len(), 14);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod cancelling;
 mod collectors;
 mod commands;
 mod config;
+mod dead_heads;
 mod deaths;
 mod delivery;
 mod explain;

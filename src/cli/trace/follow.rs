@@ -55,7 +55,7 @@ pub(super) fn run(source: &SourceArgs, trace: &str, format: Format) -> Result<()
         seen.add(look.spans.into_iter().map(|live| live.span));
         let is_complete = seen.running_count() == 0 && look.orphaned == 0 && !is_waited_for;
         output.show(&seen);
-        if is_complete || !is_head_there(&mut live, &temp_dir) {
+        if is_complete || !is_head_there(&mut live, source) {
             output.finish(&seen);
             return Ok(());
         }
@@ -71,10 +71,13 @@ fn read(tail: &mut Tail) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
     }
 }
 
-/// Whether there is still a head. Without one, what was running is not any more: it is looked once again, for what was left.
-fn is_head_there(live: &mut Option<Live>, temp_dir: &Path) -> bool {
+/// Whether there is still a head. Without one, what was running is not any more, or runs on in a process that nobody serves: it is looked
+/// once again, for what was left.
+fn is_head_there(live: &mut Option<Live>, source: &SourceArgs) -> bool {
     let was_there = live.is_some();
-    if find_head(temp_dir).is_err() {
+    if find_head(&source.place.temp_dir()).is_err() {
+        // What it left is finished here.
+        let _ = source.head();
         *live = None;
     }
     was_there
