@@ -960,6 +960,8 @@ impl Driver {
                     self.replies.insert(number, reply);
                 }
                 kind::RUN => self.runs.push(body.to_vec()),
+                // Whoever waits looks, because something has come.
+                kind::LOOK => {}
                 kind::REFUSED if self.keeps_on_when_refused => {
                     let message = Take::new(body).str()?.to_owned();
                     self.refused(&message);

@@ -146,8 +146,10 @@
 //! **What is cancelled ends.** It is asked to, then it gets SIGTERM, then SIGKILL with all that it has started, each after its grace period; a task in the lease of
 //! a busy worker is taken back without waiting for that worker.
 //!
-//! - A function that is not async and does not ask `runtime_context().is_cancelled()` is ended with its worker.
+//! - A function that is not async is told when it asks `runtime_context().is_cancelled()`, and while it waits for tasks that it has submitted; one that does
+//!   neither is ended with its worker.
 //! - Kept by `cancelling::a_function_that_does_not_ask_is_ended_with_its_worker_when_its_time_is_up`,
+//!   `cancelling::a_function_that_waits_for_others_is_told_in_its_wait_and_may_clean_up`,
 //!   `cancelling::a_command_gets_sigterm_then_sigkill_and_each_step_is_seen` and
 //!   `cancelling::a_task_in_the_lease_of_a_busy_worker_is_cancelled_without_waiting_for_that_worker`.
 //!

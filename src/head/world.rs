@@ -613,6 +613,12 @@ impl Effects for World {
     fn ask_to_stop(&mut self, worker: WorkerId, task: TaskId, attempt: u32, why: StopReason) {
         if let Some(process) = self.processes.get(&worker) {
             process.worker.claims.ask_to_stop(task.0, attempt, why);
+            if let Some(id) = process.tasks_connection
+                && let Some(connection) = self.connections.get_mut(&id)
+            {
+                put_frame(&mut connection.outbox, kind::LOOK, |_| {});
+                self.dirty.push(id);
+            }
         }
     }
 

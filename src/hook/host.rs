@@ -20,7 +20,7 @@ pub(crate) trait TaskHost: Sync {
     /// Submits a task and returns its ticket.
     fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String>;
     /// Waits until `wanted` of the tasks have ended. Returns which have; fewer when time was up.
-    fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Vec<bool>, String>;
+    fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Waited, String>;
     /// The outcome of a task that has ended, once.
     fn take(&self, ticket: u64) -> Result<Option<Outcome>, String>;
     /// Calls `on_ended` when the task has ended or is forgotten, from any thread.
@@ -29,6 +29,15 @@ pub(crate) trait TaskHost: Sync {
     fn task_id(&self, ticket: u64) -> Option<TaskId>;
     /// Nobody will ask for this task any more.
     fn forget(&self, ticket: u64);
+}
+
+/// How a wait ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Enough tasks have ended, or time was up. Which have.
+    Ended(Vec<bool>),
+    /// The attempt that waits is to end, and knows it now.
+    Cancelled,
 }
 
 /// A task to submit for the one that runs.
@@ -163,7 +172,16 @@ unsafe extern "C" fn host_wait(
     unsafe {
         guard(error, || {
             let timeout = (timeout_ms != u64::MAX).then(|| Duration::from_millis(timeout_ms));
-            let found = host()?.wait(slice(tickets, count), wanted, timeout)?;
+            let found = match host()?.wait(slice(tickets, count), wanted, timeout)? {
+                Waited::Ended(found) => found,
+                // The text is for modules that do not know the status.
+                Waited::Cancelled => {
+                    if let Some(error) = error.as_mut() {
+                        error.write("the task that waits is to end: it was cancelled, or has run for too long");
+                    }
+                    return Ok(abi::STATUS_CANCELLED);
+                }
+            };
             if !ended.is_null() {
                 found.iter().enumerate().for_each(|(index, &has_ended)| ended.add(index).write(has_ended.into()));
             }

@@ -123,6 +123,16 @@ pub fn set_stops(spool: &'static Spool) {
     let _ = STOPS.set(spool);
 }
 
+/// Tells an attempt in this process that it is to end, if it is.
+pub(crate) fn is_to_stop(task: TaskId, attempt: u32) -> bool {
+    STOPS.get().is_some_and(|spool| spool.is_to_stop(task.0, attempt))
+}
+
+/// Whether an attempt in this process was told that it is to end.
+pub(crate) fn was_told_to_stop(task: TaskId, attempt: u32) -> bool {
+    STOPS.get().is_some_and(|spool| spool.stop_reason(task.0, attempt).is_some() && spool.was_stop_seen(task.0))
+}
+
 pub(super) unsafe extern "C" fn host_is_cancelled(task_id: u64, attempt: u32) -> u8 {
     STOPS.get().is_some_and(|spool| spool.is_to_stop(task_id, attempt)).into()
 }

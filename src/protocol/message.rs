@@ -53,6 +53,8 @@ pub mod kind {
     pub const SPANS: u8 = 40;
     /// Head, to the driver of a worker's tasks: a task to run while those that wait do ([`Lease`](super::Lease)).
     pub const RUN: u8 = 41;
+    /// Head, to the driver of a worker's tasks: the spool says of an attempt that it is to end, and it may be waiting. No body.
+    pub const LOOK: u8 = 42;
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";

@@ -318,6 +318,7 @@ impl Attempts {
         };
         self.nested.begin(Submitter {
             task: lease.task,
+            attempt: lease.attempt,
             job: lease.job,
             carrier: Carrier {
                 trace_context: span.map(ActiveSpan::context).or(parent).cloned(),

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::attempt::Attempts;
 use super::results::Results;
 use crate::driver::{Driver, SubmitRequest, TaskHandle};
-use crate::hook::{Recorder, TaskHost, TaskSubmission};
+use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
 use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
 use crate::protocol::{AttemptResult, Finished, Lease, Wait};
@@ -40,6 +40,7 @@ pub(super) struct Nested {
 /// A task that runs here and may submit others.
 pub(super) struct Submitter {
     pub(super) task: TaskId,
+    pub(super) attempt: u32,
     pub(super) job: JobId,
     /// The attempt's own span and baggage, for threads that have taken no context along.
     pub(super) carrier: Carrier,
@@ -49,6 +50,8 @@ pub(super) struct Submitter {
 #[derive(Default)]
 struct Link {
     driver: Option<Driver>,
+    /// Which attempt submitted the task of a ticket.
+    submitters: HashMap<u64, (TaskId, u32)>,
     /// Why it broke. It is not made again: a worker does not outlive its head.
     failure: Option<String>,
     watchers: HashMap<u64, Watchers>,
@@ -175,14 +178,14 @@ impl Nested {
     }
 
     /// The task that submits: the one that is named, if it runs here, or the one that runs.
-    fn submitter(&self, task: Option<TaskId>) -> Result<(TaskId, JobId, Carrier), String> {
+    fn submitter(&self, task: Option<TaskId>) -> Result<(TaskId, u32, JobId, Carrier), String> {
         let running = lock(&self.running);
         let found = match task {
             Some(task) => running.iter().rev().find(|submitter| submitter.task == task),
             None => running.last(),
         };
         match (found, task) {
-            (Some(found), _) => Ok((found.task, found.job, found.carrier.clone())),
+            (Some(found), _) => Ok((found.task, found.attempt, found.job, found.carrier.clone())),
             (None, Some(task)) => Err(format!("task {task} has ended, so it cannot submit tasks any more")),
             (None, None) => Err("no task runs in this process, so none can be submitted".into()),
         }
@@ -227,7 +230,7 @@ impl Link {
 
 impl TaskHost for &'static Nested {
     fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String> {
-        let (task, job, own) = self.submitter(submission.submitter)?;
+        let (task, attempt, job, own) = self.submitter(submission.submitter)?;
         let carrier = match &submission.parent {
             Some((context, baggage)) => {
                 Carrier { trace_context: Some(context.clone()), baggage: (*baggage).to_owned() }
@@ -258,15 +261,19 @@ impl TaskHost for &'static Nested {
             trace_runtime: false,
             inputs: &inputs,
         };
-        let submitted = driver.submit(&request);
-        submitted.map(|TaskHandle { tag }| tag).map_err(|error| error.to_string())
+        let TaskHandle { tag } = driver.submit(&request).map_err(|error| error.to_string())?;
+        link.submitters.insert(tag, (task, attempt));
+        Ok(tag)
     }
 
-    fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Vec<bool>, String> {
+    fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Waited, String> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let wanted = wanted.min(tickets.len());
         let mut link = lock(&self.link);
         let mut announced = None;
+        // One that knows already may wait for what it cleans up.
+        let waiter = tickets.first().and_then(|ticket| link.submitters.get(ticket).copied());
+        let waiter = waiter.filter(|&(task, attempt)| !was_told_to_stop(task, attempt));
         loop {
             if let Some(reason) = &link.failure {
                 return Err(reason.clone());
@@ -283,8 +290,15 @@ impl TaskHost for &'static Nested {
                     if let (true, Some(number)) = (is_up, announced) {
                         driver.wait_ends(number).map_err(|error| error.to_string())?;
                     }
-                    return Ok(ended);
+                    return Ok(Waited::Ended(ended));
                 }
+            }
+            // The head wakes this process when it has said so.
+            if waiter.is_some_and(|(task, attempt)| is_to_stop(task, attempt)) {
+                if let Some(number) = announced {
+                    driver.wait_ends(number).map_err(|error| error.to_string())?;
+                }
+                return Ok(Waited::Cancelled);
             }
             // The slot goes back as soon as all of them have ids; what was refused has ended already.
             let is_known = |&ticket: &u64| driver.id_of_tag(ticket).is_some() || driver.has_finished(ticket);
@@ -355,6 +369,7 @@ impl TaskHost for &'static Nested {
         let mut link = lock(&self.link);
         let watchers = link.watchers.remove(&ticket).unwrap_or_default();
         let announced = link.announced.remove(&ticket);
+        link.submitters.remove(&ticket);
         if let Some(driver) = &mut link.driver {
             if let Some(number) = announced {
                 let _ = driver.wait_ends(number);

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tracer::Driver;
 
-use crate::support::{Background, Cluster, is_alive, kill, wait_until};
+use crate::support::{Background, Cluster, HOOK, is_alive, kill, wait_until};
 
 /// Submits a function of the fixtures with the names of files as arguments, and waits until the first of them exists.
 #[track_caller]
@@ -68,6 +68,34 @@ fn the_future_of_an_async_function_is_dropped() {
     assert!(cluster.file("dropped").exists());
     cluster.submit("demo:my_function", &[]).success();
     assert_eq!(cluster.worker_pids(), worker);
+}
+
+#[test]
+fn a_function_that_waits_for_others_is_told_in_its_wait_and_may_clean_up() {
+    let cluster = Cluster::builder().hook(HOOK).workers(2).start();
+    let workers = cluster.worker_pids();
+    for (round, flags) in [&["--grace=1h"][..], &["--grace=1h", "--timeout=100ms"]].into_iter().enumerate() {
+        let [started, never, cleaned] =
+            ["started", "never", "cleaned"].map(|name| cluster.file(&format!("{name} {round}")));
+        let arguments = [&started, &never, &cleaned].map(|path| json!(path).to_string());
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        let submission = cluster.submit_in_background("nested_tasks:cleans_up", &arguments);
+        cluster.wait_for_file(&started);
+        if flags.len() == 1 {
+            let task = cluster.tasks().into_iter().find(|task| task["target"] == "nested_tasks.cleans_up");
+            let id = task.expect("it runs")["id"].to_string();
+            // It waits, or is about to.
+            cluster.tracer(&["cancel", &id]).success();
+            submission.wait().status(1).stderr_contains("failed: it was cancelled\n");
+        } else {
+            submission.wait().status(124).stderr_contains("failed: timed out: it was still running after 100 ms\n");
+        }
+        assert_eq!(fs::read_to_string(&cleaned).expect("it cleans up"), "Some(Cancelled) true 49");
+        let of_child = |task: &Value| task["target"] == "nested_tasks.after" && task["state"] != "failed";
+        wait_until("the child has ended too", || (!cluster.tasks().iter().any(of_child)).then_some(()));
+    }
+    cluster.spans().assert_whole(&[]);
+    assert!(cluster.worker_pids().iter().any(|pid| workers.contains(pid)), "the worker that waited goes on");
 }
 
 #[test]

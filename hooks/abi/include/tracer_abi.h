@@ -45,6 +45,9 @@
 // Spans only: whoever was to have them will never take them, so nobody need try again.
 #define TRACER_STATUS_REFUSED 7
 
+// [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
+#define TRACER_STATUS_CANCELLED 8
+
 // Something is lost or will not work.
 #define TRACER_LOG_ERROR 1
 
@@ -611,7 +614,9 @@ typedef struct TracerHost {
     // While it waits, the process gives its slot back, and the head may run another task in its place, or in this
     // very process on a thread of the host's.
     //
-    // Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks.
+    // Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks. Returns [`STATUS_CANCELLED`], at
+    // once, when the attempt that submitted the first of the tasks is to end and had not been told so when the wait began: this tells
+    // it, as `host_is_cancelled` does. What has been told may wait again, for what it cleans up.
     uint32_t (*host_wait)(const uint64_t *tickets,
                           size_t count,
                           size_t wanted,

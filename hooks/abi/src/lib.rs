@@ -62,6 +62,8 @@ pub const STATUS_NOT_DURABLE: u32 = 5;
 pub const STATUS_FULL: u32 = 6;
 /// Spans only: whoever was to have them will never take them, so nobody need try again.
 pub const STATUS_REFUSED: u32 = 7;
+/// [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
+pub const STATUS_CANCELLED: u32 = 8;
 
 /// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 #[repr(C)]
@@ -168,7 +170,9 @@ pub struct Host {
     /// While it waits, the process gives its slot back, and the head may run another task in its place, or in this
     /// very process on a thread of the host's.
     ///
-    /// Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks.
+    /// Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks. Returns [`STATUS_CANCELLED`], at
+    /// once, when the attempt that submitted the first of the tasks is to end and had not been told so when the wait began: this tells
+    /// it, as `host_is_cancelled` does. What has been told may wait again, for what it cleans up.
     pub host_wait: Option<
         unsafe extern "C" fn(
             tickets: *const u64,

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracer_abi::{
-    self as abi, Bytes, STATUS_OK, STATUS_TIMED_OUT, Str, TASK_ERROR_ARGUMENTS, TASK_ERROR_PANICKED, TASK_ERROR_RESULT,
-    TASK_ERROR_RETURNED, TextBuffer,
+    self as abi, Bytes, STATUS_CANCELLED, STATUS_OK, STATUS_TIMED_OUT, Str, TASK_ERROR_ARGUMENTS, TASK_ERROR_PANICKED,
+    TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TextBuffer,
 };
 
 use crate::proxy::words::PlainContext;
@@ -184,7 +184,7 @@ fn with_reason(call: impl FnOnce(&mut TextBuffer) -> u32) -> Result<u32, String>
     let status = call(&mut error);
     let filled = error.filled();
     match status {
-        STATUS_OK | STATUS_TIMED_OUT => Ok(status),
+        STATUS_OK | STATUS_TIMED_OUT | STATUS_CANCELLED => Ok(status),
         _ if filled > 0 => Err(String::from_utf8_lossy(&buffer[..filled]).into_owned()),
         _ => Err("the host has failed and cannot say why".to_owned()),
     }
@@ -243,7 +243,8 @@ impl TaskHandle {
         Some(unsafe { host_task_id(self.ticket) }).filter(|&id| id != 0)
     }
 
-    /// Waits for the task to end and returns its result.
+    /// Waits for the task to end and returns its result. When the task that waits is itself to end, it returns at once with an error of the
+    /// kind [`Cancelled`](RemoteErrorKind::Cancelled); so do all that wait.
     ///
     /// In an `async` task this blocks the thread, and with it every future on it; `handle.await` does not.
     pub fn get<T: DeserializeOwned>(self) -> Result<T, RemoteError> {
@@ -336,11 +337,13 @@ fn wait(tickets: &[u64], wanted: usize, limit: Option<Duration>) -> Result<Vec<b
     let host_wait = host::entry(|host| host.host_wait).map_err(RemoteError::submission)?;
     let limit_ms = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX - 1));
     let mut ended = vec![0_u8; tickets.len()];
-    with_reason(|error| {
+    let status = with_reason(|error| {
         // SAFETY: the tickets and the room for the answer are this function's own, and as long as it says.
         unsafe { host_wait(tickets.as_ptr(), tickets.len(), wanted, limit_ms, ended.as_mut_ptr(), error) }
-    })
-    .map_err(RemoteError::submission)?;
+    });
+    if status.map_err(RemoteError::submission)? == STATUS_CANCELLED {
+        return Err(RemoteError::cancelled());
+    }
     Ok(ended.iter().map(|&has_ended| has_ended != 0).collect())
 }
 
@@ -461,6 +464,9 @@ pub enum RemoteErrorKind {
     Result,
     /// It did not get to an end of its own: it timed out, was cancelled, or its worker died.
     Runtime,
+    /// It may run on: the task that waits for it is itself to end, because it was cancelled or has run for too long. Told once, to the waits
+    /// that had begun; what waits after that, to clean up, waits as ever.
+    Cancelled,
 }
 
 impl RemoteError {
@@ -472,6 +478,14 @@ impl RemoteError {
             error_type: "submission".to_owned(),
             message: message.into(),
             stacktrace: String::new(),
+        }
+    }
+
+    fn cancelled() -> RemoteError {
+        RemoteError {
+            kind: RemoteErrorKind::Cancelled,
+            error_type: "cancelled".to_owned(),
+            ..RemoteError::submission("the task that waits is to end: it was cancelled, or has run for too long")
         }
     }
 
