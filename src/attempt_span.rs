@@ -21,15 +21,20 @@ pub(crate) struct AttemptSpan<'a> {
     pub(crate) node_id: &'a str,
     /// From the submission's acceptance to the beginning.
     pub(crate) queued_ns: u64,
+    /// [`Demand::resources_text`](crate::task::Demand::resources_text) of the envelope.
+    pub(crate) resources: &'a str,
 }
 
 /// How many attributes there are at the most.
-const COUNT: usize = 15;
+const COUNT: usize = 17;
+/// How many of them every attempt has.
+const ALWAYS: usize = 14;
 
 impl<'a> AttemptSpan<'a> {
     /// The attributes. The second value says how many of the array there are.
     pub(crate) fn attributes(&self) -> ([(&'static str, Attribute<'a>); COUNT], usize) {
-        let attributes = [
+        let none = ("", Attribute::Str(""));
+        let mut attributes = [
             (names::REMOTE, Attribute::Str(remote(&self.envelope.spec))),
             (names::FUNCTION, Attribute::Str(self.target)),
             (names::PID, self.pid.into()),
@@ -44,10 +49,23 @@ impl<'a> AttemptSpan<'a> {
             (names::MESSAGING_OPERATION_NAME, "process".into()),
             (names::MESSAGING_DESTINATION_NAME, Attribute::Str(self.target)),
             (names::MESSAGING_MESSAGE_ID, Attribute::Str(self.message_id)),
-            (names::TASK_NAME, Attribute::Str(self.envelope.name)),
+            none,
+            none,
+            none,
         ];
-        // Most tasks have no name of their own.
-        (attributes, if self.envelope.name.is_empty() { COUNT - 1 } else { COUNT })
+        let demand = &self.envelope.demand;
+        let said = [
+            // Most tasks have no name of their own, and ask for nothing.
+            (!self.envelope.name.is_empty(), (names::TASK_NAME, Attribute::Str(self.envelope.name))),
+            (demand.num_cpus != 1, (names::NUM_CPUS, demand.num_cpus.into())),
+            (!demand.resources.is_empty(), (names::RESOURCES, Attribute::Str(self.resources))),
+        ];
+        let mut count = ALWAYS;
+        for (_, attribute) in said.into_iter().filter(|&(is_said, _)| is_said) {
+            attributes[count] = attribute;
+            count += 1;
+        }
+        (attributes, count)
     }
 }
 

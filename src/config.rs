@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::propagation::Propagators;
 use crate::spool::hooks::FURTHER_LIMIT;
+use crate::task::{parse_resource, sort_resources};
 
 pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
@@ -27,6 +28,8 @@ pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
 pub const NUM_WORKERS_VARIABLE: &str = "TRACER_NUM_WORKERS";
 /// The environment variable for [`Settings::max_processes`].
 pub const MAX_PROCESSES_VARIABLE: &str = "TRACER_MAX_PROCESSES";
+/// The environment variable for [`Settings::resources`]: `name=amount`, separated by commas.
+pub const RESOURCES_VARIABLE: &str = "TRACER_RESOURCES";
 /// The environment variable for [`Settings::temp_dir`].
 pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 /// The environment variable for [`Settings::spans_dir`].
@@ -72,6 +75,8 @@ pub struct Overrides {
     pub num_workers: Option<u32>,
     /// See [`Settings::max_processes`].
     pub max_processes: Option<u32>,
+    /// See [`Settings::resources`].
+    pub resources: Option<Vec<(String, u64)>>,
     /// See [`Settings::temp_dir`].
     pub temp_dir: Option<PathBuf>,
     /// See [`Settings::spans_dir`].
@@ -110,6 +115,8 @@ pub struct Settings {
     /// The most worker processes there may be, those included that wait for tasks of their tasks: `num_workers` to
     /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
     pub max_processes: u32,
+    /// What tasks may ask for by name, and how much there is of it, in the order of the names. By default nothing.
+    pub resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
     pub temp_dir: PathBuf,
     /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
@@ -193,6 +200,14 @@ impl std::error::Error for Error {
     }
 }
 
+/// Reads `name=amount,...`, as `--resources` takes it; none for an empty text.
+pub(crate) fn parse_resources(text: &str) -> Result<Option<Vec<(String, u64)>>, Error> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let resources = parts.map(parse_resource).collect::<Result<Vec<_>, _>>();
+    let resources = resources.map_err(|reason| Error::Invalid { flag: "--resources", reason })?;
+    Ok((!resources.is_empty()).then_some(resources))
+}
+
 /// Reads the configuration file that `overrides` names, if any, and merges both over the defaults.
 pub fn load(overrides: Overrides) -> Result<Settings, Error> {
     let config = overrides.config.as_deref().filter(|path| !path.as_os_str().is_empty());
@@ -258,6 +273,8 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             .max_processes
             .or(weaker.max_processes)
             .unwrap_or(num_workers.saturating_add(MORE_PROCESSES).min(MAX_PROCESSES_LIMIT)),
+        resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
+            .map_err(|reason| Error::Invalid { flag: "--resources", reason })?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
         spans_dir: path(stronger.spans_dir, weaker.spans_dir, &|| DEFAULT_SPANS_DIR.into()),
         tracing_enabled,
@@ -367,6 +384,7 @@ mod tests {
                 block: false,
                 num_workers: default_num_workers(),
                 max_processes: default_num_workers() + 16,
+                resources: Vec::new(),
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
                 tracing_enabled: true,
@@ -391,6 +409,7 @@ mod tests {
 block = true
 num_workers = 3
 max_processes = 5
+resources = { license = 5, gpu = 2 }
 temp_dir = "/var/tmp/tracer"
 module_path = ["/opt/modules", "modules"]
 
@@ -415,6 +434,7 @@ record_arguments = true
                 block: true,
                 num_workers: 3,
                 max_processes: 5,
+                resources: vec![("gpu".into(), 2), ("license".into(), 5)],
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
                 tracing_enabled: false,
@@ -441,6 +461,7 @@ record_arguments = true
             block: Some(false),
             num_workers: Some(8),
             max_processes: Some(9),
+            resources: Some(vec![("tpu".into(), 1)]),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
             tracing_enabled: Some(true),
@@ -466,6 +487,7 @@ record_arguments = true
                 block: false,
                 num_workers: 8,
                 max_processes: 9,
+                resources: vec![("tpu".into(), 1)],
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
                 tracing_enabled: true,
@@ -588,7 +610,7 @@ record_arguments = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `temp_dir`, `module_path`, `tracing`",
+                 known are `block`, `num_workers`, `max_processes`, `resources`, `temp_dir`, `module_path`, `tracing`",
             ),
             (
                 "startup_hook = 'a:b'",

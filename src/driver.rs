@@ -43,8 +43,9 @@ use crate::session::{self, SessionError};
 use crate::spool::Spool;
 use crate::stored::{self, STORED_FROM, Stored, StoredError};
 use crate::task::{
-    AttemptReport, CommandSpec, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, PastAttempts,
-    Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_retry_on,
+    AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome,
+    PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource, check_retry_on,
+    sort_resources,
 };
 use crate::value::{self, ValueError};
 
@@ -193,6 +194,8 @@ pub enum DriverError {
     Stored(StoredError),
     /// What to try again is not a list of kinds; the text says why.
     RetryOn(String),
+    /// What is asked for is no resource, or is asked for twice; the text says why.
+    Resource(String),
     /// The name is not `module:function`.
     Target {
         /// What was given instead.
@@ -225,7 +228,7 @@ impl fmt::Display for DriverError {
                 )
             }
             DriverError::Stored(error) => error.fmt(f),
-            DriverError::RetryOn(problem) => write!(f, "{problem}"),
+            DriverError::RetryOn(problem) | DriverError::Resource(problem) => f.write_str(problem),
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 f.write_str("\n(hint: for example `demo:my_function`)")
@@ -271,6 +274,9 @@ pub struct Remote<'a> {
     policy: Policy<'static>,
     retry_on: String,
     idempotency_key: String,
+    num_cpus: u32,
+    resources: Vec<(String, u64)>,
+    memory_bytes: Option<u64>,
 }
 
 /// What can be an argument of a task: a value that can be serialized, or `&TaskHandle`, the result of another task.
@@ -382,6 +388,19 @@ impl Remote<'_> {
         self
     }
 
+    /// How many slots it takes; 1 unless said. With 0 it takes none, and runs as soon as there is a process for it.
+    pub fn num_cpus(mut self, num_cpus: u32) -> Self {
+        self.num_cpus = num_cpus;
+        self
+    }
+
+    /// Takes so much of a named resource of the head while it runs; at least 1.
+    pub fn resource(mut self, name: &str, amount: u64) -> Result<Self, DriverError> {
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        self.resources.push(check_resource(name, amount).map_err(DriverError::Resource)?);
+        Ok(self)
+    }
+
     /// Submits the task.
     pub fn submit(self) -> Result<TaskHandle, DriverError> {
         let (module, function) = split_target(&self.target)?;
@@ -389,11 +408,18 @@ impl Remote<'_> {
         let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
         let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
         let (name, run_limit) = (self.name.as_str(), self.run_limit);
+        let resources = sort_resources(self.resources).map_err(DriverError::Resource)?;
+        let demand = Demand {
+            num_cpus: self.num_cpus,
+            resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
+            memory_bytes: self.memory_bytes,
+        };
         self.driver.submit(&SubmitRequest {
             spec,
             name,
             run_limit,
             policy,
+            demand,
             wants_output: false,
             trace_runtime: self.trace_runtime,
             inputs: &self.inputs,
@@ -412,6 +438,8 @@ pub struct SubmitRequest<'a> {
     pub run_limit: Option<Duration>,
     /// What is done when an attempt fails.
     pub policy: Policy<'a>,
+    /// What it needs while it runs.
+    pub demand: Demand<'a>,
     /// Whether [`Driver::follow`] gets what it writes. Such a task has its worker for itself.
     pub wants_output: bool,
     /// Whether the runtime's own work for the task is traced too. A session may be told to do so for every task.
@@ -587,6 +615,9 @@ impl Driver {
             policy: Policy::default(),
             retry_on: String::new(),
             idempotency_key: String::new(),
+            num_cpus: 1,
+            resources: Vec::new(),
+            memory_bytes: None,
         }
     }
 
@@ -633,6 +664,7 @@ impl Driver {
             name: request.name,
             run_limit: request.run_limit,
             policy: request.policy,
+            demand: request.demand.clone(),
             wants_output: request.wants_output,
             traces_runtime,
             trace: context.map(|context| TraceLink {

@@ -8,7 +8,7 @@
 //!     └─────────────── effects: lease, finish, start ◀─── └────────────────┘
 //! ```
 //!
-//! [`state`] is data with its invariants, [`reactor`] is plain functions over it, `server` is the loop around them: one
+//! [`state`] is data with its invariants, [`lanes`] decides which tasks with demands may begin, [`reactor`] is plain functions over it, `server` is the loop around them: one
 //! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
 //! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers; `journal` is the record from which a head recovers;
 //! `guard` is the head's parent, and sees to it that nothing outlives it. The head makes no spans of its own, so it loads no hook.
@@ -19,6 +19,7 @@ pub(crate) mod guard;
 mod handover;
 mod inputs;
 mod journal;
+pub mod lanes;
 mod nesting;
 mod oom;
 pub(crate) mod process;

@@ -62,6 +62,10 @@ pub const NODE_ID: &str = "tracer.node_id";
 pub const ATTEMPT: &str = "tracer.attempt";
 /// Integer, nanoseconds: from the submission's acceptance to the beginning of the attempt.
 pub const QUEUED_NS: &str = "tracer.queued_ns";
+/// Integer: the slots that the attempt took, if it was submitted with `--num-cpus`.
+pub const NUM_CPUS: &str = "tracer.num_cpus";
+/// String: the named resources that the attempt took, as `gpu=1,license=2`, if it asked for any.
+pub const RESOURCES: &str = "tracer.resources";
 // What an attempt used, as the kernel counts it, of the worker with all its threads and of the command that it waited for, with those of the
 // command's children that it waited for in turn. OpenTelemetry has metrics of this kind and no attributes.
 //

@@ -158,6 +158,17 @@
 //! - What tasks submit comes before what drivers submit, so that what has begun can end.
 //! - Kept by `fairness::a_job_of_one_task_does_not_wait_for_thousands_of_another`.
 //!
+//! **Never more is taken than there is.** A task that asks for several cpus (`--num-cpus`) or for named resources (`--resource`) begins when all of it is
+//! free; it is given back when the attempt has ended, also by the death of its worker. What a head can never give is refused when it is asked for.
+//!
+//! - Tasks that ask for different things take turns. One that does not fit may be passed by others for one second; from then on what it lacks is kept for
+//!   it, so it begins as soon as what runs has ended. Nothing else is kept idle.
+//! - A task that waits for others gives its cpus back, and takes them again when it goes on, even if all are taken by then. Its resources it keeps: a child
+//!   that needs what its waiting parent has waits for ever, and `tracer explain` says so.
+//! - Kept by `resources::a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is`,
+//!   `resources::what_can_never_run_here_is_refused_and_nothing_else_is` and
+//!   `resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head`.
+//!
 //! **Tasks that wait for tasks come to an end.** A waiting worker gives its slot back; where no further process may be started, what is waited for runs
 //! in the waiter. So neither depth nor number of waiting tasks stops a head.
 //!

@@ -13,7 +13,7 @@ pub mod frame;
 mod message;
 pub mod wire;
 
-pub use explanation::{Explanation, OtherTask, Reason, RunningTask};
+pub use explanation::{Explanation, Holder, OtherTask, Reason, RunningTask};
 pub use message::*;
 
 /// The version of everything in this module. Both sides must have the same.

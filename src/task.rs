@@ -5,6 +5,7 @@
 //! [`Outcome`] is recorded once. This module holds no state and decides nothing.
 
 mod attempt;
+mod demand;
 mod envelope;
 mod id;
 mod outcome;
@@ -12,6 +13,7 @@ mod policy;
 mod span_names;
 
 pub use attempt::{AttemptReport, PastAttempts, SpanLink};
+pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
 pub use envelope::{CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink};
 pub use id::{JobId, TaskId, WorkerId};
 pub use outcome::{Failure, Outcome, SignalName, StopReason, TimeLimit};

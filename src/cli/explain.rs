@@ -11,7 +11,8 @@ use crate::task::TaskId;
 
 /// Say why a task waits, what it is at, or why it ended as it did
 ///
-/// A task that waits has others before it, needs their results, or finds no worker that is ready: the answer names them, with their processes.
+/// A task that waits has others before it, needs their results, lacks cpus or a resource, or finds no worker that is ready: the answer names them,
+/// with their processes.
 /// For a task that runs it is the worker and the tasks that it waits for in turn; for one that has ended, how and where.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer explain 7\n  tracer explain 7 --format json | jq '.reasons[].text'")]

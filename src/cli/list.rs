@@ -9,6 +9,7 @@ use crate::count::{Count, Elapsed};
 use crate::exit;
 use crate::hook::{HookContract, Module, ModuleDescription, now_unix_nano};
 use crate::protocol::{Query, Reply, TaskList, TaskReport, WorkerReport};
+use crate::task::Amounts;
 
 /// List tasks, workers, modules or hooks
 #[derive(clap::Args)]
@@ -110,9 +111,20 @@ fn ran(task: &TaskReport) -> String {
     }
 }
 
+/// The slots and resources that a worker's tasks have.
+fn has(worker: &WorkerReport) -> String {
+    let resources: Vec<_> = worker.resources.iter().map(|(name, &amount)| (name.as_str(), amount)).collect();
+    match (worker.cpus, resources.is_empty()) {
+        (0, true) => String::new(),
+        (0, false) => Amounts(&resources).to_string(),
+        (cpus, true) => Count(cpus, "cpu").to_string(),
+        (cpus, false) => format!("{}, {}", Count(cpus, "cpu"), Amounts(&resources)),
+    }
+}
+
 fn render_workers(workers: &[WorkerReport]) -> String {
     report::table(
-        ["ID", "PID", "STATE", "UP", "TASK", "ENDED", "SPANS"],
+        ["ID", "PID", "STATE", "UP", "TASK", "HAS", "ENDED", "SPANS"],
         workers.iter().map(|worker| {
             [
                 worker.id.to_string(),
@@ -120,6 +132,7 @@ fn render_workers(workers: &[WorkerReport]) -> String {
                 worker.state.to_string(),
                 Elapsed::from_nanos(worker.uptime_ns).to_string(),
                 worker.task.map(|task| task.to_string()).unwrap_or_default(),
+                has(worker),
                 worker.tasks_ended.to_string(),
                 worker.tracing.clone(),
             ]

@@ -52,6 +52,11 @@ pub(super) struct Args {
     /// process that waits runs the tasks that it waits for itself.
     #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
+    /// What tasks may ask for by name with --resource, and how much there is of it, as NAME=AMOUNT with commas between
+    ///
+    /// They are counted and nothing else: `gpu=2` lets two tasks run at a time that ask for `gpu=1`, and says nothing about which.
+    #[arg(long, value_name = "NAME=AMOUNT,...", env = config::RESOURCES_VARIABLE)]
+    resources: Option<String>,
     /// Whether to trace at all; false is stronger than any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
@@ -113,6 +118,8 @@ pub(super) fn run(args: Args) -> CommandResult {
         block: args.block,
         num_workers: args.num_workers,
         max_processes: args.max_processes,
+        resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
+            .map_err(|error| CommandError::new(exit::USAGE, error))?,
         temp_dir: args.place.temp_dir,
         spans_dir: args.spans_dir,
         tracing_enabled: args.tracing_enabled,
@@ -154,6 +161,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         max_processes: settings.max_processes as usize,
+        resources: settings.resources,
         temp_dir: absolute(settings.temp_dir),
         spans_dir: absolute(settings.spans_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),

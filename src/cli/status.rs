@@ -72,6 +72,13 @@ fn render(status: &StatusReport) -> String {
             ),
         ),
     ];
+    // Slots alone are what the workers say.
+    let is_told = !status.resources.is_empty() || status.cpus.used > (workers.busy as u64);
+    if is_told {
+        let all = std::iter::once(&status.cpus).chain(&status.resources);
+        let used: Vec<_> = all.map(|one| format!("{} {} of {}", one.name, one.used, one.total)).collect();
+        fields.push(("in use", used.join(", ")));
+    }
     let spans = &status.spans;
     let completed = spans.recovered + spans.closed;
     if completed > 0 {

@@ -22,8 +22,8 @@ use crate::names;
 use crate::propagation::Carrier;
 use crate::protocol::{CancelWhich, Finished, Query, Stream};
 use crate::task::{
-    AttemptReport, DEFAULT_CRASH_LIMIT, Failure, FunctionSpec, Outcome, PastAttempts, Policy, TaskId, TaskSpec,
-    check_retry_on,
+    AttemptReport, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts, Policy, TaskId, TaskSpec,
+    check_retry_on, parse_resource, sort_resources,
 };
 use crate::value;
 
@@ -112,6 +112,8 @@ struct CommonArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s", help_heading = "Limits")]
     grace: Duration,
     #[command(flatten)]
+    demand: DemandArgs,
+    #[command(flatten)]
     policy: PolicyArgs,
     #[command(flatten)]
     place: PlaceArgs,
@@ -125,15 +127,51 @@ impl CommonArgs {
         Ok(Policy { queue_limit, idle_limit, grace, ..self.policy.policy()? })
     }
 
-    fn request<'a>(&'a self, spec: TaskSpec<'a>, policy: Policy<'a>, wants_output: bool) -> SubmitRequest<'a> {
+    fn request<'a>(
+        &'a self,
+        spec: TaskSpec<'a>,
+        policy: Policy<'a>,
+        demand: Demand<'a>,
+        wants_output: bool,
+    ) -> SubmitRequest<'a> {
         SubmitRequest {
             spec,
             name: &self.name,
             run_limit: self.timeout,
             policy,
+            demand,
             trace_runtime: self.trace_runtime,
             wants_output,
             inputs: &[],
+        }
+    }
+}
+
+/// What it needs while it runs.
+#[derive(clap::Args)]
+struct DemandArgs {
+    /// How many slots it takes, of which a head has one for each worker; with 0 it takes none, and only needs a process
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "What it needs")]
+    num_cpus: u32,
+    /// How much of a named resource of the head it takes while it runs, as NAME=AMOUNT; may be repeated
+    ///
+    /// A head has what `tracer start --resources` gave it; a task that asks for more is refused. It keeps what it has until it has
+    /// ended, also while it waits for tasks of its own.
+    #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource, help_heading = "What it needs")]
+    resource: Vec<(String, u64)>,
+}
+
+impl DemandArgs {
+    fn resources(&self) -> Result<Vec<(String, u64)>, CommandError> {
+        sort_resources(self.resource.clone())
+            .map_err(|problem| CommandError::new(exit::USAGE, format!("`--resource`: {problem}")))
+    }
+
+    fn demand<'a>(&self, resources: &'a [(String, u64)]) -> Demand<'a> {
+        Demand {
+            num_cpus: self.num_cpus,
+            resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
+            memory_bytes: None,
         }
     }
 }
@@ -211,11 +249,13 @@ pub(super) fn run(args: Args) -> CommandResult {
             };
             if let Some(input) = map.input() {
                 let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &[] });
+                let resources = common.demand.resources()?;
+                let demand = common.demand.demand(&resources);
                 let template = map::Template {
                     module: &module,
                     function,
                     arguments,
-                    request: common.request(spec, common.whole_policy(None)?, false),
+                    request: common.request(spec, common.whole_policy(None)?, demand, false),
                     temp_dir: &common.place.temp_dir(),
                     format: common.format.format,
                 };
@@ -260,6 +300,8 @@ fn variable(text: &str) -> Result<(&[u8], &[u8]), CommandError> {
 
 fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs) -> CommandResult {
     let policy = common.whole_policy(idle_limit)?;
+    let resources = common.demand.resources()?;
+    let demand = common.demand.demand(&resources);
     report::keep_data_alone()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
     start_tracing(&mut driver);
@@ -269,7 +311,7 @@ fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs)
     let is_command = matches!(spec, TaskSpec::Command(_));
     // Before the task is accepted: from then on a Ctrl-C must not leave it running.
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
-    let submitted = driver.submit(&common.request(spec.clone(), policy, !common.no_wait));
+    let submitted = driver.submit(&common.request(spec.clone(), policy, demand, !common.no_wait));
     let outcome = submitted.and_then(|task| {
         let id = driver.accepted(&task)?;
         let Some(interrupts) = interrupts else { return Ok((id, None)) };

@@ -14,8 +14,9 @@ use super::{
 };
 use crate::propagation::Propagators;
 use crate::suggestion;
+use crate::task::check_resource;
 
-const TOP_KEYS: &[&str] = &["block", "num_workers", "max_processes", "temp_dir", "module_path", "tracing"];
+const TOP_KEYS: &[&str] = &["block", "num_workers", "max_processes", "resources", "temp_dir", "module_path", "tracing"];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
     "startup_hook",
@@ -57,6 +58,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "block" => file.block = Some(reader.boolean("block", value)?),
             "num_workers" => file.num_workers = Some(reader.number("num_workers", value, check_num_workers)?),
             "max_processes" => file.max_processes = Some(reader.number("max_processes", value, check_max_processes)?),
+            "resources" => file.resources = Some(reader.resources("resources", value)?),
             "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
             "tracing" => reader.tracing(value, &mut file)?,
@@ -114,6 +116,20 @@ impl Reader<'_> {
         let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
         let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(far_out);
         check(number).map_err(|reason| self.invalid(key, &reason, value))
+    }
+
+    fn resources(&self, key: &str, value: &Value<'_>) -> Result<Vec<(String, u64)>, FileError> {
+        let expected = "a table of whole numbers such as `{ gpu = 2 }`";
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type(key, expected, value))?;
+        let mut resources = Vec::new();
+        for (name, value) in table {
+            let integer = value.get_ref().as_integer().ok_or_else(|| self.wrong_type(key, "a whole number", value))?;
+            let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
+            let amount = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(far_out);
+            let resource = check_resource(name.get_ref(), amount);
+            resources.push(resource.map_err(|reason| self.invalid(key, &reason, value))?);
+        }
+        Ok(resources)
     }
 
     fn propagators(&self, key: &str, value: &Value<'_>) -> Result<Propagators, FileError> {

@@ -1,9 +1,10 @@
 //! Why a task waits, what it is at, or why it ended as it did: a part of the [reactor](super::reactor) that only looks.
 
+use super::lanes::{self, Free};
 use super::nesting;
 use super::reactor::{Effects, report};
 use super::state::{Ending, Progress, State, Task, Worker, WorkerPhase};
-use crate::protocol::{Explanation, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport, TaskState};
+use crate::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport, TaskState};
 use crate::spool::ClaimState;
 use crate::task::{Failure, Input, Outcome, TaskId, WorkerId};
 
@@ -16,7 +17,7 @@ pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Opti
     let row = report(state, effects, id, task);
     let reasons = match &task.progress {
         Progress::Held => vec![needs_results(state, effects, id, task)],
-        Progress::Waiting => why_it_waits(state, effects, id),
+        Progress::Waiting => why_it_waits(state, effects, id, task),
         Progress::Retrying { .. } => {
             let last = task.past.as_ref().and_then(|past| past.attempts.last());
             let failure = last.and_then(|attempt| attempt.message.clone()).unwrap_or_default();
@@ -57,11 +58,29 @@ fn open_tasks(state: &State, effects: &impl Effects, ids: impl Iterator<Item = T
     tasks
 }
 
-fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId) -> Vec<Reason> {
+fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let before = state.queue.iter().take_while(|&queued| queued != id).count();
+    if let Some(needs) = &task.needs
+        && let Err(why) = lanes::check(state, needs.cpus, &needs.resources)
+    {
+        return vec![Reason::NeverHere { why: why.lines().next().unwrap_or_default().to_owned() }];
+    }
+    let before = state.queue.lane_of(task).take_while(|&queued| queued != id).count();
     if before > 0 {
-        reasons.push(Reason::Behind { tasks: before });
+        reasons.push(match task.needs {
+            None => Reason::Behind { tasks: before },
+            Some(_) => Reason::BehindAlike { tasks: before },
+        });
+    }
+    let lacks = what_it_lacks(state, effects, id, task);
+    let lacks_resources = !lacks.is_empty();
+    reasons.extend(lacks);
+    if lacks_resources {
+        return reasons;
+    }
+    if let Some(other) = state.queue.kept_for.filter(|&other| other != id && before == 0) {
+        reasons.push(Reason::KeptFor { task: other });
+        return reasons;
     }
     let starting = state.workers.values().filter(|worker| worker.phase == WorkerPhase::Starting).count();
     let ready = state.workers.values().filter(|worker| worker.phase == WorkerPhase::Ready).count();
@@ -80,6 +99,35 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId) -> Vec<Reason
         reasons.push(Reason::WorkersBusy { running, left_out });
     }
     reasons
+}
+
+/// The resources and slots of which too little is free.
+fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Vec<Reason> {
+    let Some(needs) = &task.needs else { return Vec::new() };
+    let free = Free::of(state);
+    let mut lacks = Vec::new();
+    for (name, asked, free) in free.short(state, needs) {
+        let mut holders: Vec<_> = lanes::holders(state, name)
+            .into_iter()
+            .filter_map(|(holder, amount)| {
+                let target = state.targets.name(state.tasks.get(holder)?.target).into();
+                Some(Holder { task: holder, target, amount, waits_for_this: lanes::waits_for(state, holder, id) })
+            })
+            .collect();
+        let left_out = holders.len().saturating_sub(NAMED_LIMIT);
+        holders.truncate(NAMED_LIMIT);
+        let total =
+            state.resources.iter().find(|resource| &*resource.name == name).map_or(0, |resource| resource.total);
+        lacks.push(Reason::LacksResource { name: name.into(), asked, free, total, holders, left_out });
+    }
+    if needs.cpus > 1 && free.cpus < needs.cpus as usize {
+        let mut running: Vec<_> =
+            state.workers.iter().filter_map(|(&id, worker)| what_runs(effects, id, worker)).collect();
+        let left_out = running.len().saturating_sub(NAMED_LIMIT);
+        running.truncate(NAMED_LIMIT);
+        lacks.push(Reason::LacksCpus { asked: needs.cpus, free: free.cpus, running, left_out });
+    }
+    lacks
 }
 
 fn why_no_worker(state: &State) -> Option<String> {

@@ -66,7 +66,7 @@ pub(super) fn queue_or_hold(state: &mut State, id: TaskId) {
     }
     let Some(task) = state.tasks.get_mut(id) else { return };
     if open == 0 && failure.is_none() {
-        state.queue.push_back(id, task.submitter, task.job);
+        state.queue.push_back(id, task);
         return;
     }
     task.progress = Progress::Held;
@@ -101,7 +101,7 @@ pub(super) fn on_task_ended(state: &mut State, id: TaskId, outcome: &Outcome) {
             None if links.open_inputs == 0 => {
                 task.progress = Progress::Waiting;
                 state.held -= 1;
-                state.queue.push_back(dependant, task.submitter, task.job);
+                state.queue.push_back(dependant, task);
             }
             None => {}
         }
@@ -133,7 +133,7 @@ pub(super) fn take_out(state: &mut State, id: TaskId) {
             state.retrying.remove(&(until, id));
             task.progress = Progress::Waiting;
         }
-        _ => state.queue.remove(id, task.submitter, task.job),
+        _ => state.queue.remove(id, task),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tasks that wait for tasks: a part of the [reactor](super::reactor).
 //!
 //! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
-//! back, and a further worker process may take it, up to a limit. When all processes there may be exist, and slots are free
+//! back, and a further worker process may take it, up to a limit. Named resources it keeps. When all processes there may be exist, and slots are free
 //! because tasks wait, an awaited task that no worker has begun runs *inline*: in a process that waits for it, on a thread of its own,
 //! beside the task that waits.
 //!
@@ -15,6 +15,7 @@
 use std::collections::BTreeSet;
 
 use super::inputs;
+use super::lanes::{self, Free};
 use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
 use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
 use crate::count::Count;
@@ -27,7 +28,7 @@ const SURPLUS_LIVES_NS: u64 = 2_000_000_000;
 
 /// How many more tasks may be begun now.
 pub(super) fn free_slots(state: &State) -> usize {
-    let held = state.workers.values().filter(|worker| worker.holds_slot()).count();
+    let held: usize = state.workers.values().map(Worker::slots).sum();
     state.workers_wanted.saturating_sub(held)
 }
 
@@ -40,7 +41,11 @@ pub(super) fn missing_workers(state: &State) -> usize {
         WorkerPhase::Stopping => false,
     };
     let coming = state.workers.values().filter(is_coming).count();
-    let in_place_of_waiters = free_slots(state).min(state.queue.len()).saturating_sub(coming);
+    let wanted = match state.queue.has_lanes() {
+        true => lanes::may_begin(state),
+        false => free_slots(state).min(state.queue.len()),
+    };
+    let in_place_of_waiters = wanted.saturating_sub(coming);
     let most = state.max_processes.max(state.workers_wanted);
     missing.max(in_place_of_waiters).min(most.saturating_sub(state.workers.len()))
 }
@@ -113,25 +118,28 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     if may_start || state.workers.values().any(is_there_for_tasks) {
         return;
     }
-    let mut slots = free_slots(state);
+    let mut free = Free::of(state);
     let waiting: Vec<_> =
         state.workers.iter().filter(|(_, worker)| worker.phase == WorkerPhase::Ready && worker.is_waiting()).collect();
     let mut chosen = Vec::new();
     let mut beyond = None;
     for (&worker_id, worker) in waiting {
-        let Some(task) = awaited(state, worker) else { continue };
+        let may_begin = |id: &TaskId| {
+            let needs = state.tasks.get(*id).and_then(|task| task.needs.as_deref());
+            free.fits(state, needs) && chosen.iter().all(|(_, other)| other != id)
+        };
         if worker.inline.len() >= INLINE_LIMIT {
-            beyond = Some(task);
-        } else if chosen.len() < slots && chosen.iter().all(|&(_, other)| other != task) {
+            beyond = beyond.or_else(|| awaited(state, worker, |_| true));
+        } else if let Some(task) = awaited(state, worker, may_begin) {
+            free.take(state, state.tasks.get(task).and_then(|task| task.needs.as_deref()));
             chosen.push((worker_id, task));
         }
     }
     for &(worker_id, task) in &chosen {
         lease_inline(state, effects, worker_id, task, now);
-        slots -= 1;
     }
     let runs = state.workers.values().any(Worker::holds_slot);
-    if let (true, false, Some(task)) = (slots > 0, runs, beyond) {
+    if let (true, false, Some(task)) = (free.cpus > 0, runs, beyond) {
         fail_beyond_limit(state, effects, task, now);
     }
 }
@@ -141,11 +149,11 @@ fn is_there_for_tasks(worker: &Worker) -> bool {
     worker.phase == WorkerPhase::Starting || (worker.takes_leases() && worker.leases.is_empty())
 }
 
-/// A task that this worker waits for, or that such a one needs, and that nobody has begun.
-fn awaited(state: &State, worker: &Worker) -> Option<TaskId> {
+/// A task that this worker waits for, or that such a one needs, and that nobody has begun; one that may begin.
+fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId) -> bool) -> Option<TaskId> {
     let top = worker.inline.last().map(|running| running.task);
     let waits = worker.waits.iter().filter(|wait| top.is_none_or(|top| wait.task == top));
-    waits.flat_map(|wait| &wait.open).find_map(|&id| inputs::runnable(state, id))
+    waits.flat_map(|wait| &wait.open).filter_map(|&id| inputs::runnable(state, id)).find(may_begin)
 }
 
 fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
@@ -155,13 +163,14 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
         // A full disk: it is tried again with the next turn.
         return;
     }
-    state.queue.remove(id, task.submitter, task.job);
+    state.queue.remove(id, task);
     state.counts.waiting -= 1;
     state.counts.leased += 1;
     task.attempt += 1;
     task.progress = Progress::Leased { worker: worker_id };
     let number = INLINE_LEASE | id.0;
-    worker.inline.push(Grant { number, task: id, expected_ns: 0, granted: now });
+    let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
+    worker.inline.push(Grant { number, task: id, slots, expected_ns: 0, granted: now });
     effects.lease_inline(
         worker_id,
         Lease {
@@ -190,7 +199,8 @@ fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, 
 
 /// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
 pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
-    let waiting = state.workers.values().filter(|worker| worker.is_waiting()).count();
+    let beside = |worker: &&Worker| worker.is_waiting() || (worker.slots() == 0 && worker.holds_slot());
+    let waiting = state.workers.values().filter(beside).count();
     let living = state.workers.values().filter(|worker| worker.phase != WorkerPhase::Stopping).count();
     let surplus = living.saturating_sub(state.workers_wanted + waiting);
     let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());

@@ -4,6 +4,7 @@
 //! them the server calls [`schedule`] once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::protocol::wire::WireError;
 use crate::protocol::{
@@ -13,10 +14,11 @@ use crate::protocol::{
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
 use crate::task::{
-    AttemptReport, Charge, DEFAULT_GRACE, Envelope, Failure, JobId, Outcome, SpanLink, StopReason, TaskId, TaskSpec,
-    TimeLimit, Verdict, WorkerId, charge,
+    AttemptReport, Charge, DEFAULT_GRACE, Demand, Envelope, Failure, JobId, Outcome, SpanLink, StopReason, TaskId,
+    TaskSpec, TimeLimit, Verdict, WorkerId, charge,
 };
 
+use super::lanes::{self, Free, LaneKey, Needs};
 use super::state::{
     DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, StartAgain, State, StopStep, Stopping,
     TargetIndex, Task, ToStop, Worker, WorkerPhase,
@@ -308,9 +310,14 @@ fn new_task(
         trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),
         submitted_unix_nano,
         limits: (limits != Limits::default()).then(|| Box::new(limits)),
+        needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
         is_command,
         attempt: 0,
-        must_be_alone: is_command || limits.run_ns > 0 || envelope.wants_output || envelope.policy.at_most_once,
+        must_be_alone: is_command
+            || limits.run_ns > 0
+            || envelope.wants_output
+            || envelope.policy.at_most_once
+            || envelope.demand != Demand::default(),
         wants_output: envelope.wants_output,
         traces_runtime: envelope.traces_runtime,
         at_most_once: envelope.policy.at_most_once,
@@ -359,6 +366,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
             trace_id: task.trace_id,
             submitted_unix_nano: task.submitted_unix_nano,
             limits: None,
+            needs: None,
             is_command: false,
             attempt: 0,
             must_be_alone: false,
@@ -795,7 +803,7 @@ fn put_back(state: &mut State, id: TaskId) {
     if let Some(task) = state.tasks.get_mut(id) {
         task.progress = Progress::Waiting;
         task.attempt -= 1;
-        state.queue.push_front(id, task.submitter, task.job);
+        state.queue.push_front(id, task);
         state.counts.waiting += 1;
     }
 }
@@ -846,7 +854,7 @@ fn end_attempt(
     state.counts.waiting += 1;
     if after_ns == 0 {
         task.progress = Progress::Waiting;
-        state.queue.push_front(id, task.submitter, task.job);
+        state.queue.push_front(id, task);
     } else {
         let until = now.monotonic_ns.saturating_add(after_ns);
         task.progress = Progress::Retrying { until };
@@ -874,7 +882,7 @@ fn queue_retries(state: &mut State, now: Now) {
         state.retrying.remove(&(until, id));
         if let Some(task) = state.tasks.get_mut(id) {
             task.progress = Progress::Waiting;
-            state.queue.push_back(id, task.submitter, task.job);
+            state.queue.push_back(id, task);
         }
     }
 }
@@ -944,10 +952,71 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
         return;
     }
     queue_retries(state, now);
+    let may_rebalance = if state.queue.has_lanes() {
+        begin_in_turn(state, effects, now)
+    } else {
+        state.queue.kept_for = None;
+        let free_slots = nesting::free_slots(state);
+        share_out(state, effects, free_slots, now);
+        true
+    };
+    if state.queue.plain.is_empty() && may_rebalance {
+        rebalance(state, effects, now);
+    }
+    if !state.queue.is_empty() {
+        nesting::run_in_waiters(state, effects, now);
+    }
+}
+
+/// Begins what may begin of tasks that need different things. False when slots are kept for one of them.
+fn begin_in_turn(state: &mut State, effects: &mut impl Effects, now: Now) -> bool {
+    loop {
+        let free = Free::of(state);
+        let turn = lanes::turn(state, &free, now);
+        state.queue.kept_for = turn.kept.as_ref().and_then(|kept| state.queue.front(&Some(Arc::clone(&kept.lane))));
+        let is_kept = turn.kept.as_ref().is_some_and(|kept| kept.cpus && kept.lane.cpus > 0);
+        let has_begun = turn.may_begin.iter().any(|lane| begin_first(state, effects, lane, now));
+        if has_begun {
+            continue;
+        }
+        if is_kept {
+            // Otherwise its slots would come only when workers have run all that they have.
+            let behind = |worker: &Worker| worker.leases.len() > 1;
+            let workers = state.workers.iter().filter(|(_, worker)| behind(worker)).map(|(&id, _)| id);
+            for worker_id in workers.collect::<Vec<_>>() {
+                take_back_unclaimed(state, effects, worker_id);
+            }
+        } else if !turn.wants_slots {
+            // A worker that is given more before it has nothing left never gives its slot to a lane.
+            share_out(state, effects, 0, now);
+        }
+        return !is_kept;
+    }
+}
+
+/// Gives the first task of a lane to a worker that has nothing to do; of the plain lane, as many as are its share. False when there is no
+/// such worker.
+fn begin_first(state: &mut State, effects: &mut impl Effects, lane: &LaneKey, now: Now) -> bool {
+    // The worker used last comes first.
+    let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
+    let mut idle = state.available.iter().rev().filter(is_idle).copied();
+    let Some(worker_id) = idle.next() else { return false };
+    let share = match lane {
+        None => scheduler::share(state.queue.plain.len(), 1 + idle.count()),
+        Some(_) => 1,
+    };
+    let has_begun = grant(state, effects, worker_id, lane, share, now) > 0;
+    if has_begun {
+        state.queue.end_turn(lane);
+    }
+    has_begun
+}
+
+/// Shares plain tasks out among workers that have room, of which so many may have nothing to do yet.
+fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usize, now: Now) {
     // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
     let mut index = state.available.len();
-    let mut free_slots = nesting::free_slots(state);
-    while index > 0 && !state.queue.is_empty() {
+    while index > 0 && !state.queue.plain.is_empty() {
         index -= 1;
         let worker_id = state.available[index];
         let is_idle = |id: &WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
@@ -960,23 +1029,26 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
         if (was_idle && free_slots == 0) || !(idle.contains(&&worker_id) || busy.contains(&&worker_id)) {
             continue;
         }
-        grant(state, effects, worker_id, scheduler::share(state.queue.len(), with_room), now);
+        grant(state, effects, worker_id, &None, scheduler::share(state.queue.plain.len(), with_room), now);
         if was_idle && state.workers.get(&worker_id).is_some_and(|worker| !worker.leases.is_empty()) {
             free_slots -= 1;
         }
     }
-    if state.queue.is_empty() {
-        rebalance(state, effects, now);
-    } else {
-        nesting::run_in_waiters(state, effects, now);
-    }
 }
 
-fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, share: usize, now: Now) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+/// Leases tasks of a lane to a worker, up to its share, and returns how many.
+fn grant(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    lane: &LaneKey,
+    share: usize,
+    now: Now,
+) -> usize {
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return 0 };
     let mut granted = 0;
     while granted < share {
-        let Some(&id) = state.queue.front() else { break };
+        let Some(id) = state.queue.front(lane) else { break };
         let task = state.tasks.get_mut(id).expect("a queued task is in the table");
         let candidate = Candidate {
             expected_ns: state.targets.run_time(task.target).expected_ns(),
@@ -993,14 +1065,16 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
             // A full disk: it is tried again with the next turn.
             break;
         }
-        state.queue.pop_front();
+        state.queue.pop_front(lane);
         let inputs = inputs::values(&state.tasks, id);
         let task = state.tasks.get_mut(id).expect("a queued task is in the table");
         task.attempt += 1;
         task.progress = Progress::Leased { worker: worker_id };
         let number = worker.next_lease;
         worker.next_lease += 1;
-        worker.leases.push_back(Grant { number, task: id, expected_ns: candidate.expected_ns, granted: now });
+        let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
+        let expected_ns = candidate.expected_ns;
+        worker.leases.push_back(Grant { number, task: id, slots, expected_ns, granted: now });
         worker.load.leases += 1;
         worker.load.expected_ns += candidate.expected_ns;
         worker.load.is_exclusive |= candidate.must_be_alone;
@@ -1027,6 +1101,7 @@ fn grant(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, sha
         state.available.retain(|&available| available != worker_id);
         state.available.push(worker_id);
     }
+    granted
 }
 
 /// How long a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.
@@ -1067,7 +1142,7 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     for index in (0..state.available.len()).rev() {
         let id = state.available[index];
         if state.workers.get(&id).is_some_and(|worker| worker.leases.is_empty()) {
-            grant(state, effects, id, state.queue.len(), now);
+            grant(state, effects, id, &None, state.queue.plain.len(), now);
             break;
         }
     }
@@ -1426,6 +1501,8 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
                 uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
                 task: running.map(|grant| grant.task),
                 leases: worker.leases.len(),
+                cpus: worker.slots() as u64,
+                resources: lanes::held_resources(state, worker),
                 tasks_ended: worker.tasks_ended,
                 tracing: worker.tracing.clone(),
                 hook_failure: worker.hook_failure.clone(),

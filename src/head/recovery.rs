@@ -355,6 +355,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         ..SpanRecord::default()
     };
     let message_id = lost.task.to_string();
+    let resources = envelope.demand.resources_text();
     let (attributes, count) = AttemptSpan {
         envelope: &envelope,
         target: &target,
@@ -366,6 +367,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         pid,
         node_id: place.node_id,
         queued_ns: lost.granted_unix_nano.saturating_sub(lost.submitted_unix_nano),
+        resources: &resources,
     }
     .attributes();
     for (key, value) in &attributes[..count] {

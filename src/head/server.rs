@@ -22,6 +22,7 @@ use super::journal::{
     Journal, Record, Submitted, put_attempt, put_ended, put_key, put_next_ids, put_remembered, put_started,
     put_submitted, read_records,
 };
+use super::lanes::{self, Free};
 use super::oom::{self, OomKills};
 use super::process::describe_exit;
 use super::reactor::{self, Effects, LeftClaim, LostAttempt, Remembered, Submission, WorkerExit};
@@ -37,14 +38,14 @@ use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query, Reply, Role,
-    SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady,
-    kind, put_reply, put_value, take_value,
+    Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query, Reply,
+    ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome,
+    WorkerCounts, WorkerReady, kind, put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spool::Story;
 use crate::stored;
-use crate::task::{Envelope, InputSource, JobId, TaskId, WorkerId};
+use crate::task::{Demand, Envelope, InputSource, JobId, TaskId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -53,6 +54,8 @@ pub(crate) struct HeadSettings {
     pub(crate) num_workers: usize,
     /// The most worker processes there may be; at least `num_workers`.
     pub(crate) max_processes: usize,
+    /// What tasks may ask for by name, and how much there is of it, in the order of the names.
+    pub(crate) resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
     pub(crate) temp_dir: PathBuf,
     /// Where span files are written.
@@ -220,6 +223,8 @@ impl Server {
         let hook = world.settings.hook.as_ref();
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.max_processes = world.settings.max_processes;
+        let resource = |(name, total): &(String, u64)| lanes::Resource { name: name.as_str().into(), total: *total };
+        state.resources = world.settings.resources.iter().map(resource).collect();
         state.hook = hook.map(|hook| hook.import_string.clone());
         let server = Server {
             state,
@@ -766,6 +771,12 @@ impl Server {
         for envelope in &envelopes {
             let envelope = Envelope::decode(envelope).map_err(|error| error.to_string())?;
             has_key |= !envelope.policy.idempotency_key.is_empty();
+            if envelope.demand != Demand::default()
+                && let Err(reason) = lanes::check(&self.state, envelope.demand.num_cpus, &envelope.demand.resources)
+            {
+                put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
+                return Ok(());
+            }
             match job.or_else(|| Some(self.state.tasks.get(envelope.submitter?)?.job)) {
                 Some(job) => jobs.push(job),
                 None => {
@@ -1019,6 +1030,16 @@ impl Server {
         })
     }
 
+    fn resource_reports(&self) -> Vec<ResourceReport> {
+        let free = Free::of(&self.state);
+        let report = |(resource, free): (&lanes::Resource, u64)| ResourceReport {
+            name: resource.name.as_ref().into(),
+            total: resource.total,
+            used: resource.total - free,
+        };
+        self.state.resources.iter().zip(free.resources).map(report).collect()
+    }
+
     fn status(&self, now: Now) -> StatusReport {
         let workers = self.state.workers.values();
         let count = |phase: WorkerPhase, is_idle: bool| {
@@ -1079,6 +1100,12 @@ impl Server {
                 ending: self.state.workers.values().filter(|worker| worker.stopping.is_some()).count(),
                 ..self.state.counts
             },
+            cpus: ResourceReport {
+                name: "cpus".into(),
+                total: self.state.workers_wanted as u64,
+                used: self.state.workers.values().map(|worker| worker.slots() as u64).sum(),
+            },
+            resources: self.resource_reports(),
             spans: self.span_counts(),
             warnings,
         }

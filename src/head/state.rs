@@ -1,7 +1,9 @@
 //! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
+use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
 use crate::protocol::{self, INLINE_LEASE, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
@@ -26,7 +28,9 @@ pub struct State {
     /// Every task that has not been forgotten, by id.
     pub tasks: TaskTable,
     /// Waiting tasks in the order of their turn.
-    pub queue: Queue,
+    pub queue: Queues,
+    /// The named resources, in the order of their names.
+    pub resources: Vec<Resource>,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
     pub children: HashMap<TaskId, BTreeSet<TaskId>>,
     /// Tasks that are to be cancelled because the one that has submitted them did not get to its end.
@@ -95,7 +99,7 @@ pub struct State {
     pub is_stopping: bool,
 }
 
-/// Tasks that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end
+/// Tasks of equal needs that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end
 /// before more is begun. Otherwise jobs take turns, a task each, and within a job the order is that of submission.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -308,6 +312,8 @@ pub struct Task {
     pub submitted_unix_nano: u64,
     /// What bounds it; none for the many that nothing does.
     pub limits: Option<Box<Limits>>,
+    /// What it needs; none for the many that need a slot and nothing else.
+    pub needs: Option<Arc<Needs>>,
     /// Whether it is a command.
     pub is_command: bool,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
@@ -480,6 +486,8 @@ pub struct Grant {
     pub number: u64,
     /// The task.
     pub task: TaskId,
+    /// How many slots it takes.
+    pub slots: u32,
     /// What it counts for in the worker's load, in nanoseconds.
     pub expected_ns: u64,
     /// When it was granted.
@@ -555,7 +563,7 @@ impl Worker {
         }
     }
 
-    /// Whether it holds a slot: it runs something, or is about to.
+    /// Whether it holds the slots of a task, be they none: it runs something, or is about to.
     pub fn holds_slot(&self) -> bool {
         match self.phase {
             WorkerPhase::Starting => false,
@@ -566,6 +574,12 @@ impl Worker {
             // It runs until it is gone.
             WorkerPhase::Stopping => self.ending != Some(Ending::NotNeeded),
         }
+    }
+
+    /// How many slots it holds.
+    pub fn slots(&self) -> usize {
+        let running = self.inline.last().or(self.leases.front());
+        if self.holds_slot() { running.map_or(1, |grant| grant.slots as usize) } else { 0 }
     }
 
     /// Whether it can be sent tasks: it is ready, nothing in it waits, and nothing in it is to end.
@@ -648,7 +662,8 @@ impl State {
     pub fn new(workers_wanted: usize, is_hook_required: bool) -> State {
         State {
             tasks: TaskTable::default(),
-            queue: Queue::default(),
+            queue: Queues::default(),
+            resources: Vec::new(),
             stored: VecDeque::new(),
             stored_bytes: 0,
             stored_limit: STORED_LIMIT,
@@ -695,6 +710,7 @@ impl State {
             trace_id: (task.trace_id != [0; 16])
                 .then(|| task.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
             attempt: task.attempt,
+            demand: task.needs.as_ref().map(|needs| needs.report()),
             attempts: task.past.as_ref().map(|past| past.attempts.clone()).unwrap_or_default(),
             worker_id: None,
             worker_pid: None,
@@ -734,6 +750,7 @@ impl State {
             let waits = self.tasks.get(id).is_some_and(|task| matches!(task.progress, Progress::Waiting));
             ensure(waits, format!("task {id} is queued but does not wait"))?;
         }
+        self.queue.check()?;
         let mut leased = 0;
         for (worker_id, worker) in &self.workers {
             ensure(worker.load.leases == worker.leases.len(), format!("worker {worker_id} miscounts its leases"))?;
@@ -745,6 +762,11 @@ impl State {
                     format!("worker {worker_id} has task {}, which does not know", grant.task),
                 )?;
             }
+        }
+        for resource in &self.resources {
+            let held: u64 = super::lanes::holders(self, &resource.name).iter().map(|&(_, amount)| amount).sum();
+            let (name, total) = (&resource.name, resource.total);
+            ensure(held <= total, format!("{held} of the resource `{name}` are held, of {total}"))?;
         }
         ensure(leased == self.counts.leased, format!("{leased} leases are held, {} counted", self.counts.leased))?;
         let waiting = self.queue.len() + self.held + self.retrying.len();
@@ -829,6 +851,7 @@ impl Task {
             submitted_unix_nano: 0,
             traces_runtime: false,
             limits: None,
+            needs: None,
             is_command: false,
             attempt: 0,
             must_be_alone: false,

@@ -27,6 +27,47 @@ pub enum Reason {
         /// How many tasks are before it in the queue.
         tasks: usize,
     },
+    /// It waits for its turn among the tasks that ask for the same.
+    BehindAlike {
+        /// How many of them are before it in the queue.
+        tasks: usize,
+    },
+    /// Too little of a resource is free.
+    LacksResource {
+        /// The resource's name.
+        name: String,
+        /// How much it asks for.
+        asked: u64,
+        /// How much nobody has.
+        free: u64,
+        /// How much the head has.
+        total: u64,
+        /// Who has it, as far as it fits.
+        holders: Vec<Holder>,
+        /// How many more there are.
+        left_out: usize,
+    },
+    /// Too few slots are free.
+    LacksCpus {
+        /// How many it asks for.
+        asked: u32,
+        /// How many nobody has.
+        free: usize,
+        /// What workers run, as far as it fits.
+        running: Vec<RunningTask>,
+        /// How many more there are.
+        left_out: usize,
+    },
+    /// What it needs is kept for a task that has waited longer and needs more.
+    KeptFor {
+        /// That task.
+        task: TaskId,
+    },
+    /// This head has less than it asks for, since it was started with less than the one before it.
+    NeverHere {
+        /// What is missing.
+        why: String,
+    },
     /// No worker has room.
     WorkersBusy {
         /// What they run, as far as it fits.
@@ -106,6 +147,19 @@ pub struct RunningTask {
     pub since_unix_nano: u64,
 }
 
+/// A task that has some of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The task.
+    pub task: TaskId,
+    /// `module.function`, or the program.
+    pub target: String,
+    /// How much it has.
+    pub amount: u64,
+    /// Whether it waits for the task that is explained, so that neither can go on.
+    pub waits_for_this: bool,
+}
+
 /// A task that has to do with the one that is explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherTask {
@@ -125,6 +179,37 @@ impl fmt::Display for Reason {
         match self {
             Reason::Behind { tasks: 1 } => f.write_str("1 task is before it in the queue"),
             Reason::Behind { tasks } => write!(f, "{tasks} tasks are before it in the queue"),
+            Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
+            Reason::BehindAlike { tasks } => {
+                write!(f, "{tasks} tasks that ask for the same are before it in the queue")
+            }
+            Reason::LacksResource { name, asked, free, total, holders, left_out } => {
+                write!(f, "it asks for {asked} of the resource `{name}`, and {free} of {total} are free; ")?;
+                let named: Vec<_> = holders.iter().take(NAMED).map(ToString::to_string).collect();
+                f.write_str(&named.join("; "))?;
+                let more = holders.len() - named.len() + left_out;
+                if more > 0 {
+                    write!(f, "; and {more} more")?;
+                }
+                if holders.iter().any(|holder| holder.waits_for_this) {
+                    f.write_str("; so neither can go on until one of them is cancelled")?;
+                }
+                Ok(())
+            }
+            Reason::LacksCpus { asked, free, running, left_out } => {
+                let verb = if *free == 1 { "is" } else { "are" };
+                write!(f, "it asks for {asked} cpus, and {free} {verb} free: ")?;
+                let named: Vec<_> = running.iter().take(NAMED).map(ToString::to_string).collect();
+                f.write_str(&named.join("; "))?;
+                let more = running.len() - named.len() + left_out;
+                if more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
+            }
+            Reason::KeptFor { task } => {
+                write!(f, "what is free is kept for task {task}, which needs more and has waited longer")
+            }
+            Reason::NeverHere { why } => {
+                write!(f, "{why}; it waits for a head that is started in this place with enough")
+            }
             Reason::WorkersBusy { running, left_out } => {
                 let named: Vec<_> = running.iter().take(NAMED).map(ToString::to_string).collect();
                 let more = running.len() - named.len() + left_out;
@@ -174,6 +259,13 @@ impl fmt::Display for Reason {
                 failure.as_ref().map_or(Ok(()), |failure| write!(f, ": {failure}"))
             }
         }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {} ({}) has {}", self.task, self.target, self.amount)?;
+        if self.waits_for_this { f.write_str(" and waits for this task") } else { Ok(()) }
     }
 }
 

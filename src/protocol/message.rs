@@ -1,5 +1,6 @@
 //! The messages, and which frame kind each has.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -304,10 +305,25 @@ pub struct StatusReport {
     pub workers: WorkerCounts,
     /// The tasks by state.
     pub tasks: TaskCounts,
+    /// Slots: one for each worker that is wanted, taken by tasks as `--num-cpus` says.
+    pub cpus: ResourceReport,
+    /// What tasks may ask for by name.
+    pub resources: Vec<ResourceReport>,
     /// What became of spans that their own process did not write.
     pub spans: SpanCounts,
     /// What a person should know, most important first.
     pub warnings: Vec<String>,
+}
+
+/// Something that tasks take while they run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceReport {
+    /// Its name.
+    pub name: String,
+    /// How much there is.
+    pub total: u64,
+    /// How much of it tasks have now. More than there is, of slots, while a task that had waited for others goes on.
+    pub used: u64,
 }
 
 /// The hook of the session and how it does.
@@ -428,6 +444,9 @@ pub struct TaskReport {
     pub trace_id: Option<String>,
     /// The attempt that it is at, from 1; 0 when no worker was given it.
     pub attempt: u32,
+    /// What it asked for beyond a slot; none for most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<DemandReport>,
     /// The attempts that have ended, oldest first. When there were very many, the newest of them.
     pub attempts: Vec<AttemptReport>,
     /// The worker that has it, or in which it ended; none for a task that waits or ended without one.
@@ -449,6 +468,15 @@ pub struct TaskReport {
     pub failure: Option<crate::task::Failure>,
     /// The failure in words.
     pub message: Option<String>,
+}
+
+/// What a task asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DemandReport {
+    /// How many slots.
+    pub num_cpus: u32,
+    /// How much of which named resources.
+    pub resources: BTreeMap<String, u64>,
 }
 
 /// Where a task is in its life.
@@ -506,6 +534,10 @@ pub struct WorkerReport {
     pub task: Option<TaskId>,
     /// Leases it has, the running one included.
     pub leases: usize,
+    /// How many slots it holds now.
+    pub cpus: u64,
+    /// What its tasks have of named resources.
+    pub resources: BTreeMap<String, u64>,
     /// How many attempts it has reported.
     pub tasks_ended: u64,
     /// Where its spans go.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Policy, TaskId};
+use super::{Demand, Policy, TaskId};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::stored::Stored;
 
@@ -17,6 +17,8 @@ pub struct Envelope<'a> {
     pub run_limit: Option<Duration>,
     /// What is done when an attempt fails.
     pub policy: Policy<'a>,
+    /// What it needs while it runs.
+    pub demand: Demand<'a>,
     /// Whether the driver wants to see the task's output while it runs.
     pub wants_output: bool,
     /// Whether the runtime's own work for the task is traced too.
@@ -142,6 +144,7 @@ const HAS_INPUTS: u8 = 8;
 /// The highest bit of the first byte, where it is found without decoding the rest.
 const TRACES_RUNTIME: u8 = 128;
 const HAS_POLICY: u8 = 16;
+const HAS_DEMAND: u8 = 32;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
@@ -167,6 +170,10 @@ impl<'a> Envelope<'a> {
         if has_policy {
             flags |= HAS_POLICY;
         }
+        let has_demand = self.demand != Demand::default();
+        if has_demand {
+            flags |= HAS_DEMAND;
+        }
         out.put_u8(flags);
         out.put_u64(self.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
         out.put_str(self.name);
@@ -187,6 +194,9 @@ impl<'a> Envelope<'a> {
         if has_policy {
             self.policy.encode(out);
         }
+        if has_demand {
+            self.demand.encode(out);
+        }
         self.spec.encode(out);
     }
 
@@ -194,7 +204,8 @@ impl<'a> Envelope<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
         let mut take = Take::new(bytes);
         let flags = take.u8()?;
-        const KNOWN: u8 = WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS | HAS_POLICY | TRACES_RUNTIME;
+        const KNOWN: u8 =
+            WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS | HAS_POLICY | HAS_DEMAND | TRACES_RUNTIME;
         if flags & !KNOWN != 0 {
             return Err(WireError::UnknownValue("flags"));
         }
@@ -209,6 +220,7 @@ impl<'a> Envelope<'a> {
             Vec::new()
         };
         let policy = if flags & HAS_POLICY != 0 { Policy::take(&mut take)? } else { Policy::default() };
+        let demand = if flags & HAS_DEMAND != 0 { Demand::take(&mut take)? } else { Demand::default() };
         let spec = match take.u8()? {
             FUNCTION => TaskSpec::Function(FunctionSpec {
                 module: take.str()?,
@@ -226,7 +238,19 @@ impl<'a> Envelope<'a> {
         };
         take.finish()?;
         let (wants_output, traces_runtime) = (flags & WANTS_OUTPUT != 0, flags & TRACES_RUNTIME != 0);
-        Ok(Envelope { spec, name, run_limit, policy, wants_output, traces_runtime, trace, baggage, submitter, inputs })
+        Ok(Envelope {
+            spec,
+            name,
+            run_limit,
+            policy,
+            demand,
+            wants_output,
+            traces_runtime,
+            trace,
+            baggage,
+            submitter,
+            inputs,
+        })
     }
 
     /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
@@ -323,6 +347,7 @@ mod tests {
             name: "",
             run_limit: None,
             policy: Policy::default(),
+            demand: Demand::default(),
             wants_output: false,
             traces_runtime: false,
             trace: None,
@@ -338,7 +363,7 @@ mod tests {
             module: String, function: String, arguments: Vec<u8>, name: String, limit: Option<u64>, wants_output: bool,
             traces_runtime: bool,
             trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String, submitter: Option<u64>,
-            inputs: Vec<(u32, Result<u64, u16>)>, policy: Option<(u32, u64, String, bool)>,
+            inputs: Vec<(u32, Result<u64, u16>)>, policy: Option<(u32, u64, String, bool)>, demand: Option<(u32, u64)>,
         ) {
             let envelope = Envelope {
                 spec: TaskSpec::Function(FunctionSpec { module: &module, function: &function, arguments: &arguments }),
@@ -354,6 +379,11 @@ mod tests {
                     queue_limit: (*backoff != 0).then(|| Duration::from_nanos(*backoff)),
                     idle_limit: None,
                     grace: Duration::from_nanos(*backoff),
+                }),
+                demand: demand.map_or(Demand::default(), |(num_cpus, amount)| Demand {
+                    num_cpus,
+                    resources: vec![("gpu", amount.max(1))],
+                    memory_bytes: Some(amount).filter(|&amount| amount > 0),
                 }),
                 wants_output,
                 traces_runtime,

@@ -395,6 +395,7 @@ impl Attempts {
     ) -> ActiveSpan {
         let span_names = lock(&self.names).of(&envelope.spec);
         let message_id = lease.task.to_string();
+        let resources = envelope.demand.resources_text();
         let (attributes, count) = AttemptSpan {
             envelope,
             target: &span_names.target,
@@ -406,6 +407,7 @@ impl Attempts {
             pid: self.pid,
             node_id: self.node_id,
             queued_ns: started_unix_nano.saturating_sub(lease.submitted_unix_nano),
+            resources: &resources,
         }
         .attributes();
         recorder.start(&SpanRequest {

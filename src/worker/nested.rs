@@ -21,7 +21,9 @@ use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
 use crate::protocol::{AttemptResult, Finished, Lease, Wait};
 use crate::stored;
-use crate::task::{Failure, FunctionSpec, Input, InputSource, JobId, Outcome, Policy, TaskId, TaskSpec, WorkerId};
+use crate::task::{
+    Demand, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, Policy, TaskId, TaskSpec, WorkerId,
+};
 
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {
@@ -257,6 +259,7 @@ impl TaskHost for &'static Nested {
             name,
             run_limit,
             policy: Policy::default(),
+            demand: Demand::default(),
             wants_output: false,
             trace_runtime: false,
             inputs: &inputs,

@@ -29,8 +29,8 @@ use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
 use tracer::spool::{ClaimState, SpanOpening, Spool};
 use tracer::task::{
-    AttemptReport, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec, TraceLink,
-    WorkerId,
+    AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
+    TraceLink, WorkerId,
 };
 use tracer_local_tmp_tracing::FileProcessor;
 use tracer_sdk::hook::{DurableProcessor, Tracing};
@@ -257,6 +257,7 @@ fn envelope() -> Envelope<'static> {
         name: "",
         run_limit: None,
         policy: Policy::default(),
+        demand: Demand::default(),
         wants_output: false,
         traces_runtime: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),

@@ -28,6 +28,7 @@ mod nesting;
 mod otel_env;
 mod output;
 mod reports;
+mod resources;
 mod runtime_spans;
 mod sampling;
 mod security;

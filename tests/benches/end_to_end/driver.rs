@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tracer::Driver;
 use tracer::driver::{SubmitRequest, TaskHandle, command_spec};
-use tracer::task::Policy;
+use tracer::task::{Demand, Policy};
 
 use super::report::nanos;
 use super::{Failure, floor, process};
@@ -152,6 +152,7 @@ fn commands(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
             name: "",
             run_limit: None,
             policy: Policy::default(),
+            demand: Demand::default(),
             wants_output: false,
             trace_runtime: false,
             inputs: &[],

@@ -1,0 +1,143 @@
+//! What tasks ask for: slots and named resources, and that a head is never asked for more than it has.
+
+use serde_json::{Value, json};
+use tracer::Driver;
+
+use crate::support::{Cluster, HOOK, wait_until};
+
+/// Submits a task that runs until the file `go` exists, and waits until it has begun. Returns its id.
+#[track_caller]
+fn occupy(cluster: &Cluster, name: &str, further: &[&str]) -> u64 {
+    let (started, go) = (json!(cluster.file(name)).to_string(), json!(cluster.file("go")).to_string());
+    let mut arguments = vec!["submit", "task", "--no-wait", "misbehaving_tasks:waits", &started, &go];
+    arguments.extend(further);
+    let id = submitted(cluster, &arguments);
+    cluster.wait_for_file(&cluster.file(name));
+    id
+}
+
+#[track_caller]
+fn submitted(cluster: &Cluster, arguments: &[&str]) -> u64 {
+    cluster.tracer(arguments).success().stdout_text().trim().parse().expect("an id")
+}
+
+#[track_caller]
+fn why(cluster: &Cluster, id: u64) -> String {
+    let answer = cluster.tracer(&["explain", &id.to_string(), "--format", "json"]).success().json();
+    let reasons = answer["reasons"].as_array().expect("reasons are a list");
+    reasons.iter().map(|reason| reason["text"].as_str().unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+fn resource<'a>(status: &'a Value, name: &str) -> &'a Value {
+    status["resources"].as_array().unwrap().iter().find(|resource| resource["name"] == name).expect("it has it")
+}
+
+#[test]
+fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).arg("--resources=gpu=2,license=5").start();
+    let first = occupy(&cluster, "first", &["--resource", "gpu=2", "--resource=license=1"]);
+    let status = cluster.status();
+    assert_eq!((&status["cpus"]["used"], &status["cpus"]["total"]), (&json!(1), &json!(2)));
+    assert_eq!(resource(&status, "gpu"), &json!({ "name": "gpu", "total": 2, "used": 2 }));
+    assert_eq!(resource(&status, "license")["used"], 1);
+    cluster.tracer(&["status"]).success().stdout_contains("in use   cpus 1 of 2, gpu 2 of 2, license 1 of 5\n");
+    cluster.tracer(&["list", "workers"]).success().stdout_contains("1 cpu, gpu=2,license=1");
+
+    // One that lacks a resource lets another pass that does not.
+    let second = submitted(&cluster, &["submit", "task", "--no-wait", "demo:my_function", "--resource=gpu=1"]);
+    assert_eq!(
+        why(&cluster, second),
+        "it asks for 1 of the resource `gpu`, and 0 of 2 are free; task 1 (misbehaving_tasks.waits) has 2"
+    );
+    cluster.submit("demo:my_function", &[]).success();
+    let large = submitted(&cluster, &["submit", "command", "--no-wait", "--num-cpus=2", "--", "true"]);
+    let sentence = "it asks for 2 cpus, and 1 is free: worker ";
+    assert!(why(&cluster, large).starts_with(sentence), "{}", why(&cluster, large));
+
+    // What they asked for is in the journal.
+    let head = cluster.head_pid();
+    cluster.kill_head();
+    cluster.start_head(&[]).success();
+    assert_ne!(cluster.head_pid(), head);
+    let demand = |id| cluster.task(id)["demand"].clone();
+    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 } }));
+    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {} }));
+    std::fs::write(cluster.file("go"), "").unwrap();
+    for id in [first, second, large] {
+        assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
+    }
+    assert_eq!(resource(&cluster.status(), "gpu")["used"], 0);
+
+    // Only those that asked have it on their spans.
+    let spans = cluster.spans();
+    let of = |id: u64, key: &str| spans.attempt_of(id).attribute(key).clone();
+    assert_eq!(of(first, "tracer.resources"), "gpu=2,license=1");
+    assert_eq!(of(large, "tracer.num_cpus"), 2);
+    assert_eq!(of(second, "tracer.num_cpus"), Value::Null);
+    assert_eq!(of(second, "tracer.resources"), "gpu=1");
+}
+
+#[test]
+fn what_can_never_run_here_is_refused_and_nothing_else_is() {
+    let cluster = Cluster::builder().arg("--resources=gpu=1").start();
+    for (flag, expected) in [
+        (
+            "--num-cpus=2",
+            "the task asks for 2 cpus (--num-cpus), but this head has 1, one for each of its workers\n(hint: ",
+        ),
+        ("--resource=gpu=2", "the task asks for `gpu=2`, but this head has 1 of it in all\n(hint: "),
+        (
+            "--resource=gpus=1",
+            "the task asks for the resource `gpus`, which this head does not have; it has `gpu=1`\n(hint: did you mean `gpu`?)",
+        ),
+    ] {
+        cluster.tracer(&["submit", "task", "demo:my_function", flag]).status(1).stderr_contains(expected);
+    }
+    cluster
+        .tracer(&["submit", "task", "--resource", "gpu"])
+        .status(2)
+        .stderr_contains("expected NAME=AMOUNT, found `gpu`");
+    assert_eq!(cluster.tasks().len(), 0);
+    // A task without a slot runs beside one that has the only slot.
+    occupy(&cluster, "first", &[]);
+    cluster.tracer(&["submit", "task", "demo:my_function", "--num-cpus=0"]).success().stdout("1\n");
+
+    // A head that has less lets it wait, and says why.
+    let waits = submitted(&cluster, &["submit", "task", "demo:my_function", "--no-wait", "--resource=gpu=1"]);
+    cluster.kill_head();
+    cluster.run(cluster.command(&["start", "--head", "--num-workers=1"])).success();
+    wait_until("it is told", || why(&cluster, waits).contains("which this head does not have").then_some(()));
+    assert_eq!(
+        why(&cluster, waits),
+        "the task asks for the resource `gpu`, which this head does not have; it has none; \
+         it waits for a head that is started in this place with enough"
+    );
+    cluster.stop().success();
+}
+
+#[test]
+fn a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is() {
+    let cluster = Cluster::builder().workers(3).arg("--resources=gpu=2").start();
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    let log = cluster.file("log");
+    let mut tasks = Vec::new();
+    for _ in 0..60 {
+        let task = driver.remote("misbehaving_tasks:notes_when").arg(&log).unwrap();
+        tasks.push(task.num_cpus(1).resource("gpu", 1).unwrap().submit().unwrap());
+    }
+    let large = driver.remote("misbehaving_tasks:notes_when").arg(&log).unwrap();
+    tasks.push(large.num_cpus(3).resource("gpu", 2).unwrap().submit().unwrap());
+    let text = driver.remote("demo:my_function").resource("gpu", 0).err().expect("it is refused").to_string();
+    assert_eq!(text, "expected a whole number from 1, found 0 for `gpu`");
+    for task in tasks {
+        driver.get::<()>(task).unwrap();
+    }
+    let text = std::fs::read_to_string(&log).unwrap();
+    let (mut now, mut most) = (0, 0);
+    for line in text.lines() {
+        now += if line == "begin" { 1 } else { -1 };
+        most = most.max(now);
+    }
+    assert_eq!((text.lines().count(), now), (122, 0));
+    assert!(most <= 2, "{most} ran at a time that need a gpu each, of which there are 2");
+}
