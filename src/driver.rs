@@ -14,6 +14,7 @@
 //! one for each thread that submits.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,6 +28,7 @@ use tracer_abi as abi;
 use tracer_otel_env::Reader;
 
 use crate::attempt_span::remote;
+use crate::config;
 use crate::fault;
 use crate::hook::{ActiveSpan, Attribute, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook};
 use crate::names;
@@ -34,8 +36,8 @@ use crate::propagation::{Carrier, TraceContext};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, Finished, Hello, Output, Period, Query, Reply, Role, Stream, Submissions, Wait, Welcome, kind, put_query,
-    take_value,
+    Accepted, Finished, Hello, HookChoice, Output, Period, Query, Reply, Role, Stream, Submissions, Wait, Welcome,
+    kind, put_query, take_value,
 };
 use crate::recorded_arguments;
 use crate::runtime_spans::RuntimeParent;
@@ -94,6 +96,12 @@ pub struct Driver {
     runs: Vec<Vec<u8>>,
     /// The task on whose behalf it submits.
     submitter: Option<TaskId>,
+    /// Whether someone else has the inbox, and reads from the connection.
+    is_read_elsewhere: bool,
+    /// The tags of the ends that have come, if someone wants to know them as they come.
+    newly_finished: Option<Vec<u64>>,
+    /// Whether something was taken in amid submissions.
+    has_taken_in: bool,
 }
 
 /// The tracing of this process, and the context that submissions belong to.
@@ -109,17 +117,47 @@ struct DriverTracing {
 
 /// A task that was submitted. It names the task for its driver only, and is given up for the outcome, which there is once.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct TaskHandle {
+pub struct Ticket {
     pub(crate) tag: u64,
+    /// All zero for a submission that is in no trace.
+    trace_id: [u8; 16],
 }
 
+/// What the hooks of a session are called, the first one first.
+pub(crate) fn hook_names(hook: &HookChoice) -> Vec<String> {
+    let further = hook.further.iter().map(|further| further.import_string.clone());
+    std::iter::once(hook.import_string.clone()).chain(further).collect()
+}
+
+/// The variables that a process of a session's driver should have, for its hook to do what it does in the session's other processes.
+pub(crate) fn session_variables(welcome: &Welcome) -> Vec<(String, OsString)> {
+    let mut variables = vec![(config::SPANS_DIR_VARIABLE.to_owned(), welcome.spans_dir.clone().into_os_string())];
+    if let Some(hook) = &welcome.hook {
+        variables.push((config::SAMPLING_RATIO_VARIABLE.to_owned(), hook.sampling_ratio.to_string().into()));
+    }
+    let own: Vec<_> = std::env::vars_os()
+        .filter(|(_, value)| !value.is_empty())
+        .filter_map(|(name, _)| name.into_string().ok())
+        .collect();
+    let taken_over = config::otel::to_take_over(&welcome.environment, &own);
+    variables.extend(taken_over.map(|(name, value)| (name.to_owned(), value.into())));
+    variables
+}
+
+/// The hooks that made it.
+static HOOKS: std::sync::OnceLock<Vec<String>> = std::sync::OnceLock::new();
 /// The tracing of this process, once a driver has started it.
 static TRACING: std::sync::Mutex<Option<&'static Recorder>> = std::sync::Mutex::new(None);
 
-impl TaskHandle {
+impl Ticket {
     /// The driver's own number for the task, which [`Finished::tag`] repeats.
     pub fn tag(&self) -> u64 {
         self.tag
+    }
+
+    /// The trace that the submission is in; none for none.
+    pub fn trace_id(&self) -> Option<[u8; 16]> {
+        Some(self.trace_id).filter(|id| *id != [0; 16])
     }
 }
 
@@ -279,7 +317,7 @@ pub struct Remote<'a> {
     memory_bytes: Option<u64>,
 }
 
-/// What can be an argument of a task: a value that can be serialized, or `&TaskHandle`, the result of another task.
+/// What can be an argument of a task: a value that can be serialized, or `&Ticket`, the result of another task.
 pub trait Argument {
     /// Adds it behind those that are there.
     #[doc(hidden)]
@@ -293,7 +331,7 @@ impl<T: Serialize> Argument for T {
     }
 }
 
-impl Argument for &TaskHandle {
+impl Argument for &Ticket {
     fn add_to(&self, remote: &mut Remote<'_>) -> Result<(), DriverError> {
         let task = remote.driver.accepted(self)?;
         let argument = u32::try_from(remote.arguments.len()).expect("arguments fit memory");
@@ -402,7 +440,7 @@ impl Remote<'_> {
     }
 
     /// Submits the task.
-    pub fn submit(self) -> Result<TaskHandle, DriverError> {
+    pub fn submit(self) -> Result<Ticket, DriverError> {
         let (module, function) = split_target(&self.target)?;
         let arguments = value::array(&self.arguments);
         let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
@@ -471,11 +509,11 @@ impl Driver {
     ) -> Result<Driver, DriverError> {
         let mut driver = Driver::connect_to_session(session_dir, Role::Tasks(worker))?;
         driver.tracing.recorder = recorder;
-        driver.keeps_on_when_refused = true;
+        driver.keep_on_when_refused();
         Ok(driver)
     }
 
-    fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
+    pub(crate) fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
         let mut stream = session::connect(session_dir).map_err(DriverError::Session)?;
         let mut hello = Vec::new();
         Hello::of_this_process(role).encode(&mut hello);
@@ -486,7 +524,7 @@ impl Driver {
                 Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
                 Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
                 Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
-                None => read(&mut inbox, &mut stream)?,
+                None => read(&mut inbox, &mut &stream)?,
             }
         };
         Ok(Driver {
@@ -517,6 +555,9 @@ impl Driver {
             keeps_on_when_refused: false,
             runs: Vec::new(),
             submitter: None,
+            is_read_elsewhere: false,
+            newly_finished: None,
+            has_taken_in: false,
         })
     }
 
@@ -551,9 +592,15 @@ impl Driver {
         let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
         let run = run_hook(&hook, own, spool);
         *of_process = run.recorder;
+        let _ = HOOKS.set(hook_names(&hook));
         self.tracing.recorder = run.recorder;
         self.tracing.further_failures = run.further_failures;
         run.failure
+    }
+
+    /// The hooks that made the tracing of this process, if a driver has started it.
+    pub(crate) fn hooks_of_this_process() -> Option<Vec<String>> {
+        Some(HOOKS.get()?.clone())
     }
 
     /// Why further hooks of the session failed in [`start_tracing`](Self::start_tracing). They get this process's spans through another one.
@@ -621,8 +668,17 @@ impl Driver {
         }
     }
 
+    /// As [`submit`](Self::submit), as the child of something in another process, or in a part of this one that tracer does not trace.
+    pub(crate) fn submit_under(&mut self, parent: Carrier, request: &SubmitRequest<'_>) -> Result<Ticket, DriverError> {
+        let carrier = std::mem::replace(&mut self.tracing.carrier, parent);
+        let is_remote = std::mem::replace(&mut self.tracing.is_carrier_remote, true);
+        let submitted = self.submit(request);
+        (self.tracing.carrier, self.tracing.is_carrier_remote) = (carrier, is_remote);
+        submitted
+    }
+
     /// Submits a task. It is sent with the next batch.
-    pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<TaskHandle, DriverError> {
+    pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<Ticket, DriverError> {
         let mut inputs = request.inputs.to_vec();
         let stored = match &request.spec {
             TaskSpec::Function(function) if function.arguments.len() >= STORED_FROM => {
@@ -677,6 +733,7 @@ impl Driver {
             submitter: self.submitter,
             inputs,
         };
+        let trace_id = context.map_or([0; 16], |context| context.parent.trace_id);
         let start = self.batch.len();
         self.batch.put_u32(0);
         envelope.encode(&mut self.batch);
@@ -693,7 +750,7 @@ impl Driver {
         let length = u32::try_from(bytes).expect("the limit is less than 4 GiB");
         self.batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
         self.producers.extend(producer);
-        let task = TaskHandle { tag: self.next_tag };
+        let task = Ticket { tag: self.next_tag, trace_id };
         self.next_tag += 1;
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
         if is_full {
@@ -754,7 +811,7 @@ impl Driver {
     }
 
     /// Waits for a task and returns its result.
-    pub fn get<T: DeserializeOwned>(&mut self, task: TaskHandle) -> Result<T, DriverError> {
+    pub fn get<T: DeserializeOwned>(&mut self, task: Ticket) -> Result<T, DriverError> {
         let finished = self.wait(task)?;
         match finished.outcome {
             Outcome::Returned(bytes) => Ok(value::from_bytes(&bytes)?),
@@ -770,13 +827,13 @@ impl Driver {
     }
 
     /// Waits for a task to end, however it ends.
-    pub fn wait(&mut self, task: TaskHandle) -> Result<Finished, DriverError> {
+    pub fn wait(&mut self, task: Ticket) -> Result<Finished, DriverError> {
         self.follow(task, |_| ())
     }
 
     /// Waits for a task to end, and hands over what it writes until then, if its submission
     /// [wanted that](SubmitRequest::wants_output).
-    pub fn follow(&mut self, task: TaskHandle, mut take: impl FnMut(TaskOutput)) -> Result<Finished, DriverError> {
+    pub fn follow(&mut self, task: Ticket, mut take: impl FnMut(TaskOutput)) -> Result<Finished, DriverError> {
         self.send()?;
         loop {
             if !self.outputs.is_empty()
@@ -817,7 +874,7 @@ impl Driver {
     }
 
     /// Waits until a task is accepted, and returns its id.
-    pub fn accepted(&mut self, task: &TaskHandle) -> Result<TaskId, DriverError> {
+    pub fn accepted(&mut self, task: &Ticket) -> Result<TaskId, DriverError> {
         self.accepted_tag(task.tag)
     }
 
@@ -889,18 +946,34 @@ impl Driver {
 
     /// Asks the head something.
     pub fn query(&mut self, query: &Query) -> Result<Reply, DriverError> {
+        let number = self.ask(query)?;
+        loop {
+            if let Some(reply) = self.take_reply(number) {
+                return Ok(reply);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Asks the head something, and returns the number of the question.
+    pub(crate) fn ask(&mut self, query: &Query) -> Result<u64, DriverError> {
         self.send()?;
         let number = self.next_query;
         self.next_query += 1;
         let mut frame = Vec::new();
         put_query(&mut frame, number, query);
         self.stream.write_all(&frame).map_err(DriverError::Disconnected)?;
-        loop {
-            if let Some(reply) = self.replies.remove(&number) {
-                return Ok(reply);
-            }
-            self.receive()?;
-        }
+        Ok(number)
+    }
+
+    /// The answer to the question of this number, once it has come.
+    pub(crate) fn take_reply(&mut self, number: u64) -> Option<Reply> {
+        self.replies.remove(&number)
+    }
+
+    /// From now on what the head refuses is an outcome of its tasks, and not the end of this driver.
+    pub(crate) fn keep_on_when_refused(&mut self) {
+        self.keeps_on_when_refused = true;
     }
 
     /// Makes the spans of how a submission was accepted, if it traces the runtime.
@@ -920,18 +993,66 @@ impl Driver {
     /// Takes in what has arrived, without waiting. So spans of accepted submissions end, and their slots in the spool are free
     /// again, while a driver submits and submits.
     pub(crate) fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
+        if self.is_read_elsewhere {
+            return Ok(());
+        }
         let mut wanted = [PollFd::new(&self.stream, PollFlags::IN)];
         match poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(0) => Ok(()),
-            Ok(_) => self.receive(),
+            Ok(_) => {
+                self.has_taken_in = true;
+                self.receive()
+            }
             // It is asked again with the next batch, and by whoever waits.
             Err(_) => Ok(()),
         }
     }
 
+    /// Whether [`receive_what_is_there`](Self::receive_what_is_there) has taken something in since this was asked.
+    pub(crate) fn has_taken_in(&mut self) -> bool {
+        std::mem::take(&mut self.has_taken_in)
+    }
+
     /// Reads once from the head and takes in what has arrived.
     fn receive(&mut self) -> Result<(), DriverError> {
-        read(&mut self.inbox, &mut self.stream)?;
+        read(&mut self.inbox, &mut &self.stream)?;
+        self.take_in()
+    }
+
+    /// Gives the inbox away, so that someone can wait for the head without this driver. Until it is given back nothing is read here.
+    pub(crate) fn lend_inbox(&mut self) -> FrameBuffer {
+        self.is_read_elsewhere = true;
+        std::mem::take(&mut self.inbox)
+    }
+
+    /// Takes the inbox back, with what has come meanwhile.
+    pub(crate) fn return_inbox(&mut self, inbox: FrameBuffer) -> Result<(), DriverError> {
+        self.is_read_elsewhere = false;
+        self.inbox = inbox;
+        self.take_in()
+    }
+
+    /// From now on, or no more: notes which tasks have ended.
+    pub(crate) fn note_ends(&mut self, is_wanted: bool) {
+        if is_wanted != self.newly_finished.is_some() {
+            self.newly_finished = is_wanted.then(Vec::new);
+        }
+    }
+
+    /// Which tasks have ended since this was asked.
+    pub(crate) fn take_newly_finished(&mut self) -> Vec<u64> {
+        self.newly_finished.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn add_finished(&mut self, finished: Finished) {
+        if let Some(tags) = &mut self.newly_finished {
+            tags.push(finished.tag);
+        }
+        self.finished.insert(finished.tag, finished);
+    }
+
+    /// Takes in the frames that have come.
+    fn take_in(&mut self) -> Result<(), DriverError> {
         loop {
             let frame = self.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))?;
             let Some((frame_kind, body)) = frame else { return Ok(()) };
@@ -970,9 +1091,12 @@ impl Driver {
                             let delivery = Period { start_unix_nano: ended, end_unix_nano: now_unix_nano() };
                             parent.record(names::DELIVER_SPAN, delivery);
                         }
-                        if self.forgotten.remove(&finished.tag) {
+                        if !self.forgotten.is_empty() && self.forgotten.remove(&finished.tag) {
                             dropped.push(finished);
                         } else {
+                            if let Some(tags) = &mut self.newly_finished {
+                                tags.push(finished.tag);
+                            }
                             self.finished.insert(finished.tag, finished);
                         }
                     }
@@ -1025,15 +1149,21 @@ impl Driver {
             }
             if !self.forgotten.remove(&tag) {
                 let outcome = Outcome::Failed(failure);
-                let finished =
-                    Finished { tag, task: TaskId(0), attempt: 0, outcome, ended_unix_nano: None, past: Vec::new() };
-                self.finished.insert(tag, finished);
+                self.add_finished(Finished {
+                    tag,
+                    task: TaskId(0),
+                    attempt: 0,
+                    outcome,
+                    ended_unix_nano: None,
+                    past: Vec::new(),
+                });
             }
         }
     }
 }
 
-fn read(inbox: &mut FrameBuffer, stream: &mut UnixStream) -> Result<(), DriverError> {
+/// Reads once.
+pub(crate) fn read(inbox: &mut FrameBuffer, stream: &mut &UnixStream) -> Result<(), DriverError> {
     loop {
         match inbox.read_from(stream) {
             Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),

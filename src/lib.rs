@@ -61,6 +61,7 @@ mod attempt_span;
 mod children;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod count;
 pub mod driver;
@@ -86,6 +87,10 @@ pub mod trace;
 pub mod value;
 mod worker;
 
+pub use cluster::{
+    AsCompleted, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, Progress, Remote, RemoteError,
+    RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
+};
 pub use driver::Driver;
 
 /// The version of tracer.

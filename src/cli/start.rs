@@ -19,7 +19,7 @@ use crate::count::Count;
 use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
-use crate::head::server::{self, HeadEnd, HeadSettings, Started};
+use crate::head::server::{self, HeadEnd, HeadSettings, Report, Started};
 use crate::hook::{HookCheck, HookContract, HookError, ImportString, now_unix_nano};
 use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice};
@@ -97,6 +97,9 @@ pub(super) struct Args {
     /// A file with settings
     #[arg(long, value_name = "FILE", env = config::CONFIG_VARIABLE, value_parser = super::path_parser())]
     config: Option<PathBuf>,
+    /// For a program that has a head of its own: run until standard input is closed, and tell how it started as a line of JSON
+    #[arg(long, hide = true)]
+    embedded: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -112,6 +115,21 @@ pub(super) fn run(args: Args) -> CommandResult {
                     (hint: joining a head on another machine is not possible yet)";
         return Err(CommandError::new(exit::USAGE, text));
     }
+    if args.embedded {
+        return run_embedded(args);
+    }
+    let format = args.format.format;
+    let settings = settings(args)?;
+    for warning in &settings.warnings {
+        report::warning(warning);
+    }
+    let is_foreground = settings.block;
+    let head_settings = head_settings(settings)?;
+    if is_foreground { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
+}
+
+/// What the flags, the environment and the file say.
+fn settings(args: Args) -> Result<Settings, CommandError> {
     check_span_file_size()?;
     let settings = config::load(Overrides {
         config: args.config,
@@ -139,13 +157,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     if let Ok(holder) = find_head(&settings.temp_dir) {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
     }
-    for warning in &settings.warnings {
-        report::warning(warning);
-    }
-    let is_foreground = settings.block;
-    let head_settings = head_settings(settings)?;
-    let format = args.format.format;
-    if is_foreground { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
+    Ok(settings)
 }
 
 /// Tries the hook out and settles everything that the head is given.
@@ -299,7 +311,7 @@ fn read_until_end(child: &mut Child, pidfd: &OwnedFd, deadline: Instant) -> Resu
 fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     guard::split(guard::Place::Foreground)?;
     let shown = settings.clone();
-    let end = run_server(settings, &mut |started, _| {
+    let end = run_server(settings, None, &mut |started, _| {
         if started.no_worker.is_none() {
             announce(started, &shown, format, true);
         }
@@ -314,9 +326,13 @@ fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
     }
 }
 
-fn run_server(settings: HeadSettings, on_started: &mut dyn FnMut(&Started, &Path)) -> Result<HeadEnd, CommandError> {
+fn run_server(
+    settings: HeadSettings,
+    program: Option<OwnedFd>,
+    on_started: &mut dyn FnMut(&Started, &Path),
+) -> Result<HeadEnd, CommandError> {
     let session = Session::open(&settings.temp_dir, &settings.spans_dir, now_unix_nano()).map_err(occupied)?;
-    Ok(server::run(settings, session, on_started)?)
+    Ok(server::run(settings, session, program, on_started)?)
 }
 
 fn occupied(error: SessionError) -> CommandError {
@@ -338,13 +354,6 @@ fn no_worker(settings: &HeadSettings, reason: &str) -> CommandError {
         format!("\n(hint: what they wrote is in `{}`)", logs.display())
     };
     CommandError::new(exit_code, format!("the head gives up: {reason}{hint}"))
-}
-
-/// What the head in the background tells the command that started it.
-#[derive(serde::Serialize, serde::Deserialize)]
-enum Report {
-    Started(Started),
-    Refused { exit_code: u8, message: String },
 }
 
 fn run_in_background(settings: &HeadSettings, format: Format) -> CommandResult {
@@ -392,24 +401,52 @@ pub(super) fn run_head() -> CommandResult {
     io::stdin().read_to_end(&mut input)?;
     let settings: HeadSettings = serde_json::from_slice(&input)
         .map_err(|error| CommandError::new(exit::USAGE, format!("`tracer head` is run by `tracer start`: {error}")))?;
-    let end = run_server(settings, &mut |started, session_dir| {
+    tell_how_it_ends(serve(settings, None).map(drop))
+}
+
+/// The head of a program, as its child. It ends when the program does, however that ends: then its standard input is closed.
+fn run_embedded(args: Args) -> CommandResult {
+    // A Ctrl-C is for the program, which decides what becomes of its head.
+    let _ = rustix::process::setsid();
+    let serve = || {
+        let settings = head_settings(settings(args)?)?;
+        guard::split(guard::Place::Background)?;
+        let program = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
+        let place = settings.temp_dir.clone();
+        if let HeadEnd::Stopped(stopped) = serve(settings, Some(program))?
+            && stopped.spans_waiting == 0
+        {
+            // The place was made for this head alone.
+            let _ = std::fs::remove_dir_all(place);
+        }
+        Ok(())
+    };
+    tell_how_it_ends(serve())
+}
+
+/// Runs the head, and tells when it has started.
+fn serve(settings: HeadSettings, program: Option<OwnedFd>) -> Result<HeadEnd, CommandError> {
+    let end = run_server(settings.clone(), program, &mut |started, session_dir| {
         tell(&Report::Started(started.clone()));
         // From here on the command that started this process is gone, and with it where its output went.
         if let Err(error) = detach(session_dir) {
             eprintln!("tracer: the head stays attached: {error}");
         }
-    });
+    })?;
     match end {
-        Ok(_) => Ok(exit::OK),
-        Err(failure) => {
-            let mut message = failure.error.to_string();
-            if let Some(source) = failure.error.source() {
-                message.push_str(&format!(": {source}"));
-            }
-            tell(&Report::Refused { exit_code: failure.exit_code, message });
-            Ok(failure.exit_code)
-        }
+        HeadEnd::NoWorker(reason) => Err(no_worker(&settings, &reason)),
+        end => Ok(end),
     }
+}
+
+fn tell_how_it_ends(end: Result<(), CommandError>) -> CommandResult {
+    let Err(failure) = end else { return Ok(exit::OK) };
+    let mut message = failure.error.to_string();
+    if let Some(source) = failure.error.source() {
+        message.push_str(&format!(": {source}"));
+    }
+    tell(&Report::Refused { exit_code: failure.exit_code, message });
+    Ok(failure.exit_code)
 }
 
 fn tell(report: &Report) {

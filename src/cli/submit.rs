@@ -14,8 +14,8 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config::{self, parse_duration};
-use crate::driver::{Driver, DriverError, SubmitRequest, TaskHandle, command_spec, split_target};
+use crate::config::parse_duration;
+use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, command_spec, session_variables, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
@@ -348,21 +348,9 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Runs the session's hook here, and takes the trace of the shell over.
 fn start_tracing(driver: &mut Driver) {
-    // The hook writes where the head's processes write, whatever the environment of this one says.
-    let welcome = driver.welcome();
-    // SAFETY: this process has one thread yet.
-    unsafe { std::env::set_var(config::SPANS_DIR_VARIABLE, &welcome.spans_dir) };
-    // And new traces are sampled as the head was told.
-    if let Some(hook) = &welcome.hook {
-        // SAFETY: as above.
-        unsafe { std::env::set_var(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string()) };
-    }
-    let own: Vec<_> = std::env::vars_os()
-        .filter(|(_, value)| !value.is_empty())
-        .filter_map(|(name, _)| name.into_string().ok())
-        .collect();
-    for (name, value) in config::otel::to_take_over(&welcome.environment, &own) {
-        // SAFETY: as above.
+    // The hook writes where the head's processes write, and samples as they do, whatever the environment of this one says.
+    for (name, value) in session_variables(driver.welcome()) {
+        // SAFETY: this process has one thread yet.
         unsafe { std::env::set_var(name, value) };
     }
     if let Some(failure) = driver.start_tracing() {
@@ -382,7 +370,7 @@ fn start_tracing(driver: &mut Driver) {
 }
 
 /// Shows what the task writes, until it ends.
-fn follow(driver: &mut Driver, task: TaskHandle, short_name: &str, is_command: bool) -> Result<Finished, DriverError> {
+fn follow(driver: &mut Driver, task: Ticket, short_name: &str, is_command: bool) -> Result<Finished, DriverError> {
     let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
     let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
     let mut finished = driver.follow(task, |output| {

@@ -1377,6 +1377,7 @@ pub fn on_cancel_many(
     let ids: Vec<TaskId> = match which {
         CancelWhich::Ids(ids) => ids.clone(),
         CancelWhich::All => open(&|_| true),
+        CancelWhich::Job(job) => open(&|task| task.job == *job),
         CancelWhich::Named(pattern) => {
             open(&|task| task.name.as_deref().is_some_and(|name| crate::pattern::fits(pattern, name)))
         }
@@ -1509,6 +1510,17 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
             }
         })
         .collect()
+}
+
+/// How many tasks of a job run.
+pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize {
+    let is_of_job = |task: TaskId| state.tasks.get(task).is_some_and(|task| task.job == job);
+    let running = state.workers.iter().map(|(&id, worker)| {
+        let lease = effects.running(id).map(|(lease, _)| lease);
+        let own = worker.leases.iter().find(|grant| Some(grant.number) == lease);
+        own.into_iter().chain(&worker.inline).filter(|grant| is_of_job(grant.task)).count()
+    });
+    running.sum()
 }
 
 /// A task's row for people.

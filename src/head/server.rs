@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query, Reply,
-    ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome,
+    Accepted, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query,
+    Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome,
     WorkerCounts, WorkerReady, kind, put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
@@ -78,6 +78,13 @@ pub(crate) struct HeadSettings {
     pub(crate) hook_description: String,
 }
 
+/// What a head in the background tells whoever started it, as a line of JSON.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Report {
+    Started(Started),
+    Refused { exit_code: u8, message: String },
+}
+
 /// What a head that has started says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Started {
@@ -112,6 +119,10 @@ pub(crate) enum HeadEnd {
 
 /// The grace period of a stop that a signal asked for.
 const SIGNAL_GRACE: Duration = Duration::from_secs(10);
+/// How long tasks may take to end when the program has ended that the head is embedded in.
+const PROGRAM_GRACE: Duration = Duration::from_secs(1);
+/// How long that program may take to be gone once it has let go of the head, so that its spans can be finished.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(3);
 /// What a worker's start may take beyond its hook.
 const START_ALLOWANCE: Duration = Duration::from_secs(20);
 /// How long nobody is accepted when nobody can be.
@@ -122,13 +133,18 @@ const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
 const READ_SIZE: usize = 64 << 10;
 
 /// Runs a head in this process until it is stopped. `on_started` is called once, when every worker has become ready or
-/// it is clear that none will.
+/// it is clear that none will. `program` is readable when the program has ended that this head is embedded in, if it is.
 pub(crate) fn run(
     settings: HeadSettings,
     mut session: Session,
+    program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
     let (mut server, journal) = Server::new(settings, &session)?;
+    if let Some(program) = program {
+        server.world.watch(program.as_fd(), Source::Program)?;
+        server.program = Some(program);
+    }
     {
         // Whoever reads traces may be at it.
         let _lock = session::lock_leavings(session.temp_dir()).map_err(io::Error::other)?;
@@ -164,6 +180,10 @@ struct Server {
     /// Tasks that were running when their head died, and are not started again.
     tasks_lost: usize,
     stop: Option<Stop>,
+    /// What is readable when the program has ended that this head is embedded in.
+    program: Option<OwnedFd>,
+    /// That program has ended; until when its spans are waited for.
+    program_ended: Option<Instant>,
 }
 
 /// A stop that is going on.
@@ -242,6 +262,8 @@ impl Server {
             tasks_again: 0,
             tasks_lost: 0,
             stop: None,
+            program: None,
+            program_ended: None,
         };
         Ok((server, opened.bytes))
     }
@@ -436,7 +458,8 @@ impl Server {
         let orphans = self.orphans_again.map(|again| again.saturating_duration_since(Instant::now()));
         let handover = self.world.handover.next_ns(now.monotonic_ns);
         let handover = handover.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
-        let all = tick.into_iter().chain(stop).chain(listen).chain(handover).chain(orphans);
+        let program = self.program_ended.map(|limit| limit.saturating_duration_since(Instant::now()));
+        let all = tick.into_iter().chain(stop).chain(listen).chain(handover).chain(orphans).chain(program);
         let wait = all.min()? + Duration::from_micros(100);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -453,6 +476,7 @@ impl Server {
                 let is_second = self.stop.is_some();
                 self.begin_stop(None, if is_second { Duration::ZERO } else { SIGNAL_GRACE }, is_second, now);
             }
+            Source::Program => self.on_program_ended(now),
             Source::Connection(id) => drop(self.read_connection(id, now)),
             Source::WorkerOutput(worker, stream) => {
                 self.world.read_output(&self.state, worker, stream, buffer);
@@ -879,6 +903,7 @@ impl Server {
             Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
             Query::Workers => Reply::Workers(reactor::list_workers(state, world, now)),
+            Query::Running { job } => Reply::Running(reactor::count_running(state, world, job)),
             Query::Cancel { which, grace_ms } => {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
                 Reply::Cancelled(reactor::on_cancel_many(state, world, &which, grace_ns, now))
@@ -888,6 +913,17 @@ impl Server {
                 return None;
             }
         })
+    }
+
+    /// The program has ended that this head is embedded in: nobody can get anything from it any more.
+    fn on_program_ended(&mut self, now: Now) {
+        if let Some(program) = self.program.take() {
+            let _ = epoll::delete(&self.world.epoll, &program);
+            self.world.log("the program that this head is embedded in has ended".into());
+            self.program_ended = Some(Instant::now() + PROGRAM_LIMIT);
+            reactor::on_cancel_many(&mut self.state, &mut self.world, &CancelWhich::All, None, now);
+            self.begin_stop(None, PROGRAM_GRACE, false, now);
+        }
     }
 
     fn begin_stop(&mut self, asked_by: Option<(u64, u64)>, grace: Duration, force: bool, now: Now) {
@@ -996,6 +1032,10 @@ impl Server {
 
     fn finished(&mut self) -> Option<HeadEnd> {
         self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.world.processes.is_empty())?;
+        // There is no next head in this place that would finish the program's spans.
+        if self.program_ended.is_some_and(|limit| !self.world.ending.is_empty() && Instant::now() < limit) {
+            return None;
+        }
         let mut stop = self.stop.take()?;
         self.world.handover.look();
         stop.report.spans_waiting = self.world.handover.spans_waiting();

@@ -37,6 +37,8 @@ const OUTPUT_BACKLOG_LIMIT: usize = 4 << 20;
 pub(super) enum Source {
     Listener,
     Signal,
+    /// The program that this head is embedded in has ended.
+    Program,
     Connection(u64),
     WorkerExit(WorkerId),
     WorkerOutput(WorkerId, Stream),
@@ -51,6 +53,7 @@ impl Source {
         let (tag, id) = match self {
             Source::Listener => (0, 0),
             Source::Signal => (1, 0),
+            Source::Program => (1, 1),
             Source::Connection(id) => (2, id),
             Source::WorkerExit(worker) => (3, worker.0),
             Source::WorkerOutput(worker, Stream::Stdout) => (4, worker.0),
@@ -65,7 +68,8 @@ impl Source {
         let id = token >> 3;
         match token & 7 {
             0 => Source::Listener,
-            1 => Source::Signal,
+            1 if id == 0 => Source::Signal,
+            1 => Source::Program,
             2 => Source::Connection(id),
             3 => Source::WorkerExit(WorkerId(id)),
             4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),

@@ -326,6 +326,20 @@ impl Recorder {
         .map(drop)
     }
 
+    /// Delivers what is queued, as far as the hook gets within `timeout`. What it did not get to stays queued.
+    pub fn flush(&self, timeout: Duration) -> Result<(), String> {
+        let committed = self.commit();
+        if let (Some(deliveries), false) = (self.deliveries, self.further.is_empty()) {
+            deliveries.give_all();
+        }
+        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let status = self.hand_over(|recorder, error| {
+            // SAFETY: the hook's own function with the hook's own data.
+            recorder.hook.flush.map_or(abi::STATUS_OK, |flush| unsafe { flush(recorder.hook.data, timeout, error) })
+        });
+        committed.and(status.map(drop))
+    }
+
     /// Delivers what is queued, and ends the hook's tracing. When it succeeds, no span is open and all are delivered, nothing is
     /// left for others to finish, and the spool's file is removed.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), String> {

@@ -221,6 +221,11 @@ pub enum Query {
     },
     /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
+    /// How many tasks of a job run. Answered by [`Reply::Running`].
+    Running {
+        /// Which job.
+        job: JobId,
+    },
     /// End tasks that have not ended: those that no worker has begun will not run, those that run are asked to end, then get SIGTERM,
     /// then SIGKILL. Answered by [`Reply::Cancelled`].
     Cancel {
@@ -251,6 +256,8 @@ pub enum Reply {
     Explanation(Option<Box<Explanation>>),
     /// To [`Query::Workers`], in the order in which they were started.
     Workers(Vec<WorkerReport>),
+    /// To [`Query::Running`].
+    Running(usize),
     /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
     Cancelled(Vec<(TaskId, CancelReport)>),
     /// Sent when everything has stopped; the head exits after it.
@@ -264,6 +271,8 @@ pub enum CancelWhich {
     Ids(Vec<TaskId>),
     /// Every one that has not ended.
     All,
+    /// Every one of this job that has not ended.
+    Job(JobId),
     /// Every one that has not ended and whose name fits a pattern, in which `*` stands for any text and `?` for any character.
     Named(String),
 }

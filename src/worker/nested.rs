@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::attempt::Attempts;
 use super::results::Results;
-use crate::driver::{Driver, SubmitRequest, TaskHandle};
+use crate::driver::{Driver, SubmitRequest};
 use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
 use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
@@ -264,9 +264,20 @@ impl TaskHost for &'static Nested {
             trace_runtime: false,
             inputs: &inputs,
         };
-        let TaskHandle { tag } = driver.submit(&request).map_err(|error| error.to_string())?;
-        link.submitters.insert(tag, (task, attempt));
-        Ok(tag)
+        let submitted = driver.submit(&request);
+        let has_taken_in = driver.has_taken_in();
+        if let Ok(ticket) = &submitted {
+            link.submitters.insert(ticket.tag(), (task, attempt));
+        }
+        if has_taken_in {
+            // What has come amid submissions nobody else will read.
+            link.announce();
+            let woken = link.take_woken();
+            drop(link);
+            self.changed.notify_all();
+            woken.into_iter().for_each(|on_ended| on_ended());
+        }
+        submitted.map(|ticket| ticket.tag()).map_err(|error| error.to_string())
     }
 
     fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Waited, String> {

@@ -22,6 +22,7 @@ mod hygiene;
 mod journal;
 mod large_values;
 mod leftovers;
+mod library;
 mod map;
 mod modules;
 mod nesting;

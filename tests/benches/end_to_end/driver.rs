@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tracer::Driver;
-use tracer::driver::{SubmitRequest, TaskHandle, command_spec};
+use tracer::driver::{SubmitRequest, Ticket, command_spec};
 use tracer::task::{Demand, Policy};
 
 use super::report::nanos;
@@ -76,7 +76,7 @@ fn run_all(driver: &mut Driver, count: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-fn expect_one(driver: &mut Driver, task: TaskHandle) -> Result<(), Failure> {
+fn expect_one(driver: &mut Driver, task: Ticket) -> Result<(), Failure> {
     match driver.get::<u32>(task)? {
         1 => Ok(()),
         other => Err(format!("`{NO_OP}` returned {other}, expected 1").into()),

@@ -1,0 +1,225 @@
+//! The library for programs that submit tasks: [`init`], and what it gives.
+//!
+//! The words are those of `tracer_sdk` in a task: `remote("module:function")`, `arg`, `submit`, `get`, [`get_all`], [`wait_any`],
+//! [`TaskHandle`], [`RemoteError`].
+
+mod completed;
+mod connection;
+mod embedded;
+mod error;
+mod init;
+mod interrupts;
+mod remote;
+mod task;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use self::connection::Connection;
+use self::embedded::{END_LIMIT, Embedded};
+use crate::driver::Driver;
+use crate::hook::{ActiveSpan, Recorder};
+use crate::protocol::{CancelWhich, Query, Reply, Welcome};
+use crate::task::JobId;
+
+pub use self::completed::{AsCompleted, Completed, Progress, as_completed};
+pub use self::embedded::EXECUTABLE_VARIABLE;
+pub use self::error::{RemoteError, RemoteErrorKind};
+pub use self::init::{EmbeddedHead, HookPlace, Init, InitError};
+pub use self::remote::{Argument, Command, Function, Remote};
+pub use self::task::{TaskHandle, get_all, wait_any};
+pub use crate::protocol::{CancelReport, StatusReport};
+
+/// How long submissions may take to be accepted when nobody will ask for them any more.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// How long the spans of this process may take to be delivered when the cluster is dropped.
+const DELIVER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Connects to the running head of this machine, or starts one for the life of this program if none runs. [`Init`] says more.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use_built_executable();
+/// let cluster = tracer::init()?;
+/// let one: u64 = cluster.remote("demo:my_function").submit()?.get()?;
+/// assert_eq!(one, 1);
+/// # Ok(()) }
+/// ```
+pub fn init() -> Result<Cluster, InitError> {
+    Init::new().init()
+}
+
+/// A head with its workers, as a program sees them: what [`init`] gives.
+///
+/// Clones are the same cluster. It may be used from any number of threads.
+///
+/// When the last clone and the last [`TaskHandle`] are dropped, what was submitted is sent and accepted, this process's spans are delivered or in
+/// the hands of those who deliver them, and a head of this program's own is stopped: tasks that have not begun fail, and those that run
+/// are cancelled. It is the same when a panic unwinds. Other heads, and what was submitted to them, go on.
+#[derive(Clone)]
+pub struct Cluster(Arc<Inner>);
+
+/// What a cluster and the handles of its tasks share.
+struct Inner {
+    connection: Arc<Connection>,
+    session_dir: PathBuf,
+    job_id: JobId,
+    welcome: Welcome,
+    recorder: Option<&'static Recorder>,
+    /// The span around all of it, if it is wanted.
+    job: Mutex<Option<ActiveSpan>>,
+    warnings: Vec<String>,
+    /// What running tasks get when the head is stopped.
+    grace: Duration,
+    /// The head, if it is this program's own.
+    embedded: Mutex<Option<Embedded>>,
+    _watched: Option<interrupts::Watched>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("session_dir", &self.session_dir).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("session_dir", &self.0.session_dir).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Begins the submission of a task: `module:function`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use_built_executable();
+    /// # let cluster = tracer::init()?;
+    /// let task = cluster.remote("demo:my_function").name("first").retries(3).submit()?;
+    /// eprintln!("submitted as task {:?}", task.id());
+    /// assert_eq!(task.get::<u64>()?, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn remote(&self, target: impl Into<String>) -> Remote<'_> {
+        Remote::function(self, target.into())
+    }
+
+    /// Begins the submission of a program, which runs without a shell. Unless said otherwise it runs in this process's folder and in the
+    /// environment of the cluster. What it writes goes to the logs of its worker.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use_built_executable();
+    /// # let cluster = tracer::init()?;
+    /// cluster.command("test").args(["-n", "text"]).submit()?.get::<()>()?;
+    /// let error = cluster.command("false").submit()?.get::<()>().unwrap_err();
+    /// assert_eq!(error.error_type(), "exit:1");
+    /// # Ok(()) }
+    /// ```
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Remote<'_, Command> {
+        Remote::command(self, program.as_ref())
+    }
+
+    /// Sends what was submitted and waits in this process for more of it. Whoever waits for something does so anyway.
+    pub fn flush(&self) -> Result<(), RemoteError> {
+        Ok(self.0.connection.send()?)
+    }
+
+    /// Cancels all that was submitted through this cluster here and has not ended, and what those tasks have submitted. Returns how many
+    /// tasks it were.
+    pub fn cancel_all(&self) -> Result<usize, RemoteError> {
+        let query = Query::Cancel { which: CancelWhich::Job(self.0.job_id), grace_ms: None };
+        match self.0.connection.query(&query, None)? {
+            Some(Reply::Cancelled(tasks)) => Ok(tasks.len()),
+            _ => Err(RemoteError::submission("the head did not say what became of the request to cancel")),
+        }
+    }
+
+    /// How the head is doing, as `tracer status` shows it.
+    pub fn status(&self) -> Result<StatusReport, RemoteError> {
+        match self.0.connection.query(&Query::Status, None)? {
+            Some(Reply::Status(status)) => Ok(*status),
+            _ => Err(RemoteError::submission("the head did not say how it is doing")),
+        }
+    }
+
+    /// What the head said of itself when it took this program: versions, folders, the hook.
+    pub fn welcome(&self) -> &Welcome {
+        &self.0.welcome
+    }
+
+    /// Whether the head is this program's own.
+    pub fn is_embedded(&self) -> bool {
+        self.0.lock_embedded().is_some()
+    }
+
+    /// The place of the head, if it is this program's own: what `--temp-dir` takes, for commands that look at it while it runs.
+    pub fn embedded_temp_dir(&self) -> Option<PathBuf> {
+        self.0.lock_embedded().as_ref().map(|embedded| embedded.place().to_owned())
+    }
+
+    /// The folder of the session: logs of the head and of the workers are in `logs`.
+    pub fn session_dir(&self) -> &Path {
+        &self.0.session_dir
+    }
+
+    /// What a person should know of how [`init`] went: a hook that failed here, settings that could not be taken over.
+    pub fn warnings(&self) -> &[String] {
+        &self.0.warnings
+    }
+}
+
+impl Inner {
+    fn new(inner: Inner) -> Arc<Inner> {
+        Arc::new(inner)
+    }
+
+    fn lock_embedded(&self) -> std::sync::MutexGuard<'_, Option<Embedded>> {
+        self.embedded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the span around all of it.
+    fn end_job(&mut self) {
+        let job = self.job.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(job) = job else { return };
+        if std::thread::panicking() {
+            job.set_error("the program panicked");
+        }
+        job.end();
+    }
+
+    /// Stops a head of this program's own.
+    fn stop_embedded(&mut self) {
+        let Some(mut embedded) = self.embedded.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let deadline = Instant::now() + self.grace + END_LIMIT;
+        let cancel = Query::Cancel { which: CancelWhich::All, grace_ms: None };
+        let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+        let stop = Query::Stop { grace_ms, force: false };
+        // A head that is gone, or does not answer, is ended all the same.
+        let _ = self.connection.query(&cancel, Some(deadline));
+        let stopped = self.connection.query(&stop, Some(deadline));
+        let has_waiting = matches!(stopped, Ok(Some(Reply::Stopped(report))) if report.spans_waiting > 0);
+        self.connection.close();
+        embedded.end(END_LIMIT, has_waiting);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let settled = |driver: &mut Driver| driver.is_settled().then_some(());
+        // What the head has not taken in by then it takes in later, if it lives.
+        let _ = self.connection.wait_for(Some(Instant::now() + SETTLE_LIMIT), settled);
+        self.end_job();
+        if let Some(recorder) = self.recorder {
+            let _ = recorder.flush(DELIVER_LIMIT);
+        }
+        self.stop_embedded();
+        self.connection.close();
+    }
+}

@@ -1,0 +1,363 @@
+//! Submissions that are being put together.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Cluster, RemoteError, TaskHandle};
+use crate::driver::{SubmitRequest, Ticket, command_spec, split_target};
+use crate::propagation::Carrier;
+use crate::task::{
+    Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on, sort_resources,
+};
+use crate::value;
+
+/// A submission that is being put together: of a function, which [`Cluster::remote`] begins, or of a command, which
+/// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
+#[must_use = "nothing is submitted before `submit`"]
+pub struct Remote<'a, What = Function> {
+    cluster: &'a Cluster,
+    what: What,
+    /// The first thing that is wrong.
+    failure: Option<RemoteError>,
+    name: String,
+    run_limit: Option<Duration>,
+    trace_runtime: bool,
+    wants_output: bool,
+    /// Without its texts, which follow.
+    policy: Policy<'static>,
+    retry_on: String,
+    idempotency_key: String,
+    num_cpus: u32,
+    resources: Vec<(String, u64)>,
+    /// What it is a child of, if not of what everything here is.
+    parent: Option<Carrier>,
+}
+
+/// A function of a module, in a submission.
+#[derive(Debug)]
+pub struct Function {
+    target: String,
+    arguments: Vec<Vec<u8>>,
+    inputs: Vec<Input>,
+}
+
+/// A program, in a submission.
+#[derive(Debug)]
+pub struct Command {
+    program: Vec<u8>,
+    arguments: Vec<Vec<u8>>,
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// None for the folder of this process.
+    directory: Option<PathBuf>,
+}
+
+/// What can be an argument of a task: a value that can be serialized, or a `&TaskHandle`, for the result of that task.
+pub trait Argument {
+    /// The argument as it travels.
+    #[doc(hidden)]
+    fn encode(&self, cluster: &Cluster) -> Result<Encoded, RemoteError>;
+}
+
+/// An argument on its way.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Encoded {
+    Value(Vec<u8>),
+    Task(crate::task::TaskId),
+}
+
+impl<T: Serialize> Argument for T {
+    fn encode(&self, _: &Cluster) -> Result<Encoded, RemoteError> {
+        value::to_bytes(self).map(Encoded::Value).map_err(|error| RemoteError::submission(error.to_string()))
+    }
+}
+
+impl Argument for &TaskHandle {
+    fn encode(&self, cluster: &Cluster) -> Result<Encoded, RemoteError> {
+        if self.inner.session_dir != cluster.0.session_dir {
+            return Err(RemoteError::submission("it is the handle of a task in another cluster"));
+        }
+        self.task_id().map(Encoded::Task)
+    }
+}
+
+impl<What> fmt::Debug for Remote<'_, What> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<'a, What> Remote<'a, What> {
+    fn new(cluster: &'a Cluster, what: What) -> Remote<'a, What> {
+        Remote {
+            cluster,
+            what,
+            failure: None,
+            name: String::new(),
+            run_limit: None,
+            trace_runtime: false,
+            wants_output: false,
+            policy: Policy::default(),
+            retry_on: String::new(),
+            idempotency_key: String::new(),
+            num_cpus: Demand::default().num_cpus,
+            resources: Vec::new(),
+            parent: None,
+        }
+    }
+
+    /// Names the task, for people.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Bounds how long an attempt may run (start to close).
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.run_limit = Some(limit);
+        self
+    }
+
+    /// Bounds how long it may wait until its first attempt begins (schedule to start).
+    pub fn queue_timeout(mut self, limit: Duration) -> Self {
+        self.policy.queue_limit = Some(limit);
+        self
+    }
+
+    /// How long an attempt that is to end gets for each step: to end when it is asked, and after SIGTERM.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.policy.grace = grace;
+        self
+    }
+
+    /// Tries it again after failures of its own, up to `retries` times. Lost workers are not counted here. 0 unless said.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.policy.retries = retries;
+        self
+    }
+
+    /// The wait before the first retry. It doubles with each further one, up to
+    /// [`RETRY_BACKOFF_CAP`](crate::task::RETRY_BACKOFF_CAP); between half of it and all of it is waited.
+    pub fn retry_backoff(mut self, first: Duration) -> Self {
+        self.policy.retry_backoff = first;
+        self
+    }
+
+    /// Which failures of its own are tried again: kinds with commas between, as `tracer submit task --retry-on` takes them.
+    pub fn retry_on(mut self, kinds: impl Into<String>) -> Self {
+        self.retry_on = kinds.into();
+        if let Err(problem) = check_retry_on(&self.retry_on) {
+            self.failure.get_or_insert(RemoteError::submission(problem));
+        }
+        self
+    }
+
+    /// Starts it again after its worker was lost, up to `limit` times. 2 unless said.
+    pub fn crash_limit(mut self, limit: u32) -> Self {
+        self.policy.crash_limit = limit;
+        self
+    }
+
+    /// Never starts it a second time, whatever happens: when its worker or its head dies, it is reported lost.
+    pub fn at_most_once(mut self) -> Self {
+        self.policy.at_most_once = true;
+        self
+    }
+
+    /// Names the task for the head: a submission with a key that the head remembers is that task, and no other one is begun.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = key.into();
+        self
+    }
+
+    /// How many slots it takes; 1 unless said. With 0 it takes none, and runs as soon as there is a process for it.
+    pub fn num_cpus(mut self, num_cpus: u32) -> Self {
+        self.num_cpus = num_cpus;
+        self
+    }
+
+    /// Takes so much of a named resource of the head while it runs; at least 1. A task that asks for more than the head has is refused.
+    pub fn resource(mut self, name: &str, amount: u64) -> Self {
+        match check_resource(name, i64::try_from(amount).unwrap_or(i64::MAX)) {
+            Ok(resource) => self.resources.push(resource),
+            Err(problem) => drop(self.failure.get_or_insert(RemoteError::submission(problem))),
+        }
+        self
+    }
+
+    /// Traces the runtime's own work for the task too, if this process is traced.
+    pub fn trace_runtime(mut self) -> Self {
+        self.trace_runtime = true;
+        self
+    }
+
+    /// Makes the task a part of another trace: what it is a child of, as a W3C `traceparent`. Stronger than what
+    /// [`Init`](super::Init) said.
+    pub fn parent(mut self, traceparent: &str) -> Self {
+        match Carrier::from_headers([traceparent], [], []) {
+            (carrier, rejections) if rejections.is_empty() => self.parent = Some(carrier),
+            (_, rejections) => {
+                let reasons: Vec<_> = rejections.iter().map(ToString::to_string).collect();
+                let text = format!("the parent `{traceparent}` cannot be taken: {}", reasons.join("; "));
+                self.failure.get_or_insert(RemoteError::submission(text));
+            }
+        }
+        self
+    }
+
+    /// As [`parent`](Self::parent), with all that travels beside it.
+    pub fn parent_context(mut self, carrier: Carrier) -> Self {
+        self.parent = Some(carrier);
+        self
+    }
+
+    /// Submits what `spec` describes.
+    fn send(&mut self, target: &str, spec: TaskSpec<'_>, inputs: &[Input]) -> Result<Ticket, RemoteError> {
+        let resources = sort_resources(std::mem::take(&mut self.resources)).map_err(RemoteError::submission)?;
+        let demand = Demand {
+            num_cpus: self.num_cpus,
+            resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
+            memory_bytes: None,
+        };
+        let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
+        let request = SubmitRequest {
+            spec,
+            name: &self.name,
+            run_limit: self.run_limit,
+            policy,
+            demand,
+            wants_output: self.wants_output,
+            trace_runtime: self.trace_runtime,
+            inputs,
+        };
+        let submitted = self.cluster.0.connection.submit(|driver| match &self.parent {
+            None => driver.submit(&request),
+            Some(parent) => driver.submit_under(parent.clone(), &request),
+        });
+        submitted.map_err(|error| RemoteError::from(error).of(&target_name(target), None))
+    }
+}
+
+impl<'a> Remote<'a> {
+    pub(super) fn function(cluster: &'a Cluster, target: String) -> Remote<'a> {
+        Remote::new(cluster, Function { target, arguments: Vec::new(), inputs: Vec::new() })
+    }
+
+    /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments
+    /// starts when that task has ended, and fails if that fails. The handle can still be waited for.
+    pub fn arg(mut self, argument: impl Argument) -> Self {
+        let index = self.what.arguments.len();
+        match argument.encode(self.cluster) {
+            Ok(Encoded::Value(value)) => self.what.arguments.push(value),
+            Ok(Encoded::Task(task)) => {
+                let argument = u32::try_from(index).expect("arguments fit memory");
+                self.what.inputs.push(Input { argument, source: InputSource::Task(task) });
+                self.what.arguments.push(vec![0xc0]);
+            }
+            Err(reason) => {
+                let text = format!("argument {} of `{}`: {reason}", index + 1, self.what.target);
+                self.failure.get_or_insert(RemoteError::submission(text));
+            }
+        }
+        self
+    }
+
+    /// Submits the task. It is on its way when this returns, and sent with the next batch: when [`BATCH`](crate::driver::BATCH) have come
+    /// together, when something is waited for, with [`Cluster::flush`], or when the cluster is dropped, whichever comes first.
+    ///
+    /// Blocks while the head takes nothing more in.
+    pub fn submit(mut self) -> Result<TaskHandle, RemoteError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let target = std::mem::take(&mut self.what.target);
+        let (module, function) = split_target(&target)?;
+        let arguments = value::array(&self.what.arguments);
+        let inputs = std::mem::take(&mut self.what.inputs);
+        // A path is relative to the folder of this process, not to the worker's.
+        let module = if crate::hook::is_path(module) {
+            let path = std::path::absolute(module).unwrap_or_else(|_| module.into());
+            Cow::Owned(path.display().to_string())
+        } else {
+            Cow::Borrowed(module)
+        };
+        let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &arguments });
+        let ticket = self.send(&target, spec, &inputs)?;
+        Ok(TaskHandle::new(Arc::clone(&self.cluster.0), ticket, target))
+    }
+}
+
+impl<'a> Remote<'a, Command> {
+    pub(super) fn command(cluster: &'a Cluster, program: &OsStr) -> Remote<'a, Command> {
+        let program = program.as_bytes().to_vec();
+        Remote::new(cluster, Command { program, arguments: Vec::new(), environment: Vec::new(), directory: None })
+    }
+
+    /// Adds the next argument. There is no shell, so it arrives as it is.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.what.arguments.push(argument.as_ref().as_bytes().to_vec());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.what.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().as_bytes().to_vec()));
+        self
+    }
+
+    /// Sets a variable in its environment, which is that of the cluster otherwise, with `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its own
+    /// span.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.what.environment.push((name.as_ref().as_bytes().to_vec(), value.as_ref().as_bytes().to_vec()));
+        self
+    }
+
+    /// The folder that it runs in; that of this process unless said.
+    pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.what.directory = Some(directory.as_ref().into());
+        self
+    }
+
+    /// Bounds how long it may write nothing to its outputs.
+    pub fn idle_timeout(mut self, limit: Duration) -> Self {
+        self.policy.idle_limit = Some(limit);
+        self
+    }
+
+    /// Submits the command, as [a task](Remote::submit) is. Its result is `()`; an exit code other than 0 is an error.
+    pub fn submit(mut self) -> Result<TaskHandle, RemoteError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let empty = Command { program: Vec::new(), arguments: Vec::new(), environment: Vec::new(), directory: None };
+        let Command { program, arguments, environment, directory } = std::mem::replace(&mut self.what, empty);
+        let target = String::from_utf8_lossy(&program).into_owned();
+        let directory = match directory {
+            Some(directory) => std::path::absolute(&directory),
+            None => std::env::current_dir(),
+        };
+        let directory = directory
+            .map_err(|error| RemoteError::submission(format!("the folder of `{target}` cannot be found: {error}")))?;
+        let directory = directory.into_os_string().into_vec();
+        let environment = environment.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+        let arguments = arguments.iter().map(Vec::as_slice).collect();
+        let spec = command_spec(&program, arguments, environment, &directory);
+        let ticket = self.send(&target, spec, &[])?;
+        Ok(TaskHandle::new(Arc::clone(&self.cluster.0), ticket, target))
+    }
+}
+
+/// What people call it: `module.function`, or the program's file name.
+pub(super) fn target_name(target: &str) -> String {
+    match split_target(target) {
+        Ok((module, function)) => TaskSpec::Function(FunctionSpec { module, function, arguments: &[] }).target(),
+        Err(_) => command_spec(target.as_bytes(), Vec::new(), Vec::new(), &[]).target(),
+    }
+}
