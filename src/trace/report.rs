@@ -4,10 +4,15 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::list::Row;
+use super::path::{CriticalPath, Stretch, What};
 use super::{Span, Trace, Tree};
 
 /// A trace with the objects of its spans as they were written. It serialises as an object: the figures of [`Row`], then
-/// `processes`, `running`, `duplicates`, `missing_parents` and `spans`, whose number is `spans.len()`.
+/// `processes`, `running`, `duplicates`, `missing_parents`, `queued_ns`, `critical_path` and `spans`, whose number is `spans.len()`.
+///
+/// `critical_path` has the stretches of the [`CriticalPath`] from the start of the trace to its end, without a gap. Each has `kind`, which is `span`,
+/// `queued` or `between`, the `span_id` of the span, or of the attempt that was queued, and `start_ns`, since the start of the trace, and
+/// `duration_ns`. `queued_ns` is what is queued of it in all.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     trace: &'a Trace,
@@ -25,8 +30,11 @@ impl Serialize for Report<'_> {
         use serde::ser::SerializeStruct as _;
 
         let row = Row::new(self.trace);
-        let missing: Vec<String> = Tree::new(self.trace).missing().map(|span_id| format!("0x{span_id}")).collect();
-        let mut object = serializer.serialize_struct("Report", 11)?;
+        let tree = Tree::new(self.trace);
+        let missing: Vec<String> = tree.missing().map(|span_id| format!("0x{span_id}")).collect();
+        let path = CriticalPath::new(self.trace, &tree);
+        let stretches: Vec<_> = path.stretches.iter().map(|stretch| PathPart::new(self.trace, stretch)).collect();
+        let mut object = serializer.serialize_struct("Report", 13)?;
         object.serialize_field("trace_id", &row.trace_id)?;
         object.serialize_field("root", &row.root)?;
         object.serialize_field("start_time", &super::time::format(row.start_unix_nano))?;
@@ -37,8 +45,35 @@ impl Serialize for Report<'_> {
         object.serialize_field("running", &self.trace.running_count())?;
         object.serialize_field("duplicates", &self.trace.duplicates)?;
         object.serialize_field("missing_parents", &missing)?;
+        object.serialize_field("queued_ns", &path.queued_ns())?;
+        object.serialize_field("critical_path", &stretches)?;
         object.serialize_field("spans", &RawSpans(&self.trace.spans))?;
         object.end()
+    }
+}
+
+/// A stretch of the critical path.
+#[derive(Serialize)]
+struct PathPart {
+    kind: &'static str,
+    span_id: Option<String>,
+    start_ns: u64,
+    duration_ns: u64,
+}
+
+impl PathPart {
+    fn new(trace: &Trace, stretch: &Stretch) -> PathPart {
+        let (kind, index) = match stretch.what {
+            What::Span(index) => ("span", Some(index)),
+            What::Queued(index) => ("queued", Some(index)),
+            What::Between => ("between", None),
+        };
+        PathPart {
+            kind,
+            span_id: index.map(|index| format!("0x{}", trace.spans[index].span_id)),
+            start_ns: stretch.start_unix_nano - trace.start_unix_nano(),
+            duration_ns: stretch.duration_ns(),
+        }
     }
 }
 
@@ -76,7 +111,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&loaded.traces[0].report()).expect("spans are JSON"),
             format!(
-                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0x0000000000000009"],"spans":[{spans}]}}"#
+                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0x0000000000000009"],"queued_ns":0,"critical_path":[{{"kind":"span","span_id":"0x0000000000000001","start_ns":0,"duration_ns":5000}},{{"kind":"span","span_id":"0x0000000000000002","start_ns":5000,"duration_ns":35000}}],"spans":[{spans}]}}"#
             )
         );
     }

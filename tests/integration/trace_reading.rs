@@ -172,6 +172,45 @@ fn what_is_open_in_tasks_and_submissions_is_seen_while_it_runs() {
 }
 
 #[test]
+fn what_the_end_of_a_trace_waited_for_is_marked_the_queue_included() {
+    let cluster = Cluster::traced();
+    let waiting = Waiting::start(&cluster);
+    let queued = cluster.tracer_in_background(&["submit", "task"]);
+    wait_until("a task waits in the queue", || {
+        cluster.tasks().iter().any(|task| task["state"] == "waiting").then_some(())
+    });
+    waiting.end();
+    queued.wait().success();
+
+    let shown = trace_json(&cluster, &["show", "last"]);
+    let spans = shown["spans"].as_array().expect("spans are a list");
+    let id_of = |end: &str| {
+        let span = spans.iter().find(|span| span["name"].as_str().is_some_and(|name| name.ends_with(end)));
+        span.expect("it is there")["context"]["span_id"].clone()
+    };
+    let parts = shown["critical_path"].as_array().expect("the path is a list");
+    let of = |kind: &str| -> Vec<&Value> { parts.iter().filter(|part| part["kind"] == kind).collect() };
+    let [queue] = of("queued")[..] else { panic!("{shown}") };
+    assert_eq!(queue["span_id"], id_of("tracer.remote_worker"));
+    assert_eq!(queue["duration_ns"], shown["queued_ns"]);
+    assert!(queue["duration_ns"].as_u64() > Some(0), "{shown}");
+    for end in ["tracer job", "tracer.remote", "tracer.remote_worker"] {
+        assert!(of("span").iter().any(|part| part["span_id"] == id_of(end)), "{end}: {shown}");
+    }
+    let mut at = 0;
+    for part in parts {
+        assert_eq!(part["start_ns"], at, "{shown}");
+        at += part["duration_ns"].as_u64().expect("a duration is a number");
+    }
+    assert_eq!(shown["duration_ns"], at);
+
+    let text = cluster.tracer(&["trace", "show", "last"]).success().stdout_text();
+    assert_eq!(text.lines().filter(|line| line.starts_with("* ")).count(), 3 + 1, "{text}");
+    assert!(text.contains("\n* The critical path, which the end of the trace waited for: "), "{text}");
+    assert!(text.contains(" queued"), "{text}");
+}
+
+#[test]
 fn what_was_open_in_a_dead_process_is_not_running() {
     let cluster = Cluster::traced();
     let waiting = Waiting::start(&cluster);

@@ -1,4 +1,8 @@
 //! `trace show`: the tree of a trace beside its waterfall, and what went wrong below.
+//!
+//! Spans on the critical path have a mark before them. Where nothing ran for a large part of the trace, the waterfall is folded: that time
+//! takes one column, which has the same sign in every line, and a line in the tree says how long it was. All other columns
+//! stand for the same time.
 
 use std::collections::HashMap;
 
@@ -6,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit, pad_left, wrap};
 use crate::count::{Count, Elapsed};
-use crate::trace::{Item, Kind, Span, Status, Trace, Tree};
+use crate::trace::{CriticalPath, Idle, Item, Kind, Span, Status, Trace, Tree, idle};
 
 /// Bars of one process have one colour; a failed span's is red.
 const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style("34"), Style("32")];
@@ -19,11 +23,20 @@ const BAR_GOOD: usize = 16;
 const BAR_MAX: usize = 60;
 /// Messages with more lines are cut; the whole text is in the report for programs.
 const MESSAGE_LINES_MAX: usize = 12;
+/// Time in which nothing runs is folded from this part of the trace on: one of so many.
+const FOLD_PART: u64 = 8;
+/// Nothing is folded unless that is so much of the trace in all: one of so many.
+const FOLD_PART_IN_ALL: u64 = 3;
+/// What a folded column shows, and what the line that tells of it begins and ends with.
+const FOLD_SIGN: char = '⋯';
+/// Before a span on the critical path.
+const PATH_SIGN: &str = "* ";
 
 struct Line<'a> {
     gutter: String,
-    /// `None` for a parent that is not there.
+    /// `None` for a parent that is not there, and for time that is folded.
     span: Option<&'a Span>,
+    is_on_path: bool,
     name: String,
     offset: String,
     duration: String,
@@ -34,12 +47,15 @@ struct Line<'a> {
 /// Renders a trace in `width` columns.
 pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
     let tree = Tree::new(trace);
-    let lines = lines(trace, &tree);
+    // Of one span there is nothing to choose.
+    let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
+    let folds = folds(trace, idle(trace, &tree));
+    let lines = lines(trace, &tree, path.as_ref(), &folds);
     let columns = Columns::new(&lines, width);
-    let window = Window { start_unix_nano: trace.start_unix_nano(), duration_ns: trace.duration_ns() };
+    let axis = Axis::new(trace, &folds, columns.bar);
     let mut text = header(trace, width, colour);
     for line in &lines {
-        text += columns.render(line, window, colour).trim_end();
+        text += columns.render(line, &axis, colour).trim_end();
         text.push('\n');
     }
     let failed: Vec<&Span> = lines.iter().filter_map(|line| line.span).filter(|span| has_failed(span)).collect();
@@ -47,7 +63,7 @@ pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
         text.push('\n');
         text += &failure(span, trace, width, colour);
     }
-    let remarks = remarks(trace, &tree);
+    let remarks = remarks(trace, &tree, path.as_ref());
     if !remarks.is_empty() {
         text.push('\n');
     }
@@ -100,7 +116,35 @@ fn header(trace: &Trace, width: usize, colour: bool) -> String {
     format!("trace {}{separator}{figures}{}\n", BOLD.paint(&id, colour), style.paint(&outcome, colour))
 }
 
-fn lines<'a>(trace: &'a Trace, tree: &Tree) -> Vec<Line<'a>> {
+/// What is folded of the time in which nothing ran.
+fn folds(trace: &Trace, mut idle: Vec<Idle>) -> Vec<Idle> {
+    let duration = |idle: &Idle| idle.end_unix_nano - idle.start_unix_nano;
+    idle.retain(|idle| duration(idle) >= (trace.duration_ns() / FOLD_PART).max(1));
+    if idle.iter().map(duration).sum::<u64>() < trace.duration_ns() / FOLD_PART_IN_ALL {
+        idle.clear();
+    }
+    idle
+}
+
+/// A line for time that is folded, above that of the span that ends it.
+fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
+    let duration = Elapsed::from_nanos(fold.end_unix_nano - fold.start_unix_nano);
+    let what = if fold.is_queued { "queued" } else { "nothing runs" };
+    // Past it, the branch goes on to the span.
+    let above: String = gutter.chars().take(gutter.chars().count().saturating_sub(3)).collect();
+    Line {
+        gutter: if gutter.is_empty() { String::new() } else { above + "│  " },
+        span: None,
+        is_on_path: false,
+        name: format!("{FOLD_SIGN} {duration} {what} {FOLD_SIGN}"),
+        offset: String::new(),
+        duration: String::new(),
+        note: String::new(),
+        style: DIM,
+    }
+}
+
+fn lines<'a>(trace: &'a Trace, tree: &Tree, path: Option<&CriticalPath>, folds: &[Idle]) -> Vec<Line<'a>> {
     let mut lines = Vec::with_capacity(tree.nodes.len());
     // For each depth on the way to the current node: whether that ancestor was the last of its siblings, and its process.
     let mut above: Vec<(bool, Option<u32>)> = Vec::new();
@@ -117,6 +161,7 @@ fn lines<'a>(trace: &'a Trace, tree: &Tree) -> Vec<Line<'a>> {
                 lines.push(Line {
                     gutter,
                     span: None,
+                    is_on_path: false,
                     name: format!("parent 0x{span_id} not found"),
                     offset: String::new(),
                     duration: String::new(),
@@ -126,6 +171,7 @@ fn lines<'a>(trace: &'a Trace, tree: &Tree) -> Vec<Line<'a>> {
                 continue;
             }
         };
+        lines.extend(folds.iter().find(|fold| fold.before == index).map(|fold| fold_line(fold, &gutter)));
         let span = &trace.spans[index];
         let process = span.process();
         let pid = process.0;
@@ -151,6 +197,7 @@ fn lines<'a>(trace: &'a Trace, tree: &Tree) -> Vec<Line<'a>> {
         lines.push(Line {
             gutter,
             span: Some(span),
+            is_on_path: path.is_some_and(|path| path.contains(index)),
             name: clean(&span.name),
             offset: offset_text(span, trace),
             duration,
@@ -236,9 +283,11 @@ impl Columns {
         columns(name, bar, true)
     }
 
-    fn render(&self, line: &Line<'_>, window: Window, colour: bool) -> String {
+    fn render(&self, line: &Line<'_>, axis: &Axis, colour: bool) -> String {
+        let indent = if line.is_on_path { PATH_SIGN.to_string() } else { " ".repeat(INDENT) };
         let Some(span) = line.span else {
-            return format!("{}{}", " ".repeat(INDENT), DIM.paint(&line.name, colour));
+            let gutter = fit_gutter(&line.gutter, self.name.max(4));
+            return format!("{indent}{}{}", DIM.paint(&gutter, colour), DIM.paint(&line.name, colour));
         };
         let mark = if has_failed(span) { "✗ " } else { "" };
         // A deep gutter leaves some letters of the name.
@@ -247,8 +296,7 @@ impl Columns {
         let name = fit(&line.name, self.name.saturating_sub(gutter.width() + mark.width()));
         let filler = self.name.saturating_sub(gutter.width() + mark.width() + name.width());
         let mut text = format!(
-            "{}{}{}{name}{}{}{}{}{}",
-            " ".repeat(INDENT),
+            "{indent}{}{}{name}{}{}{}{}{}",
             DIM.paint(&gutter, colour),
             RED.paint(mark, colour),
             " ".repeat(filler + GAP),
@@ -258,13 +306,17 @@ impl Columns {
             " ".repeat(GAP),
         );
         if self.bar > 0 {
-            let bar = bar(span, window, self.bar);
-            let drawn = bar.trim_start_matches(' ');
-            let before = bar.len() - drawn.len();
-            text += &" ".repeat(before);
-            text += &line.style.paint(drawn, colour);
+            let bar = axis.bar(span);
+            for part in bar.chunk_by(|left, right| axis.kind(*left) == axis.kind(*right)) {
+                let drawn: String = part.iter().collect();
+                text += &match axis.kind(part[0]) {
+                    Cell::Blank => drawn,
+                    Cell::Bar => line.style.paint(&drawn, colour),
+                    Cell::Fold => DIM.paint(&drawn, colour),
+                };
+            }
             if !line.note.is_empty() {
-                text += &" ".repeat(self.bar - bar.width() + GAP);
+                text += &" ".repeat(self.bar - bar.len() + GAP);
             }
         }
         if self.has_notes {
@@ -279,43 +331,113 @@ fn label_width(line: &Line<'_>) -> usize {
     line.gutter.width() + mark + line.name.width()
 }
 
-/// The time that the waterfall shows. Taken once, because a trace looks at all its spans to say when it ended.
-#[derive(Clone, Copy)]
-struct Window {
+/// The time that the waterfall shows, and the columns that it takes.
+struct Axis {
     start_unix_nano: u64,
     duration_ns: u64,
+    /// Columns, those of the folds included.
+    width: usize,
+    /// Time of the trace that is not shown, and the column that stands for it.
+    folds: Vec<Fold>,
 }
 
-/// Draws a span in `width` columns, to the eighth of one where Unicode has the block for it. There is always something to see.
-fn bar(span: &Span, window: Window, width: usize) -> String {
-    const FROM_THE_LEFT: [&str; 9] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
-    let total = u128::from(window.duration_ns).max(1);
-    let eighths = width * 8;
-    let offset = span.start_unix_nano - window.start_unix_nano;
-    let end = span.end_unix_nano.map_or(window.duration_ns, |_| offset + span.duration_ns());
-    let position = |nanos: u64| {
-        let position = (u128::from(nanos) * eighths as u128 + total / 2) / total;
-        usize::try_from(position).unwrap_or(eighths)
-    };
-    let start = position(offset).min(eighths - 1);
-    let end = if window.duration_ns == 0 { eighths } else { position(end).clamp(start + 1, eighths) };
-    let (column, rest) = (start / 8, start % 8);
-    let mut text = " ".repeat(column);
-    if end <= (column + 1) * 8 {
-        // Within one column: its width counts, not where in the column it is, unless it fills the right half.
-        text +=
-            if rest >= 4 && end == (column + 1) * 8 && end - start >= 3 { "▐" } else { FROM_THE_LEFT[end - start] };
-        return text;
+struct Fold {
+    /// Since the start of the trace.
+    start_ns: u64,
+    end_ns: u64,
+    column: usize,
+}
+
+/// What is in a column of the waterfall.
+#[derive(PartialEq, Eq)]
+enum Cell {
+    Blank,
+    Bar,
+    Fold,
+}
+
+impl Axis {
+    fn new(trace: &Trace, folds: &[Idle], width: usize) -> Axis {
+        let (start_unix_nano, duration_ns) = (trace.start_unix_nano(), trace.duration_ns());
+        let mut axis = Axis { start_unix_nano, duration_ns, width, folds: Vec::new() };
+        if width < BAR_MIN + folds.len() {
+            return axis;
+        }
+        let since = |unix_nano: u64| unix_nano - start_unix_nano;
+        let fold =
+            |idle: &Idle| Fold { start_ns: since(idle.start_unix_nano), end_ns: since(idle.end_unix_nano), column: 0 };
+        axis.folds = folds.iter().map(fold).collect();
+        for number in 0..axis.folds.len() {
+            let shown = axis.shown_before(axis.folds[number].start_ns);
+            axis.folds[number].column = axis.eighths(shown).div_ceil(8) + number;
+        }
+        axis
     }
-    // On the left edge there are only blocks for the whole column, its right half and its last eighth.
-    text += match rest {
-        0..=2 => "█",
-        3..=6 => "▐",
-        _ => "▕",
-    };
-    text += &"█".repeat(end / 8 - column - 1);
-    text += FROM_THE_LEFT[end % 8];
-    text
+
+    /// The time before a point of the trace that is not folded.
+    fn shown_before(&self, since_start_ns: u64) -> u64 {
+        let folded = self.folds.iter().map(|fold| since_start_ns.clamp(fold.start_ns, fold.end_ns) - fold.start_ns);
+        since_start_ns - folded.sum::<u64>()
+    }
+
+    /// How far right so much time is that is not folded, in eighths of a column, without the columns of the folds.
+    fn eighths(&self, shown_ns: u64) -> usize {
+        let total = u128::from(self.shown_before(self.duration_ns)).max(1);
+        let eighths = (self.width - self.folds.len()) * 8;
+        let position = (u128::from(shown_ns) * eighths as u128 + total / 2) / total;
+        usize::try_from(position).unwrap_or(eighths)
+    }
+
+    /// Where a point of the trace is, in eighths of a column.
+    fn position(&self, since_start_ns: u64) -> usize {
+        let passed = self.folds.iter().take_while(|fold| fold.end_ns <= since_start_ns).count();
+        let position = self.eighths(self.shown_before(since_start_ns)) + passed * 8;
+        // A fold begins with a column, which can be after the time that it stands for.
+        let first = passed.checked_sub(1).map_or(0, |last| (self.folds[last].column + 1) * 8);
+        let last = self.folds.get(passed).map_or(self.width * 8, |next| next.column * 8);
+        position.clamp(first.min(last), last)
+    }
+
+    /// Draws a span, to the eighth of a column where Unicode has the block for it. There is always something to see.
+    fn bar(&self, span: &Span) -> Vec<char> {
+        const FROM_THE_LEFT: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
+        let offset = span.start_unix_nano - self.start_unix_nano;
+        let end = span.end_unix_nano.map_or(self.duration_ns, |_| offset + span.duration_ns());
+        let eighths = self.width * 8;
+        let start = self.position(offset).min(eighths - 1);
+        let end = if self.duration_ns == 0 { eighths } else { self.position(end).clamp(start + 1, eighths) };
+        let (column, rest) = (start / 8, start % 8);
+        let mut bar = vec![' '; column];
+        if end <= (column + 1) * 8 {
+            // Within one column: its width counts, not where in the column it is, unless it fills the right half.
+            bar.push(match rest >= 4 && end == (column + 1) * 8 && end - start >= 3 {
+                true => '▐',
+                false => FROM_THE_LEFT[end - start],
+            });
+        } else {
+            // On the left edge there are only blocks for the whole column, its right half and its last eighth.
+            bar.push(match rest {
+                0..=2 => '█',
+                3..=6 => '▐',
+                _ => '▕',
+            });
+            bar.resize(end / 8, '█');
+            bar.extend(Some(FROM_THE_LEFT[end % 8]).filter(|&block| block != ' '));
+        }
+        for fold in &self.folds {
+            bar.resize(bar.len().max(fold.column + 1), ' ');
+            bar[fold.column] = FOLD_SIGN;
+        }
+        bar
+    }
+
+    fn kind(&self, cell: char) -> Cell {
+        match cell {
+            ' ' => Cell::Blank,
+            FOLD_SIGN => Cell::Fold,
+            _ => Cell::Bar,
+        }
+    }
 }
 
 /// What a failed span says: its exceptions, and its description where that adds something.
@@ -325,8 +447,16 @@ fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
         title += &format!(", pid {pid}");
     }
     title += &format!(", at {})", offset_text(span, trace));
-    let name = fit(&clean(&span.name), width.saturating_sub("✗ ".width() + GAP + title.width()).max(NAME_MIN));
-    let mut text = format!("{} {name}  {}\n", RED.paint("✗", colour), DIM.paint(&title, colour));
+    let name = clean(&span.name);
+    let mut text = if "✗ ".width() + name.width() + GAP + title.width() <= width {
+        format!("{} {name}  {}\n", RED.paint("✗", colour), DIM.paint(&title, colour))
+    } else {
+        // Nothing is cut here: this is where the whole name is.
+        let name = wrap(&name, width.saturating_sub("✗ ".width()).max(NAME_MIN)).join("\n  ");
+        let title: Vec<_> = wrap(&title, width.saturating_sub(4).max(NAME_MIN));
+        let title: String = title.iter().map(|line| format!("    {}\n", DIM.paint(line, colour))).collect();
+        format!("{} {name}\n{title}", RED.paint("✗", colour))
+    };
 
     let exceptions: Vec<(String, String)> = span
         .events()
@@ -367,8 +497,19 @@ fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
     text
 }
 
-fn remarks(trace: &Trace, tree: &Tree) -> Vec<String> {
+fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<String> {
     let mut remarks = Vec::new();
+    if let Some(path) = path {
+        let part = |nanos: u64, what: &str| (nanos > 0).then(|| format!("{} {what}", Elapsed::from_nanos(nanos)));
+        let parts = [
+            part(path.in_spans_ns(), "in its spans"),
+            part(path.queued_ns(), "queued"),
+            part(path.between_ns(), "between spans"),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+        remarks.push(format!("* The critical path, which the end of the trace waited for{parts}."));
+    }
     if tree.missing().next().is_some() {
         remarks.push(
             "A parent that is not found has not ended yet, was not recorded, or is in another folder.".to_string(),

@@ -30,11 +30,14 @@ fn a_trace_is_shown_as_a_tree_with_a_waterfall() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
-  tracer job                             +0  12.4 ms  ████████████████  pid 4700
-  └─ wordcount.count tracer.remote  +1.1 ms   300 µs   ▍
-     └─ wordcount.count tracer.re…  +1.5 ms  10.1 ms   ▕█████████████   pid 4711
-        ├─ split                      +2 ms   3.2 ms    ▐███▊
-        └─ sum                      +5.2 ms   6.3 ms        ▐███████▉
+* tracer job                             +0  12.4 ms  ████████████████  pid 4700
+* └─ wordcount.count tracer.remote  +1.1 ms   300 µs   ▍
+*    └─ wordcount.count tracer.re…  +1.5 ms  10.1 ms   ▕█████████████   pid 4711
+*       ├─ split                      +2 ms   3.2 ms    ▐███▊
+*       └─ sum                      +5.2 ms   6.3 ms        ▐███████▉
+
+* The critical path, which the end of the trace waited for: 12.3 ms in its
+spans, 100 µs queued.
 ",
     );
 }
@@ -46,11 +49,13 @@ fn a_wide_terminal_shows_whole_names() {
         120,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
-  tracer job                                       +0  12.4 ms  ██████████████████████████████████████████████  pid 4700
-  └─ wordcount.count tracer.remote            +1.1 ms   300 µs      █▎
-     └─ wordcount.count tracer.remote_worker  +1.5 ms  10.1 ms       ▐█████████████████████████████████████     pid 4711
-        ├─ split                                +2 ms   3.2 ms         ▐███████████▎
-        └─ sum                                +5.2 ms   6.3 ms                     ███████████████████████▋
+* tracer job                                       +0  12.4 ms  ██████████████████████████████████████████████  pid 4700
+* └─ wordcount.count tracer.remote            +1.1 ms   300 µs      █▎
+*    └─ wordcount.count tracer.remote_worker  +1.5 ms  10.1 ms       ▐█████████████████████████████████████     pid 4711
+*       ├─ split                                +2 ms   3.2 ms         ▐███████████▎
+*       └─ sum                                +5.2 ms   6.3 ms                     ███████████████████████▋
+
+* The critical path, which the end of the trace waited for: 12.3 ms in its spans, 100 µs queued.
 ",
     );
 }
@@ -59,11 +64,13 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
 fn without_a_terminal_nothing_is_cut() {
     assert_shown(&wordcount(), usize::MAX, "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
-  tracer job                                       +0  12.4 ms  ████████████████████████████████████████████████████████████  pid 4700
-  └─ wordcount.count tracer.remote            +1.1 ms   300 µs       ▐▊
-     └─ wordcount.count tracer.remote_worker  +1.5 ms  10.1 ms         █████████████████████████████████████████████████▏     pid 4711
-        ├─ split                                +2 ms   3.2 ms           ▐███████████████▏
-        └─ sum                                +5.2 ms   6.3 ms                           ██████████████████████████████▋
+* tracer job                                       +0  12.4 ms  ████████████████████████████████████████████████████████████  pid 4700
+* └─ wordcount.count tracer.remote            +1.1 ms   300 µs       ▐▊
+*    └─ wordcount.count tracer.remote_worker  +1.5 ms  10.1 ms         █████████████████████████████████████████████████▏     pid 4711
+*       ├─ split                                +2 ms   3.2 ms           ▐███████████████▏
+*       └─ sum                                +5.2 ms   6.3 ms                           ██████████████████████████████▋
+
+* The critical path, which the end of the trace waited for: 12.3 ms in its spans, 100 µs queued.
 ");
 }
 
@@ -75,11 +82,14 @@ fn a_narrow_terminal_keeps_names_and_figures() {
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736
   5 spans  2 processes  12.4 ms  ok
-  tracer job             +0  12.4 ms  ████████████  pid 4700
-  └─ wordcount.co…  +1.1 ms   300 µs   ▎
-     └─ wordcount…  +1.5 ms  10.1 ms   ▐█████████▎  pid 4711
-        ├─ split      +2 ms   3.2 ms   ▕███
-        └─ sum      +5.2 ms   6.3 ms       ██████▏
+* tracer job             +0  12.4 ms  ████████████  pid 4700
+* └─ wordcount.co…  +1.1 ms   300 µs   ▎
+*    └─ wordcount…  +1.5 ms  10.1 ms   ▐█████████▎  pid 4711
+*       ├─ split      +2 ms   3.2 ms   ▕███
+*       └─ sum      +5.2 ms   6.3 ms       ██████▏
+
+* The critical path, which the end of the trace waited for:
+12.3 ms in its spans, 100 µs queued.
 ",
     );
     assert_shown(
@@ -88,11 +98,15 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736
   5 spans  2 processes  12.4 ms  ok
-  tracer job             +0  12.4 ms  pid 4700
-  └─ wordcount.co…  +1.1 ms   300 µs
-     └─ wordcount…  +1.5 ms  10.1 ms  pid 4711
-        ├─ split      +2 ms   3.2 ms
-        └─ sum      +5.2 ms   6.3 ms
+* tracer job             +0  12.4 ms  pid 4700
+* └─ wordcount.co…  +1.1 ms   300 µs
+*    └─ wordcount…  +1.5 ms  10.1 ms  pid 4711
+*       ├─ split      +2 ms   3.2 ms
+*       └─ sum      +5.2 ms   6.3 ms
+
+* The critical path, which the end of the
+trace waited for: 12.3 ms in its spans, 100 µs
+queued.
 ",
     );
     assert_shown(
@@ -101,11 +115,18 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736
   5 spans  2 processes  12.4 ms  ok
-  tracer job             +0  12.4 ms
-  └─ wordcount.co…  +1.1 ms   300 µs
-     └─ wordcount…  +1.5 ms  10.1 ms
-        ├─ split      +2 ms   3.2 ms
-        └─ sum      +5.2 ms   6.3 ms
+* tracer job             +0  12.4 ms
+* └─ wordcount.co…  +1.1 ms   300 µs
+*    └─ wordcount…  +1.5 ms  10.1 ms
+*       ├─ split      +2 ms   3.2 ms
+*       └─ sum      +5.2 ms   6.3 ms
+
+* The critical path,
+which the end of the
+trace waited for:
+12.3 ms in its
+spans, 100 µs
+queued.
 ",
     );
 }
@@ -141,11 +162,11 @@ fn failures_are_marked_and_explained_below() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  3 processes  3 s  4 errors
-  ✗ tracer job                  +0     3 s  ████████████████  pid 100
-  └─ shop.charge tracer.r…  +50 µs   40 µs  ▏
-     ├─ ✗ shop.charge tra…   +1 ms  899 ms  ████▊             pid 101
-     └─ ✗ shop.charge tra…  +1.1 s   1.9 s       ▕██████████  pid 102, attempt 2
-        └─ ✗ connect        +1.2 s  700 ms        ▐███▏
+* ✗ tracer job                  +0     3 s  ████████████████  pid 100
+* └─ shop.charge tracer.r…  +50 µs   40 µs  ▏
+*    ├─ ✗ shop.charge tra…   +1 ms  899 ms  ████▊             pid 101
+*    └─ ✗ shop.charge tra…  +1.1 s   1.9 s       ▕██████████  pid 102, attempt 2
+*       └─ ✗ connect        +1.2 s  700 ms        ▐███▏
 
 ✗ tracer job  (span 0000000000000001, pid 100, at +0)
     shop::Declined: the card was declined
@@ -159,6 +180,127 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  3 processes  3 s  4 errors
 
 ✗ connect  (span 0000000000000005, pid 102, at +1.2 s)
     no description
+
+* The critical path, which the end of the trace waited for: 2.8 s in its spans,
+201 ms queued.
+",
+    );
+}
+
+/// A task that waited for long in the queue, then failed, and waited for its second attempt; beside it one that nobody waited for.
+fn queued() -> Vec<(u32, SpanText)> {
+    let attempt = |span_id, attempt: u64, micros| {
+        span("shop.charge tracer.remote_worker", span_id, 2, micros)
+            .kind("CONSUMER")
+            .attributes(&format!(r#"{{"tracer.attempt": {attempt}}}"#))
+    };
+    vec![
+        (100, span("tracer job", 1, None, (0, 20_000_000))),
+        (100, span("shop.charge tracer.remote", 2, 1, (50, 400_000)).kind("PRODUCER")),
+        (101, attempt(3, 1, (12_700_000, 13_500_000)).failed("it was declined")),
+        (102, attempt(4, 2, (19_000_000, 19_900_000))),
+        (102, span("connect", 5, 4, (19_200_000, 19_900_000))),
+        (100, span("log", 6, 1, (19_100_000, 19_300_000))),
+    ]
+}
+
+#[test]
+fn time_in_which_nothing_runs_is_folded_and_told_in_the_tree() {
+    assert_shown(
+        &queued(),
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  6 spans  3 processes  20 s  1 error
+* tracer job                    +0    20 s  ███⋯█████⋯██████  pid 100
+* ├─ shop.charge tracer.…   +50 µs  400 ms  ██▌⋯     ⋯
+  │  │  ⋯ 12.3 s queued ⋯
+* │  ├─ ✗ shop.charge tr…  +12.7 s  800 ms     ⋯████▋⋯        pid 101
+  │  │  ⋯ 5.5 s queued ⋯
+* │  └─ shop.charge trac…    +19 s  900 ms     ⋯     ⋯█████▍  pid 102, attempt 2
+* │     └─ connect         +19.2 s  700 ms     ⋯     ⋯▕████▍
+  └─ log                   +19.1 s  200 ms     ⋯     ⋯█▌
+
+✗ shop.charge tracer.remote_worker  (span 0000000000000003, pid 101, at +12.7 s)
+    it was declined
+
+* The critical path, which the end of the trace waited for: 2.2 s in its spans,
+17.8 s queued.
+",
+    );
+    // Too narrow for a waterfall.
+    assert_shown(
+        &queued(),
+        50,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736
+  6 spans  3 processes  20 s  1 error
+* tracer job                            +0    20 s
+* ├─ shop.charge tracer.remote      +50 µs  400 ms
+  │  │  ⋯ 12.3 s queued ⋯
+* │  ├─ ✗ shop.charge tracer.rem…  +12.7 s  800 ms
+  │  │  ⋯ 5.5 s queued ⋯
+* │  └─ shop.charge tracer.remot…    +19 s  900 ms
+* │     └─ connect                 +19.2 s  700 ms
+  └─ log                           +19.1 s  200 ms
+
+✗ shop.charge tracer.remote_worker
+    (span 0000000000000003, pid 101, at +12.7 s)
+    it was declined
+
+* The critical path, which the end of the trace
+waited for: 2.2 s in its spans, 17.8 s queued.
+",
+    );
+}
+
+#[test]
+fn what_is_folded_has_one_column_and_all_others_stand_for_the_same_time() {
+    for width in 70..200 {
+        let shown = show(&trace(&queued()), width, false);
+        let bars: Vec<Vec<char>> =
+            shown.lines().take_while(|line| !line.is_empty()).map(|line| line.chars().collect()).collect();
+        let folds = |line: &Vec<char>| -> Vec<usize> {
+            line.iter().enumerate().filter(|(_, c)| **c == '⋯').map(|(column, _)| column).collect()
+        };
+        let spans: Vec<_> = bars.iter().filter(|line| line.iter().any(|c| ('█'..='▕').contains(c))).collect();
+        assert_eq!(spans.len(), 6, "{width} columns:\n{shown}");
+        let columns = folds(spans[0]);
+        assert_eq!(columns.len(), 2, "{width} columns:\n{shown}");
+        spans.iter().for_each(|line| assert_eq!(folds(line), columns, "{width} columns:\n{shown}"));
+    }
+}
+
+#[test]
+fn a_queue_that_is_short_beside_the_rest_is_not_folded() {
+    let shown = show(&trace(&wordcount()), WIDTH, false);
+    assert!(!shown.contains('⋯'), "{shown}");
+}
+
+#[test]
+fn the_whole_name_of_what_failed_is_told_however_long_it_is() {
+    let name = "payments_of_customers.charge_the_card_and_send_the_receipt tracer.remote_worker";
+    assert_shown(
+        &[
+            (7, span(name, 1, None, (0, 10)).failed("no")),
+            (7, span(&format!("{name} once more"), 2, 1, (0, 9)).failed("no")),
+        ],
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  2 errors
+* ✗ payments_of_customers.charge_the_card_a…  +0  10 µs  ████████████████  pid 7
+* └─ ✗ payments_of_customers.charge_the_car…  +0   9 µs  ██████████████▍
+
+✗ payments_of_customers.charge_the_card_and_send_the_receipt
+  tracer.remote_worker
+    (span 0000000000000001, pid 7, at +0)
+    no
+
+✗ payments_of_customers.charge_the_card_and_send_the_receipt
+  tracer.remote_worker once more
+    (span 0000000000000002, pid 7, at +0)
+    no
+
+* The critical path, which the end of the trace waited for: 10 µs in its spans.
 ",
     );
 }
@@ -178,9 +320,11 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  4 spans  2 processes  400 µs  ok
   parent 0x0000000000000009 not found
   ├─ b             +0  100 µs  ██████████▌                                 pid 7
   │  └─ d      +20 µs   10 µs    █▏
-  └─ c         +50 µs  150 µs       ████████████████                       pid 8
-  other root  +300 µs  100 µs                                 ▐██████████  pid 7
+* └─ c         +50 µs  150 µs       ████████████████                       pid 8
+* other root  +300 µs  100 µs                                 ▐██████████  pid 7
 
+* The critical path, which the end of the trace waited for: 250 µs in its spans,
+150 µs between spans.
 A parent that is not found has not ended yet, was not recorded, or is in another
 folder.
 ",
@@ -194,8 +338,10 @@ fn circles_are_shown_once() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  ok
-  a        +0  10 µs  █████████████████████████████████  pid 7, its own ancestor
-  └─ b  +5 µs   5 µs                  ▐████████████████
+* a        +0  10 µs  █████████████████████████████████  pid 7, its own ancestor
+* └─ b  +5 µs   5 µs                  ▐████████████████
+
+* The critical path, which the end of the trace waited for: 10 µs in its spans.
 ",
     );
 }
@@ -207,8 +353,10 @@ fn a_trace_without_duration_has_bars() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  0 ns  ok
-  a     +0  0 ns  ███████████████████████████████████████████████████████  pid 7
-  └─ b  +0  0 ns  ███████████████████████████████████████████████████████
+* a     +0  0 ns  ███████████████████████████████████████████████████████  pid 7
+* └─ b  +0  0 ns  ███████████████████████████████████████████████████████
+
+* The critical path, which the end of the trace waited for.
 ",
     );
 }
@@ -223,18 +371,20 @@ fn a_deep_chain_keeps_its_names() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  12 spans  1 process  28 µs  ok
-  level 1                                     +0  28 µs  ████████████████  pid 7
-  └─ level 2                               +1 µs  26 µs  ▐██████████████▍
-     └─ level 3                            +2 µs  24 µs   █████████████▉
-        └─ level 4                         +3 µs  22 µs   ▐████████████▎
-           └─ level 5                      +4 µs  20 µs    ███████████▊
-              └─ level 6                   +5 µs  18 µs    ▕██████████▏
-                 └─ level 7                +6 µs  16 µs     ▐████████▋
-                    └─ level 8             +7 µs  14 µs      ████████
-                       └─ level 9          +8 µs  12 µs      ▐██████▍
-                          └─ level 10      +9 µs  10 µs       █████▉
-                             └─ level 11  +10 µs   8 µs       ▐████▎
-  …                          └─ level 12  +11 µs   6 µs        ███▊
+* level 1                                     +0  28 µs  ████████████████  pid 7
+* └─ level 2                               +1 µs  26 µs  ▐██████████████▍
+*    └─ level 3                            +2 µs  24 µs   █████████████▉
+*       └─ level 4                         +3 µs  22 µs   ▐████████████▎
+*          └─ level 5                      +4 µs  20 µs    ███████████▊
+*             └─ level 6                   +5 µs  18 µs    ▕██████████▏
+*                └─ level 7                +6 µs  16 µs     ▐████████▋
+*                   └─ level 8             +7 µs  14 µs      ████████
+*                      └─ level 9          +8 µs  12 µs      ▐██████▍
+*                         └─ level 10      +9 µs  10 µs       █████▉
+*                            └─ level 11  +10 µs   8 µs       ▐████▎
+* …                          └─ level 12  +11 µs   6 µs        ███▊
+
+* The critical path, which the end of the trace waited for: 28 µs in its spans.
 ",
     );
 }
@@ -262,8 +412,10 @@ fn wide_characters_take_two_columns() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  ok
-  数える                                      +0  10 µs  ████████████████  pid 7
-  └─ とても長い名前のとても長い名前のス…   +5 µs   5 µs          ████████
+* 数える                                      +0  10 µs  ████████████████  pid 7
+* └─ とても長い名前のとても長い名前のス…   +5 µs   5 µs          ████████
+
+* The critical path, which the end of the trace waited for: 10 µs in its spans.
 ",
     );
 }
@@ -319,11 +471,11 @@ fn colours_follow_processes_and_failures() {
         &shown,
         "
 trace <1>4bf92f3577b34da6a3ce929d0e0e4736<>  5 spans  3 processes  3 s  <31>4 errors<>
-  <31>✗ <>tracer job              <2>    +0<>     3 s  <31>████████████████<>  <2>pid 100<>
-  <2>└─ <>shop.charge tracer.r…  <2>+50 µs<>   40 µs  <36>▏<>
-  <2>   ├─ <><31>✗ <>shop.charge tra…  <2> +1 ms<>  899 ms  <31>████▊<>             <2>pid 101<>
-  <2>   └─ <><31>✗ <>shop.charge tra…  <2>+1.1 s<>   1.9 s       <31>▕██████████<>  <2>pid 102, attempt 2<>
-  <2>      └─ <><31>✗ <>connect        <2>+1.2 s<>  700 ms        <31>▐███▏<>
+* <31>✗ <>tracer job              <2>    +0<>     3 s  <31>████████████████<>  <2>pid 100<>
+* <2>└─ <>shop.charge tracer.r…  <2>+50 µs<>   40 µs  <36>▏<>
+* <2>   ├─ <><31>✗ <>shop.charge tra…  <2> +1 ms<>  899 ms  <31>████▊<>             <2>pid 101<>
+* <2>   └─ <><31>✗ <>shop.charge tra…  <2>+1.1 s<>   1.9 s       <31>▕██████████<>  <2>pid 102, attempt 2<>
+* <2>      └─ <><31>✗ <>connect        <2>+1.2 s<>  700 ms        <31>▐███▏<>
 
 <31>✗<> tracer job  <2>(span 0000000000000001, pid 100, at +0)<>
     shop::Declined: the card was declined
@@ -337,6 +489,9 @@ trace <1>4bf92f3577b34da6a3ce929d0e0e4736<>  5 spans  3 processes  3 s  <31>4 er
 
 <31>✗<> connect  <2>(span 0000000000000005, pid 102, at +1.2 s)<>
     no description
+
+<2>* The critical path, which the end of the trace waited for: 2.8 s in its spans,<>
+<2>201 ms queued.<>
 ",
     );
 }
@@ -441,7 +596,7 @@ c0ffee000000      now    500 µs      1  <2>     -<>  a name that is longer than
 
 #[test]
 fn lines_stay_within_any_sensible_width() {
-    for spans in [wordcount(), retried()] {
+    for spans in [wordcount(), retried(), queued()] {
         for width in 64..200 {
             let shown = show(&trace(&spans), width, false);
             let widest = shown.lines().map(UnicodeWidthStr::width).max();
@@ -452,15 +607,15 @@ fn lines_stay_within_any_sensible_width() {
 
 #[test]
 fn colours_change_nothing_else() {
-    for width in [20, 60, 80, 200] {
-        let painted = show(&trace(&retried()), width, true);
+    for (width, spans) in [20, 60, 80, 200].into_iter().flat_map(|width| [(width, retried()), (width, queued())]) {
+        let painted = show(&trace(&spans), width, true);
         let mut plain = String::new();
         let mut parts = painted.split('\x1b');
         plain += parts.next().expect("there is a first part");
         for part in parts {
             plain += part.split_once('m').expect("a style ends with m").1;
         }
-        assert_eq!(plain, show(&trace(&retried()), width, false));
+        assert_eq!(plain, show(&trace(&spans), width, false));
     }
 }
 

@@ -1,0 +1,274 @@
+//! What the end of a trace waited for, and when nothing ran.
+//!
+//! The *critical path* is found backwards, from the end of the trace to its start. Of the spans below the one that it has come to, it takes the
+//! one that was over last, with all that is below it; then, of those that were over before that one started, again the last; and so
+//! on to the span's own start. What overlaps with what was taken is not on the path: it cannot have been waited for. The time in between is
+//! the span's own, or that of nobody when it has ended: a task that waits to be run is below a PRODUCER span that has ended.
+//!
+//! A span is *waiting* while something below it goes on or is yet to come. Time in which every open span waits is *idle*.
+
+use super::{Item, Kind, Trace, Tree};
+
+/// The critical path of a trace: stretches that follow one another from its start to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriticalPath {
+    /// In the order of time, without a gap.
+    pub stretches: Vec<Stretch>,
+    /// For each of [`Trace::spans`], whether the path passes through it.
+    is_on: Vec<bool>,
+}
+
+/// A part of the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// When it begins, in nanoseconds since the Unix epoch.
+    pub start_unix_nano: u64,
+    /// When it ends.
+    pub end_unix_nano: u64,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a [`Stretch`] is. Spans are indexes of [`Trace::spans`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A span's own time.
+    Span(usize),
+    /// A task waits to be run; the span is that of the attempt which then begins.
+    Queued(usize),
+    /// No span of the path is open.
+    Between,
+}
+
+/// A stretch in which nothing runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// When it begins, in nanoseconds since the Unix epoch.
+    pub start_unix_nano: u64,
+    /// When it ends.
+    pub end_unix_nano: u64,
+    /// The span that ends it by starting, an index of [`Trace::spans`].
+    pub before: usize,
+    /// Whether that is an attempt at a task that was queued meanwhile.
+    pub is_queued: bool,
+}
+
+impl Stretch {
+    /// How long it is.
+    pub fn duration_ns(&self) -> u64 {
+        self.end_unix_nano - self.start_unix_nano
+    }
+}
+
+impl CriticalPath {
+    /// Finds the path.
+    pub fn new(trace: &Trace, tree: &Tree) -> CriticalPath {
+        let family = Family::new(trace, tree);
+        let mut path = CriticalPath { stretches: Vec::new(), is_on: vec![false; trace.spans.len()] };
+        // A stack and no recursion: a chain may be as long as the file.
+        let mut stack = vec![Step::new(&family, family.all())];
+        while let Some(step) = stack.last_mut() {
+            let node = step.node;
+            let (at, next) = (step.at, step.next);
+            // What was over later than this is over later than all that comes.
+            let child = step.children.by_ref().find(|&child| family.over[child] <= at);
+            if let Some(child) = child {
+                path.pass(trace, &family, node, (family.over[child], at), next);
+                stack.push(Step::new(&family, child));
+                continue;
+            }
+            let reached = family.start[node].min(at);
+            path.pass(trace, &family, node, (reached, at), next);
+            if let Some(index) = family.span[node] {
+                path.is_on[index] = true;
+            }
+            stack.pop();
+            if let Some(above) = stack.last_mut() {
+                (above.at, above.next) = (reached, Some(node));
+            }
+        }
+        path.stretches.reverse();
+        path
+    }
+
+    /// Whether the path passes through a span of the trace.
+    pub fn contains(&self, span: usize) -> bool {
+        self.is_on[span]
+    }
+
+    /// The time on the path that is in spans.
+    pub fn in_spans_ns(&self) -> u64 {
+        self.sum(|what| matches!(what, What::Span(_)))
+    }
+
+    /// The time on the path in which a task waits to be run.
+    pub fn queued_ns(&self) -> u64 {
+        self.sum(|what| matches!(what, What::Queued(_)))
+    }
+
+    /// The time on the path in which none of its spans is open and no task is known to wait.
+    pub fn between_ns(&self) -> u64 {
+        self.sum(|what| what == What::Between)
+    }
+
+    fn sum(&self, is_meant: impl Fn(What) -> bool) -> u64 {
+        self.stretches.iter().filter(|stretch| is_meant(stretch.what)).map(Stretch::duration_ns).sum()
+    }
+
+    /// Takes in the time between two children of a node, before its first, or after its last one; `next` is the one after it. Backwards.
+    fn pass(&mut self, trace: &Trace, family: &Family, node: usize, (from, to): (u64, u64), next: Option<usize>) {
+        let mut push = |start_unix_nano: u64, end_unix_nano: u64, what| {
+            if start_unix_nano < end_unix_nano {
+                self.stretches.push(Stretch { start_unix_nano, end_unix_nano, what });
+            }
+        };
+        let Some(index) = family.span[node] else { return push(from, to, What::Between) };
+        let queued = next.and_then(|next| family.span[next]).filter(|&next| is_attempt_of(trace, next, index));
+        let (start, end) = (family.start[node], family.end[node]);
+        push(from.max(end), to, queued.map_or(What::Between, What::Queued));
+        push(from.max(start), to.min(end), What::Span(index));
+        // A clock that is behind another's.
+        push(from, to.min(start), What::Between);
+    }
+}
+
+/// When nothing ran in a trace, in the order of time.
+pub fn idle(trace: &Trace, tree: &Tree) -> Vec<Idle> {
+    let family = Family::new(trace, tree);
+    let mut busy: Vec<(u64, u64)> = Vec::with_capacity(trace.spans.len());
+    for node in 0..family.all() {
+        if family.span[node].is_none() {
+            continue;
+        }
+        let mut at = family.start[node];
+        let end = family.end[node];
+        // That a span starts is something that happens, also when it waits at once or takes no time.
+        busy.push((at, at));
+        for &child in &family.children[node] {
+            let until = family.start[child].min(end);
+            if at < until {
+                busy.push((at, until));
+            }
+            at = at.max(family.over[child]);
+        }
+        if at < end {
+            busy.push((at, end));
+        }
+    }
+    busy.sort_unstable();
+    let mut idle = Vec::new();
+    let mut at = trace.start_unix_nano();
+    for (start, end) in busy {
+        if at < start {
+            let first = trace.spans.partition_point(|span| span.start_unix_nano < start);
+            let starting = (first..trace.spans.len()).take_while(|&index| trace.spans[index].start_unix_nano == start);
+            let is_queued =
+                |index: usize| family.parent_span(index).is_some_and(|above| is_attempt_of(trace, index, above));
+            let queued = starting.clone().find(|&index| is_queued(index));
+            if let Some(before) = queued.or(starting.clone().next()) {
+                idle.push(Idle { start_unix_nano: at, end_unix_nano: start, before, is_queued: queued.is_some() });
+            }
+        }
+        at = at.max(end);
+    }
+    idle
+}
+
+/// Whether a span is of an attempt at the task whose submission another one is of.
+fn is_attempt_of(trace: &Trace, attempt: usize, submission: usize) -> bool {
+    (trace.spans[attempt].kind, trace.spans[submission].kind) == (Kind::Consumer, Kind::Producer)
+}
+
+/// The nodes of a tree and one more, [`all`](Family::all), which the roots are below.
+struct Family {
+    /// The span of a node, if it has one.
+    span: Vec<Option<usize>>,
+    parent: Vec<usize>,
+    /// By start.
+    children: Vec<Vec<usize>>,
+    start: Vec<u64>,
+    end: Vec<u64>,
+    /// When a node and all that is below it have ended.
+    over: Vec<u64>,
+    /// The node of each span.
+    node: Vec<usize>,
+}
+
+impl Family {
+    fn new(trace: &Trace, tree: &Tree) -> Family {
+        let all = tree.nodes.len();
+        let mut family = Family {
+            span: Vec::with_capacity(all + 1),
+            parent: Vec::with_capacity(all),
+            children: vec![Vec::new(); all + 1],
+            start: Vec::with_capacity(all + 1),
+            end: Vec::with_capacity(all + 1),
+            over: Vec::new(),
+            node: vec![0; trace.spans.len()],
+        };
+        let mut above: Vec<usize> = Vec::new();
+        for (number, node) in tree.nodes.iter().enumerate() {
+            above.truncate(node.depth);
+            let parent = above.last().copied().unwrap_or(all);
+            above.push(number);
+            family.parent.push(parent);
+            family.children[parent].push(number);
+            let span = match node.item {
+                Item::Span(index) | Item::Circle(index) => Some(index),
+                Item::Missing(_) => None,
+            };
+            family.span.push(span);
+            let (start, end) = span.map_or((u64::MAX, 0), |index| {
+                family.node[index] = number;
+                let span = &trace.spans[index];
+                (span.start_unix_nano, span.start_unix_nano + span.duration_ns())
+            });
+            family.start.push(start);
+            family.end.push(end);
+        }
+        family.span.push(None);
+        family.start.push(trace.start_unix_nano());
+        family.end.push(trace.start_unix_nano());
+        family.over.clone_from(&family.end);
+        for number in (0..all).rev() {
+            let parent = family.parent[number];
+            family.over[parent] = family.over[parent].max(family.over[number]);
+            // One that is not there starts with what is below it.
+            if family.span[parent].is_none() {
+                family.start[parent] = family.start[parent].min(family.start[number]);
+            }
+        }
+        family
+    }
+
+    fn all(&self) -> usize {
+        self.parent.len()
+    }
+
+    /// The span above a span.
+    fn parent_span(&self, index: usize) -> Option<usize> {
+        self.span[self.parent[self.node[index]]]
+    }
+}
+
+/// Where the search for the path is at, in one node.
+struct Step {
+    node: usize,
+    /// All that is later is known.
+    at: u64,
+    /// The child that starts at that time.
+    next: Option<usize>,
+    /// Those that were not looked at, the one that was over last at the front.
+    children: std::vec::IntoIter<usize>,
+}
+
+impl Step {
+    fn new(family: &Family, node: usize) -> Step {
+        let mut children = family.children[node].clone();
+        children.sort_by_key(|&child| std::cmp::Reverse((family.over[child], family.start[child])));
+        Step { node, at: family.over[node], next: None, children: children.into_iter() }
+    }
+}
+
+#[cfg(test)]
+mod tests;
