@@ -87,6 +87,12 @@ enum Command {
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
     Head,
+    /// The HTTP API, as the head runs it
+    #[command(hide = true)]
+    Http {
+        session_dir: PathBuf,
+        head_pid: u32,
+    },
     /// A worker, as the head runs it
     #[command(hide = true)]
     Worker {
@@ -188,6 +194,9 @@ pub fn main() -> ExitCode {
         Command::Hooks(args) => hooks::run(&args),
         Command::Modules(args) => modules::run(&args),
         Command::Head => start::run_head(),
+        Command::Http { session_dir, head_pid } => crate::serve::run(&session_dir, head_pid)
+            .map(|()| exit::OK)
+            .map_err(|error| CommandError::new(exit::FAILED, error)),
         Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),

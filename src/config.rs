@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::propagation::Propagators;
+use crate::serve::LoopbackAddress;
 use crate::spool::hooks::FURTHER_LIMIT;
 use crate::task::{parse_resource, sort_resources};
 
@@ -48,6 +49,10 @@ pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 pub const TRACE_RUNTIME_VARIABLE: &str = "TRACER_TRACE_RUNTIME";
 /// The environment variable for [`Settings::record_arguments`].
 pub const RECORD_ARGUMENTS_VARIABLE: &str = "TRACER_RECORD_ARGUMENTS";
+/// The environment variable for [`Settings::http`].
+pub const HTTP_VARIABLE: &str = "TRACER_HTTP";
+/// The environment variable for [`Settings::http_commands`].
+pub const HTTP_COMMANDS_VARIABLE: &str = "TRACER_HTTP_COMMANDS";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
@@ -99,6 +104,10 @@ pub struct Overrides {
     pub trace_runtime: Option<bool>,
     /// See [`Settings::record_arguments`].
     pub record_arguments: Option<bool>,
+    /// See [`Settings::http`].
+    pub http: Option<LoopbackAddress>,
+    /// See [`Settings::http_commands`].
+    pub http_commands: Option<bool>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
     /// What the `OTEL_*` variables say. Tracer's own variables and flags are stronger, the file is weaker.
@@ -140,6 +149,10 @@ pub struct Settings {
     pub trace_runtime: bool,
     /// Whether the arguments of tasks are put on their spans.
     pub record_arguments: bool,
+    /// Where the HTTP API listens; none for no HTTP API.
+    pub http: Option<LoopbackAddress>,
+    /// Whether commands are taken over HTTP, and not only functions of modules.
+    pub http_commands: bool,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
     /// Why nothing is traced, if something says that nothing shall be; fits after "off: ".
@@ -286,6 +299,8 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         propagators: stronger.propagators.or(otel.propagators).or(weaker.propagators).unwrap_or_default(),
         trace_runtime: stronger.trace_runtime.or(weaker.trace_runtime).unwrap_or(false),
         record_arguments: stronger.record_arguments.or(weaker.record_arguments).unwrap_or(false),
+        http: stronger.http.or(weaker.http),
+        http_commands: stronger.http_commands.or(weaker.http_commands).unwrap_or(false),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,
         hook_reason,
@@ -396,6 +411,8 @@ mod tests {
                 propagators: Propagators::default(),
                 trace_runtime: false,
                 record_arguments: false,
+                http: None,
+                http_commands: false,
                 module_path: Vec::new(),
                 tracing_off: None,
                 hook_reason: None,
@@ -423,6 +440,10 @@ sampling_ratio = 0.25
 propagators = ["baggage"]
 runtime = true
 record_arguments = true
+
+[http]
+address = "localhost:8265"
+commands = true
 "#;
 
     #[test]
@@ -446,6 +467,8 @@ record_arguments = true
                 propagators: Propagators { trace_context: false, baggage: true },
                 trace_runtime: true,
                 record_arguments: true,
+                http: Some("127.0.0.1:8265".parse().expect("an address")),
+                http_commands: true,
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
                 tracing_off: Some("--tracing-enabled is false".into()),
                 hook_reason: None,
@@ -473,6 +496,8 @@ record_arguments = true
             propagators: Some(Propagators::NONE),
             trace_runtime: Some(false),
             record_arguments: Some(false),
+            http: Some("[::1]:1".parse().expect("an address")),
+            http_commands: Some(false),
             module_path: Some(vec!["here".into()]),
             otel: OtelSettings {
                 is_disabled: true,
@@ -499,6 +524,8 @@ record_arguments = true
                 propagators: Propagators::NONE,
                 trace_runtime: false,
                 record_arguments: false,
+                http: Some("[::1]:1".parse().expect("an address")),
+                http_commands: false,
                 module_path: vec!["here".into()],
                 tracing_off: None,
                 hook_reason: None,
@@ -610,11 +637,26 @@ record_arguments = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `resources`, `temp_dir`, `module_path`, `tracing`",
+                 known are `block`, `num_workers`, `max_processes`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
             ),
             (
                 "startup_hook = 'a:b'",
                 "/etc/tracer/tracer.toml:1: unknown key `startup_hook`\n(hint: it belongs in the table `[tracing]`)",
+            ),
+            (
+                "[http]\nnum_workers = 1",
+                "/etc/tracer/tracer.toml:2: unknown key `http.num_workers`\n\
+                 (hint: it belongs at the top of the file, above every table)",
+            ),
+            (
+                "address = 'localhost:0'",
+                "/etc/tracer/tracer.toml:1: unknown key `address`\n(hint: it belongs in the table `[http]`)",
+            ),
+            ("http = 'localhost:0'", "/etc/tracer/tracer.toml:1: `http`: expected a table, found a string"),
+            (
+                "[http]\naddress = 'localhost'",
+                "/etc/tracer/tracer.toml:2: `http.address`: expected an address such as `127.0.0.1:8265`, `[::1]:8265` or \
+                 `localhost:0`, found `localhost`",
             ),
             (
                 "[tracing]\nnum_workers = 1",

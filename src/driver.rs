@@ -59,6 +59,9 @@ const LOOK_EVERY: u64 = 1024;
 /// Bytes of submissions that are sent together.
 const BATCH_BYTES: usize = 256 << 10;
 
+/// Set in the driver's number for a task that it watches and may not have submitted.
+const WATCHED: u64 = 1 << 63;
+
 /// The W3C trace flag.
 const SAMPLED: u8 = 1;
 
@@ -513,6 +516,13 @@ impl Driver {
         Ok(driver)
     }
 
+    /// Connects for a service that submits on behalf of others: what the head refuses ends one submission, and not the service.
+    pub(crate) fn of_service(session_dir: &Path) -> Result<Driver, DriverError> {
+        let mut driver = Driver::connect_to_session(session_dir, Role::Driver)?;
+        driver.keeps_on_when_refused = true;
+        Ok(driver)
+    }
+
     pub(crate) fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
         let mut stream = session::connect(session_dir).map_err(DriverError::Session)?;
         let mut hello = Vec::new();
@@ -920,6 +930,32 @@ impl Driver {
     /// Leases that have come, to be run while tasks wait.
     pub(crate) fn take_runs(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.runs)
+    }
+
+    /// An end that has arrived, if there is one; of several, that of the task that was submitted first.
+    pub(crate) fn pop_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_first().map(|(_, finished)| finished)
+    }
+
+    /// What tasks have written since this was asked last.
+    pub(crate) fn take_outputs(&mut self) -> VecDeque<TaskOutput> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Asks to hear of the end of a task that another driver may have submitted. It comes under a number of its own.
+    pub(crate) fn watch(&mut self, task: TaskId) -> Result<(), DriverError> {
+        let mut frame = Vec::new();
+        put_frame(&mut frame, kind::WATCH, |out| {
+            out.put_u64(WATCHED | task.0);
+            out.put_u64(task.0);
+        });
+        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+    }
+
+    /// Nobody will ask for the ids of submissions before this one; none for all that there are.
+    pub(crate) fn forget_ids_before(&mut self, tag: Option<u64>) {
+        let tag = tag.unwrap_or(self.next_tag);
+        self.accepted.retain(|range| range.first_tag + u64::from(range.count) > tag);
     }
 
     /// Tells the head that a task waits.

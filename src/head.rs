@@ -11,10 +11,11 @@
 //! [`state`] is data with its invariants, [`lanes`] decides which tasks with demands may begin, [`reactor`] is plain functions over it, `server` is the loop around them: one
 //! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
 //! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers; `journal` is the record from which a head recovers;
-//! `guard` is the head's parent, and sees to it that nothing outlives it. The head makes no spans of its own, so it loads no hook.
+//! `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it. The head makes no spans of its own, so it loads no hook.
 
 mod connection;
 mod explain;
+mod front;
 pub(crate) mod guard;
 mod handover;
 mod inputs;

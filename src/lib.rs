@@ -35,7 +35,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`cli`], [`driver`] | speak to people and programs |
+//! | [`cli`], [`driver`], [`serve`] | speak to people, programs and HTTP clients |
 //! | [`head`], `worker`, [`session`], [`stored`] | speak to the operating system |
 //! | [`protocol`], [`hook`], [`spool`], [`propagation`] | guard one boundary each |
 //! | [`trace`] | reads traces back |
@@ -55,7 +55,8 @@
 //! * Only `cli::report` prints. Workers and modules write to their own standard error, which is a log.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
-//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll.
+//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`serve`], a process of
+//!   its own, has one.
 
 mod attempt_span;
 mod children;
@@ -78,6 +79,7 @@ pub mod protocol;
 mod recorded_arguments;
 mod runtime_spans;
 pub mod scheduler;
+pub mod serve;
 pub mod session;
 pub mod spool;
 pub mod stored;

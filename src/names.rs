@@ -127,3 +127,22 @@ pub const MESSAGING_DESTINATION_NAME: &str = "messaging.destination.name";
 pub const MESSAGING_BATCH_MESSAGE_COUNT: &str = "messaging.batch.message_count";
 /// String: the task's id.
 pub const MESSAGING_MESSAGE_ID: &str = "messaging.message.id";
+
+// The span of a request to the HTTP API, of kind SERVER, named by its method and route: `POST /api/v1/tasks`. OpenTelemetry's stable names.
+
+/// String: the method (`http.request.method`).
+pub const HTTP_REQUEST_METHOD: &str = "http.request.method";
+/// Integer: the status of the answer (`http.response.status_code`).
+pub const HTTP_RESPONSE_STATUS_CODE: &str = "http.response.status_code";
+/// String: the path as it is documented, such as `/api/v1/tasks/{id}` (`http.route`).
+pub const HTTP_ROUTE: &str = "http.route";
+/// String: the path as it was asked for (`url.path`).
+pub const URL_PATH: &str = "url.path";
+/// String: always `http` (`url.scheme`).
+pub const URL_SCHEME: &str = "url.scheme";
+/// String: where the API listens (`server.address`).
+pub const SERVER_ADDRESS: &str = "server.address";
+/// Integer: its port (`server.port`).
+pub const SERVER_PORT: &str = "server.port";
+/// String: what the client says it is (`user_agent.original`).
+pub const USER_AGENT_ORIGINAL: &str = "user_agent.original";

@@ -23,6 +23,7 @@ use crate::head::server::{self, HeadEnd, HeadSettings, Report, Started};
 use crate::hook::{HookCheck, HookContract, HookError, ImportString, now_unix_nano};
 use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice};
+use crate::serve::{HttpSettings, LoopbackAddress};
 use crate::session::{Session, SessionError, find_head};
 
 /// Start a head with its workers
@@ -35,7 +36,8 @@ use crate::session::{Session, SessionError, find_head};
 Example:
   tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --num-workers 2
   tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --tracing-startup-hook=otlp:setup_tracing
-  OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head")]
+  OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head
+  tracer start --head --http 127.0.0.1:8265")]
 pub(super) struct Args {
     /// Start a head on this machine
     #[arg(long)]
@@ -88,6 +90,15 @@ pub(super) struct Args {
     /// Put the arguments of tasks on their spans, as `tracer.argument.NAME`; they may be private [default: false]
     #[arg(long, env = config::RECORD_ARGUMENTS_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     record_arguments: Option<bool>,
+    /// Serve the HTTP API on this address of this machine, such as 127.0.0.1:8265; port 0 for one that is free [default: no HTTP API]
+    ///
+    /// Clients need the token that is in the session's folder, in the file `http.token`, new at each start. What the API takes and
+    /// answers is described at /api/v1/openapi.json.
+    #[arg(long, value_name = "ADDRESS", env = config::HTTP_VARIABLE)]
+    http: Option<LoopbackAddress>,
+    /// Take commands over HTTP too, and not only functions of modules that are found by name [default: false]
+    #[arg(long, env = config::HTTP_COMMANDS_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    http_commands: Option<bool>,
     /// Where span files are written [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -149,6 +160,8 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         propagators: args.tracing_propagators,
         trace_runtime: args.trace_runtime,
         record_arguments: args.record_arguments,
+        http: args.http,
+        http_commands: args.http_commands,
         module_path: split_paths(args.module_path.as_ref()),
         otel: OtelSettings::of_this_process(),
     })
@@ -182,6 +195,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         trace_runtime: settings.trace_runtime,
         propagators: settings.propagators,
         record_arguments: settings.record_arguments,
+        http: settings.http.map(|address| HttpSettings { address, allows_commands: settings.http_commands }),
         hook: first.map(|import_string| HookChoice {
             import_string,
             contract,
@@ -427,7 +441,7 @@ fn run_embedded(args: Args) -> CommandResult {
 /// Runs the head, and tells when it has started.
 fn serve(settings: HeadSettings, program: Option<OwnedFd>) -> Result<HeadEnd, CommandError> {
     let end = run_server(settings.clone(), program, &mut |started, session_dir| {
-        tell(&Report::Started(started.clone()));
+        tell(&Report::Started(Box::new(started.clone())));
         // From here on the command that started this process is gone, and with it where its output went.
         if let Err(error) = detach(session_dir) {
             eprintln!("tracer: the head stays attached: {error}");
@@ -497,6 +511,11 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
             fields.push(("  tracing", text));
         }
         None => fields.push(("  tracing", off(settings.tracing_off.as_deref()))),
+    }
+    if let Some(http) = &started.http {
+        let taken = if http.allows_commands { "functions and commands" } else { "functions, no commands" };
+        let text = format!("{}, token in {}\ntakes {taken}", http.url, http.token_path.display());
+        fields.push(("  http", text));
     }
     let recovered = started.recovered.recovered + started.recovered.closed;
     if recovered > 0 {

@@ -79,6 +79,9 @@ fn render(status: &StatusReport) -> String {
         let used: Vec<_> = all.map(|one| format!("{} {} of {}", one.name, one.used, one.total)).collect();
         fields.push(("in use", used.join(", ")));
     }
+    if let Some(http) = &status.http {
+        fields.push(("http", format!("{}, token in {}", http.url, http.token_path.display())));
+    }
     let spans = &status.spans;
     let completed = spans.recovered + spans.closed;
     if completed > 0 {

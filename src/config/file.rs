@@ -13,10 +13,12 @@ use super::{
     hooks_of, parse_duration,
 };
 use crate::propagation::Propagators;
+use crate::serve::AddressError;
 use crate::suggestion;
 use crate::task::check_resource;
 
-const TOP_KEYS: &[&str] = &["block", "num_workers", "max_processes", "resources", "temp_dir", "module_path", "tracing"];
+const TOP_KEYS: &[&str] =
+    &["block", "num_workers", "max_processes", "resources", "temp_dir", "module_path", "tracing", "http"];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
     "startup_hook",
@@ -28,6 +30,13 @@ const TRACING_KEYS: &[&str] = &[
     "propagators",
     "runtime",
     "record_arguments",
+];
+const HTTP_KEYS: &[&str] = &["address", "commands"];
+/// The tables of the file, with where to put a key that is in another one.
+const TABLES: [(&str, &[&str], &str); 3] = [
+    ("", TOP_KEYS, "at the top of the file, above every table"),
+    ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
+    ("http.", HTTP_KEYS, "in the table `[http]`"),
 ];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
@@ -62,6 +71,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
             "tracing" => reader.tracing(value, &mut file)?,
+            "http" => reader.http(value, &mut file)?,
             unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
         }
     }
@@ -108,6 +118,25 @@ impl Reader<'_> {
             Err(Error::Invalid { reason, .. }) => Err(self.invalid("tracing", &reason, value)),
             _ => Ok(()),
         }
+    }
+
+    fn http(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("http", "a table", value))?;
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "address" => {
+                    let address = self.string("http.address", value)?;
+                    // An empty text says nothing, as everywhere.
+                    if !address.is_empty() {
+                        let parsed = address.parse().map_err(|error: AddressError| error.to_string());
+                        file.http = Some(parsed.map_err(|reason| self.invalid("http.address", &reason, value))?);
+                    }
+                }
+                "commands" => file.http_commands = Some(self.boolean("http.commands", value)?),
+                unknown => return Err(self.unknown_key("http.", unknown, key.span().start)),
+            }
+        }
+        Ok(())
     }
 
     fn number(&self, key: &str, value: &Value<'_>, check: fn(i64) -> Result<u32, String>) -> Result<u32, FileError> {
@@ -182,13 +211,10 @@ impl Reader<'_> {
     }
 
     fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
-        let (known, elsewhere, place): (&[&str], &[&str], _) = if table.is_empty() {
-            (TOP_KEYS, TRACING_KEYS, "in the table `[tracing]`")
-        } else {
-            (TRACING_KEYS, TOP_KEYS, "at the top of the file, above every table")
-        };
+        let known = TABLES.iter().find(|(name, ..)| *name == table).map_or(TOP_KEYS, |(_, keys, _)| keys);
+        let elsewhere = TABLES.iter().find(|(name, keys, _)| *name != table && keys.contains(&key));
         let mut message = format!("unknown key `{table}{key}`");
-        if elsewhere.contains(&key) {
+        if let Some((.., place)) = elsewhere {
             message += &format!("\n(hint: it belongs {place})");
         } else {
             match suggestion::hint(key, known.iter().copied()) {

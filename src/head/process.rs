@@ -7,13 +7,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use super::reactor::WorkerExit;
 use crate::config::SamplingRatio;
@@ -52,24 +52,12 @@ impl WorkerProcess {
     }
 
     fn spawn_with(command: &WorkerCommand<'_>, claims: ClaimRing) -> io::Result<WorkerProcess> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("worker")
-            .arg(command.session_dir)
-            .arg(command.worker.to_string())
-            .arg(std::process::id().to_string())
-            .env(crate::config::SPANS_DIR_VARIABLE, command.spans_dir)
-            .env(crate::config::SAMPLING_RATIO_VARIABLE, command.sampling_ratio.to_string())
-            // So that a task that calls tracer reaches its own head.
-            .env(crate::config::TEMP_DIR_VARIABLE, command.temp_dir)
-            // What the head was started in is not the context of the tasks.
-            .env_remove(crate::propagation::TRACEPARENT)
-            .env_remove(crate::propagation::TRACESTATE)
-            .env_remove(crate::propagation::BAGGAGE)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+        let mut program = Command::new(std::env::current_exe()?);
+        program.arg("worker").arg(command.session_dir).arg(command.worker.to_string());
+        program.arg(std::process::id().to_string());
+        give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
+        let mut child =
+            program.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let log_path = command.session_dir.join(format!("logs/worker-{}-{}.log", command.worker, child.id()));
@@ -126,6 +114,78 @@ impl WorkerProcess {
     pub(super) fn try_reap(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
+}
+
+/// What the process of the HTTP API is started with.
+pub(super) struct FrontCommand<'a> {
+    pub(super) temp_dir: &'a Path,
+    pub(super) session_dir: &'a Path,
+    pub(super) spans_dir: &'a Path,
+    pub(super) sampling_ratio: SamplingRatio,
+    /// Where it accepts.
+    pub(super) listener: BorrowedFd<'a>,
+}
+
+/// The process of the HTTP API, from its start until it is reaped.
+pub(super) struct FrontProcess {
+    child: Child,
+    pub(super) pidfd: OwnedFd,
+}
+
+impl FrontProcess {
+    pub(super) fn spawn(command: &FrontCommand<'_>) -> io::Result<FrontProcess> {
+        let log_path = command.session_dir.join("logs/http.log");
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log_path)?;
+        let mut program = Command::new(std::env::current_exe()?);
+        program.arg("http").arg(command.session_dir).arg(std::process::id().to_string());
+        give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
+        let mut child = program
+            .process_group(0)
+            .stdin(Stdio::from(command.listener.try_clone_to_owned()?))
+            .stdout(Stdio::from(log.try_clone()?))
+            .stderr(Stdio::from(log))
+            .spawn()?;
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(FrontProcess { child, pidfd }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end.
+    pub(super) fn terminate(&self) {
+        // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    pub(super) fn kill(&self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+    }
+
+    /// Reaps the process if it has ended.
+    pub(super) fn try_reap(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+}
+
+/// What every process has from its head.
+fn give_environment(command: &mut Command, temp_dir: &Path, spans_dir: &Path, sampling_ratio: SamplingRatio) {
+    command
+        .env(crate::config::SPANS_DIR_VARIABLE, spans_dir)
+        .env(crate::config::SAMPLING_RATIO_VARIABLE, sampling_ratio.to_string())
+        // So that a task that calls tracer reaches its own head.
+        .env(crate::config::TEMP_DIR_VARIABLE, temp_dir)
+        // What the head was started in is not the context of the tasks.
+        .env_remove(crate::propagation::TRACEPARENT)
+        .env_remove(crate::propagation::TRACESTATE)
+        .env_remove(crate::propagation::BAGGAGE);
 }
 
 /// Kills the process group of the command that a worker of this head was running when it ended just now. The kernel's

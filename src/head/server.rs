@@ -17,6 +17,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::connection::{Connection, Peer, ReadState};
+use super::front::Front;
 use super::handover::Handover;
 use super::journal::{
     Journal, Record, Submitted, put_attempt, put_ended, put_key, put_next_ids, put_remembered, put_started,
@@ -38,10 +39,11 @@ use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, PROTOCOL_VERSION, Period, Query,
-    Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome,
-    WorkerCounts, WorkerReady, kind, put_reply, put_value, take_value,
+    Accepted, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, HttpReport, PROTOCOL_VERSION,
+    Period, Query, Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts,
+    Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value, refusal, take_value,
 };
+use crate::serve::HttpSettings;
 use crate::session::{self, Session};
 use crate::spool::Story;
 use crate::stored;
@@ -72,6 +74,8 @@ pub(crate) struct HeadSettings {
     pub(crate) propagators: Propagators,
     /// Whether the arguments of tasks are put on their spans.
     pub(crate) record_arguments: bool,
+    /// The HTTP API; none for a head without.
+    pub(crate) http: Option<HttpSettings>,
     /// The hook that every process runs, tried out already; none for no tracing.
     pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
@@ -81,7 +85,7 @@ pub(crate) struct HeadSettings {
 /// What a head in the background tells whoever started it, as a line of JSON.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Report {
-    Started(Started),
+    Started(Box<Started>),
     Refused { exit_code: u8, message: String },
 }
 
@@ -104,6 +108,9 @@ pub(crate) struct Started {
     pub(crate) tasks_again: usize,
     /// Tasks that were running when their head died and are not started again; they have failed.
     pub(crate) tasks_lost: usize,
+    /// Where the HTTP API is, if there is one.
+    #[serde(default)]
+    pub(crate) http: Option<HttpReport>,
     /// Why no worker can be started, if that is so.
     pub(crate) no_worker: Option<String>,
 }
@@ -198,6 +205,8 @@ struct Stop {
 impl Server {
     /// Makes a server, and returns what the journal of its place holds.
     fn new(settings: HeadSettings, session: &Session) -> io::Result<(Server, Vec<u8>)> {
+        // First: what cannot be had is said before anything has begun.
+        let front = settings.http.map(|http| Front::open(http, session.dir())).transpose().map_err(io::Error::other)?;
         let listener = session.listen().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         let (signals, signal_tx) = UnixStream::pair()?;
@@ -229,6 +238,7 @@ impl Server {
             open_files: raise_open_files(),
             has_refused: false,
             warnings: settings.warnings.clone(),
+            front,
             log,
             settings,
         };
@@ -402,6 +412,7 @@ impl Server {
         let now = self.now();
         reactor::start_missing_workers(&mut self.state, &mut self.world, now);
         self.start_workers(now);
+        self.world.start_front();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut buffer = vec![0; READ_SIZE];
         loop {
@@ -459,7 +470,9 @@ impl Server {
         let handover = self.world.handover.next_ns(now.monotonic_ns);
         let handover = handover.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         let program = self.program_ended.map(|limit| limit.saturating_duration_since(Instant::now()));
-        let all = tick.into_iter().chain(stop).chain(listen).chain(handover).chain(orphans).chain(program);
+        let front = self.world.front.as_ref().and_then(Front::next);
+        let front = front.map(|next| next.saturating_duration_since(Instant::now()));
+        let all = tick.into_iter().chain(stop).chain(listen).chain(handover).chain(orphans).chain(program).chain(front);
         let wait = all.min()? + Duration::from_micros(100);
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -485,6 +498,7 @@ impl Server {
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
             Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
             Source::Handover => self.world.handover.on_change(),
+            Source::FrontExit => self.world.on_front_exit(),
         }
     }
 
@@ -503,6 +517,9 @@ impl Server {
         }
         if self.orphans_again.is_some_and(|again| again <= Instant::now()) {
             self.orphans_again = self.world.end_orphans().then(|| Instant::now() + ORPHANS_PAUSE);
+        }
+        if self.stop.is_none() {
+            self.world.start_front();
         }
         reactor::start_missing_workers(&mut self.state, &mut self.world, now);
         self.start_workers(now);
@@ -652,6 +669,13 @@ impl Server {
                         inputs::on_forget(&mut self.state, TaskId(task));
                     }
                 }
+                (Peer::Driver(_), kind::WATCH) => {
+                    let mut take = Take::new(body);
+                    let (tag, task) = (take.u64(), take.u64());
+                    let (tag, task) =
+                        (tag.map_err(|error| error.to_string())?, task.map_err(|error| error.to_string())?);
+                    reactor::on_submitted_again(&mut self.state, &mut self.world, TaskId(task), DriverId(id), tag);
+                }
                 (Peer::Tasks(worker), kind::WAIT) => {
                     let wait = Wait::decode(body).map_err(|error| error.to_string())?;
                     nesting::on_wait(&mut self.state, &mut self.world, worker, &wait);
@@ -786,7 +810,9 @@ impl Server {
         let submissions = Submissions::decode(body).map_err(|error| error.to_string())?;
         let first_tag = submissions.first_tag;
         if self.state.is_stopping {
-            put_frame(outbox, kind::REFUSED, |out| out.put_str("the head is stopping and takes no more tasks"));
+            put_frame(outbox, kind::REFUSED, |out| {
+                out.put_str(&format!("{} and takes no more tasks", refusal::STOPPING))
+            });
             return Ok(());
         }
         let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
@@ -835,8 +861,11 @@ impl Server {
                 Err(taken) => {
                     self.remove_arguments(&envelope);
                     let reason = format!(
-                        "the idempotency key `{}` names task {} already, which runs `{}` and is another one",
-                        taken.key, taken.task, taken.target
+                        "{}`{}` names task {} already, which runs `{}` and is another one",
+                        refusal::KEY_TAKEN,
+                        taken.key,
+                        taken.task,
+                        taken.target
                     );
                     put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
                     return Ok(());
@@ -876,7 +905,7 @@ impl Server {
             envelope,
         });
         if let Err(error) = self.world.journal.submit(submitted) {
-            let reason = format!("the journal cannot be written, so nothing was accepted: {error}");
+            let reason = format!("{}, so nothing was accepted: {error}", refusal::JOURNAL);
             put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
             return Ok(false);
         }
@@ -1007,6 +1036,7 @@ impl Server {
             tasks_restored: self.tasks_restored,
             tasks_again: self.tasks_again,
             tasks_lost: self.tasks_lost,
+            http: self.world.front.as_ref().map(Front::report),
             no_worker: self.state.no_worker.clone(),
         };
         on_started(&started, &self.world.session_dir);
@@ -1034,6 +1064,12 @@ impl Server {
         self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.world.processes.is_empty())?;
         // There is no next head in this place that would finish the program's spans.
         if self.program_ended.is_some_and(|limit| !self.world.ending.is_empty() && Instant::now() < limit) {
+            return None;
+        }
+        // It tells its clients how the last tasks have ended, which it has to hear of first.
+        let is_forced = self.stop.as_ref().is_some_and(|stop| stop.is_forced);
+        self.world.flush();
+        if !self.world.front.as_mut().is_none_or(|front| front.end(is_forced)) {
             return None;
         }
         let mut stop = self.stop.take()?;
@@ -1110,6 +1146,7 @@ impl Server {
         if let Some(reason) = &self.world.journal_failure {
             warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
         }
+        warnings.extend(self.world.front.as_ref().and_then(Front::warning));
         warnings.extend(self.world.warnings.iter().cloned());
         StatusReport {
             version: crate::VERSION.into(),
@@ -1146,6 +1183,7 @@ impl Server {
                 used: self.state.workers.values().map(|worker| worker.slots() as u64).sum(),
             },
             resources: self.resource_reports(),
+            http: self.world.front.as_ref().map(Front::report),
             spans: self.span_counts(),
             warnings,
         }

@@ -10,6 +10,7 @@ use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::connection::{Connection, Peer, drain};
+use super::front::Front;
 use super::guard;
 use super::handover::Handover;
 use super::journal::Journal;
@@ -46,6 +47,8 @@ pub(super) enum Source {
     OwnerExit(u32),
     /// Spans wait for an exporter.
     Handover,
+    /// The process of the HTTP API has ended.
+    FrontExit,
 }
 
 impl Source {
@@ -60,13 +63,14 @@ impl Source {
             Source::WorkerOutput(worker, Stream::Stderr) => (5, worker.0),
             Source::OwnerExit(pid) => (6, u64::from(pid)),
             Source::Handover => (7, 0),
+            Source::FrontExit => (8, 0),
         };
-        id << 3 | tag
+        id << 4 | tag
     }
 
     pub(super) fn of_token(token: u64) -> Source {
-        let id = token >> 3;
-        match token & 7 {
+        let id = token >> 4;
+        match token & 15 {
             0 => Source::Listener,
             1 if id == 0 => Source::Signal,
             1 => Source::Program,
@@ -75,7 +79,8 @@ impl Source {
             4 => Source::WorkerOutput(WorkerId(id), Stream::Stdout),
             5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
             6 => Source::OwnerExit(id as u32),
-            _ => Source::Handover,
+            7 => Source::Handover,
+            _ => Source::FrontExit,
         }
     }
 }
@@ -112,6 +117,8 @@ pub(super) struct World {
     /// Whether it was said that a connection had to wait.
     pub(super) has_refused: bool,
     pub(super) warnings: Vec<String>,
+    /// The HTTP API, if there is one.
+    pub(super) front: Option<Front>,
     pub(super) log: std::fs::File,
 }
 
@@ -424,15 +431,16 @@ impl World {
         self.finish_story(spool, loss, session::worker_of_spool(spool));
     }
 
-    /// Kills what dead workers have left: children of the head that are no workers. True when there may be more of them.
+    /// Kills what dead workers have left: children of the head that it has not started. True when there may be more of them.
     pub(super) fn end_orphans(&mut self) -> bool {
         // In a program that has a head inside of it, other children are that program's.
         if guard::pid().is_none() {
             return false;
         }
-        let workers: Vec<_> = self.processes.values().map(|process| process.worker.pid()).collect();
-        let is_worker = |pid: &Pid| workers.contains(&pid.as_raw_nonzero().get().unsigned_abs());
-        let orphans: Vec<_> = children::of_this_process().into_iter().filter(|pid| !is_worker(pid)).collect();
+        let front = self.front.as_ref().and_then(Front::pid);
+        let own: Vec<_> = self.processes.values().map(|process| process.worker.pid()).chain(front).collect();
+        let is_own = |pid: &Pid| own.contains(&pid.as_raw_nonzero().get().unsigned_abs());
+        let orphans: Vec<_> = children::of_this_process().into_iter().filter(|pid| !is_own(pid)).collect();
         for &orphan in &orphans {
             // Its own children become the head's when it is gone.
             let _ = kill_process(orphan, Signal::KILL);

@@ -33,6 +33,9 @@ pub mod kind {
     pub const GO_ON: u8 = 8;
     /// Driver: nobody can ask for the results of these tasks any more, whose ids follow one another.
     pub const FORGET: u8 = 9;
+    /// Driver: it wants to hear how a task ends that it may not have submitted. The driver's own number for it and the task's
+    /// id; it hears of it as of its own tasks, at once if the task has ended, and never if it is not known.
+    pub const WATCH: u8 = 10;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
@@ -56,6 +59,18 @@ pub mod kind {
     pub const RUN: u8 = 41;
     /// Head, to the driver of a worker's tasks: the spool says of an attempt that it is to end, and it may be waiting. No body.
     pub const LOOK: u8 = 42;
+}
+
+/// How the texts begin with which the head refuses submissions, for those who tell refusals apart.
+pub mod refusal {
+    /// The idempotency key names another task.
+    pub const KEY_TAKEN: &str = "the idempotency key ";
+    /// The head is being stopped.
+    pub const STOPPING: &str = "the head is stopping";
+    /// The journal cannot be written.
+    pub const JOURNAL: &str = "the journal cannot be written";
+    /// Those after which the same submission may be accepted later.
+    pub const WAIT: [&str; 2] = [STOPPING, JOURNAL];
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";
@@ -318,6 +333,9 @@ pub struct StatusReport {
     pub cpus: ResourceReport,
     /// What tasks may ask for by name.
     pub resources: Vec<ResourceReport>,
+    /// The HTTP API; none when the head was started without.
+    #[serde(default)]
+    pub http: Option<HttpReport>,
     /// What became of spans that their own process did not write.
     pub spans: SpanCounts,
     /// What a person should know, most important first.
@@ -333,6 +351,21 @@ pub struct ResourceReport {
     pub total: u64,
     /// How much of it tasks have now. More than there is, of slots, while a task that had waited for others goes on.
     pub used: u64,
+}
+
+/// The HTTP API of a head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpReport {
+    /// What requests begin with: `http://127.0.0.1:8265`.
+    pub url: String,
+    /// The file with the token that clients have to show.
+    pub token_path: PathBuf,
+    /// Whether commands are taken, and not only functions.
+    pub allows_commands: bool,
+    /// The process that serves it; none while it is started again.
+    pub pid: Option<u32>,
+    /// How often it has ended and was started again.
+    pub restarts: u64,
 }
 
 /// The hook of the session and how it does.

@@ -17,6 +17,7 @@ mod fairness;
 mod full_disk;
 mod fuzzing;
 mod hooks;
+mod http_api;
 mod http_client;
 mod hygiene;
 mod journal;

@@ -10,6 +10,7 @@
 
 mod cluster;
 mod foreign;
+mod http;
 mod modules;
 mod processes;
 mod python;
@@ -21,6 +22,7 @@ mod wait;
 
 pub use cluster::{Builder, Cluster};
 pub use foreign::{build_standalone, compile_c, compile_c_with};
+pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
 pub use modules::{build_modules, module_folder};
 pub use processes::{Process, is_alive, kill};
 pub use python::python_with;

@@ -1,0 +1,204 @@
+//! The HTTP API on the head's side: its port, its token, and the process that serves it.
+//!
+//! The head listens and never accepts. It hands the port to a process of its own ([`crate::serve`]), which is a driver like any
+//! other: what HTTP clients do to that process reaches no memory and no file of the head's. When it dies it is started
+//! again with the same port and token; who connects meanwhile waits.
+
+use std::fmt;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::process::{FrontCommand, FrontProcess, describe_exit};
+use super::reactor::Effects;
+use super::world::{Source, World};
+use crate::protocol::HttpReport;
+use crate::serve::{self, HttpSettings, LoopbackAddress};
+
+/// How long to wait before a process that has ended is started again.
+const START_AGAIN: Duration = Duration::from_millis(500);
+/// How long it may take to end when it is asked to: it answers who waits, and delivers its spans.
+const END_LIMIT: Duration = Duration::from_secs(4);
+/// The same, when the head is to end at once.
+const FORCED_END_LIMIT: Duration = Duration::from_millis(500);
+
+/// Why the HTTP API cannot be had.
+#[derive(Debug)]
+pub(super) enum FrontError {
+    /// Nobody can listen there.
+    Listen { address: LoopbackAddress, source: io::Error },
+    /// Its files in the session's folder cannot be written.
+    Files { folder: PathBuf, source: io::Error },
+}
+
+impl fmt::Display for FrontError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrontError::Listen { address, source } => {
+                write!(f, "the HTTP API cannot listen on {address}: {source}")?;
+                match source.kind() {
+                    io::ErrorKind::AddrInUse => f.write_str(
+                        "\n(hint: another program has this port, perhaps another head; `--http 127.0.0.1:0` takes a free one)",
+                    ),
+                    io::ErrorKind::PermissionDenied => {
+                        f.write_str("\n(hint: ports below 1024 are for root; take another, such as 8265)")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            FrontError::Files { folder, source } => {
+                write!(f, "the token of the HTTP API cannot be written to `{}`: {source}", folder.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for FrontError {}
+
+/// The HTTP API of this head.
+pub(super) struct Front {
+    /// None once it is ending.
+    listener: Option<TcpListener>,
+    address: LoopbackAddress,
+    allows_commands: bool,
+    session_dir: PathBuf,
+    process: Option<FrontProcess>,
+    /// When to start it, if it does not run.
+    start_at: Option<Instant>,
+    restarts: u64,
+    /// How it ended the last time, if it did.
+    last_end: Option<String>,
+    /// Once it was asked to end: when it is killed.
+    kill_at: Option<Instant>,
+}
+
+impl Front {
+    /// Takes the port, and makes a token.
+    pub(super) fn open(settings: HttpSettings, session_dir: &Path) -> Result<Front, FrontError> {
+        let listen_error = |source| FrontError::Listen { address: settings.address, source };
+        let listener = TcpListener::bind(settings.address.get()).map_err(listen_error)?;
+        listener.set_nonblocking(true).map_err(listen_error)?;
+        let bound = listener.local_addr().map_err(listen_error)?;
+        let address = LoopbackAddress::try_from(bound).unwrap_or(settings.address);
+        serve::place::write(session_dir, &HttpSettings { address, ..settings })
+            .map_err(|source| FrontError::Files { folder: session_dir.into(), source })?;
+        Ok(Front {
+            listener: Some(listener),
+            address,
+            allows_commands: settings.allows_commands,
+            session_dir: session_dir.into(),
+            process: None,
+            start_at: Some(Instant::now()),
+            restarts: 0,
+            last_end: None,
+            kill_at: None,
+        })
+    }
+
+    /// Its process, if it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(FrontProcess::pid)
+    }
+
+    pub(super) fn report(&self) -> HttpReport {
+        HttpReport {
+            url: self.address.url(),
+            token_path: serve::place::token_path(&self.session_dir),
+            allows_commands: self.allows_commands,
+            pid: self.pid(),
+            restarts: self.restarts,
+        }
+    }
+
+    /// What a person should know.
+    pub(super) fn warning(&self) -> Option<String> {
+        let end = self.last_end.as_ref()?;
+        let log = self.session_dir.join("logs/http.log");
+        Some(format!("the process of the HTTP API {end}, and is started again each time; see `{}`", log.display()))
+    }
+
+    /// When it wants to be looked at next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.start_at.into_iter().chain(self.kill_at).min()
+    }
+
+    /// Asks the process to end, and kills it when it takes too long. True when it has ended.
+    pub(super) fn end(&mut self, is_forced: bool) -> bool {
+        self.listener = None;
+        self.start_at = None;
+        let Some(process) = &self.process else { return true };
+        let now = Instant::now();
+        match self.kill_at {
+            None => {
+                process.terminate();
+                self.kill_at = Some(now + if is_forced { FORCED_END_LIMIT } else { END_LIMIT });
+            }
+            Some(kill_at) if kill_at <= now => {
+                process.kill();
+                // Its end wakes the loop.
+                self.kill_at = Some(now + END_LIMIT);
+            }
+            Some(_) => {}
+        }
+        false
+    }
+}
+
+impl World {
+    /// Starts the process of the HTTP API, if there is one and it is time.
+    pub(super) fn start_front(&mut self) {
+        let Some(front) = &mut self.front else { return };
+        let is_due = front.process.is_none() && front.start_at.is_some_and(|start_at| start_at <= Instant::now());
+        let Some(listener) = front.listener.as_ref().filter(|_| is_due) else { return };
+        front.start_at = None;
+        let settings = &self.settings;
+        let command = FrontCommand {
+            temp_dir: &settings.temp_dir,
+            session_dir: &self.session_dir,
+            spans_dir: &settings.spans_dir,
+            sampling_ratio: settings.hook.as_ref().map(|hook| hook.sampling_ratio).unwrap_or_default(),
+            listener: listener.as_fd(),
+        };
+        let started = FrontProcess::spawn(&command);
+        let watched = started.and_then(|process| match self.watch(process.pidfd.as_fd(), Source::FrontExit) {
+            Ok(()) => Ok(process),
+            Err(error) => {
+                // Nobody would hear of its end.
+                process.kill();
+                Err(error)
+            }
+        });
+        let Some(front) = &mut self.front else { return };
+        match watched {
+            Ok(process) => front.process = Some(process),
+            Err(error) => {
+                front.start_at = Some(Instant::now() + START_AGAIN);
+                front.restarts += 1;
+                front.last_end = Some(format!("could not be started: {error}"));
+                self.log(format!("the process of the HTTP API could not be started: {error}"));
+            }
+        }
+    }
+
+    /// The process of the HTTP API has ended.
+    pub(super) fn on_front_exit(&mut self) {
+        let Some(front) = &mut self.front else { return };
+        let Some(process) = &mut front.process else { return };
+        let exit = match process.try_reap() {
+            Ok(None) => return,
+            Ok(Some(status)) => describe_exit(status).cause,
+            Err(error) => format!("ended, and how cannot be learnt: {error}"),
+        };
+        let _ = rustix::event::epoll::delete(&self.epoll, &process.pidfd);
+        front.process = None;
+        if front.listener.is_some() {
+            front.start_at = Some(Instant::now() + START_AGAIN);
+            front.restarts += 1;
+            self.log(format!("the process of the HTTP API {exit}; it is started again"));
+        }
+        let Some(front) = &mut self.front else { return };
+        front.last_end = Some(exit);
+    }
+}

@@ -1,0 +1,64 @@
+//! The bodies of answers: whole, or one piece after the other.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// An answer's body.
+pub(super) enum Body {
+    Whole(Option<Bytes>),
+    Pieces(Pieces),
+}
+
+/// Pieces that a task of the runtime makes, for as long as somebody takes them.
+pub(super) struct Pieces {
+    pieces: mpsc::Receiver<Bytes>,
+    maker: AbortHandle,
+}
+
+impl Drop for Pieces {
+    /// The client has gone, or has got all.
+    fn drop(&mut self) {
+        self.maker.abort();
+    }
+}
+
+impl Body {
+    pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
+        Body::Whole(Some(bytes.into()))
+    }
+
+    /// What `maker` sends.
+    pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>, maker: AbortHandle) -> Body {
+        Body::Pieces(Pieces { pieces, maker })
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Pieces(pieces) => {
+                pieces.pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Body::Pieces(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! What each operation does, once a request is let in.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body as HttpBody, Bytes, Incoming};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+
+use super::body::Body;
+use super::limits::{self, BODY_BYTES, BODY_TIME};
+use super::link::LinkError;
+use super::output::Next;
+use super::problem::{self, Problem};
+use super::routes::{self, Found, Operation, Route};
+use super::submission::{DURATION_MS, Submission, idempotency_key};
+use super::trace::{self, Asked, ServerSpan};
+use super::{App, access, openapi, parameters, place};
+use crate::pattern;
+use crate::propagation::Carrier;
+use crate::protocol::{CancelReport, CancelWhich, Query, Reply, Stream, TaskReport, TaskState, refusal};
+use crate::stored;
+use crate::task::TaskId;
+use crate::value;
+
+/// The trace of a task, in answers about it.
+const X_TRACE_ID: &str = "x-trace-id";
+/// How often a client that follows is told that the connection is alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Pieces that wait for a client that follows.
+const PIECES: usize = 64;
+
+type Answer = Result<Response<Body>, Problem>;
+
+/// What a submission is a child of.
+struct Parent {
+    carrier: Carrier,
+    is_remote: bool,
+}
+
+impl App {
+    /// Answers a request. `let_in` is called when it has shown the token.
+    pub(super) async fn answer(&self, request: Request<Incoming>, let_in: impl FnOnce()) -> Response<Body> {
+        let answer = match self.check_access(&request) {
+            Err(problem) => Err(problem),
+            Ok(()) => {
+                let_in();
+                self.serve(request).await
+            }
+        };
+        let mut response = answer.unwrap_or_else(Problem::into_response);
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+
+    fn check_access<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let all = |name| request.headers().get_all(name).into_iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
+        let (hosts, origins, authorizations) = (all(header::HOST), all(header::ORIGIN), all(header::AUTHORIZATION));
+        let claims = access::Claims {
+            authority: request.uri().authority().map(|authority| authority.as_str()),
+            hosts: &hosts,
+            origins: &origins,
+            authorizations: &authorizations,
+        };
+        let address = self.settings.address;
+        let denied = access::check(&claims, address.get(), &self.token).err();
+        let Some(denied) = denied else { return self.take_rate(1) };
+        // Those who are not let in take nothing from those who are.
+        limits::lock(&self.strangers).take(1, Instant::now()).map_err(too_many)?;
+        let hint = format!(
+            "this server is {} and http://localhost:{}; behind `ssh -L` use the same port on both sides",
+            address.url(),
+            address.get().port()
+        );
+        Err(match denied {
+            access::Denied::HostMissing => {
+                Problem::new(problem::INVALID, "the request has not exactly one `Host`").hint(hint)
+            }
+            access::Denied::Host(host) => {
+                Problem::new(problem::FORBIDDEN_NAME, format!("`{host}` is not a name of this server")).hint(hint)
+            }
+            access::Denied::Origin(origin) => {
+                let text = format!("the request comes from a page of `{origin}`");
+                Problem::new(problem::FORBIDDEN_ORIGIN, text).hint(hint)
+            }
+            access::Denied::TokenMissing => {
+                self.unauthorized("the request has no `Authorization: Bearer` with the token")
+            }
+            access::Denied::TokenWrong => {
+                self.unauthorized("the token is not the one of this head; each start makes a new one")
+            }
+        })
+    }
+
+    fn unauthorized(&self, text: &str) -> Problem {
+        let path = place::token_path(&self.session_dir);
+        let hint = format!("the token is in `{}`: curl -H \"Authorization: Bearer $(cat {0})\"", path.display());
+        Problem::new(problem::UNAUTHORIZED, text).hint(hint).header(header::WWW_AUTHENTICATE, "Bearer realm=\"tracer\"")
+    }
+
+    fn take_rate(&self, count: u32) -> Result<(), Problem> {
+        limits::lock(&self.rate).take(count, Instant::now()).map_err(too_many)
+    }
+
+    async fn serve(&self, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let (route, id) = match routes::find(&parts.method, parts.uri.path()) {
+            Found::Route(route, id) => (route, id.map(str::to_owned)),
+            Found::Nothing => {
+                let text = format!("there is nothing at `{}`", parts.uri.path().escape_debug());
+                return Err(Problem::new(problem::NO_ROUTE, text).hint("GET / lists what there is"));
+            }
+            Found::OtherMethods(allowed) => {
+                let text = format!("`{}` takes {allowed}, not {}", parts.uri.path(), parts.method);
+                return Err(Problem::new(problem::WRONG_METHOD, text).header(header::ALLOW, allowed));
+            }
+        };
+        let carrier = trace::carrier(&parts.headers, self.welcome.propagators);
+        // A request that only looks, and that nobody traces, is no trace of its own.
+        let is_traced = route.operation == Operation::Submit || carrier.trace_context.is_some();
+        let span = self.recorder.filter(|_| is_traced).map(|recorder| {
+            let asked = Asked {
+                method: parts.method.as_str(),
+                route: route.path,
+                path: parts.uri.path(),
+                user_agent: parts.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()),
+                address: self.settings.address,
+            };
+            ServerSpan::start(recorder, &asked, &carrier)
+        });
+        let parent = match &span {
+            Some(span) => Parent { carrier: span.carrier(carrier.baggage), is_remote: false },
+            None => Parent { carrier, is_remote: true },
+        };
+        let answer = self.operate(route, id.as_deref(), &parts, body, parent).await;
+        let response = answer.unwrap_or_else(Problem::into_response);
+        if let Some(span) = span {
+            span.finish(response.status());
+        }
+        Ok(response)
+    }
+
+    async fn operate(
+        &self,
+        route: &'static Route,
+        id: Option<&str>,
+        parts: &Parts,
+        body: Incoming,
+        parent: Parent,
+    ) -> Answer {
+        let query = parts.uri.query().unwrap_or_default();
+        let id = id.map(task_id).transpose();
+        match (route.operation, id?) {
+            (Operation::FollowTask, Some(id)) => self.follow(id, query, parts).await,
+            (Operation::GetTask, Some(id)) => {
+                parameters::parse(query, &[])?;
+                self.task_answer(id, StatusCode::OK).await
+            }
+            (Operation::WaitForTask, Some(id)) => self.wait(id, query).await,
+            (Operation::CancelTask, Some(id)) => self.cancel(id, query).await,
+            (Operation::Submit, _) => self.submit(parts, body, query, parent).await,
+            (Operation::ListTasks, _) => self.list(query).await,
+            (Operation::ListWorkers, _) => {
+                parameters::parse(query, &[])?;
+                match self.query(Query::Workers).await? {
+                    Reply::Workers(workers) => Ok(json_answer(StatusCode::OK, &json!({ "workers": workers }))),
+                    _ => Err(unexpected()),
+                }
+            }
+            (Operation::Status, _) => {
+                parameters::parse(query, &[])?;
+                match self.query(Query::Status).await? {
+                    Reply::Status(status) => Ok(json_answer(StatusCode::OK, &*status)),
+                    _ => Err(unexpected()),
+                }
+            }
+            (Operation::Describe, _) => {
+                parameters::parse(query, &[])?;
+                Ok(json_bytes(StatusCode::OK, self.description.clone()))
+            }
+            (Operation::Index, _) => {
+                parameters::parse(query, &[])?;
+                Ok(json_answer(StatusCode::OK, &index()))
+            }
+            (_, None) => Err(Problem::new(problem::NO_ROUTE, "there is nothing without a task's id")),
+        }
+    }
+
+    async fn submit(&self, parts: &Parts, body: Incoming, query: &str, parent: Parent) -> Answer {
+        let parameters = parameters::parse(query, &["wait_ms"])?;
+        let wait = parameters::number(&parameters, "wait_ms", 0, limits::WAIT_TIME.as_millis() as u64)?.unwrap_or(0);
+        let keys: Vec<_> = parts.headers.get_all("idempotency-key").into_iter().collect();
+        let key = match keys[..] {
+            [] => String::new(),
+            [key] => idempotency_key(key.as_bytes())?,
+            _ => return Err(Problem::new(problem::INVALID, "`Idempotency-Key` is there more than once")),
+        };
+        check_is_json(&parts.headers)?;
+        let body = read_body(body).await?;
+        let submission = Submission::parse(&body, key, self.settings.allows_commands)?;
+        drop(body);
+        // A place to wait in is had before the task is there: what cannot be waited for is not begun.
+        let place = if wait > 0 { Some(self.place(&self.waits)?) } else { None };
+        let submitted = self.link.submit(submission, parent.carrier, parent.is_remote).await;
+        let id = submitted.map_err(unavailable)?;
+        let has_ended = match place {
+            Some(_place) => self.wait_for(id, Duration::from_millis(wait)).await?,
+            None => false,
+        };
+        let status = if has_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
+        let mut response = self.task_answer(id, status).await?;
+        if let Ok(location) = HeaderValue::try_from(format!("/api/v1/tasks/{id}")) {
+            response.headers_mut().insert(header::LOCATION, location);
+        }
+        Ok(response)
+    }
+
+    async fn wait(&self, id: TaskId, query: &str) -> Answer {
+        let parameters = parameters::parse(query, &["timeout_ms"])?;
+        let limit = parameters::number(&parameters, "timeout_ms", 0, limits::WAIT_TIME.as_millis() as u64)?;
+        let limit = limit.map_or(limits::DEFAULT_WAIT_TIME, Duration::from_millis);
+        self.report(id).await?;
+        let place = self.place(&self.waits)?;
+        self.wait_for(id, limit).await?;
+        drop(place);
+        self.task_answer(id, StatusCode::OK).await
+    }
+
+    /// True when the task has ended in time.
+    async fn wait_for(&self, id: TaskId, limit: Duration) -> Result<bool, Problem> {
+        match tokio::time::timeout(limit, self.link.wait(id)).await {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(error)) => Err(unavailable(error)),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn place<'a>(&self, places: &'a Semaphore) -> Result<SemaphorePermit<'a>, Problem> {
+        places.try_acquire().map_err(|_| {
+            Problem::new(problem::TOO_MANY, "as many requests wait already as may wait at one time")
+                .header(header::RETRY_AFTER, "1")
+        })
+    }
+
+    async fn cancel(&self, id: TaskId, query: &str) -> Answer {
+        let parameters = parameters::parse(query, &["grace_ms"])?;
+        let grace_ms = parameters::number(&parameters, "grace_ms", 0, DURATION_MS)?;
+        let trace_id = self.report(id).await?.trace_id;
+        let query = Query::Cancel { which: CancelWhich::Ids(vec![id]), grace_ms };
+        let Reply::Cancelled(cancelled) = self.query(query).await? else { return Err(unexpected()) };
+        let (status, state) = match cancelled.first() {
+            Some((_, CancelReport::Cancelling)) => (StatusCode::ACCEPTED, CancelReport::Cancelling),
+            Some((_, state @ (CancelReport::Cancelled | CancelReport::Ended))) => (StatusCode::OK, *state),
+            _ => return Err(no_task(id)),
+        };
+        Ok(with_trace_id(json_answer(status, &json!({ "id": id, "state": state })), trace_id.as_deref()))
+    }
+
+    async fn list(&self, query: &str) -> Answer {
+        let parameters = parameters::parse(query, &["limit", "state", "name"])?;
+        let limit = parameters::number(&parameters, "limit", 1, limits::LIST as u64)?;
+        let limit = limit.map_or(limits::DEFAULT_LIST, |limit| limit as usize);
+        let name = parameters::text(&parameters, "name");
+        let state = match parameters::text(&parameters, "state") {
+            None => None,
+            Some(text) => Some(state(text)?),
+        };
+        let is_filtered = name.is_some() || state.is_some();
+        // Filters look at no more than the newest that one request may list, whatever there is.
+        let looked_at = if is_filtered { limits::LIST } else { limit };
+        self.take_rate(u32::try_from(looked_at / limits::LISTED_PER_REQUEST).unwrap_or(u32::MAX))?;
+        let Reply::Tasks(mut list) = self.query(Query::Tasks { limit: looked_at }).await? else {
+            return Err(unexpected());
+        };
+        let all = list.tasks.len();
+        list.tasks.retain(|task| {
+            state.is_none_or(|state| task.state == state)
+                && name.is_none_or(|name| task.name.as_deref().is_some_and(|own| pattern::fits(name, own)))
+        });
+        let filtered_out = all - list.tasks.len();
+        let over = list.tasks.len().saturating_sub(limit);
+        list.tasks.truncate(limit);
+        list.tasks.iter_mut().for_each(|task| task.stored = None);
+        Ok(json_answer(
+            StatusCode::OK,
+            &json!({
+                "tasks": list.tasks, "left_out": list.left_out + over, "filtered_out": filtered_out,
+                "forgotten": list.forgotten,
+            }),
+        ))
+    }
+
+    /// What a task has written, as events, until it has ended.
+    async fn follow(&self, id: TaskId, query: &str, parts: &Parts) -> Answer {
+        let parameters = parameters::parse(query, &["after"])?;
+        let after = parameters::number(&parameters, "after", 0, u64::MAX >> 1)?;
+        // What a client that connects again has seen last.
+        let seen = parts.headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+        let report = self.report(id).await?;
+        let Some(log) = self.outputs.of(id) else {
+            let text = format!("the output of task {id} is not kept here");
+            let hint = "it is for tasks that were submitted over HTTP, unless with \"output\": false, and of the newest of them";
+            return Err(Problem::new(problem::NO_OUTPUT, text).hint(hint));
+        };
+        let place = std::sync::Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Problem::new(problem::TOO_MANY, "as many requests follow tasks already as may do so at one time")
+                .header(header::RETRY_AFTER, "1")
+        })?;
+        let (pieces, taken) = mpsc::channel(PIECES);
+        let link = std::sync::Arc::clone(&self.link);
+        let mut number = seen.filter(|&seen| seen <= u64::MAX >> 1).or(after).unwrap_or(0);
+        let maker = tokio::spawn(async move {
+            let _place = place;
+            loop {
+                let event = match tokio::time::timeout(KEEP_ALIVE, log.next(number)).await {
+                    Err(_) => ": still running\n\n".to_owned(),
+                    Ok(Next::Line(at, line)) => {
+                        number = at;
+                        let stream = match line.stream {
+                            Stream::Stdout => "stdout",
+                            Stream::Stderr => "stderr",
+                        };
+                        event(stream, Some(at), &json!({ "pid": line.worker_pid, "line": line.text }))
+                    }
+                    Ok(Next::Missed(lines)) => {
+                        number += lines;
+                        event("missed", Some(number), &json!({ "lines": lines }))
+                    }
+                    Ok(Next::End) => {
+                        let state = match link.query(Query::Task { id }).await {
+                            Ok(Reply::Task(Some(task))) => Some(task.state),
+                            _ => None,
+                        };
+                        let _ = pieces.send(event("end", None, &json!({ "id": id, "state": state })).into()).await;
+                        return;
+                    }
+                };
+                if pieces.send(Bytes::from(event)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let body = if parts.method == Method::HEAD {
+            maker.abort();
+            Body::whole(Bytes::new())
+        } else {
+            Body::pieces(taken, maker.abort_handle())
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        Ok(with_trace_id(response, report.trace_id.as_deref()))
+    }
+
+    async fn query(&self, query: Query) -> Result<Reply, Problem> {
+        self.link.query(query).await.map_err(unavailable)
+    }
+
+    async fn report(&self, id: TaskId) -> Result<Box<TaskReport>, Problem> {
+        match self.query(Query::Task { id }).await? {
+            Reply::Task(task) => task.ok_or_else(|| no_task(id)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// A task with its result.
+    async fn task_answer(&self, id: TaskId, status: StatusCode) -> Answer {
+        let mut task = self.report(id).await?;
+        let trace_id = task.trace_id.clone();
+        let response = match task.stored.take() {
+            None => json_answer(status, &*task),
+            Some(stored) => {
+                let folder = stored::folder(&self.session_dir);
+                // It is large: others need not wait for it.
+                let read = tokio::task::spawn_blocking(move || {
+                    let bytes = stored::load(&folder, &stored).map_err(|error| error.to_string())?;
+                    task.result = Some(value::to_json(&bytes).map_err(|error| error.to_string())?);
+                    serde_json::to_vec(&*task).map_err(|error| error.to_string())
+                });
+                let read = read.await.unwrap_or_else(|error| Err(error.to_string()));
+                match read {
+                    Ok(bytes) => json_bytes(status, bytes.into()),
+                    Err(error) => {
+                        return Err(Problem::new(problem::UNREADABLE, format!("the result of task {id}: {error}")));
+                    }
+                }
+            }
+        };
+        Ok(with_trace_id(response, trace_id.as_deref()))
+    }
+}
+
+fn too_many(wait: Duration) -> Problem {
+    let seconds = wait.as_secs_f64().ceil().max(1.0);
+    Problem::new(problem::TOO_MANY, "more requests come than are served in a second")
+        .header(header::RETRY_AFTER, format!("{seconds}"))
+}
+
+fn unavailable(error: LinkError) -> Problem {
+    let busy = |text: &str| Problem::new(problem::UNAVAILABLE, text).header(header::RETRY_AFTER, "1");
+    match error {
+        LinkError::Busy => busy("too many requests wait for the head"),
+        LinkError::Gone => busy("the connection to the head is broken"),
+        LinkError::Refused(reason) if reason.starts_with(refusal::KEY_TAKEN) => {
+            Problem::new(problem::KEY_TAKEN, reason)
+        }
+        LinkError::Refused(reason) if refusal::WAIT.iter().any(|start| reason.starts_with(start)) => busy(&reason),
+        // It would be refused the next time too.
+        LinkError::Refused(reason) => Problem::new(problem::REFUSED, reason),
+        LinkError::Invalid(reason) => Problem::new(problem::INVALID, reason),
+    }
+}
+
+fn unexpected() -> Problem {
+    Problem::new(problem::UNAVAILABLE, "the head answered something else than it was asked")
+}
+
+fn no_task(id: TaskId) -> Problem {
+    Problem::new(
+        problem::NO_TASK,
+        format!("there is no task {id}: it was never submitted to this head, or ended too long ago"),
+    )
+    .hint("GET /api/v1/tasks lists those that are known")
+}
+
+fn task_id(text: &str) -> Result<TaskId, Problem> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse().ok().filter(|&id| is_number && id > 0) {
+        Some(id) => Ok(TaskId(id)),
+        None => Err(Problem::new(
+            problem::INVALID,
+            format!("`{}` is not the id of a task, which is a number from 1", text.escape_debug()),
+        )),
+    }
+}
+
+const STATES: [TaskState; 9] = [
+    TaskState::Waiting,
+    TaskState::Retrying,
+    TaskState::Leased,
+    TaskState::Running,
+    TaskState::Cancelling,
+    TaskState::Terminating,
+    TaskState::Killing,
+    TaskState::Succeeded,
+    TaskState::Failed,
+];
+
+fn state(text: &str) -> Result<TaskState, Problem> {
+    STATES.into_iter().find(|state| state.to_string() == text).ok_or_else(|| {
+        let known: Vec<_> = STATES.iter().map(|state| format!("`{state}`")).collect();
+        let text = format!("`state` is `{}`, but takes one of {}", text.escape_debug(), known.join(", "));
+        Problem::new(problem::INVALID, text)
+    })
+}
+
+fn check_is_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let type_of = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = type_of.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let found = if type_of.is_empty() { "nothing".to_owned() } else { format!("`{}`", type_of.escape_debug()) };
+    Err(Problem::new(problem::WRONG_TYPE, format!("`Content-Type` is {found}, but takes `application/json`")))
+}
+
+/// Reads a body that is not too long and comes in time.
+async fn read_body(body: Incoming) -> Result<Bytes, Problem> {
+    let too_large = || {
+        Problem::new(problem::TOO_LARGE, format!("the body has more than {BODY_BYTES} bytes"))
+            .hint("pass large data in a file, and its path as the argument")
+    };
+    if body.size_hint().lower() > BODY_BYTES as u64 {
+        return Err(too_large());
+    }
+    match in_time(BODY_TIME, Limited::new(body, BODY_BYTES).collect()).await? {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(Problem::new(problem::INVALID, format!("the body did not arrive whole: {error}"))),
+    }
+}
+
+async fn in_time<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Problem> {
+    let too_slow = |_| {
+        let text = format!("the body did not arrive within {} seconds", limit.as_secs());
+        Problem::new(problem::TOO_SLOW, text).header(header::CONNECTION, "close")
+    };
+    tokio::time::timeout(limit, future).await.map_err(too_slow)
+}
+
+/// A server-sent event. JSON has no line feeds of its own.
+fn event(name: &str, id: Option<u64>, data: &serde_json::Value) -> String {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("event: {name}\n{id}data: {data}\n\n")
+}
+
+fn json_answer(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    json_bytes(status, serde_json::to_vec(value).expect("reports are plain data").into())
+}
+
+fn json_bytes(status: StatusCode, bytes: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::whole(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn with_trace_id(mut response: Response<Body>, trace_id: Option<&str>) -> Response<Body> {
+    if let Some(trace_id) = trace_id.and_then(|trace_id| HeaderValue::from_str(trace_id).ok()) {
+        response.headers_mut().insert(X_TRACE_ID, trace_id);
+    }
+    response
+}
+
+fn index() -> serde_json::Value {
+    let paths: Vec<_> = routes::ROUTES.iter().map(|route| format!("{} {}", route.method.name(), route.path)).collect();
+    json!({ "name": "tracer", "version": crate::VERSION, "description": openapi::PATH, "paths": paths })
+}

@@ -1,0 +1,96 @@
+//! What the HTTP API takes at most. All of it is in the OpenAPI description too, which a test compares.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest body of a request, in bytes.
+pub(super) const BODY_BYTES: usize = 8 << 20;
+/// The longest head of a request, in bytes.
+pub(super) const HEAD_BYTES: usize = 32 << 10;
+/// The most headers of a request.
+pub(super) const HEADERS: usize = 64;
+/// How long the head of a request may take, and how long a connection may wait for the next request.
+pub(super) const HEAD_TIME: Duration = Duration::from_secs(10);
+/// How long a body may take.
+pub(super) const BODY_TIME: Duration = Duration::from_secs(30);
+/// How long a client may take nothing of what it is sent.
+pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
+/// Connections at one time. For a further one, the one goes that has waited longest without a request that was let in.
+pub(super) const CONNECTIONS: usize = 256;
+/// Requests that wait for the end of a task, at one time.
+pub(super) const WAITS: usize = 96;
+/// Requests that follow the output of a task, at one time.
+pub(super) const STREAMS: usize = 96;
+/// The longest wait for the end of a task.
+pub(super) const WAIT_TIME: Duration = Duration::from_secs(60);
+/// The wait of a request that does not say how long.
+pub(super) const DEFAULT_WAIT_TIME: Duration = Duration::from_secs(30);
+/// Requests a second, over all clients, once those that were saved up are used.
+pub(super) const REQUESTS_PER_SECOND: u32 = 1000;
+/// The same for requests that are not let in.
+pub(super) const STRANGERS_PER_SECOND: u32 = 50;
+/// The most tasks that one request lists.
+pub(super) const LIST: usize = 1000;
+/// The tasks that are listed if the request does not say how many.
+pub(super) const DEFAULT_LIST: usize = 100;
+/// As many listed tasks count as one more request.
+pub(super) const LISTED_PER_REQUEST: usize = 20;
+
+/// What is behind the lock is whole after every statement.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A rate: so many a second, and as many at once as one second has.
+pub(super) struct Rate {
+    per_second: f64,
+    saved: f64,
+    looked_at: Instant,
+}
+
+impl Rate {
+    pub(super) fn new(per_second: u32, now: Instant) -> Rate {
+        Rate { per_second: per_second.into(), saved: per_second.into(), looked_at: now }
+    }
+
+    /// Takes `count` if there are so many, or says how long that will take.
+    pub(super) fn take(&mut self, count: u32, now: Instant) -> Result<(), Duration> {
+        let passed = now.saturating_duration_since(self.looked_at).as_secs_f64();
+        self.saved = (self.saved + passed * self.per_second).min(self.per_second);
+        self.looked_at = now;
+        let count = f64::from(count).min(self.per_second);
+        if self.saved >= count {
+            self.saved -= count;
+            return Ok(());
+        }
+        Err(Duration::from_secs_f64((count - self.saved) / self.per_second))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_gives_what_a_second_has_at_once_and_then_what_time_brings() {
+        let start = Instant::now();
+        let mut rate = Rate::new(100, start);
+        for _ in 0..100 {
+            rate.take(1, start).unwrap();
+        }
+        assert_eq!(rate.take(1, start), Err(Duration::from_millis(10)));
+        let later = start + Duration::from_millis(55);
+        for _ in 0..5 {
+            rate.take(1, later).unwrap();
+        }
+        assert!(rate.take(1, later).is_err());
+        // No more is saved up than a second has.
+        let much_later = start + Duration::from_secs(3600);
+        rate.take(100, much_later).unwrap();
+        assert!(rate.take(1, much_later).is_err());
+        // What is larger than all that can be saved up is had when all is.
+        let full = much_later + Duration::from_secs(1);
+        rate.take(1000, full).unwrap();
+        assert_eq!(rate.take(1000, full), Err(Duration::from_secs(1)));
+    }
+}

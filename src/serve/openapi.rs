@@ -1,0 +1,138 @@
+//! The OpenAPI description of the API, as a client gets it. It is written by hand, in `openapi.json`; tests compare it with the routes, the
+//! limits and the problems.
+
+use serde_json::Value;
+
+use super::HttpSettings;
+
+/// Where it is.
+pub(super) const PATH: &str = "/api/v1/openapi.json";
+
+const SOURCE: &str = include_str!("openapi.json");
+
+/// The description of an API with these settings: what is not taken is not described.
+pub(super) fn description(settings: &HttpSettings) -> Vec<u8> {
+    let mut document: Value = serde_json::from_str(SOURCE).expect("a test reads it");
+    document["info"]["version"] = crate::VERSION.into();
+    if !settings.allows_commands {
+        let schemas = document["components"]["schemas"].as_object_mut().expect("a test reads it");
+        schemas.remove("CommandSubmission");
+        schemas.insert("Submission".into(), serde_json::json!({ "$ref": "#/components/schemas/FunctionSubmission" }));
+    }
+    serde_json::to_vec(&document).expect("it was read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{limits, output, problem, routes::ROUTES, submission};
+    use super::*;
+
+    fn source() -> Value {
+        serde_json::from_str(SOURCE).unwrap()
+    }
+
+    fn served(allows_commands: bool) -> Value {
+        let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), allows_commands };
+        serde_json::from_slice(&description(&settings)).unwrap()
+    }
+
+    #[test]
+    fn every_route_is_described_and_no_other() {
+        let mut described = Vec::new();
+        for (path, item) in source()["paths"].as_object().unwrap() {
+            described
+                .extend(item.as_object().unwrap().keys().map(|method| format!("{} {path}", method.to_uppercase())));
+        }
+        let mut routes: Vec<_> = ROUTES.iter().map(|route| format!("{} {}", route.method.name(), route.path)).collect();
+        described.sort();
+        routes.sort();
+        assert_eq!(described, routes);
+    }
+
+    #[test]
+    fn every_problem_is_described_and_no_other() {
+        let mut described = source()["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].clone();
+        let described = described.as_array_mut().unwrap();
+        let kinds = problem::ALL.iter().map(|kind| Value::from(format!("urn:tracer:problem:{}", kind.name)));
+        assert_eq!(*described, kinds.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_limits_are_those_of_the_code() {
+        let document = source();
+        let text = |path: &str| document.pointer(path).unwrap_or_else(|| panic!("{path}")).to_string();
+        let responses = |name: &str| text(&format!("/components/responses/{name}/description"));
+        for (text, limit) in [
+            (text("/info/description"), format!("{} bytes and {} headers", limits::HEAD_BYTES, limits::HEADERS)),
+            (text("/info/description"), format!("within {} seconds", limits::HEAD_TIME.as_secs())),
+            (text("/info/description"), format!("{} connections", limits::CONNECTIONS)),
+            (text("/info/description"), format!("for {} seconds", limits::WRITE_TIME.as_secs())),
+            (responses("TooLarge"), format!("{} bytes", limits::BODY_BYTES)),
+            (responses("TooSlow"), format!("{} seconds", limits::BODY_TIME.as_secs())),
+            (responses("TooManyRequests"), format!("{} requests", limits::REQUESTS_PER_SECOND)),
+            (responses("TooManyRequests"), format!("at one time, {} each", limits::WAITS)),
+            (responses("TooManyRequests"), format!("each {} tasks", limits::LISTED_PER_REQUEST)),
+            (
+                text("/paths/~1api~1v1~1tasks~1{id}~1logs/get/description"),
+                format!("newest {} bytes", output::TASK_BYTES),
+            ),
+            (text("/paths/~1api~1v1~1tasks~1{id}~1logs/get/description"), format!("newest {} tasks", output::TASKS)),
+        ] {
+            assert!(text.contains(&limit), "`{limit}` is not in {text}");
+        }
+        assert_eq!(limits::WAITS, limits::STREAMS);
+        let parameter =
+            |path: &str, index: usize| document["paths"][path]["get"]["parameters"][index]["schema"].clone();
+        let list = parameter("/api/v1/tasks", 0);
+        assert_eq!((&list["maximum"], &list["default"]), (&limits::LIST.into(), &limits::DEFAULT_LIST.into()));
+        let wait = parameter("/api/v1/tasks/{id}/wait", 1);
+        let millis = |duration: std::time::Duration| Value::from(duration.as_millis() as u64);
+        assert_eq!(
+            (&wait["maximum"], &wait["default"]),
+            (&millis(limits::WAIT_TIME), &millis(limits::DEFAULT_WAIT_TIME))
+        );
+        for schema in ["FunctionSubmission", "CommandSubmission"] {
+            let properties = &document["components"]["schemas"][schema]["properties"];
+            assert_eq!(properties["timeout_ms"]["maximum"], submission::DURATION_MS);
+            assert_eq!(properties["name"]["maxLength"], submission::NAME_LENGTH);
+            for count in ["retries", "crash_limit"] {
+                assert_eq!(properties[count]["maximum"], submission::RETRIES);
+            }
+        }
+        let command = &document["components"]["schemas"]["CommandSubmission"]["properties"]["command"];
+        assert_eq!(
+            document["components"]["schemas"]["FunctionSubmission"]["properties"]["num_cpus"]["maximum"],
+            crate::config::NUM_WORKERS_LIMIT
+        );
+        assert_eq!(command["maxItems"], submission::WORDS);
+        assert_eq!(submission::KEY_LENGTH, 255);
+    }
+
+    #[test]
+    fn commands_are_described_only_where_they_are_taken() {
+        assert!(served(true).to_string().contains("CommandSubmission"));
+        assert!(!served(false).to_string().contains("CommandSubmission"));
+        assert_eq!(served(false)["info"]["version"], crate::VERSION);
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn check(document: &Value, value: &Value) {
+            match value {
+                Value::Object(object) => {
+                    if let Some(reference) = object.get("$ref").and_then(Value::as_str) {
+                        let found = reference.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
+                        assert!(found.is_some(), "{reference}");
+                    }
+                    object.values().for_each(|value| check(document, value));
+                }
+                Value::Array(array) => array.iter().for_each(|value| check(document, value)),
+                _ => {}
+            }
+        }
+        for allows_commands in [false, true] {
+            let document = served(allows_commands);
+            check(&document, &document);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What tasks that were submitted here have written, kept for those who follow it.
+//!
+//! Bounded in every direction: what is over a bound goes from the front, and whoever follows is told how much it missed. A follower
+//! that is slow or dead holds nothing up, because nobody waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::driver::TaskOutput;
+use crate::protocol::Stream;
+use crate::task::TaskId;
+
+/// Bytes of a task's output that are kept.
+pub(super) const TASK_BYTES: usize = 1 << 20;
+/// Bytes of output that are kept of all tasks.
+const ALL_BYTES: usize = 64 << 20;
+/// Tasks whose output is kept.
+pub(super) const TASKS: usize = 1024;
+/// Bytes of a line that are kept without waiting for its end.
+const LINE_BYTES: usize = 8192;
+/// What a line takes besides its text.
+const LINE_COST: usize = 64;
+
+/// A line that a task has written, or a piece of a long one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) stream: Stream,
+    pub(super) worker_pid: u32,
+    pub(super) text: String,
+}
+
+/// The output of one task.
+#[derive(Default)]
+pub(super) struct TaskLog {
+    state: Mutex<LogState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct LogState {
+    lines: VecDeque<Line>,
+    /// The number of the first line that is there. Lines are counted from 1.
+    first: u64,
+    bytes: usize,
+    /// What has come of a line that has not ended, for each stream.
+    pending: Vec<(Stream, u32, Vec<u8>)>,
+    has_ended: bool,
+}
+
+/// What a follower gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A line, with its number.
+    Line(u64, Line),
+    /// So many lines were there and are not kept any more.
+    Missed(u64),
+    /// The task has ended, and there is no more.
+    End,
+}
+
+impl TaskLog {
+    fn push(&self, output: &TaskOutput) -> usize {
+        let mut state = lock(&self.state);
+        state.push(output);
+        let bytes = state.bytes;
+        drop(state);
+        self.changed.notify_waiters();
+        bytes
+    }
+
+    fn end(&self) -> usize {
+        let mut state = lock(&self.state);
+        for (stream, pid, rest) in std::mem::take(&mut state.pending) {
+            if !rest.is_empty() {
+                state.add(stream, pid, &rest);
+            }
+        }
+        state.has_ended = true;
+        let bytes = state.bytes;
+        drop(state);
+        self.changed.notify_waiters();
+        bytes
+    }
+
+    fn bytes(&self) -> usize {
+        lock(&self.state).bytes
+    }
+
+    fn has_ended(&self) -> bool {
+        lock(&self.state).has_ended
+    }
+
+    /// What follows the line of that number; none if it has not come yet.
+    pub(super) fn after(&self, number: u64) -> Option<Next> {
+        let state = lock(&self.state);
+        let wanted = number + 1;
+        if wanted < state.first {
+            return Some(Next::Missed(state.first - wanted));
+        }
+        let index = usize::try_from(wanted - state.first.max(1)).unwrap_or(usize::MAX);
+        match state.lines.get(index) {
+            Some(line) => Some(Next::Line(wanted, line.clone())),
+            None => state.has_ended.then_some(Next::End),
+        }
+    }
+
+    /// Waits until there is something after the line of that number.
+    pub(super) async fn next(&self, number: u64) -> Next {
+        loop {
+            // Before it is looked, so that nothing that comes in between is missed.
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(next) = self.after(number) {
+                return next;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl LogState {
+    fn push(&mut self, output: &TaskOutput) {
+        let place = self.pending.iter().position(|(stream, ..)| *stream == output.stream).unwrap_or_else(|| {
+            self.pending.push((output.stream, output.worker_pid, Vec::new()));
+            self.pending.len() - 1
+        });
+        let (stream, pid, mut text) =
+            std::mem::replace(&mut self.pending[place], (output.stream, output.worker_pid, Vec::new()));
+        let mut rest = output.bytes.as_slice();
+        while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+            text.extend_from_slice(&rest[..end]);
+            self.add(stream, pid, &text);
+            text.clear();
+            rest = &rest[end + 1..];
+        }
+        text.extend_from_slice(rest);
+        while text.len() > LINE_BYTES {
+            self.add(stream, output.worker_pid, &text[..LINE_BYTES]);
+            text.drain(..LINE_BYTES);
+        }
+        self.pending[place].2 = text;
+    }
+
+    fn add(&mut self, stream: Stream, worker_pid: u32, text: &[u8]) {
+        self.first = self.first.max(1);
+        for piece in text.chunks(LINE_BYTES).chain(text.is_empty().then_some(text)) {
+            let text = String::from_utf8_lossy(piece).into_owned();
+            self.bytes += text.len() + LINE_COST;
+            self.lines.push_back(Line { stream, worker_pid, text });
+        }
+        while self.bytes > TASK_BYTES {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(line) = self.lines.pop_front() {
+            self.bytes -= line.text.len() + LINE_COST;
+            self.first += 1;
+        }
+    }
+}
+
+/// The output of the tasks that were submitted here.
+#[derive(Default)]
+pub(super) struct Outputs {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    logs: HashMap<TaskId, Arc<TaskLog>>,
+    /// In the order in which they were submitted.
+    order: VecDeque<TaskId>,
+    bytes: usize,
+}
+
+impl Outputs {
+    /// The output of this task is to be kept.
+    pub(super) fn begin(&self, task: TaskId) {
+        let mut kept = lock(&self.kept);
+        if kept.logs.insert(task, Arc::default()).is_none() {
+            kept.order.push_back(task);
+        }
+        kept.make_room();
+    }
+
+    /// A task has written something.
+    pub(super) fn push(&self, output: &TaskOutput) {
+        let mut kept = lock(&self.kept);
+        let Some(log) = kept.logs.get(&output.id).cloned() else { return };
+        let before = log.bytes();
+        kept.bytes = (kept.bytes + log.push(output)).saturating_sub(before);
+        kept.make_room();
+    }
+
+    /// A task has ended, and with it its output.
+    pub(super) fn end(&self, task: TaskId) {
+        let mut kept = lock(&self.kept);
+        let Some(log) = kept.logs.get(&task).cloned() else { return };
+        let before = log.bytes();
+        kept.bytes = (kept.bytes + log.end()).saturating_sub(before);
+    }
+
+    /// The output of a task, if it is kept.
+    pub(super) fn of(&self, task: TaskId) -> Option<Arc<TaskLog>> {
+        lock(&self.kept).logs.get(&task).cloned()
+    }
+}
+
+impl Kept {
+    /// Of the tasks that have ended, the oldest goes first; of those that run, the oldest too.
+    fn make_room(&mut self) {
+        while self.order.len() > TASKS || self.bytes > ALL_BYTES {
+            let has_ended = |task: &TaskId| self.logs.get(task).is_none_or(|log| log.has_ended());
+            let place = self.order.iter().position(has_ended).unwrap_or(0);
+            let Some(task) = self.order.remove(place) else { return };
+            if let Some(log) = self.logs.remove(&task) {
+                self.bytes = self.bytes.saturating_sub(log.bytes());
+                // Whoever follows it is told that there is no more.
+                log.end();
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks guard is whole after every statement that can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(outputs: &Outputs, id: u64, stream: Stream, text: &str) {
+        outputs.push(&TaskOutput { id: TaskId(id), worker_pid: 5, stream, bytes: text.as_bytes().to_vec() });
+    }
+
+    fn all(log: &TaskLog) -> Vec<String> {
+        let (mut number, mut texts) = (0, Vec::new());
+        while let Some(next) = log.after(number) {
+            match next {
+                Next::Line(at, line) => {
+                    assert_eq!(at, number + 1);
+                    number = at;
+                    texts.push(line.text);
+                }
+                Next::Missed(count) => {
+                    number += count;
+                    texts.push(format!("<{count}>"));
+                }
+                Next::End => {
+                    texts.push("<end>".into());
+                    break;
+                }
+            }
+        }
+        texts
+    }
+
+    #[test]
+    fn lines_are_put_together_from_pieces_for_each_stream() {
+        let outputs = Outputs::default();
+        outputs.begin(TaskId(1));
+        let log = outputs.of(TaskId(1)).unwrap();
+        write(&outputs, 1, Stream::Stdout, "on");
+        write(&outputs, 1, Stream::Stderr, "oth");
+        assert_eq!(all(&log), [""; 0]);
+        write(&outputs, 1, Stream::Stdout, "e\n\ntwo\nthr");
+        write(&outputs, 1, Stream::Stderr, "er\n");
+        assert_eq!(all(&log), ["one", "", "two", "other"]);
+        outputs.end(TaskId(1));
+        assert_eq!(all(&log), ["one", "", "two", "other", "thr", "<end>"]);
+        write(&outputs, 2, Stream::Stdout, "nobody asked\n");
+        assert!(outputs.of(TaskId(2)).is_none());
+    }
+
+    #[test]
+    fn a_task_that_writes_much_keeps_what_it_wrote_last_and_says_how_much_is_missing() {
+        let outputs = Outputs::default();
+        outputs.begin(TaskId(1));
+        let long = "x".repeat(LINE_BYTES);
+        for _ in 0..1000 {
+            write(&outputs, 1, Stream::Stdout, &format!("{long}\n"));
+        }
+        write(&outputs, 1, Stream::Stdout, "last\n");
+        let log = outputs.of(TaskId(1)).unwrap();
+        assert!(log.bytes() <= TASK_BYTES);
+        let texts = all(&log);
+        let missed: usize = texts[0].trim_matches(['<', '>']).parse().unwrap();
+        assert_eq!((missed + texts.len() - 1, texts.last().unwrap().as_str()), (1001, "last"));
+        // A line without an end comes in pieces.
+        write(&outputs, 1, Stream::Stdout, &"y".repeat(3 * LINE_BYTES + 1));
+        assert_eq!(all(&log).iter().filter(|text| text.starts_with('y')).count(), 3);
+    }
+
+    #[test]
+    fn the_oldest_that_have_ended_make_room() {
+        let outputs = Outputs::default();
+        outputs.begin(TaskId(1));
+        let running = outputs.of(TaskId(1)).unwrap();
+        for id in 2..=TASKS as u64 + 10 {
+            outputs.begin(TaskId(id));
+            outputs.end(TaskId(id));
+        }
+        assert!(outputs.of(TaskId(1)).is_some() && !running.has_ended());
+        assert!(outputs.of(TaskId(2)).is_none() && outputs.of(TaskId(TASKS as u64 + 10)).is_some());
+        let full = "x".repeat(TASK_BYTES / 2);
+        for id in 10_000..10_200 {
+            outputs.begin(TaskId(id));
+            write(&outputs, id, Stream::Stdout, &format!("{full}\n"));
+            outputs.end(TaskId(id));
+        }
+        let kept = lock(&outputs.kept);
+        assert!(kept.bytes <= ALL_BYTES, "{}", kept.bytes);
+        assert_eq!(kept.bytes, kept.logs.values().map(|log| log.bytes()).sum::<usize>());
+    }
+}

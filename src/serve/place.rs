@@ -1,0 +1,79 @@
+//! The files of the HTTP API in the folder of a session, which only its user can enter.
+//!
+//! ```text
+//!   sessions/<time>-<pid>/
+//!     http.token     0600   what clients have to show, in one line; new with each head
+//!     http.json      0600   the address, and what is taken
+//!     logs/http.log  0600   what the process has to say
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::HttpSettings;
+
+/// The file with the token.
+pub(crate) fn token_path(session_dir: &Path) -> PathBuf {
+    session_dir.join("http.token")
+}
+
+fn settings_path(session_dir: &Path) -> PathBuf {
+    session_dir.join("http.json")
+}
+
+/// Makes a token, and writes both files.
+pub(crate) fn write(session_dir: &Path, settings: &HttpSettings) -> io::Result<()> {
+    create(&token_path(session_dir))?.write_all(format!("{}\n", new_token()?).as_bytes())?;
+    create(&settings_path(session_dir))?.write_all(&serde_json::to_vec(settings).map_err(io::Error::other)?)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Reads what [`write`] has written.
+pub(super) fn read(session_dir: &Path) -> io::Result<(String, HttpSettings)> {
+    let token = fs::read_to_string(token_path(session_dir))?.trim_end().to_owned();
+    let settings = serde_json::from_slice(&fs::read(settings_path(session_dir))?).map_err(io::Error::other)?;
+    if token.is_empty() { Err(io::Error::other("the token is empty")) } else { Ok((token, settings)) }
+}
+
+/// 256 random bits, in hexadecimal.
+fn new_token() -> io::Result<String> {
+    let mut bits = [0; 32];
+    let mut filled = 0;
+    while filled < bits.len() {
+        filled += getrandom(&mut bits[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_token_is_long_new_each_time_and_for_its_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tokens = Vec::new();
+        for session in ["a", "b"] {
+            let dir = folder.path().join(session);
+            fs::create_dir(&dir).unwrap();
+            let settings = HttpSettings { address: "[::1]:80".parse().unwrap(), allows_commands: true };
+            write(&dir, &settings).unwrap();
+            assert_eq!(fs::metadata(token_path(&dir)).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(fs::metadata(settings_path(&dir)).unwrap().permissions().mode() & 0o777, 0o600);
+            let (token, read) = read(&dir).unwrap();
+            assert_eq!((token.len(), read), (64, settings));
+            assert!(write(&dir, &settings).is_err(), "a token that is there is not written over");
+            tokens.push(token);
+        }
+        assert_ne!(tokens[0], tokens[1]);
+    }
+}

@@ -1,0 +1,140 @@
+//! What goes wrong, as RFC 9457 has it: `application/problem+json` with type, title, status, detail, and a hint what to do.
+
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use serde::Serialize;
+
+use super::body::Body;
+
+/// The kinds of problems. Programs tell them apart by `type`, which is `urn:tracer:problem:` and the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) status: StatusCode,
+    pub(super) title: &'static str,
+}
+
+macro_rules! kinds {
+    ($($kind:ident = $status:ident, $name:literal, $title:literal;)*) => {
+        $(pub(super) const $kind: Kind = Kind { name: $name, status: StatusCode::$status, title: $title };)*
+        /// All of them.
+        #[cfg(test)]
+        pub(super) const ALL: &[Kind] = &[$($kind),*];
+    };
+}
+
+kinds! {
+    INVALID = BAD_REQUEST, "invalid-request", "The request is not valid";
+    UNAUTHORIZED = UNAUTHORIZED, "unauthorized", "The token is missing or wrong";
+    FORBIDDEN_NAME = FORBIDDEN, "forbidden-host", "The request is not for this server";
+    FORBIDDEN_ORIGIN = FORBIDDEN, "forbidden-origin", "Requests of other origins are not served";
+    COMMANDS_OFF = FORBIDDEN, "commands-off", "Commands are not taken over HTTP";
+    NO_ROUTE = NOT_FOUND, "no-such-path", "There is no such path";
+    NO_TASK = NOT_FOUND, "no-such-task", "There is no such task";
+    NO_OUTPUT = NOT_FOUND, "no-output-kept", "The output of the task is not kept here";
+    WRONG_METHOD = METHOD_NOT_ALLOWED, "method-not-allowed", "The path does not take this method";
+    TOO_SLOW = REQUEST_TIMEOUT, "body-too-slow", "The body did not arrive in time";
+    TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large";
+    WRONG_TYPE = UNSUPPORTED_MEDIA_TYPE, "not-json", "The body has to be JSON";
+    KEY_TAKEN = UNPROCESSABLE_ENTITY, "idempotency-key-taken", "The idempotency key names another task";
+    REFUSED = UNPROCESSABLE_ENTITY, "refused", "The head refuses the task";
+    TOO_MANY = TOO_MANY_REQUESTS, "too-many-requests", "There are too many requests";
+    UNREADABLE = INTERNAL_SERVER_ERROR, "result-unreadable", "The result cannot be read";
+    UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The head does not take it now";
+}
+
+/// Something that went wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    pub(super) kind: Kind,
+    detail: String,
+    hint: Option<String>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Its form.
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+}
+
+impl Problem {
+    /// `text` may end in a hint, as the texts of errors do.
+    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Problem {
+        let text: String = text.into();
+        let (detail, hint) = match text.split_once("\n(hint: ") {
+            Some((detail, hint)) => (detail.to_owned(), Some(hint.strip_suffix(')').unwrap_or(hint).to_owned())),
+            None => (text, None),
+        };
+        Problem { kind, detail, hint, headers: Vec::new() }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(super) fn header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> Problem {
+        if let Ok(value) = value.try_into() {
+            self.headers.push((name, value));
+        }
+        self
+    }
+
+    /// The `application/problem+json`.
+    pub(super) fn json(&self) -> Vec<u8> {
+        let Kind { name, status, title } = self.kind;
+        let document = Document {
+            r#type: format!("urn:tracer:problem:{name}"),
+            title,
+            status: status.as_u16(),
+            detail: &self.detail,
+            hint: self.hint.as_deref(),
+        };
+        serde_json::to_vec(&document).expect("texts can be written")
+    }
+
+    pub(super) fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::whole(self.json()));
+        *response.status_mut() = self.kind.status;
+        let json = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        response.headers_mut().extend(
+            self.headers
+                .into_iter()
+                .map(|(name, value)| (Some(name), value))
+                .collect::<Vec<_>>()
+                .into_iter()
+                .filter_map(|(name, value)| Some((name?, value))),
+        );
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_says_what_is_wrong_and_what_to_do() {
+        let problem = Problem::new(NO_TASK, "there is no task 7\n(hint: look at the list)");
+        let json: serde_json::Value = serde_json::from_slice(&problem.json()).unwrap();
+        let expected = serde_json::json!({
+            "type": "urn:tracer:problem:no-such-task", "title": "There is no such task", "status": 404,
+            "detail": "there is no task 7", "hint": "look at the list",
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn no_two_kinds_have_one_name() {
+        let mut names: Vec<_> = ALL.iter().map(|kind| kind.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+}
