@@ -26,7 +26,7 @@ pub(crate) struct AttemptSpan<'a> {
 }
 
 /// How many attributes there are at the most.
-const COUNT: usize = 17;
+const COUNT: usize = 18;
 /// How many of them every attempt has.
 const ALWAYS: usize = 14;
 
@@ -52,6 +52,7 @@ impl<'a> AttemptSpan<'a> {
             none,
             none,
             none,
+            none,
         ];
         let demand = &self.envelope.demand;
         let said = [
@@ -59,6 +60,10 @@ impl<'a> AttemptSpan<'a> {
             (!self.envelope.name.is_empty(), (names::TASK_NAME, Attribute::Str(self.envelope.name))),
             (demand.num_cpus != 1, (names::NUM_CPUS, demand.num_cpus.into())),
             (!demand.resources.is_empty(), (names::RESOURCES, Attribute::Str(self.resources))),
+            (
+                demand.memory_bytes.is_some(),
+                (names::MEMORY_LIMIT_BYTES, demand.memory_bytes.unwrap_or_default().into()),
+            ),
         ];
         let mut count = ALWAYS;
         for (_, attribute) in said.into_iter().filter(|&(is_said, _)| is_said) {

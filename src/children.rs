@@ -40,6 +40,30 @@ fn of_all_processes() -> Vec<Pid> {
     entries.filter_map(|entry| is_child(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
 }
 
+/// The memory of a process and of all that descends from it, in bytes: what is theirs alone, without files and without what they share.
+pub(crate) fn memory_of_tree(root: u32) -> u64 {
+    /// So that a process that starts others without end holds up nobody.
+    const LOOKS: usize = 4096;
+    let mut to_look_at = vec![root];
+    let mut pages = 0;
+    for _ in 0..LOOKS {
+        let Some(pid) = to_look_at.pop() else { break };
+        pages += own_pages(pid).unwrap_or(0);
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let listed = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            to_look_at.extend(listed.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    pages * rustix::param::page_size() as u64
+}
+
+fn own_pages(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut fields = text.split_ascii_whitespace().skip(1).map(|field| field.parse::<u64>().ok());
+    let (resident, shared) = (fields.next()??, fields.next()??);
+    Some(resident.saturating_sub(shared))
+}
+
 /// Reaps a child if it has ended. Only for one that nobody else waits for. True when it is gone.
 pub(crate) fn reap(child: Pid) -> bool {
     !matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None))
@@ -56,6 +80,25 @@ pub(crate) fn holds_output(child: Pid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_memory_of_children_is_added_up() {
+        let before = memory_of_tree(std::process::id());
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "x=$(head -c 8000000 /dev/zero | tr '\\0' x); echo ready; read y; echo ${#x}"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let with_child = memory_of_tree(std::process::id());
+        assert!(memory_of_tree(child.id()) > 7_000_000);
+        assert!(with_child > before.saturating_sub(4_000_000) + 7_000_000, "{before} {with_child}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(memory_of_tree(child.id()), 0);
+    }
 
     #[test]
     fn a_child_is_listed_until_it_is_reaped() {

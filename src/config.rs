@@ -8,11 +8,13 @@ mod duration;
 mod file;
 pub(crate) mod otel;
 mod sampling_ratio;
+mod size;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::count::Size;
 use crate::propagation::Propagators;
 use crate::serve::LoopbackAddress;
 use crate::spool::hooks::FURTHER_LIMIT;
@@ -22,6 +24,7 @@ pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
 pub use otel::{Exporters, OtelSettings};
 pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
+pub use size::{SizeError, parse_size};
 
 /// The environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
@@ -29,6 +32,8 @@ pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
 pub const NUM_WORKERS_VARIABLE: &str = "TRACER_NUM_WORKERS";
 /// The environment variable for [`Settings::max_processes`].
 pub const MAX_PROCESSES_VARIABLE: &str = "TRACER_MAX_PROCESSES";
+/// The environment variable for [`Settings::worker_memory`]: a size such as `2GiB`.
+pub const WORKER_MEMORY_VARIABLE: &str = "TRACER_WORKER_MEMORY";
 /// The environment variable for [`Settings::resources`]: `name=amount`, separated by commas.
 pub const RESOURCES_VARIABLE: &str = "TRACER_RESOURCES";
 /// The environment variable for [`Settings::temp_dir`].
@@ -64,6 +69,8 @@ pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 pub const NUM_WORKERS_LIMIT: u32 = 1024;
 /// The largest [`Settings::max_processes`].
 pub const MAX_PROCESSES_LIMIT: u32 = 4096;
+/// The lowest bound on memory: below it a worker could not even start.
+pub const MEMORY_LEAST: u64 = 32 << 20;
 /// How many more processes there may be than workers, unless it is said otherwise.
 const MORE_PROCESSES: u32 = 16;
 
@@ -80,6 +87,8 @@ pub struct Overrides {
     pub num_workers: Option<u32>,
     /// See [`Settings::max_processes`].
     pub max_processes: Option<u32>,
+    /// See [`Settings::worker_memory`].
+    pub worker_memory: Option<u64>,
     /// See [`Settings::resources`].
     pub resources: Option<Vec<(String, u64)>>,
     /// See [`Settings::temp_dir`].
@@ -124,6 +133,8 @@ pub struct Settings {
     /// The most worker processes there may be, those included that wait for tasks of their tasks: `num_workers` to
     /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
     pub max_processes: u32,
+    /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
+    pub worker_memory: Option<u64>,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names. By default nothing.
     pub resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session with socket, spools and logs. By default [`default_temp_dir`].
@@ -286,6 +297,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             .max_processes
             .or(weaker.max_processes)
             .unwrap_or(num_workers.saturating_add(MORE_PROCESSES).min(MAX_PROCESSES_LIMIT)),
+        worker_memory: stronger.worker_memory.or(weaker.worker_memory),
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
             .map_err(|reason| Error::Invalid { flag: "--resources", reason })?,
         temp_dir: path(stronger.temp_dir, weaker.temp_dir, &default_temp_dir),
@@ -317,6 +329,9 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             if max_processes < num_workers { Err(expected()) } else { Ok(()) }
         })
         .map_err(|reason| Error::Invalid { flag: "--max-processes", reason })?;
+    if let Some(bytes) = settings.worker_memory {
+        check_memory(bytes).map_err(|reason| Error::Invalid { flag: "--worker-memory", reason })?;
+    }
     check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
     Ok(settings)
 }
@@ -371,6 +386,15 @@ fn check_max_processes(max_processes: i64) -> Result<u32, String> {
         .ok_or_else(|| format!("expected a number from 1 to {MAX_PROCESSES_LIMIT}, found {max_processes}"))
 }
 
+/// Checks a bound on memory.
+pub(crate) fn check_memory(bytes: u64) -> Result<u64, String> {
+    if bytes < MEMORY_LEAST {
+        let least = Size(MEMORY_LEAST);
+        return Err(format!("expected at least {least}, which a worker needs itself, found {}", Size(bytes)));
+    }
+    Ok(bytes)
+}
+
 fn check_hook_timeout(hook_timeout: Duration) -> Result<Duration, String> {
     if hook_timeout.is_zero() {
         return Err("expected a duration above zero, found 0".into());
@@ -399,6 +423,7 @@ mod tests {
                 block: false,
                 num_workers: default_num_workers(),
                 max_processes: default_num_workers() + 16,
+                worker_memory: None,
                 resources: Vec::new(),
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
                 spans_dir: "/tmp/spans".into(),
@@ -426,6 +451,7 @@ mod tests {
 block = true
 num_workers = 3
 max_processes = 5
+worker_memory = "2GiB"
 resources = { license = 5, gpu = 2 }
 temp_dir = "/var/tmp/tracer"
 module_path = ["/opt/modules", "modules"]
@@ -455,6 +481,7 @@ commands = true
                 block: true,
                 num_workers: 3,
                 max_processes: 5,
+                worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
                 temp_dir: "/var/tmp/tracer".into(),
                 spans_dir: "/etc/tracer/spans".into(),
@@ -484,6 +511,7 @@ commands = true
             block: Some(false),
             num_workers: Some(8),
             max_processes: Some(9),
+            worker_memory: Some(64 << 20),
             resources: Some(vec![("tpu".into(), 1)]),
             temp_dir: Some("run".into()),
             spans_dir: Some("/spans".into()),
@@ -512,6 +540,7 @@ commands = true
                 block: false,
                 num_workers: 8,
                 max_processes: 9,
+                worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],
                 temp_dir: "run".into(),
                 spans_dir: "/spans".into(),
@@ -637,7 +666,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
+                 known are `block`, `num_workers`, `max_processes`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
             ),
             (
                 "startup_hook = 'a:b'",

@@ -442,6 +442,13 @@ impl Remote<'_> {
         Ok(self)
     }
 
+    /// Bounds the memory of an attempt, in bytes: that of its worker process with everything that it starts. One that takes more fails with
+    /// [`Failure::OutOfMemory`].
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory_bytes = Some(bytes);
+        self
+    }
+
     /// Submits the task.
     pub fn submit(self) -> Result<Ticket, DriverError> {
         let (module, function) = split_target(&self.target)?;

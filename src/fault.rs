@@ -41,3 +41,20 @@ pub(crate) fn point(name: &str) {
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub(crate) fn point(_name: &str) {}
+
+/// The variable that names what a test wants to be without, with commas between.
+#[cfg(debug_assertions)]
+const WITHOUT_VARIABLE: &str = "TRACER_TEST_WITHOUT";
+
+/// Whether a test wants this system to be without something that it may have.
+#[cfg(debug_assertions)]
+pub(crate) fn is_without(what: &str) -> bool {
+    std::env::var(WITHOUT_VARIABLE).is_ok_and(|list| list.split(',').any(|named| named == what))
+}
+
+/// It has what it has.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub(crate) fn is_without(_what: &str) -> bool {
+    false
+}

@@ -10,8 +10,9 @@
 //!
 //! [`state`] is data with its invariants, [`lanes`] decides which tasks with demands may begin, [`reactor`] is plain functions over it, `server` is the loop around them: one
 //! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
-//! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers; `journal` is the record from which a head recovers;
-//! `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it. The head makes no spans of its own, so it loads no hook.
+//! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers, `memory` bounds what they take;
+//! `journal` is the record from which a head recovers; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
+//! The head makes no spans of its own, so it loads no hook.
 
 mod connection;
 mod explain;
@@ -21,6 +22,7 @@ mod handover;
 mod inputs;
 mod journal;
 pub mod lanes;
+mod memory;
 mod nesting;
 mod oom;
 pub(crate) mod process;

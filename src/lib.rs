@@ -64,6 +64,7 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+mod control_group;
 pub mod count;
 pub mod driver;
 pub mod exit;

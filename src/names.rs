@@ -66,6 +66,8 @@ pub const QUEUED_NS: &str = "tracer.queued_ns";
 pub const NUM_CPUS: &str = "tracer.num_cpus";
 /// String: the named resources that the attempt took, as `gpu=1,license=2`, if it asked for any.
 pub const RESOURCES: &str = "tracer.resources";
+/// Integer, bytes: the most memory that the attempt might take, if it was submitted with `--memory`.
+pub const MEMORY_LIMIT_BYTES: &str = "tracer.memory_limit_bytes";
 // What an attempt used, as the kernel counts it, of the worker with all its threads and of the command that it waited for, with those of the
 // command's children that it waited for in turn. OpenTelemetry has metrics of this kind and no attributes.
 //

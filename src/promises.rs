@@ -169,6 +169,16 @@
 //!   `resources::what_can_never_run_here_is_refused_and_nothing_else_is` and
 //!   `resources::slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_head`.
 //!
+//! **A task fails before the machine does.** With `--worker-memory`, or `--memory` of its own, an attempt that takes more memory fails with `oom`, and
+//! nothing else does. What the worker process and everything that it has started takes counts.
+//!
+//! - Where the head may make control groups, as root or in one that was delegated, the kernel holds the bound. Elsewhere the head looks, at least every
+//!   250 ms and more often the nearer the bound is, at memory that belongs to the processes alone: one that takes it fast may be beyond the bound for
+//!   some milliseconds. `tracer status` says which.
+//! - A worker runs one task after another. What an earlier one has kept in it counts too.
+//! - Kept by `resources::memory_is_bounded_by_the_kernel_where_that_is_allowed` and
+//!   `resources::memory_is_bounded_by_the_head_where_there_are_no_control_groups`.
+//!
 //! **Tasks that wait for tasks come to an end.** A waiting worker gives its slot back; where no further process may be started, what is waited for runs
 //! in the waiter. So neither depth nor number of waiting tasks stops a head.
 //!

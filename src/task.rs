@@ -16,7 +16,7 @@ pub use attempt::{AttemptReport, PastAttempts, SpanLink};
 pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
 pub use envelope::{CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink};
 pub use id::{JobId, TaskId, WorkerId};
-pub use outcome::{Failure, Outcome, SignalName, StopReason, TimeLimit};
+pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit};
 pub use policy::{
     Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
     check_retry_on,

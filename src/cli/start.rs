@@ -14,7 +14,7 @@ use super::hooks::HookReport;
 use super::modules::split_paths;
 use super::status::further_hook;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration};
+use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size};
 use crate::count::Count;
 use crate::exit;
 use crate::head::guard;
@@ -54,6 +54,13 @@ pub(super) struct Args {
     /// process that waits runs the tasks that it waits for itself.
     #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
+    /// The most memory of each worker process with everything that it starts, such as 2GiB [default: no bound]
+    ///
+    /// What a task takes beyond it fails the task with `oom`, and harms nothing else. The kernel holds the bound where the head may make
+    /// control groups: as root, or in a group that was delegated to you. Elsewhere the head looks, and a task that takes memory fast
+    /// may be beyond it for some milliseconds.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::WORKER_MEMORY_VARIABLE)]
+    worker_memory: Option<u64>,
     /// What tasks may ask for by name with --resource, and how much there is of it, as NAME=AMOUNT with commas between
     ///
     /// They are counted and nothing else: `gpu=2` lets two tasks run at a time that ask for `gpu=1`, and says nothing about which.
@@ -147,6 +154,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         block: args.block,
         num_workers: args.num_workers,
         max_processes: args.max_processes,
+        worker_memory: args.worker_memory,
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
             .map_err(|error| CommandError::new(exit::USAGE, error))?,
         temp_dir: args.place.temp_dir,
@@ -186,6 +194,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         max_processes: settings.max_processes as usize,
+        worker_memory: settings.worker_memory,
         resources: settings.resources,
         temp_dir: absolute(settings.temp_dir),
         spans_dir: absolute(settings.spans_dir),

@@ -2,7 +2,7 @@
 
 use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
-use crate::count::{Count, Elapsed};
+use crate::count::{Count, Elapsed, Size};
 use crate::exit;
 use crate::protocol::{FurtherHook, Query, Reply, StatusReport};
 
@@ -81,6 +81,10 @@ fn render(status: &StatusReport) -> String {
     }
     if let Some(http) = &status.http {
         fields.push(("http", format!("{}, token in {}", http.url, http.token_path.display())));
+    }
+    if let Some(memory) = &status.worker_memory {
+        let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };
+        fields.push(("memory", format!("at most {} for each worker, {how}", Size(memory.bytes))));
     }
     let spans = &status.spans;
     let completed = spans.recovered + spans.closed;

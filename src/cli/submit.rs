@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use crate::config::parse_duration;
+use crate::config::{self, parse_duration, parse_size};
 use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, command_spec, session_variables, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
@@ -159,10 +159,22 @@ struct DemandArgs {
     /// ended, also while it waits for tasks of its own.
     #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource, help_heading = "What it needs")]
     resource: Vec<(String, u64)>,
+    /// The most memory of an attempt, such as 500MiB: that of its worker process with everything that it starts
+    ///
+    /// An attempt that takes more fails with `oom`, as with `tracer start --worker-memory`. Of the two the lower one holds. A task that
+    /// runs inside of the one that waits for it is bounded by that one.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "What it needs")]
+    memory: Option<u64>,
 }
 
 impl DemandArgs {
+    fn check(&self) -> Result<(), CommandError> {
+        let problem = self.memory.and_then(|bytes| config::check_memory(bytes).err());
+        problem.map_or(Ok(()), |problem| Err(CommandError::new(exit::USAGE, format!("`--memory`: {problem}"))))
+    }
+
     fn resources(&self) -> Result<Vec<(String, u64)>, CommandError> {
+        self.check()?;
         sort_resources(self.resource.clone())
             .map_err(|problem| CommandError::new(exit::USAGE, format!("`--resource`: {problem}")))
     }
@@ -171,7 +183,7 @@ impl DemandArgs {
         Demand {
             num_cpus: self.num_cpus,
             resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-            memory_bytes: None,
+            memory_bytes: self.memory,
         }
     }
 }

@@ -9,16 +9,25 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_max_processes, check_num_workers,
-    hooks_of, parse_duration,
+    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_max_processes, check_memory,
+    check_num_workers, hooks_of, parse_duration, parse_size,
 };
 use crate::propagation::Propagators;
 use crate::serve::AddressError;
 use crate::suggestion;
 use crate::task::check_resource;
 
-const TOP_KEYS: &[&str] =
-    &["block", "num_workers", "max_processes", "resources", "temp_dir", "module_path", "tracing", "http"];
+const TOP_KEYS: &[&str] = &[
+    "block",
+    "num_workers",
+    "max_processes",
+    "worker_memory",
+    "resources",
+    "temp_dir",
+    "module_path",
+    "tracing",
+    "http",
+];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
     "startup_hook",
@@ -67,6 +76,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "block" => file.block = Some(reader.boolean("block", value)?),
             "num_workers" => file.num_workers = Some(reader.number("num_workers", value, check_num_workers)?),
             "max_processes" => file.max_processes = Some(reader.number("max_processes", value, check_max_processes)?),
+            "worker_memory" => file.worker_memory = Some(reader.memory("worker_memory", value)?),
             "resources" => file.resources = Some(reader.resources("resources", value)?),
             "temp_dir" => file.temp_dir = Some(reader.path("temp_dir", value)?),
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
@@ -145,6 +155,12 @@ impl Reader<'_> {
         let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
         let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(far_out);
         check(number).map_err(|reason| self.invalid(key, &reason, value))
+    }
+
+    fn memory(&self, key: &str, value: &Value<'_>) -> Result<u64, FileError> {
+        let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a size such as `2GiB`", value))?;
+        let bytes = parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))?;
+        check_memory(bytes).map_err(|reason| self.invalid(key, &reason, value))
     }
 
     fn resources(&self, key: &str, value: &Value<'_>) -> Result<Vec<(String, u64)>, FileError> {

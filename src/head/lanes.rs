@@ -40,7 +40,7 @@ impl Needs {
     /// For people and programs.
     pub fn report(&self) -> DemandReport {
         let resources = self.resources.iter().map(|(name, amount)| (name.as_ref().into(), *amount));
-        DemandReport { num_cpus: self.cpus, resources: resources.collect() }
+        DemandReport { num_cpus: self.cpus, resources: resources.collect(), memory_bytes: None }
     }
 }
 

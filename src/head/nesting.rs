@@ -277,6 +277,7 @@ fn was_cut_short(outcome: &Outcome) -> bool {
                 | Failure::Abandoned { .. }
                 | Failure::TimedOut { .. }
                 | Failure::WorkerLost { .. }
+                | Failure::OutOfMemory { .. }
                 | Failure::HeadLost
                 | Failure::Lost { .. }
         )

@@ -8,9 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::reactor::WorkerExit;
+use crate::task::OUT_OF_MEMORY;
 
-/// The value of `error.type`.
-const OUT_OF_MEMORY: &str = "oom";
 /// Where the kernel counts for the machine.
 const MACHINE: &str = "/proc/vmstat";
 
@@ -50,7 +49,7 @@ impl OomKills {
             return exit;
         }
         let cause = "was killed by the kernel, because memory ran out (signal 9)".into();
-        WorkerExit { cause, error_type: OUT_OF_MEMORY.into() }
+        WorkerExit { cause, error_type: OUT_OF_MEMORY.into(), memory: None }
     }
 }
 
@@ -115,7 +114,7 @@ mod tests {
 
     #[test]
     fn each_kill_explains_one_end() {
-        let killed = || WorkerExit { cause: "was killed".into(), error_type: "signal:9".into() };
+        let killed = || WorkerExit { cause: "was killed".into(), error_type: "signal:9".into(), memory: None };
         let (known, new) = (PathBuf::from("/known"), PathBuf::from("/new"));
         let mut kills = OomKills { own: MACHINE.into(), seen: HashMap::from([(known.clone(), 5)]) };
         assert_eq!(kills.judge(killed(), known.clone(), 5), killed());
@@ -123,7 +122,7 @@ mod tests {
         assert_eq!(kills.judge(killed(), known, 6), killed());
         assert_eq!(kills.judge(killed(), new.clone(), 0), killed());
         assert_eq!(kills.judge(killed(), new, 1).error_type, "oom");
-        let exited = WorkerExit { cause: "exited".into(), error_type: "exit:3".into() };
+        let exited = WorkerExit { cause: "exited".into(), error_type: "exit:3".into(), memory: None };
         assert_eq!(kills.explain(exited.clone(), None), exited);
     }
 }

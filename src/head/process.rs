@@ -209,11 +209,16 @@ fn kill_group(group: Option<u32>) {
 /// How a process ended, in words and for `error.type`.
 pub(crate) fn describe_exit(status: ExitStatus) -> WorkerExit {
     match (status.code(), status.signal()) {
-        (Some(code), _) => WorkerExit { cause: format!("exited with code {code}"), error_type: format!("exit:{code}") },
+        (Some(code), _) => {
+            WorkerExit { cause: format!("exited with code {code}"), error_type: format!("exit:{code}"), memory: None }
+        }
         (None, Some(signal)) => WorkerExit {
             cause: format!("was killed by {}", SignalName(signal)),
             error_type: format!("signal:{signal}"),
+            memory: None,
         },
-        (None, None) => WorkerExit { cause: "ended in an unknown way".into(), error_type: "unknown".into() },
+        (None, None) => {
+            WorkerExit { cause: "ended in an unknown way".into(), error_type: "unknown".into(), memory: None }
+        }
     }
 }

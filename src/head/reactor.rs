@@ -14,8 +14,8 @@ use crate::protocol::{
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
 use crate::task::{
-    AttemptReport, Charge, DEFAULT_GRACE, Demand, Envelope, Failure, JobId, Outcome, SpanLink, StopReason, TaskId,
-    TaskSpec, TimeLimit, Verdict, WorkerId, charge,
+    AttemptReport, Charge, DEFAULT_GRACE, Demand, Envelope, Failure, JobId, MemoryExceeded, Outcome, SpanLink,
+    StopReason, TaskId, TaskSpec, TimeLimit, Verdict, WorkerId, charge,
 };
 
 use super::lanes::{self, Free, LaneKey, Needs};
@@ -67,6 +67,8 @@ pub trait Effects {
     fn signal_command(&mut self, worker: WorkerId, kill: bool) -> bool;
     /// Sends SIGTERM to a worker and its group.
     fn terminate(&mut self, worker: WorkerId);
+    /// Bounds the memory of a worker and of what it starts, as its next task asks; none for what every worker may take.
+    fn bound_memory(&mut self, worker: WorkerId, limit_bytes: Option<u64>);
     /// Kills a worker and what it runs.
     fn kill(&mut self, worker: WorkerId);
     /// Writes a line to the head's log.
@@ -294,6 +296,7 @@ fn new_task(
         idle_ns: if is_command { nanos(envelope.policy.idle_limit) } else { 0 },
         queue_ns: nanos(envelope.policy.queue_limit),
         queue_until: 0,
+        memory_bytes: envelope.demand.memory_bytes.unwrap_or(0),
     };
     let target = target(state, &envelope.spec);
     let key = envelope.policy.idempotency_key;
@@ -557,6 +560,8 @@ pub struct WorkerExit {
     pub cause: String,
     /// The value of `error.type`: `signal:9`, `exit:3`.
     pub error_type: String,
+    /// Set when it was for more memory than the worker may take.
+    pub memory: Option<MemoryExceeded>,
 }
 
 /// What a lost worker's spans are closed with.
@@ -649,10 +654,13 @@ pub fn on_worker_exited(
             Some(Ending::Cancelled { task }) if *task == grant.task => nesting::why_cancelled(state, *task),
             Some(Ending::Stopped) => Failure::HeadStopped,
             _ if worker.to_stop.iter().any(|next| next.lease == grant.number) => why_to_stop(state, &worker, grant),
-            _ if is_running(running, grant) => Failure::WorkerLost {
-                worker_pid: worker.pid,
-                cause: exit.cause.clone(),
-                error_type: exit.error_type.clone(),
+            _ if is_running(running, grant) => match exit.memory {
+                Some(MemoryExceeded { limit_bytes, peak_bytes }) => Failure::OutOfMemory { limit_bytes, peak_bytes },
+                None => Failure::WorkerLost {
+                    worker_pid: worker.pid,
+                    cause: exit.cause.clone(),
+                    error_type: exit.error_type.clone(),
+                },
             },
             _ => Failure::WorkerLost {
                 worker_pid: worker.pid,
@@ -1072,6 +1080,11 @@ fn grant(
         task.progress = Progress::Leased { worker: worker_id };
         let number = worker.next_lease;
         worker.next_lease += 1;
+        let memory = task.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
+        if memory != worker.memory_bytes {
+            worker.memory_bytes = memory;
+            effects.bound_memory(worker_id, memory);
+        }
         let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
         let expected_ns = candidate.expected_ns;
         worker.leases.push_back(Grant { number, task: id, slots, expected_ns, granted: now });

@@ -130,6 +130,10 @@ impl Effects for Remember {
         self.steps.push(format!("TERM for {worker}"));
     }
 
+    fn bound_memory(&mut self, worker: WorkerId, limit_bytes: Option<u64>) {
+        self.steps.push(format!("bound {worker} to {limit_bytes:?}"));
+    }
+
     fn kill(&mut self, worker: WorkerId) {
         self.killed.push(worker);
     }
@@ -324,7 +328,11 @@ impl Story {
     }
 
     fn exit(&mut self, worker: u64) -> Loss {
-        let exit = WorkerExit { cause: "was killed by SIGKILL (signal 9)".into(), error_type: "signal:9".into() };
+        let exit = WorkerExit {
+            cause: "was killed by SIGKILL (signal 9)".into(),
+            error_type: "signal:9".into(),
+            memory: None,
+        };
         let loss = on_worker_exited(&mut self.state, &mut self.effects, WorkerId(worker), &exit, self.now).unwrap();
         self.check();
         loss

@@ -30,24 +30,26 @@ use super::reactor::{self, Effects, LeftClaim, LostAttempt, Remembered, Submissi
 use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Past, Progress, State, WorkerPhase};
 use super::world::{Source, World};
-use super::{inputs, nesting};
-use crate::config::otel;
+use super::{guard, inputs, nesting};
+use crate::config::{check_memory, otel};
+use crate::control_group::Group;
 use crate::count::Count;
+use crate::fault;
 use crate::hook::now_unix_nano;
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, HttpReport, PROTOCOL_VERSION,
-    Period, Query, Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts,
-    Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value, refusal, take_value,
+    Accepted, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, HttpReport, MemoryReport,
+    PROTOCOL_VERSION, Period, Query, Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream,
+    Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value, refusal, take_value,
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
 use crate::spool::Story;
 use crate::stored;
-use crate::task::{Demand, Envelope, InputSource, JobId, TaskId, WorkerId};
+use crate::task::{Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -56,6 +58,8 @@ pub(crate) struct HeadSettings {
     pub(crate) num_workers: usize,
     /// The most worker processes there may be; at least `num_workers`.
     pub(crate) max_processes: usize,
+    /// The most memory of a worker with what it starts, in bytes; none for no bound.
+    pub(crate) worker_memory: Option<u64>,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names.
     pub(crate) resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
@@ -175,6 +179,8 @@ struct Server {
     listens_again: Option<Instant>,
     /// While something may be left of dead workers: when to look again.
     orphans_again: Option<Instant>,
+    /// While bounded workers are watched: when to look at them again, by the clock that never jumps.
+    memory_again: Option<u64>,
     /// When something is due next, by the clock that never jumps.
     next_tick: Option<u64>,
     has_said_started: bool,
@@ -237,6 +243,7 @@ impl Server {
             attempt_spans: Vec::new(),
             open_files: raise_open_files(),
             has_refused: false,
+            groups: control_groups(),
             warnings: settings.warnings.clone(),
             front,
             log,
@@ -264,6 +271,7 @@ impl Server {
             clock: Instant::now(),
             listens_again: None,
             orphans_again: None,
+            memory_again: None,
             next_tick: Some(0),
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
@@ -457,7 +465,8 @@ impl Server {
     /// How long to wait for events: until the next limit is reached, or for ever.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.now();
-        let tick = self.next_tick.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
+        let tick = self.next_tick.into_iter().chain(self.memory_again).min();
+        let tick = tick.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         // Once everything is killed there is nothing to wait for but the ends, and they wake the loop.
         let stop = self
             .stop
@@ -531,6 +540,9 @@ impl Server {
         }
         let start_limit = self.start_limit_ns();
         self.next_tick = reactor::on_tick(&mut self.state, &mut self.world, start_limit, now);
+        if self.memory_again.is_none_or(|again| again <= now.monotonic_ns) && self.world.has_to_watch() {
+            self.memory_again = self.world.watch_memory(&self.state, now.monotonic_ns);
+        }
         self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
         self.remove_values();
@@ -699,6 +711,11 @@ impl Server {
                     // What the tasks wrote before they ended is shown before they are reported.
                     self.world.read_all_output(&self.state, worker);
                     for result in results {
+                        if let Outcome::Failed(Failure::OutOfMemory { .. }) = result.outcome
+                            && let Some(process) = self.world.processes.get_mut(&worker)
+                        {
+                            process.bound.note_kills();
+                        }
                         reactor::on_result(&mut self.state, &mut self.world, worker, result, now);
                     }
                 }
@@ -822,7 +839,7 @@ impl Server {
             let envelope = Envelope::decode(envelope).map_err(|error| error.to_string())?;
             has_key |= !envelope.policy.idempotency_key.is_empty();
             if envelope.demand != Demand::default()
-                && let Err(reason) = lanes::check(&self.state, envelope.demand.num_cpus, &envelope.demand.resources)
+                && let Err(reason) = self.check_demand(&envelope.demand)
             {
                 put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
                 return Ok(());
@@ -873,6 +890,14 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Says why a task with this demand can never run here, if so.
+    fn check_demand(&self, demand: &Demand<'_>) -> Result<(), String> {
+        if let Some(bytes) = demand.memory_bytes {
+            check_memory(bytes).map_err(|problem| format!("the memory of an attempt: {problem}"))?;
+        }
+        lanes::check(&self.state, demand.num_cpus, &demand.resources)
     }
 
     /// The files of the arguments of a submission go that makes no task.
@@ -987,14 +1012,15 @@ impl Server {
         process.worker.kill(&spool);
         let counter = oom::counter_of(process.worker.pid());
         let exit = match process.worker.try_reap() {
-            Ok(Some(status)) => self.oom_kills.explain(describe_exit(status), counter),
+            Ok(Some(status)) => process.bound.end(self.oom_kills.explain(describe_exit(status), counter)),
             Ok(None) => {
                 self.world.processes.insert(worker, process);
                 return;
             }
             // It is gone all the same.
             Err(error) => {
-                WorkerExit { cause: format!("ended, and how cannot be learnt: {error}"), error_type: "unknown".into() }
+                let cause = format!("ended, and how cannot be learnt: {error}");
+                WorkerExit { cause, error_type: "unknown".into(), memory: None }
             }
         };
         if let Some(connection) = process.connection.and_then(|id| self.world.connections.remove(&id)) {
@@ -1184,6 +1210,11 @@ impl Server {
             },
             resources: self.resource_reports(),
             http: self.world.front.as_ref().map(Front::report),
+            worker_memory: self
+                .world
+                .settings
+                .worker_memory
+                .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.world.groups.is_some() }),
             spans: self.span_counts(),
             warnings,
         }
@@ -1213,6 +1244,15 @@ fn take_all<'a, T>(
 /// The machine's name, or what stands for it.
 fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Where this head may make control groups for its workers.
+fn control_groups() -> Option<Group> {
+    if fault::is_without("control_groups") {
+        return None;
+    }
+    let ours: Vec<_> = std::iter::once(std::process::id()).chain(guard::pid()).collect();
+    Group::for_children(&ours)
 }
 
 /// Lets this process open as many files as the system allows, and returns what it was allowed before.

@@ -261,7 +261,7 @@ pub struct Keyed {
     pub fingerprint: u64,
 }
 
-/// What bounds a task. Each is in nanoseconds, and 0 for no limit.
+/// What bounds a task. Times are in nanoseconds, and 0 is for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// How long an attempt may run.
@@ -272,6 +272,8 @@ pub struct Limits {
     pub queue_ns: u64,
     /// When that is reached, by the clock that never jumps: its entry in [`State::queue_limits`].
     pub queue_until: u64,
+    /// The most memory of an attempt, in bytes; 0 for what every worker may take.
+    pub memory_bytes: u64,
 }
 
 /// What a task's ended attempts have left, once one of them has failed and the task was tried again.
@@ -419,6 +421,8 @@ pub struct Worker {
     pub ready_monotonic_ns: Option<u64>,
     /// Set when the head ends it on purpose.
     pub ending: Option<Ending>,
+    /// What its task has bounded its memory to, in bytes.
+    pub memory_bytes: Option<u64>,
     /// When its output was last read, by the clock that never jumps.
     pub last_output_ns: u64,
     /// The attempt that it is to end.
@@ -549,6 +553,7 @@ impl Worker {
             hook_failure: None,
             ready_monotonic_ns: None,
             ending: None,
+            memory_bytes: None,
             last_output_ns: 0,
             stopping: None,
             to_stop: Vec::new(),
@@ -710,7 +715,7 @@ impl State {
             trace_id: (task.trace_id != [0; 16])
                 .then(|| task.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
             attempt: task.attempt,
-            demand: task.needs.as_ref().map(|needs| needs.report()),
+            demand: task.demand_report(),
             attempts: task.past.as_ref().map(|past| past.attempts.clone()).unwrap_or_default(),
             worker_id: None,
             worker_pid: None,
@@ -798,6 +803,17 @@ impl State {
             self.tasks.len() == waiting + leased + self.ended.len(),
             format!("{} tasks are neither queued, held, to be tried again, leased nor ended", self.tasks.len()),
         )
+    }
+}
+
+impl Task {
+    /// What it asked for, if that is more than a slot.
+    fn demand_report(&self) -> Option<protocol::DemandReport> {
+        let memory_bytes = self.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
+        match &self.needs {
+            Some(needs) => Some(protocol::DemandReport { memory_bytes, ..needs.report() }),
+            None => memory_bytes.map(|_| protocol::DemandReport { num_cpus: 1, memory_bytes, ..Default::default() }),
+        }
     }
 }
 

@@ -14,12 +14,14 @@ use super::front::Front;
 use super::guard;
 use super::handover::Handover;
 use super::journal::Journal;
+use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
 use super::reactor::{Effects, Loss};
 use super::recovery::{Finisher, Folders, Place, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, Progress, State};
 use crate::children;
+use crate::control_group::Group;
 use crate::hook::now_unix_nano;
 use crate::identity::open_pidfd;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
@@ -116,6 +118,8 @@ pub(super) struct World {
     pub(super) open_files: Option<Rlimit>,
     /// Whether it was said that a connection had to wait.
     pub(super) has_refused: bool,
+    /// Where control groups can be made for workers; none where they cannot.
+    pub(super) groups: Option<Group>,
     pub(super) warnings: Vec<String>,
     /// The HTTP API, if there is one.
     pub(super) front: Option<Front>,
@@ -170,6 +174,7 @@ pub(super) struct Process {
     /// Leases to send, encoded.
     pub(super) leases: Bodies,
     pub(super) was_killed: bool,
+    pub(super) bound: Bound,
 }
 
 impl Process {
@@ -234,8 +239,12 @@ impl World {
                 tasks_connection: None,
                 leases: Bodies::default(),
                 was_killed: false,
+                bound: Bound::default(),
             },
         );
+        if self.settings.worker_memory.is_some() {
+            self.bound_memory(worker, None);
+        }
         Ok(pid)
     }
 
@@ -642,6 +651,10 @@ impl Effects for World {
         if let Some(process) = self.processes.get(&worker) {
             process.worker.terminate();
         }
+    }
+
+    fn bound_memory(&mut self, worker: WorkerId, limit_bytes: Option<u64>) {
+        World::bound_memory(self, worker, limit_bytes);
     }
 
     fn kill(&mut self, worker: WorkerId) {

@@ -336,6 +336,8 @@ pub struct StatusReport {
     /// The HTTP API; none when the head was started without.
     #[serde(default)]
     pub http: Option<HttpReport>,
+    /// The bound on the memory of each worker, if there is one.
+    pub worker_memory: Option<MemoryReport>,
     /// What became of spans that their own process did not write.
     pub spans: SpanCounts,
     /// What a person should know, most important first.
@@ -366,6 +368,15 @@ pub struct HttpReport {
     pub pid: Option<u32>,
     /// How often it has ended and was started again.
     pub restarts: u64,
+}
+
+/// The bound on the memory of each worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// In bytes, with everything that the worker starts.
+    pub bytes: u64,
+    /// Whether control groups of the kernel hold it; otherwise the head looks.
+    pub is_held_by_kernel: bool,
 }
 
 /// The hook of the session and how it does.
@@ -513,12 +524,14 @@ pub struct TaskReport {
 }
 
 /// What a task asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandReport {
     /// How many slots.
     pub num_cpus: u32,
     /// How much of which named resources.
     pub resources: BTreeMap<String, u64>,
+    /// The most memory of an attempt, in bytes; none for what every worker may take.
+    pub memory_bytes: Option<u64>,
 }
 
 /// Where a task is in its life.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::count::Elapsed;
+use crate::count::{Elapsed, Size};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::stored::Stored;
 
@@ -98,6 +98,13 @@ pub enum Failure {
         /// The low-cardinality form of the same: `signal:9`, `exit:3`.
         error_type: String,
     },
+    /// It took more memory than it may: its worker process with everything that it had started.
+    OutOfMemory {
+        /// What it may take, in bytes.
+        limit_bytes: u64,
+        /// The most that it had, in bytes, where that is known.
+        peak_bytes: Option<u64>,
+    },
     /// Someone cancelled it.
     Cancelled,
     /// The task that had submitted it was cancelled, ran too long or lost its worker, so that nobody can get its result.
@@ -140,6 +147,30 @@ pub enum Failure {
     },
 }
 
+/// The value of `error.type` of what was killed for memory.
+pub const OUT_OF_MEMORY: &str = "oom";
+
+/// How much memory there was, and might have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryExceeded {
+    /// What might have been, in bytes.
+    pub limit_bytes: u64,
+    /// The most that there was, in bytes, where that is known.
+    pub peak_bytes: Option<u64>,
+}
+
+impl fmt::Display for MemoryExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "may take {}", Size(self.limit_bytes))?;
+        match self.peak_bytes {
+            // The kernel lets nothing have more: it was asked for more.
+            Some(peak) if peak <= self.limit_bytes => write!(f, ", had {} and wanted more", Size(peak)),
+            Some(peak) => write!(f, " and had {}", Size(peak)),
+            None => f.write_str(" and wanted more"),
+        }
+    }
+}
+
 /// Which limit was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -177,6 +208,7 @@ impl Failure {
             Failure::Signal { signal, .. } => format!("signal:{signal}"),
             Failure::TimedOut { .. } => "timeout".into(),
             Failure::WorkerLost { error_type, .. } => error_type.clone(),
+            Failure::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
             Failure::Cancelled => "cancelled".into(),
             Failure::Abandoned { .. } => "abandoned".into(),
             Failure::HeadStopped => "stopped".into(),
@@ -219,6 +251,10 @@ impl fmt::Display for Failure {
             }
             Failure::WorkerLost { worker_pid, cause, .. } => {
                 write!(f, "its worker (pid {worker_pid}) {cause}")
+            }
+            Failure::OutOfMemory { limit_bytes, peak_bytes } => {
+                let memory = MemoryExceeded { limit_bytes: *limit_bytes, peak_bytes: *peak_bytes };
+                write!(f, "out of memory: it {memory}")
             }
             Failure::Cancelled => f.write_str("it was cancelled"),
             Failure::Abandoned { submitter } => {
@@ -371,6 +407,16 @@ mod tests {
                 },
                 "input",
                 "task 7 (demo.f), whose result is an argument of it, failed: `false` exited with code 1",
+            ),
+            (
+                Failure::OutOfMemory { limit_bytes: 512 << 20, peak_bytes: Some(600 << 20) },
+                "oom",
+                "out of memory: it may take 512 MiB and had 600 MiB",
+            ),
+            (
+                Failure::OutOfMemory { limit_bytes: 512 << 20, peak_bytes: Some(512 << 20) },
+                "oom",
+                "out of memory: it may take 512 MiB, had 512 MiB and wanted more",
             ),
             (Failure::Cancelled, "cancelled", "it was cancelled"),
             (

@@ -104,6 +104,7 @@ impl<'a> Policy<'a> {
                 | Failure::ExitCode { .. }
                 | Failure::Signal { .. }
                 | Failure::TimedOut { .. }
+                | Failure::OutOfMemory { .. }
         )
     }
 

@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, s
 
 use super::usage::Usage;
 use crate::children;
+use crate::control_group::Group;
 use crate::count::Count;
 use crate::identity;
 use crate::propagation::Carrier;
@@ -57,7 +58,7 @@ pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spo
     let leaked = Leaked::look(&before);
     leaked.say(&name);
     let outcome = match status {
-        Ok(status) => outcome(name, status),
+        Ok(status) => for_memory(outcome(name, status)),
         Err(error) => Outcome::Failed(Failure::NotStarted {
             program: name,
             message: format!("its end could not be learnt: {error}"),
@@ -187,6 +188,27 @@ fn outcome(program: String, status: ExitStatus) -> Outcome {
         (Some(0), _) => Outcome::Completed,
         (Some(code), _) => Outcome::Failed(Failure::ExitCode { program, code }),
         (None, signal) => Outcome::Failed(Failure::Signal { program, signal: signal.unwrap_or(0) }),
+    }
+}
+
+/// How many processes of this worker's own group the kernel had killed for memory when it was last asked.
+static KILLED_FOR_MEMORY: Mutex<Option<(Group, u64)>> = Mutex::new(None);
+
+/// A command that failed when the kernel had killed it, or what it had started, for more memory than its worker may take.
+fn for_memory(outcome: Outcome) -> Outcome {
+    if !matches!(outcome, Outcome::Failed(Failure::ExitCode { .. } | Failure::Signal { .. })) {
+        return outcome;
+    }
+    let Some(group) = Group::of(std::process::id()).filter(Group::is_of_worker) else { return outcome };
+    let kills = group.kills();
+    let mut before = KILLED_FOR_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = before.as_ref().filter(|(known, _)| *known == group).map_or(0, |&(_, kills)| kills);
+    let peak_bytes = group.peak();
+    let limit = group.limit();
+    *before = Some((group, kills));
+    match limit.filter(|_| kills > seen) {
+        Some(limit_bytes) => Outcome::Failed(Failure::OutOfMemory { limit_bytes, peak_bytes }),
+        None => outcome,
     }
 }
 

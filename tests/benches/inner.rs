@@ -406,6 +406,8 @@ impl Effects for Remembered {
 
     fn terminate(&mut self, _worker: WorkerId) {}
 
+    fn bound_memory(&mut self, _worker: WorkerId, _limit_bytes: Option<u64>) {}
+
     fn kill(&mut self, _worker: WorkerId) {}
 
     fn log(&mut self, _line: String) {}

@@ -60,8 +60,8 @@ fn slots_and_resources_are_counted_explained_given_back_and_kept_by_the_next_hea
     cluster.start_head(&[]).success();
     assert_ne!(cluster.head_pid(), head);
     let demand = |id| cluster.task(id)["demand"].clone();
-    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 } }));
-    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {} }));
+    assert_eq!(demand(first), json!({ "num_cpus": 1, "resources": { "gpu": 2, "license": 1 }, "memory_bytes": null }));
+    assert_eq!(demand(large), json!({ "num_cpus": 2, "resources": {}, "memory_bytes": null }));
     std::fs::write(cluster.file("go"), "").unwrap();
     for id in [first, second, large] {
         assert_eq!(cluster.wait_for_task(id)["state"], "succeeded");
@@ -140,4 +140,76 @@ fn a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is() {
     }
     assert_eq!((text.lines().count(), now), (122, 0));
     assert!(most <= 2, "{most} ran at a time that need a gpu each, of which there are 2");
+}
+
+/// Whether this machine lets a head make control groups, which depends on who runs the tests and where.
+fn is_held_by_kernel(cluster: &Cluster) -> bool {
+    cluster.status()["worker_memory"]["is_held_by_kernel"].as_bool().expect("it is said")
+}
+
+/// Whatever takes more memory than it may fails by that name, and the head and the others go on.
+fn memory_is_bounded(cluster: &Cluster) {
+    let may = "out of memory: it may take 96 MiB";
+    cluster.submit("misbehaving_tasks:takes_memory", &["20"]).success().stdout("20\n");
+    cluster.submit("misbehaving_tasks:takes_memory", &["400"]).status(1).stderr_contains(may);
+    let failure = cluster.task(2)["failure"].clone();
+    assert_eq!((&failure["reason"], &failure["limit_bytes"]), (&json!("out_of_memory"), &json!(96 << 20)));
+    let peak = failure["peak_bytes"].as_u64().expect("it is known");
+    assert!((90 << 20..400 << 20).contains(&peak), "{peak}");
+    // What a command starts counts.
+    let hungry = "head -c 400m /dev/zero | tail";
+    for script in [hungry.to_owned(), format!("({hungry}) & wait $!")] {
+        let command = ["submit", "command", "--", "sh", "-c", &script];
+        cluster.tracer(&command).status(1).stderr_contains(may);
+    }
+    // Its own bound is lower, and is its own failure, which may be tried again.
+    let arguments = ["submit", "task", "--memory=64MiB", "--retries=1", "--retry-on=oom", "--retry-backoff=1ms"];
+    let run = cluster.tracer(&[&arguments[..], &["misbehaving_tasks:takes_memory", "85"]].concat()).status(1);
+    run.stderr_contains("out of memory: it may take 64 MiB");
+    let task = cluster.tasks()[0].clone();
+    assert_eq!((&task["attempt"], &task["demand"]["memory_bytes"]), (&json!(2), &json!(64 << 20)));
+    let spans = cluster.spans();
+    let attempt = spans.attempt_of(task["id"].as_u64().unwrap());
+    assert_eq!(attempt.attribute("error.type"), "oom");
+    assert_eq!(*attempt.attribute("tracer.memory_limit_bytes"), 64 << 20);
+    // The next one in the same worker has its own bound.
+    cluster.submit("misbehaving_tasks:takes_memory", &["70"]).success().stdout("70\n");
+    // A worker that somebody kills has not run out of memory.
+    for (id, pid) in (1..).zip(cluster.worker_pids()) {
+        crate::support::kill(pid, rustix::process::Signal::KILL);
+        wait_until("it is replaced", || (!cluster.worker_pids().contains(&pid)).then_some(()));
+        let text = format!("worker {id} (pid {pid}) was killed");
+        assert!(!cluster.head_log().contains(&format!("{text}, because")), "{}", cluster.head_log());
+    }
+    cluster.submit("demo:my_function", &[]).success();
+}
+
+#[test]
+fn memory_is_bounded_by_the_kernel_where_that_is_allowed() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--worker-memory=96MiB").start();
+    if !is_held_by_kernel(&cluster) {
+        eprintln!("skipped: no control group can be made here");
+        return;
+    }
+    cluster.tracer(&["status"]).success().stdout_contains("at most 96 MiB for each worker, held by a control group\n");
+    memory_is_bounded(&cluster);
+}
+
+#[test]
+fn memory_is_bounded_by_the_head_where_there_are_no_control_groups() {
+    let bounded = Cluster::builder().hook(HOOK).arg("--worker-memory=96MiB");
+    let cluster = bounded.env("TRACER_TEST_WITHOUT", "control_groups").start();
+    assert!(!is_held_by_kernel(&cluster));
+    cluster.tracer(&["status"]).success().stdout_contains("at most 96 MiB for each worker, watched by the head\n");
+    memory_is_bounded(&cluster);
+}
+
+#[test]
+fn a_bound_on_memory_that_cannot_be_is_refused() {
+    let (cluster, run) = Cluster::builder().arg("--worker-memory=1MiB").try_start();
+    run.status(2)
+        .stderr_contains("`--worker-memory`: expected at least 32 MiB, which a worker needs itself, found 1 MiB");
+    cluster.start_command(&[]);
+    let run = cluster.run(cluster.command(&["start", "--head", "--worker-memory", "2G"])).status(2);
+    run.stderr_contains("expected a size such as `500MiB` or `2GiB`, found `2G`");
 }

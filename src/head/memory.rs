@@ -1,0 +1,124 @@
+//! The memory of workers, bounded.
+//!
+//! Where the head may make control groups, each bounded worker has one, and the kernel holds the bound. Elsewhere the head looks: it adds up what the
+//! worker and all that descends from it have of memory of their own, as often as they could have grown beyond the bound since the last look, and
+//! kills them. A task that takes memory very fast may be beyond the bound for some milliseconds then. Nothing is looked at while no bounded
+//! worker runs anything.
+
+use std::time::Duration;
+
+use super::reactor::{Effects, WorkerExit};
+use super::state::State;
+use super::world::World;
+use crate::children;
+use crate::control_group::Group;
+use crate::task::{MemoryExceeded, WorkerId};
+
+/// How fast a process may take memory, in bytes a second: about what a core can fill.
+const GROWTH: u64 = 4 << 30;
+const LOOK_LEAST: Duration = Duration::from_millis(2);
+const LOOK_MOST: Duration = Duration::from_millis(250);
+
+/// The bound on a worker.
+#[derive(Debug, Default)]
+pub(super) struct Bound {
+    /// The bound in bytes; none for none.
+    limit: Option<u64>,
+    /// Its group; none while it was not bounded, and where there are none.
+    group: Option<Group>,
+    /// Whether the kernel holds the bound.
+    is_by_kernel: bool,
+    /// How many of its processes the kernel had killed when it was last asked.
+    kills: u64,
+    /// What it had when it was killed for that.
+    exceeded: Option<u64>,
+}
+
+impl Bound {
+    fn is_watched(&self) -> bool {
+        self.limit.is_some() && !self.is_by_kernel && self.exceeded.is_none()
+    }
+
+    /// The worker has said itself that something of it was killed for memory.
+    pub(super) fn note_kills(&mut self) {
+        self.kills = self.group.as_ref().map_or(0, Group::kills);
+    }
+
+    /// What the end of the worker says, if that was for memory. The group goes.
+    pub(super) fn end(&mut self, exit: WorkerExit) -> WorkerExit {
+        let by_kernel = self.group.as_ref().is_some_and(|group| group.kills() > self.kills);
+        let peak = self.exceeded.or_else(|| self.group.as_ref().filter(|_| by_kernel)?.peak());
+        if let Some(group) = self.group.take() {
+            // With a process in it that was just killed it stays, and goes with the next head at the latest.
+            let _ = group.remove();
+        }
+        let Some(limit_bytes) = self.limit.filter(|_| by_kernel || self.exceeded.is_some()) else { return exit };
+        let memory = MemoryExceeded { limit_bytes, peak_bytes: peak };
+        WorkerExit {
+            cause: format!("was killed, because it {memory}"),
+            error_type: crate::task::OUT_OF_MEMORY.into(),
+            memory: Some(memory),
+        }
+    }
+}
+
+impl World {
+    /// Bounds the memory of a worker: as every worker, and as its task says.
+    pub(super) fn bound_memory(&mut self, worker: WorkerId, of_task: Option<u64>) {
+        let limit = [of_task, self.settings.worker_memory].into_iter().flatten().min();
+        let groups = self.groups.as_ref();
+        let Some(process) = self.processes.get_mut(&worker) else { return };
+        let pid = process.worker.pid();
+        let bound = &mut process.bound;
+        bound.limit = limit;
+        bound.is_by_kernel = false;
+        if bound.group.is_none() && limit.is_some() {
+            bound.group = groups.and_then(|groups| {
+                let group = groups.make(worker.0).ok()?;
+                match group.attach(pid) {
+                    Ok(()) => Some(group),
+                    Err(_) => group.remove().ok().and(None),
+                }
+            });
+        }
+        let Some(group) = &bound.group else { return };
+        bound.kills = group.kills();
+        let set = group.set_limit(limit);
+        bound.is_by_kernel = set.is_ok();
+        if let Err(error) = set {
+            // It has more than that already, which the head sees when it looks.
+            self.log(format!("the kernel does not bound the memory of worker {worker}, so it is watched: {error}"));
+        }
+    }
+
+    /// Whether any worker is bounded and not by the kernel.
+    pub(super) fn has_to_watch(&self) -> bool {
+        self.processes.values().any(|process| process.bound.is_watched())
+    }
+
+    /// Looks at bounded workers that the kernel does not bound. Returns when to look again, in nanoseconds of the clock that never jumps.
+    pub(super) fn watch_memory(&mut self, state: &State, now_ns: u64) -> Option<u64> {
+        let runs = |worker: &WorkerId| {
+            state.workers.get(worker).is_some_and(|worker| !worker.leases.is_empty() || !worker.inline.is_empty())
+        };
+        let watched = self.processes.iter().filter(|(worker, process)| runs(worker) && process.bound.is_watched());
+        let watched: Vec<_> = watched.map(|(&worker, _)| worker).collect();
+        let mut next: Option<u64> = None;
+        for worker in watched {
+            let Some(process) = self.processes.get_mut(&worker) else { continue };
+            let Some(limit) = process.bound.limit else { continue };
+            let used = children::memory_of_tree(process.worker.pid());
+            if used > limit {
+                process.bound.exceeded = Some(used);
+                self.kill(worker);
+                continue;
+            }
+            let until_full = Duration::from_nanos(
+                u64::try_from(u128::from(limit - used) * 1_000_000_000 / u128::from(GROWTH)).unwrap_or(u64::MAX),
+            );
+            let look = now_ns + until_full.clamp(LOOK_LEAST, LOOK_MOST).as_nanos() as u64;
+            next = Some(next.map_or(look, |next| next.min(look)));
+        }
+        next
+    }
+}
