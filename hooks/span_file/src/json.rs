@@ -13,12 +13,18 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// are escaped although JSON does not ask for it, U+0085, U+2028 and U+2029, because many readers split lines there.
 pub fn write_string(buffer: &mut Vec<u8>, text: &str) {
     buffer.push(b'"');
+    write_text(buffer, text);
+    buffer.push(b'"');
+}
+
+/// Appends what is between the quotes of a JSON string; see [`write_string`].
+#[inline]
+pub(crate) fn write_text(buffer: &mut Vec<u8>, text: &str) {
     if is_plain(text.as_bytes()) {
         buffer.extend_from_slice(text.as_bytes());
     } else {
         write_escaped(buffer, text);
     }
-    buffer.push(b'"');
 }
 
 /// True when every byte is ASCII and none of them needs an escape. Looks at eight bytes at a time.
@@ -33,14 +39,13 @@ fn is_plain(bytes: &[u8]) -> bool {
         let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
         (word | ((control | quote | backslash) & !word)) & HIGHS
     };
-    let mut chunks = bytes.chunks_exact(8);
-    for chunk in &mut chunks {
-        let word = u64::from_le_bytes(chunk.try_into().expect("`chunks_exact(8)` yields eight bytes"));
-        if suspects(word) != 0 {
-            return false;
-        }
-    }
-    chunks.remainder().iter().all(|&byte| (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\')
+    // The last eight bytes overlap those before them.
+    let Some(last) = bytes.last_chunk::<8>() else {
+        return bytes.iter().all(|&byte| (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\');
+    };
+    let (chunks, _) = bytes.as_chunks::<8>();
+    let words = chunks.iter().chain([last]).map(|chunk| suspects(u64::from_le_bytes(*chunk)));
+    words.fold(0, |all, word| all | word) == 0
 }
 
 #[cold]

@@ -300,24 +300,23 @@ fn push_repr(text: &mut String, string: &str) {
 }
 
 fn write_attributes(buffer: &mut Vec<u8>, attributes: &impl Attributes) {
+    let count = attributes.len();
     let repeats = may_repeat(attributes);
     buffer.push(b'{');
-    let mut is_first = true;
-    for index in 0..attributes.len() {
+    let mut separator: &[u8] = b"\"";
+    for index in 0..count {
         let key = attributes.key(index);
         let mut source = index;
         if repeats {
             if (0..index).any(|earlier| attributes.key(earlier) == key) {
                 continue;
             }
-            source = (index + 1..attributes.len()).rev().find(|&later| attributes.key(later) == key).unwrap_or(index);
+            source = (index + 1..count).rev().find(|&later| attributes.key(later) == key).unwrap_or(index);
         }
-        if !is_first {
-            buffer.extend_from_slice(b", ");
-        }
-        is_first = false;
-        json::write_string(buffer, key);
-        buffer.extend_from_slice(b": ");
+        buffer.extend_from_slice(separator);
+        separator = b", \"";
+        json::write_text(buffer, key);
+        buffer.extend_from_slice(b"\": ");
         let before = buffer.len();
         attributes.with_value(source, |value| write_value(buffer, value));
         if buffer.len() == before {
@@ -327,23 +326,21 @@ fn write_attributes(buffer: &mut Vec<u8>, attributes: &impl Attributes) {
     buffer.push(b'}');
 }
 
-/// False only when all keys are certain to differ: a filter of 64 bits over the length and two bytes of each key. It
-/// spares almost every span the comparison of each key with each other.
+/// False only when all keys are certain to differ: a filter over the length of each key and its last eight bytes. It spares
+/// nearly every span the comparison of each key with each other.
 fn may_repeat(attributes: &impl Attributes) -> bool {
-    let count = attributes.len();
-    let mut seen = 0_u64;
-    for index in 0..count {
+    const WORDS: usize = 64;
+    let mut seen = [0_u64; WORDS];
+    (0..attributes.len()).any(|index| {
         let key = attributes.key(index).as_bytes();
-        let last = key.last().copied().unwrap_or(0);
-        let middle = key.get(key.len() / 2).copied().unwrap_or(0);
-        let mixed = key.len() ^ (usize::from(last) << 1) ^ (usize::from(middle) << 3) ^ usize::from(middle >> 3);
-        let bit = 1_u64 << (mixed & 63);
-        if seen & bit != 0 {
-            return true;
-        }
-        seen |= bit;
-    }
-    false
+        let last = match key.last_chunk::<8>() {
+            Some(last) => u64::from_le_bytes(*last),
+            None => key.iter().fold(0, |last, &byte| last << 8 | u64::from(byte)),
+        };
+        let mixed = (last ^ key.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+        let (word, bit) = (&mut seen[(mixed >> 6) as usize % WORDS], 1 << (mixed & 63));
+        std::mem::replace(word, *word | bit) & bit != 0
+    })
 }
 
 fn write_value(buffer: &mut Vec<u8>, value: Value<'_>) {

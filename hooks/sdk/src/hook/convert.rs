@@ -1,7 +1,7 @@
 //! The types of the contract become OpenTelemetry's.
 //!
 //! Everything that comes in is borrowed for one call, so everything is copied here; keys and names go through
-//! [`intern`]. What cannot be understood is left out: a value with an unknown tag, a
+//! [`Interner`]. What cannot be understood is left out: a value with an unknown tag, a
 //! tracestate member that OpenTelemetry refuses, a baggage member without a name.
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use opentelemetry::trace::{Event, Link, SpanContext, SpanKind, Status, TraceFlag
 use opentelemetry::{Array, InstrumentationScope, Key, KeyValue, SpanId, StringValue, TraceId, Value};
 use tracer_abi as abi;
 
-use super::intern::intern;
+use super::intern::{Interner, with_interner};
 
 /// Reads a struct that begins with its size. A pointer to a struct of our size or a larger one is used as it is.
 ///
@@ -62,7 +62,8 @@ pub(super) unsafe fn text<'a>(text: abi::Str) -> Cow<'a, str> {
 /// As for [`abi::Str::as_bytes`].
 pub(super) unsafe fn name(name: abi::Str) -> Cow<'static, str> {
     // SAFETY: promised by the caller.
-    intern(unsafe { name.as_bytes() })
+    let bytes = unsafe { name.as_bytes() };
+    with_interner(|interner| interner.intern(bytes))
 }
 
 /// `None` for an empty string.
@@ -112,24 +113,36 @@ pub(super) unsafe fn attributes(pointer: *const abi::KeyValue, count: usize, spa
     // SAFETY: promised by the caller.
     let pairs = unsafe { array(pointer, count) };
     let mut attributes = Vec::with_capacity(pairs.len() + spare);
-    for pair in pairs {
-        // SAFETY: promised by the caller.
-        if let Some(attribute) = unsafe { attribute(pair) } {
-            attributes.push(attribute);
-        }
-    }
+    // SAFETY: promised by the caller.
+    unsafe { each_attribute(pairs, |attribute| attributes.push(attribute)) };
     attributes
+}
+
+/// Copies attributes one after another.
+///
+/// # Safety
+///
+/// What `pairs` point to is valid during the call.
+pub(super) unsafe fn each_attribute(pairs: &[abi::KeyValue], mut take: impl FnMut(KeyValue)) {
+    with_interner(|interner| {
+        for pair in pairs {
+            // SAFETY: promised by the caller.
+            if let Some(attribute) = unsafe { attribute(interner, pair) } {
+                take(attribute);
+            }
+        }
+    });
 }
 
 /// # Safety
 ///
 /// What `pair` points to is valid during the call.
 #[inline]
-pub(super) unsafe fn attribute(pair: &abi::KeyValue) -> Option<KeyValue> {
+unsafe fn attribute(interner: &Interner, pair: &abi::KeyValue) -> Option<KeyValue> {
     // SAFETY: promised by the caller.
-    let value = unsafe { value(&pair.value) }?;
+    let value = unsafe { value(interner, &pair.value) }?;
     // SAFETY: promised by the caller.
-    let key = match unsafe { name(pair.key) } {
+    let key = match interner.intern(unsafe { pair.key.as_bytes() }) {
         Cow::Borrowed(key) => Key::from_static_str(key),
         Cow::Owned(key) => Key::from(key),
     };
@@ -140,15 +153,15 @@ pub(super) unsafe fn attribute(pair: &abi::KeyValue) -> Option<KeyValue> {
 ///
 /// What `value` points to is valid during the call, and the member that its tag names is the one that was written.
 #[inline]
-unsafe fn value(value: &abi::Value) -> Option<Value> {
+unsafe fn value(interner: &Interner, value: &abi::Value) -> Option<Value> {
     // SAFETY: the caller promises it for the member that the tag names; every arm below reads that member only.
     unsafe {
         Some(match value.tag {
             abi::VALUE_BOOL => Value::Bool(value.as_.bool_ != 0),
             abi::VALUE_I64 => Value::I64(value.as_.i64_),
             abi::VALUE_F64 => Value::F64(value.as_.f64_),
-            abi::VALUE_STR => Value::String(string(value.as_.str_)),
-            tag => return array_value(tag, value.as_.array),
+            abi::VALUE_STR => Value::String(string(interner, value.as_.str_)),
+            tag => return array_value(interner, tag, value.as_.array),
         })
     }
 }
@@ -159,7 +172,7 @@ unsafe fn value(value: &abi::Value) -> Option<Value> {
 ///
 /// As for [`value`].
 #[cold]
-unsafe fn array_value(tag: u32, elements: abi::Array) -> Option<Value> {
+unsafe fn array_value(interner: &Interner, tag: u32, elements: abi::Array) -> Option<Value> {
     // SAFETY: promised by the caller.
     unsafe {
         Some(match tag {
@@ -175,7 +188,7 @@ unsafe fn array_value(tag: u32, elements: abi::Array) -> Option<Value> {
             }
             abi::VALUE_STR_ARRAY => {
                 let texts = array(elements.ptr.cast::<abi::Str>(), elements.count);
-                Value::Array(Array::String(texts.iter().map(|&text| string(text)).collect()))
+                Value::Array(Array::String(texts.iter().map(|&text| string(interner, text)).collect()))
             }
             _ => return None,
         })
@@ -186,13 +199,13 @@ unsafe fn array_value(tag: u32, elements: abi::Array) -> Option<Value> {
 /// ones are rarely the same twice.
 const REPEATING_LEN: usize = 48;
 
-unsafe fn string(string: abi::Str) -> StringValue {
+unsafe fn string(interner: &Interner, string: abi::Str) -> StringValue {
     if string.len > REPEATING_LEN {
         // SAFETY: promised by the caller.
         return StringValue::from(unsafe { text(string) }.into_owned());
     }
     // SAFETY: promised by the caller.
-    match unsafe { name(string) } {
+    match interner.intern(unsafe { string.as_bytes() }) {
         Cow::Borrowed(text) => StringValue::from(text),
         Cow::Owned(text) => StringValue::from(text),
     }

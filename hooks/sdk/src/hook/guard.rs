@@ -276,6 +276,9 @@ impl SpanProcessor for SharedProcessor {
 
 /// Leaves each key once, with its last value in the place of its first. The SDK appends where the specification replaces.
 pub(super) fn keep_last_values(attributes: &mut Vec<KeyValue>) {
+    if all_differ(attributes) {
+        return;
+    }
     let mut index = 1;
     while index < attributes.len() {
         let (earlier, rest) = attributes.split_at_mut(index);
@@ -287,6 +290,22 @@ pub(super) fn keep_last_values(attributes: &mut Vec<KeyValue>) {
             None => index += 1,
         }
     }
+}
+
+/// True only when all keys are certain to differ, which it finds out without comparing each with each other: a filter over their
+/// lengths and last bytes.
+fn all_differ(attributes: &[KeyValue]) -> bool {
+    let mut seen = [0_u64; 64];
+    attributes.iter().all(|attribute| {
+        let key = attribute.key.as_str().as_bytes();
+        let last = key.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
+        let mixed = (last ^ key.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+        let bit = 1 << (mixed & 63);
+        let word = &mut seen[(mixed >> 6) as usize % 64];
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    })
 }
 
 #[cfg(test)]

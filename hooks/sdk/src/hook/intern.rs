@@ -1,9 +1,9 @@
 //! Strings that come again and again: attribute keys, and the names of spans and events.
 //!
 //! They arrive borrowed for one call and OpenTelemetry wants them for longer. Copying each would cost an allocation per
-//! key and span. So a string that a thread sees a second time is leaked once for the whole process, and found again by
-//! its bytes: by their hash first, and then all of them are compared. Addresses play no part, so a freed string whose
-//! address comes back cannot be mistaken for another.
+//! key and span. So a string that a thread sees a second time is leaked once for the whole process, and found again: by its
+//! address, as most are constants of whoever calls, or else by its hash. Either way all of its bytes are compared, so a freed
+//! string whose address comes back cannot be mistaken for another.
 //!
 //! The leak is bounded in strings and in bytes. Beyond the bound, and for a string seen for the first time, the caller
 //! gets a copy of its own.
@@ -19,19 +19,54 @@ const LEN_LIMIT: usize = 128;
 const COUNT_LIMIT: usize = 4_096;
 /// How many bytes are leaked at most, in the whole process.
 const BYTES_LIMIT: usize = 128 << 10;
-/// Per thread; a power of two. A string may be in one of two neighbouring slots.
-const SLOTS: usize = 512;
+/// Per thread; a power of two. A string is in the set that its hash names.
+const SETS: usize = 128;
+/// How many strings a set holds. Enough that the few dozen strings of a busy thread do not drive each other out.
+const WAYS: usize = 4;
 
-struct Slot {
-    /// The hash of the string seen last that was not the one kept here.
-    seen: Cell<u64>,
-    /// The string kept here; empty for none.
-    kept: Cell<&'static str>,
+/// A string that lives for ever, with its hash; an empty one for none.
+#[derive(Clone, Copy)]
+struct Entry {
+    hash: u64,
+    text: &'static str,
+}
+
+struct Set {
+    kept: [Cell<Entry>; WAYS],
+    /// The hashes of the strings seen last that are not kept. Several, because strings mostly come in turns.
+    seen: [Cell<u64>; WAYS],
+    /// Which of those that are kept gives way next, and which of those that were seen.
+    next: Cell<(usize, usize)>,
+}
+
+impl Set {
+    const EMPTY: Set = Set {
+        kept: [const { Cell::new(Entry { hash: 0, text: "" }) }; WAYS],
+        seen: [const { Cell::new(0) }; WAYS],
+        next: Cell::new((0, 0)),
+    };
+}
+
+/// How many strings are found by their address. A power of two.
+const ADDRESSES: usize = 128;
+
+/// The strings that one thread has seen repeat.
+pub(super) struct Interner {
+    /// Where a string was last seen, and its twin.
+    by_address: [Cell<(usize, &'static str)>; ADDRESSES],
+    by_hash: [Set; SETS],
 }
 
 thread_local! {
-    static SLOTS_OF_THREAD: [Slot; SLOTS] =
-        const { [const { Slot { seen: Cell::new(0), kept: Cell::new("") } }; SLOTS] };
+    static INTERNER: Interner = const {
+        Interner { by_address: [const { Cell::new((0, "")) }; ADDRESSES], by_hash: [Set::EMPTY; SETS] }
+    };
+}
+
+/// Lends the strings of this thread. Looking up many at once is cheaper than one by one.
+#[inline]
+pub(super) fn with_interner<R>(work: impl FnOnce(&Interner) -> R) -> R {
+    INTERNER.with(work)
 }
 
 /// The strings that live for ever.
@@ -59,40 +94,60 @@ impl Leaked {
     }
 }
 
-/// `bytes` as text, decoded lossily: for ever when the string repeats, else a copy.
-#[inline]
-pub(super) fn intern(bytes: &[u8]) -> Cow<'static, str> {
-    if bytes.is_empty() {
-        return Cow::Borrowed("");
-    }
-    if bytes.len() > LEN_LIMIT {
-        return Cow::Owned(String::from_utf8_lossy(bytes).into_owned());
-    }
-    let hash = hash(bytes);
-    let at = (hash >> 32) as usize & (SLOTS - 1);
-    SLOTS_OF_THREAD.with(|slots| {
-        let (first, second) = (&slots[at], &slots[at ^ 1]);
-        if first.kept.get().as_bytes() == bytes {
-            return Cow::Borrowed(first.kept.get());
+impl Interner {
+    /// `bytes` as text, decoded lossily: for ever when the string repeats, else a copy.
+    #[inline]
+    pub(super) fn intern(&self, bytes: &[u8]) -> Cow<'static, str> {
+        let address = bytes.as_ptr().addr();
+        // Constants lie close to each other, and are not aligned.
+        let place = &self.by_address[(address ^ address >> 7) % ADDRESSES];
+        let (seen, text) = place.get();
+        if seen == address && text.as_bytes() == bytes {
+            return Cow::Borrowed(text);
         }
-        if second.kept.get().as_bytes() == bytes {
-            return Cow::Borrowed(second.kept.get());
+        let found = self.find(bytes);
+        if let Cow::Borrowed(text) = found {
+            place.set((address, text));
         }
-        find_elsewhere(bytes, hash, first, second)
-    })
+        found
+    }
+
+    fn find(&self, bytes: &[u8]) -> Cow<'static, str> {
+        if bytes.is_empty() {
+            return Cow::Borrowed("");
+        }
+        if bytes.len() > LEN_LIMIT {
+            return Cow::Owned(String::from_utf8_lossy(bytes).into_owned());
+        }
+        let hash = hash(bytes);
+        // The highest bits: those that every byte has a part in.
+        let set = &self.by_hash[(hash >> (u64::BITS - SETS.ilog2())) as usize];
+        for entry in &set.kept {
+            let Entry { hash: kept, text } = entry.get();
+            if kept == hash && text.as_bytes() == bytes {
+                return Cow::Borrowed(text);
+            }
+        }
+        find_elsewhere(bytes, hash, set)
+    }
 }
 
 #[cold]
-fn find_elsewhere(bytes: &[u8], hash: u64, first: &Slot, second: &Slot) -> Cow<'static, str> {
+fn find_elsewhere(bytes: &[u8], hash: u64, set: &Set) -> Cow<'static, str> {
     let text = String::from_utf8_lossy(bytes);
-    if first.seen.replace(hash) != hash {
+    let (next, next_seen) = set.next.get();
+    let Some(seen) = set.seen.iter().find(|seen| seen.get() == hash) else {
+        set.seen[next_seen].set(hash);
+        set.next.set((next, (next_seen + 1) % WAYS));
         return Cow::Owned(text.into_owned());
-    }
+    };
     // Poisoned or not, the set holds only whole strings.
     match LEAKED.lock().unwrap_or_else(PoisonError::into_inner).leak(&text) {
         Some(leaked) => {
-            let slot = if first.kept.get().is_empty() || !second.kept.get().is_empty() { first } else { second };
-            slot.kept.set(leaked);
+            // What was decoded lossily has other bytes than came, and is not found again.
+            seen.set(0);
+            set.kept[next].set(Entry { hash, text: leaked });
+            set.next.set(((next + 1) % WAYS, next_seen));
             Cow::Borrowed(leaked)
         }
         None => Cow::Owned(text.into_owned()),
@@ -123,6 +178,10 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    fn intern(bytes: &[u8]) -> Cow<'static, str> {
+        with_interner(|interner| interner.intern(bytes))
+    }
+
     #[test]
     fn a_string_that_repeats_is_kept_for_ever() {
         let text = String::from("intern.a_string_that_repeats");
@@ -141,6 +200,18 @@ mod tests {
             buffer[11] = digit;
             assert_eq!(intern(&buffer).as_bytes(), &buffer);
             assert_eq!(intern(&buffer).as_bytes(), &buffer);
+        }
+    }
+
+    #[test]
+    fn strings_that_come_in_turns_are_all_kept() {
+        let texts: Vec<String> = (0..64).map(|number| format!("intern.turns.{number}")).collect();
+        let kept = |text: &String| matches!(intern(text.as_bytes()), Cow::Borrowed(_));
+        assert_eq!(texts.iter().filter(|text| kept(text)).count(), 0, "none was seen before");
+        texts.iter().for_each(|text| drop(intern(text.as_bytes())));
+        for _ in 0..3 {
+            let lost = texts.iter().filter(|text| !kept(text)).count();
+            assert_eq!(lost, 0, "strings that drive each other out are copied again and again");
         }
     }
 

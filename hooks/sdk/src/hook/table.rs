@@ -340,8 +340,9 @@ unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const a
     unsafe {
         with_span(span, |span| {
             if span.is_recording() {
-                let attributes = convert::array(attributes, count).iter();
-                attributes.filter_map(|pair| convert::attribute(pair)).for_each(|pair| span.set_attribute(pair));
+                convert::each_attribute(convert::array(attributes, count), |pair| {
+                    span.set_attribute(pair);
+                });
             }
         });
     }
