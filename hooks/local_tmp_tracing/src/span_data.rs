@@ -81,6 +81,7 @@ impl file::Attributes for Pairs<'_> {
         self.0[index].key.as_str()
     }
 
+    #[inline(always)]
     fn with_value(&self, index: usize, read: impl FnOnce(file::Value<'_>)) {
         match &self.0[index].value {
             Value::Bool(value) => read(file::Value::Bool(*value)),

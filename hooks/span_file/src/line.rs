@@ -343,16 +343,26 @@ fn may_repeat(attributes: &impl Attributes) -> bool {
     })
 }
 
+#[inline(always)]
 fn write_value(buffer: &mut Vec<u8>, value: Value<'_>) {
     match value {
         Value::Bool(value) => json::write_bool(buffer, value),
         Value::I64(value) => json::write_i64(buffer, value),
         Value::F64(value) => json::write_f64(buffer, value),
         Value::Str(value) => json::write_string(buffer, value),
+        arrays => write_arrays(buffer, arrays),
+    }
+}
+
+/// The rarer half of [`write_value`].
+#[cold]
+fn write_arrays(buffer: &mut Vec<u8>, value: Value<'_>) {
+    match value {
         Value::BoolArray(values) => write_array(buffer, values, |buffer, &value| json::write_bool(buffer, value)),
         Value::I64Array(values) => write_array(buffer, values, |buffer, &value| json::write_i64(buffer, value)),
         Value::F64Array(values) => write_array(buffer, values, |buffer, &value| json::write_f64(buffer, value)),
         Value::StrArray(values) => write_array(buffer, values, |buffer, value| json::write_string(buffer, value)),
+        single => write_value(buffer, single),
     }
 }
 
