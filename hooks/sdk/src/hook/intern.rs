@@ -40,11 +40,13 @@ struct Set {
 }
 
 impl Set {
-    const EMPTY: Set = Set {
-        kept: [const { Cell::new(Entry { hash: 0, text: "" }) }; WAYS],
-        seen: [const { Cell::new(0) }; WAYS],
-        next: Cell::new((0, 0)),
-    };
+    const fn new() -> Set {
+        Set {
+            kept: [const { Cell::new(Entry { hash: 0, text: "" }) }; WAYS],
+            seen: [const { Cell::new(0) }; WAYS],
+            next: Cell::new((0, 0)),
+        }
+    }
 }
 
 /// How many strings are found by their address. A power of two.
@@ -59,7 +61,7 @@ pub(super) struct Interner {
 
 thread_local! {
     static INTERNER: Interner = const {
-        Interner { by_address: [const { Cell::new((0, "")) }; ADDRESSES], by_hash: [Set::EMPTY; SETS] }
+        Interner { by_address: [const { Cell::new((0, "")) }; ADDRESSES], by_hash: [const { Set::new() }; SETS] }
     };
 }
 
