@@ -24,6 +24,7 @@ mod journal;
 mod large_values;
 mod leftovers;
 mod library;
+mod library_programs;
 mod map;
 mod modules;
 mod nesting;

@@ -1,4 +1,4 @@
-//! Builds the libraries that the tests load, so that they are beside the executable under test.
+//! Builds the libraries that the tests load, so that they are beside the executable under test, and the programs that they run.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -31,12 +31,20 @@ const PACKAGES: &[&str] = &[
     "traced_tasks",
 ];
 
+/// The programs that tests run.
+const PROGRAMS: &[&str] = &["driver", "driver_program"];
+
 /// The folder of the executable under test, and of the libraries.
 pub fn module_folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tracer")).parent().expect("an executable is in a folder")
 }
 
-/// Builds the libraries, once for each run of the tests. Returns the folder that they are in.
+/// A program that tests run.
+pub fn program_path(name: &str) -> PathBuf {
+    module_folder().join("examples").join(name)
+}
+
+/// Builds the libraries and programs, once for each run of the tests. Returns the folder that they are in.
 #[track_caller]
 pub fn build_modules() -> &'static Path {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
@@ -65,24 +73,31 @@ fn build_once() -> Result<(), String> {
         return Ok(());
     }
     // What is there is used as it is; the registry is asked only when something was never fetched.
-    build(&["--offline"]).or_else(|_| build(&[]))?;
+    let libraries = PACKAGES.iter().flat_map(|package| ["-p", package]);
+    let libraries: Vec<_> = ["--lib"].into_iter().chain(libraries).collect();
+    let programs = PROGRAMS.iter().flat_map(|program| ["--example", program]);
+    let programs: Vec<_> = ["-p", "tracer"].into_iter().chain(programs).collect();
+    for targets in [libraries, programs] {
+        build(&targets, &["--offline"]).or_else(|_| build(&targets, &[]))?;
+    }
     mark.set_len(0).and_then(|()| mark.rewind()).map_err(|error| error.to_string())?;
     mark.write_all(run_id.unwrap_or_default().as_bytes()).map_err(|error| error.to_string())
 }
 
-fn build(flags: &[&str]) -> Result<(), String> {
+fn build(targets: &[&str], flags: &[&str]) -> Result<(), String> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--lib"]).args(flags);
-    cargo.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet"]).args(flags).args(targets);
     cargo.arg("--target-dir").arg(target_dir());
     let (target, profile) = target_and_profile();
     cargo.args(["--profile", profile]);
     if let Some(target) = target {
         cargo.args(["--target", target]);
     }
-    // What cargo set for the package under test is not for the packages built here.
+    // What cargo set for the package under test is not for the packages built here. Some are built anew when it changes.
     for (name, _) in std::env::vars_os() {
-        let is_for_a_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_BIN_EXE_");
+        let is_for_a_package = |name: &str| {
+            ["CARGO_PKG_", "CARGO_BIN_EXE_", "CARGO_MANIFEST_"].iter().any(|prefix| name.starts_with(prefix))
+        };
         if name.to_str().is_some_and(is_for_a_package) {
             cargo.env_remove(name);
         }
