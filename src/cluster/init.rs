@@ -54,6 +54,7 @@ pub struct Init {
     exporters: Vec<String>,
     spans_dir: Option<PathBuf>,
     module_path: Vec<PathBuf>,
+    start_arguments: Vec<OsString>,
     is_untraced: bool,
     has_job_span: bool,
     parent: Option<Result<Carrier, String>>,
@@ -289,6 +290,13 @@ impl Init {
         self
     }
 
+    /// A further argument of `tracer start`, for a head of this program's own, such as `--resources=gpu=2`; may be repeated. When a head runs
+    /// already, it is an error.
+    pub fn start_argument(mut self, argument: impl Into<OsString>) -> Init {
+        self.start_arguments.push(argument.into());
+        self
+    }
+
     /// Does not run the cluster's hook in this process, so that submissions here are no spans. What tasks do is traced all the same.
     pub fn untraced(mut self) -> Init {
         self.is_untraced = true;
@@ -425,6 +433,7 @@ impl Init {
             // A folder with a colon in its name could not be told from two.
             option("--module-path", std::env::join_paths(&self.module_path).unwrap_or_default());
         }
+        arguments.extend(self.start_arguments.iter().cloned());
         arguments
     }
 
@@ -451,6 +460,9 @@ impl Init {
         };
         if let Some(num_workers) = self.num_workers {
             return other("num_workers", crate::count::Count(num_workers, "worker").to_string(), None);
+        }
+        if let Some(argument) = self.start_arguments.first() {
+            return other("start_argument", format!("`{}`", argument.display()), None);
         }
         if let Some(spans_dir) = self.spans_dir.as_ref().map(absolute).filter(|dir| *dir != welcome.spans_dir) {
             return other("spans_dir", shown(&[spans_dir]), Some(shown(std::slice::from_ref(&welcome.spans_dir))));
@@ -538,13 +550,15 @@ mod tests {
             .tracing_startup_hook("c:d")
             .spans_dir("/spans")
             .module_path("/one")
-            .module_path("/two");
+            .module_path("/two")
+            .start_argument("--resources=gpu=2");
         let expected = [
             "--num-workers=3",
             "--tracing-startup-hook=a:b",
             "--tracing-startup-hook=c:d",
             "--spans-dir=/spans",
             "--module-path=/one:/two",
+            "--resources=gpu=2",
         ];
         assert_eq!(init.arguments(), expected);
         assert!(Init::new().arguments().is_empty());

@@ -36,6 +36,7 @@ pub struct Remote<'a, What = Function> {
     idempotency_key: String,
     num_cpus: u32,
     resources: Vec<(String, u64)>,
+    memory_bytes: Option<u64>,
     /// What it is a child of, if not of what everything here is.
     parent: Option<Carrier>,
 }
@@ -109,6 +110,7 @@ impl<'a, What> Remote<'a, What> {
             idempotency_key: String::new(),
             num_cpus: Demand::default().num_cpus,
             resources: Vec::new(),
+            memory_bytes: None,
             parent: None,
         }
     }
@@ -192,6 +194,13 @@ impl<'a, What> Remote<'a, What> {
         self
     }
 
+    /// Bounds the memory of an attempt, in bytes: that of its worker process with everything that it starts. One that takes more fails with
+    /// `oom`.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory_bytes = Some(bytes);
+        self
+    }
+
     /// Traces the runtime's own work for the task too, if this process is traced.
     pub fn trace_runtime(mut self) -> Self {
         self.trace_runtime = true;
@@ -224,7 +233,7 @@ impl<'a, What> Remote<'a, What> {
         let demand = Demand {
             num_cpus: self.num_cpus,
             resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-            memory_bytes: None,
+            memory_bytes: self.memory_bytes,
         };
         let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
         let request = SubmitRequest {

@@ -313,6 +313,19 @@ fn a_head_of_its_own_lives_as_long_as_the_cluster() {
 }
 
 #[test]
+fn a_submission_says_what_it_needs() {
+    let init = Init::new().embedded(EmbeddedHead::Always).executable(env!("CARGO_BIN_EXE_tracer")).num_workers(1);
+    let cluster = init.start_argument("--resources=gpu=2").init().expect("a head can be started");
+    let submit = |gpus| cluster.remote("demo:my_function").num_cpus(1).resource("gpu", gpus).submit().unwrap();
+    assert_eq!(submit(2).get::<u64>().unwrap(), 1);
+    let error = submit(3).get::<u64>().unwrap_err();
+    assert_eq!(error.kind(), RemoteErrorKind::Submission, "{error}");
+    assert!(error.to_string().contains("gpu"), "{error}");
+    let error = cluster.remote("demo:my_function").resource("cpu", 1).submit().unwrap_err();
+    assert!(error.to_string().starts_with("`cpu` is no resource by name"), "{error}");
+}
+
+#[test]
 fn a_head_of_its_own_that_was_killed_leaves_nothing() {
     let cluster = embedded(1);
     let place = cluster.embedded_temp_dir().expect("it has one");
@@ -376,6 +389,8 @@ fn a_running_cluster_that_is_other_than_was_asked_for_is_an_error() {
     assert!(error.unwrap_err().to_string().contains("and `console:setup_tracing`"));
     let error = init().num_workers(4).init().unwrap_err().to_string();
     assert!(error.starts_with("`num_workers` asked for 4 workers, but the cluster in `"), "{error}");
+    let error = init().start_argument("--resources=gpu=2").init().unwrap_err().to_string();
+    assert!(error.starts_with("`start_argument` asked for `--resources=gpu=2`, but the cluster in `"), "{error}");
     let error = init().spans_dir("/elsewhere").init().unwrap_err().to_string();
     assert!(error.starts_with("`spans_dir` asked for `/elsewhere`, but the cluster that runs in `"), "{error}");
     let error = init().module_path("/modules").init().unwrap_err().to_string();
