@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, HOOK, Span, Spans, compile_c, kill};
+use crate::support::{Cluster, HOOK, Span, Spans, compile_c, kill, wait_until};
 
 /// What stands in `error.type`, which is how the tests name the ways.
 const WAYS: [&str; 6] = ["signal:9", "signal:11", "signal:6", "exit:3", "timeout", "cancelled"];
@@ -23,6 +23,37 @@ fn however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c() {
     compile_c("examples/hook_c/hook_c.c", &cluster.file("libhook_c.so"));
     cluster.start_head(&["--tracing-startup-hook", "./libhook_c.so:setup_tracing"]).success();
     die_in_every_way(&cluster);
+}
+
+/// Nothing wakes the head but the death: while the task runs, it sleeps without a limit, and nobody asks it anything.
+#[test]
+fn the_death_of_a_worker_alone_brings_its_spans_to_the_file() {
+    let cluster = Cluster::traced();
+    let started = cluster.file("started");
+    let arguments = [json!("signal:9").to_string(), json!(started).to_string(), "--crash-limit=0".into()];
+    let submission =
+        cluster.submit_in_background("misbehaving_tasks:dies_amid_spans", &arguments.each_ref().map(String::as_str));
+    cluster.wait_for_file(&started);
+    let head = cluster.head_pid();
+    // The number of the system call and its arguments, of which the fourth is the limit.
+    let system_call = || fs::read_to_string(format!("/proc/{head}/syscall")).unwrap_or_default();
+    if system_call().is_empty() {
+        eprintln!("skipped: this system does not tell in which system call a process is");
+        return;
+    }
+    let sleeps = || {
+        let call = system_call();
+        let words: Vec<_> = call.split_whitespace().collect();
+        (words.first() == Some(&&*libc::SYS_epoll_pwait.to_string()) && words[4] == "0xffffffffffffffff").then_some(())
+    };
+    wait_until("the head sleeps until something happens", sleeps);
+    kill(pid_in(&started), Signal::KILL);
+    let closed =
+        |spans: &Spans| spans.iter().filter(|span| *span.attribute("tracer.completed_by") == "head").count() == 4;
+    let spans = cluster.wait_for_spans("those that were open are closed", closed);
+    assert_completed(&spans, spans.attempt_of(1), "signal:9");
+    submission.wait().status(1);
+    cluster.spans().assert_whole(&[]);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tracer::Driver;
-use tracer::protocol::{Query, Reply};
+use tracer::protocol::{Query, Reply, WorkerState};
 
 use super::Failure;
 use super::process::ProcessFigures;
@@ -17,7 +17,7 @@ use super::process::ProcessFigures;
 const TRACER: &str = env!("CARGO_BIN_EXE_tracer");
 /// The default hook.
 pub(crate) const HOOK: &str = "local_tmp_tracing:setup_tracing";
-const WORKERS: &str = "2";
+pub(crate) const WORKERS: usize = 2;
 
 /// The folder of the running cluster, for the thread that waits for signals.
 static RUNNING: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -68,9 +68,9 @@ impl Hook {
     }
 }
 
-/// Builds the module with the tasks that submit tasks, if it is not beside the binary, where it is found by its name.
-pub(crate) fn build_nested_tasks() -> Result<(), Failure> {
-    let library = library("nested_tasks")?;
+/// Builds a module of the fixtures, if it is not beside the binary, where it is found by its name.
+pub(crate) fn build(module: &str) -> Result<(), Failure> {
+    let library = library(module)?;
     if library.is_file() { Ok(()) } else { Err(format!("there is no `{}`", library.display()).into()) }
 }
 
@@ -175,8 +175,24 @@ pub(crate) struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Starts a cluster; returns when `tracer start` has ended, which is when the workers are ready.
     pub(crate) fn start(place: &'a Place, hook: Option<&Hook>) -> Result<Cluster<'a>, Failure> {
-        let mut start = command(TRACER, place.folder.path());
-        start.args(["start", "--head", "--num-workers", WORKERS]);
+        Cluster::start_in(place, hook, None)
+    }
+
+    /// The same in a control group, whose file for processes this is.
+    pub(crate) fn start_in(
+        place: &'a Place,
+        hook: Option<&Hook>,
+        group: Option<&Path>,
+    ) -> Result<Cluster<'a>, Failure> {
+        let mut start = match group {
+            None => command(TRACER, place.folder.path()),
+            Some(group) => {
+                let mut shell = command("sh", place.folder.path());
+                shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group).arg(TRACER);
+                shell
+            }
+        };
+        start.args(["start", "--head", "--num-workers", &WORKERS.to_string()]);
         if hook.is_some() {
             start.args(["--tracing-startup-hook", HOOK, "--tracing-required"]);
         }
@@ -202,6 +218,27 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         Err(format!("`tracer submit task` printed `{}`, expected `1`", String::from_utf8_lossy(&printed)).into())
+    }
+
+    /// Starts `tracer submit task` and goes on.
+    pub(crate) fn submit(&self, target: &str, arguments: &[&str], flags: &[&str]) -> Result<Child, Failure> {
+        let mut submit = command(TRACER, self.place.folder.path());
+        submit.args(["submit", "task", target]).args(arguments).args(flags);
+        Ok(submit.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// Where the spans are.
+    pub(crate) fn spans_dir(&self) -> PathBuf {
+        self.place.spans_dir()
+    }
+
+    /// The workers that are ready and have nothing to do.
+    pub(crate) fn idle_workers(&self) -> Result<Vec<u32>, Failure> {
+        let mut driver = Driver::connect(&temp_dir(self.place.folder.path()))?;
+        let Reply::Workers(workers) = driver.query(&Query::Workers)? else {
+            return Err("the head answered another question".into());
+        };
+        Ok(workers.into_iter().filter(|worker| worker.state == WorkerState::Idle).map(|worker| worker.pid).collect())
     }
 
     /// Runs a driver in a process of its own, and returns what it found.

@@ -14,6 +14,7 @@
 //! Nothing is asserted about time. It does fail when work is lost: a task without its result or without its two spans.
 
 mod cluster;
+mod death;
 mod driver;
 mod floor;
 mod peer;
@@ -45,6 +46,8 @@ struct Effort {
     nested: usize,
     large: usize,
     commands: usize,
+    /// Workers that die, in each way.
+    deaths: usize,
 }
 
 const FULL: Effort = Effort {
@@ -57,6 +60,7 @@ const FULL: Effort = Effort {
     nested: 10_000,
     large: 100,
     commands: 300,
+    deaths: 100,
 };
 
 const QUICK: Effort = Effort {
@@ -69,13 +73,14 @@ const QUICK: Effort = Effort {
     nested: 1_000,
     large: 10,
     commands: 10,
+    deaths: 3,
 };
 
 /// Measures one thing, and puts it into the report of the run.
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 7] = [
+const GROUPS: [(&str, Measure); 8] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -83,6 +88,7 @@ const GROUPS: [(&str, Measure); 7] = [
     ("nested", nested),
     ("large", large),
     ("command", command),
+    ("death", death),
 ];
 
 /// What the command line asks for.
@@ -328,7 +334,7 @@ fn round_trip(run: &mut Run) -> Result<(), Failure> {
 /// One task that submits many, and sums what they return.
 fn nested(run: &mut Run) -> Result<(), Failure> {
     let count = run.effort.nested;
-    cluster::build_nested_tasks()?;
+    cluster::build("nested_tasks")?;
     for variant in VARIANTS {
         let mut rates = Vec::new();
         for number in 1..=run.effort.throughput_runs {
@@ -349,7 +355,7 @@ fn nested(run: &mut Run) -> Result<(), Failure> {
 
 /// Large arguments and results.
 fn large(run: &mut Run) -> Result<(), Failure> {
-    cluster::build_nested_tasks()?;
+    cluster::build("nested_tasks")?;
     for variant in VARIANTS {
         say(&format!("large values, {variant}"));
         let place = Place::new()?;
@@ -383,6 +389,37 @@ fn command(run: &mut Run) -> Result<(), Failure> {
             better: Better::Higher,
             ..Figure::rate("commands (/bin/true), two workers", variant, count as f64 / seconds)
         });
+    }
+    Ok(())
+}
+
+/// From the death of a worker until its spans are in the file.
+fn death(run: &mut Run) -> Result<(), Failure> {
+    cluster::build("misbehaving_tasks")?;
+    let memory = death::SmallMemory::new();
+    for way in death::WAYS {
+        let group = (way == "oom").then_some(memory.as_ref());
+        if let Some(None) = group {
+            say("death, oom: left out, because no control group can be made");
+            continue;
+        }
+        say(&format!("death, {way}, {} times", run.effort.deaths));
+        let place = Place::new()?;
+        let group = group.flatten().map(death::SmallMemory::processes);
+        let cluster = Cluster::start_in(&place, Some(&run.hook), group.as_deref())?;
+        let times = (0..run.effort.deaths).map(|number| death::one(&cluster, way, number));
+        let times: Vec<f64> = times.collect::<Result<_, _>>()?;
+        cluster.stop()?;
+        for percent in [50, 99] {
+            run.report.add(Figure {
+                range: Some(report::range(&times)),
+                ..Figure::time(
+                    &format!("death ({way}) until all spans are in the file, p{percent}"),
+                    Variant::Traced,
+                    report::percentile(&times, percent),
+                )
+            });
+        }
     }
     Ok(())
 }
