@@ -67,10 +67,14 @@
 //! - A receiver gets every span at least once; one that was under way may come twice, with the same id.
 //! - What no exporter takes waits in at most 64 MiB of files of the session; beyond that the oldest is given up. `tracer status` counts what was handed
 //!   over, what waits and what was given up.
-//! - What is handed over is what a slot of the spool holds: about 2,000 bytes a span.
+//! - What is handed over is what a slot of the spool holds: about 2,000 bytes a span. What did not fit is counted in `tracer status`, and on the span as `tracer.cut`.
+//! - What a receiver rejects of a batch that it takes is counted as given up, also of what was handed over.
 //! - Kept by `delivery::what_a_killed_worker_had_not_delivered_arrives_through_the_next_one`,
 //!   `delivery::a_head_that_is_killed_loses_no_span_that_was_to_be_delivered`,
-//!   `delivery::more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive` and
+//!   `delivery::more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive`,
+//!   `delivery::spans_that_a_reader_completes_for_a_dead_head_are_delivered_once`,
+//!   `collectors::spans_that_a_receiver_rejects_of_a_dead_process_are_counted_too`,
+//!   `collectors::what_a_dead_process_leaves_is_cut_to_its_place_and_that_is_counted_and_said` and
 //!   `seen_means_recorded::ten_thousand_tasks_among_killed_workers_leave_every_span_at_an_otlp_receiver`.
 //!
 //! **Running is visible.** `tracer trace open` and `tracer trace show --follow` show what is open now in every process of the session, spans of the

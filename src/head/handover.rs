@@ -199,9 +199,12 @@ impl Handover {
         queue.offered -= 1;
         let Some(status) = done.failure else {
             queue.failures = 0;
-            self.delivered += waiting.parcel.spans;
+            let refused = done.refused.min(waiting.parcel.spans);
+            self.delivered += waiting.parcel.spans - refused;
+            self.given_up += refused;
             let _ = fs::remove_file(&waiting.parcel.path);
-            return None;
+            let spans = Count(refused, "span");
+            return (refused > 0).then(|| format!("{spans} of a batch were given up: their receiver refuses them"));
         };
         if done.failed_hooks & waiting.parcel.hooks != 0 && done.failed_hooks != waiting.parcel.hooks {
             // The others have it. Where the file cannot be renamed, they get it again.
@@ -289,7 +292,7 @@ mod tests {
     }
 
     fn done(number: u64, failed_hooks: u32, failure: Option<u32>) -> SpansDone {
-        SpansDone { number, failed_hooks, failure }
+        SpansDone { number, failed_hooks, failure, refused: 0 }
     }
 
     #[test]
@@ -309,6 +312,18 @@ mod tests {
         assert_eq!((again[0].connection, &again[0].spans.path), (6, &offers[1].spans.path));
         assert_eq!(handover.on_done(6, &done(again[0].spans.number, 0, None), 3), None);
         assert_eq!((handover.delivered, handover.spans_waiting()), (20, 0));
+        assert_eq!(Parcel::list(folder.path()), []);
+    }
+
+    #[test]
+    fn what_a_receiver_refuses_of_a_parcel_that_it_takes_is_given_up() {
+        let (folder, mut handover) = handover(1);
+        handover.on_sink(5);
+        let offers = handover.offers(0, false);
+        let done = SpansDone { refused: 3, ..done(offers[0].spans.number, 0, None) };
+        let line = handover.on_done(5, &done, 1).unwrap();
+        assert_eq!(line, "3 spans of a batch were given up: their receiver refuses them");
+        assert_eq!((handover.delivered, handover.given_up, handover.spans_waiting()), (7, 3, 0));
         assert_eq!(Parcel::list(folder.path()), []);
     }
 

@@ -157,6 +157,7 @@ pub(super) fn finish_story(
     };
     let unfit = story.counts();
     let spool_counts = SpanCounts {
+        cut: unfit.cut,
         unrecorded: unfit.unrecorded,
         evicted: unfit.evicted,
         given_up: unfit.given_up,

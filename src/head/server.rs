@@ -1125,6 +1125,7 @@ impl Server {
             ..self.world.spans
         };
         living.fold(of_the_head, |sum, counts| SpanCounts {
+            cut: sum.cut + counts.cut,
             unrecorded: sum.unrecorded + counts.unrecorded,
             evicted: sum.evicted + counts.evicted,
             given_up: sum.given_up + counts.given_up,

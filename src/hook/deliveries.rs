@@ -56,16 +56,18 @@ impl Sink {
         Some(Sink { data: table.data, sink_export: table.sink_export?, hook, wanted })
     }
 
-    /// Gives spans to the hook; `on_done` hears once what became of them: one of `tracer_abi::STATUS_*`.
-    pub(super) fn export(&self, request: &[u8], on_done: Box<dyn FnOnce(u32) + Send>) {
+    /// Gives spans to the hook; `on_done` hears once what became of them: one of `tracer_abi::STATUS_*`, and how many were refused
+    /// of spans that were taken.
+    pub(super) fn export(&self, request: &[u8], on_done: Box<dyn FnOnce(u32, u64) + Send>) {
         // A thin pointer for the way through C.
-        let data: *mut Box<dyn FnOnce(u32) + Send> = Box::into_raw(Box::new(on_done));
+        let data = Box::into_raw(Box::new(Sunk { refused: 0, on_done }));
         let spans = abi::FinishedSpans {
             size: size_of::<abi::FinishedSpans>(),
             request: abi::Bytes::new(request),
             wanted: self.wanted,
             data: data.cast(),
             host_delivered: Some(host_sunk),
+            host_refused: Some(host_refused),
         };
         let mut reason = [0; 512];
         let mut error = abi::TextBuffer::new(&mut reason);
@@ -78,10 +80,23 @@ impl Sink {
     }
 }
 
+/// Who waits to hear what became of spans.
+struct Sunk {
+    /// How many were refused, so far as was told.
+    refused: u64,
+    on_done: Box<dyn FnOnce(u32, u64) + Send>,
+}
+
 unsafe extern "C" fn host_sunk(data: *mut c_void, status: u32) {
     // SAFETY: `data` is the box that `Sink::export` made, and it is told once.
-    let on_done = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce(u32) + Send>>()) };
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_done(status)));
+    let Sunk { refused, on_done } = *unsafe { Box::from_raw(data.cast::<Sunk>()) };
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_done(status, refused)));
+}
+
+unsafe extern "C" fn host_refused(data: *mut c_void, count: u64) {
+    // SAFETY: as in `host_sunk`, which by contract comes after this and on the same thread.
+    let sunk = unsafe { &mut *data.cast::<Sunk>() };
+    sunk.refused = sunk.refused.saturating_add(count);
 }
 
 /// The listener for the first hook: what its exporters say goes to the spool. It lives as long as the process.
@@ -183,8 +198,10 @@ impl Deliveries {
     }
 
     fn request(&self, spans: &[SlotIndex]) -> Vec<u8> {
-        let records = self.spool.stories(spans).into_iter().map(SpanStory::into_record);
-        export_request(&self.spool.resource(), records.collect())
+        let stories = self.spool.stories(spans);
+        // Whoever gets it gets no more than this.
+        self.spool.count_cut(stories.iter().map(|story| u64::from(story.cut)).sum());
+        export_request(&self.spool.resource(), stories.into_iter().map(SpanStory::into_record).collect())
     }
 
     /// Puts spans where the head finds them.
@@ -216,9 +233,12 @@ impl Deliveries {
             }
             let (hook, under_way) = (*hook, Arc::clone(under_way));
             let (spans, kept) = (Arc::clone(&spans), Arc::clone(&request));
-            let on_done = move |status| {
+            let on_done = move |status, refused: u64| {
                 match status {
-                    abi::STATUS_OK => self.spool.settled(&spans, hook),
+                    abi::STATUS_OK => {
+                        self.spool.count_given_up(refused.min(spans.len() as u64));
+                        self.spool.settled(&spans, hook);
+                    }
                     abi::STATUS_REFUSED => {
                         self.spool.count_given_up(spans.len() as u64);
                         self.spool.settled(&spans, hook);

@@ -425,14 +425,14 @@ impl Recorder {
     }
 
     /// Brings finished spans of other processes to the hooks that want them, a request of OTLP. `hooks` are those of the session
-    /// with this `mark`; if that is another, all of this one get them. `on_done` hears once which hooks failed, as bits, and the
-    /// status of a failure, if there is one.
+    /// with this `mark`; if that is another, all of this one get them. `on_done` hears once which hooks failed, as bits, the
+    /// status of a failure, if there is one, and how many spans were refused by one that took the others.
     pub fn deliver(
         &self,
         request: &[u8],
         hooks: u32,
         mark: u32,
-        on_done: impl FnOnce(u32, Option<u32>) + Send + 'static,
+        on_done: impl FnOnce(u32, Option<u32>, u64) + Send + 'static,
     ) {
         let is_own = mark == self.mark;
         let hooks = if is_own { hooks & hooks::SINKS } else { hooks::SINKS };
@@ -441,14 +441,16 @@ impl Recorder {
         let missing = if is_own { wanted.iter().fold(hooks, |missing, sink| missing & !sink.hook) } else { 0 };
         let status = (missing != 0).then_some(abi::STATUS_FAILED);
         if wanted.is_empty() {
-            return on_done(missing, status);
+            return on_done(missing, status, 0);
         }
-        let done = Done { left: wanted.len(), failed: missing, status, on_done: Some(on_done) };
+        let done = Done { left: wanted.len(), failed: missing, status, refused: 0, on_done: Some(on_done) };
         let done = Arc::new(Mutex::new(done));
         for sink in wanted {
             let (hook, done) = (sink.hook, Arc::clone(&done));
-            let one_done = move |status| {
+            let one_done = move |status, refused| {
                 let mut done = lock(&done);
+                // Which ones it were, nobody tells: at worst, each has refused the same.
+                done.refused = done.refused.max(refused);
                 if status != abi::STATUS_OK {
                     done.failed |= hook;
                     done.status = Some(worse(done.status, status));
@@ -457,7 +459,7 @@ impl Recorder {
                 if done.left == 0
                     && let Some(on_done) = done.on_done.take()
                 {
-                    on_done(done.failed, done.status);
+                    on_done(done.failed, done.status, done.refused);
                 }
             };
             sink.export(request, Box::new(one_done));
@@ -583,6 +585,7 @@ struct Done<F> {
     left: usize,
     failed: u32,
     status: Option<u32>,
+    refused: u64,
     on_done: Option<F>,
 }
 

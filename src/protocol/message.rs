@@ -667,6 +667,8 @@ pub struct SpansDone {
     pub failed_hooks: u32,
     /// One of `tracer_abi::STATUS_*`; none when everyone has them.
     pub failure: Option<u32>,
+    /// How many of the spans were refused for good by whoever took the others.
+    pub refused: u64,
 }
 
 /// A worker's state once its hook has run.

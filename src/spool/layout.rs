@@ -102,7 +102,7 @@ pub(super) struct Header {
     pub(super) stop_reason: AtomicU32,
     /// The task that has asked whether it is to end, and was told that it is.
     pub(super) stop_seen: AtomicU64,
-    /// Entries of spans that did not fit their slot.
+    /// Entries that did not fit their slot, of spans that were brought on from there, and attributes of the resource that did not fit.
     pub(super) cut: AtomicU64,
     /// Spans that found no free slot.
     pub(super) unrecorded: AtomicU64,

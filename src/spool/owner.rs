@@ -271,7 +271,6 @@ impl Spool {
         slot.len.store(len, Release);
         if !fits {
             slot.cut.fetch_add(1, Relaxed);
-            self.mapping.header().cut.fetch_add(1, Relaxed);
         }
     }
 
@@ -460,6 +459,11 @@ impl Spool {
         self.mapping.header().given_up.fetch_add(spans, Relaxed);
     }
 
+    /// Counts attributes, events and links that did not fit their slot, of spans that are brought on from there.
+    pub fn count_cut(&self, entries: u64) {
+        self.mapping.header().cut.fetch_add(entries, Relaxed);
+    }
+
     /// Frees a slot when nobody wants its span any more.
     fn settle(&self, slots: &mut Slots, index: u32, hooks: u32) {
         let slot = self.mapping.slot(index as usize);
@@ -473,9 +477,7 @@ impl Spool {
     /// Whether something is left for whoever finishes this spool: an open span, which nobody else can end once the process is
     /// gone, an ended one that is not delivered, or word of what was lost.
     pub fn has_something_left(&self) -> bool {
-        // What was cut is lost only with its process.
-        let counts = SpoolCounts { cut: 0, ..SpoolCounts::of(&self.mapping) };
-        if counts != SpoolCounts::default() {
+        if SpoolCounts::of(&self.mapping) != SpoolCounts::default() {
             return true;
         }
         let slots = self.slots();

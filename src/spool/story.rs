@@ -36,7 +36,7 @@ pub struct SpanStory {
 /// What did not fit into a spool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolCounts {
-    /// Attributes, events and links that did not fit their slot.
+    /// Attributes, events and links that did not fit their slot, of spans that the owner has brought on from there.
     pub cut: u64,
     /// Spans that found no free slot.
     pub unrecorded: u64,

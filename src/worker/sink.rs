@@ -71,15 +71,15 @@ fn take_offers(mut stream: UnixStream, mut inbox: FrameBuffer, recorder: &'stati
 fn take(recorder: &'static Recorder, answers: &Arc<Mutex<UnixStream>>, offer: SpansOffer) {
     let answers = Arc::clone(answers);
     let number = offer.number;
-    let answer = move |failed_hooks, failure| {
+    let answer = move |failed_hooks, failure, refused| {
         let mut frame = Vec::new();
-        put_value(&mut frame, kind::SPANS_DONE, &SpansDone { number, failed_hooks, failure });
+        put_value(&mut frame, kind::SPANS_DONE, &SpansDone { number, failed_hooks, failure, refused });
         // A head that is gone has the parcel still.
         let _ = answers.lock().unwrap_or_else(PoisonError::into_inner).write_all(&frame);
     };
     match std::fs::read(&offer.path) {
         Ok(request) => recorder.deliver(&request, offer.hooks, offer.mark, answer),
         // Somebody has removed it.
-        Err(_) => answer(offer.hooks, Some(abi::STATUS_FAILED)),
+        Err(_) => answer(offer.hooks, Some(abi::STATUS_FAILED), 0),
     }
 }

@@ -3,10 +3,11 @@
 
 use std::net::TcpListener;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::backends::{assert_rich_trace, submit_rich};
-use crate::support::{Builder, Certificates, Cluster, Receiver, wait_until};
+use crate::support::{Builder, Certificates, Cluster, Receiver, kill, wait_until};
 
 const OTLP: &str = "otlp:setup_tracing";
 const OTLP_GRPC: &str = "otlp_grpc:setup_tracing";
@@ -177,6 +178,55 @@ fn spans_that_a_receiver_rejects_are_counted_and_the_others_have_arrived() {
         cluster.stop().success();
         assert_eq!(sent(&receiver).len(), 3, "nothing is sent again: {:#?}", receiver.requests());
     }
+}
+
+#[test]
+fn spans_that_a_receiver_rejects_of_a_dead_process_are_counted_too() {
+    // What the submission sends, then what the dead worker left.
+    let receivers = [
+        (OTLP, Receiver::start(&["200", "partial:2", "200"])),
+        (OTLP_GRPC, Receiver::start_grpc(true, &["200", "partial:2", "200"])),
+    ];
+    for (hook, receiver) in receivers {
+        let Some(receiver) = receiver else { return };
+        let cluster = exporting(hook, &receiver.endpoint()).env("OTEL_BSP_SCHEDULE_DELAY", "3600000").start();
+        cluster.submit("misbehaving_tasks:makes_spans", &["3"]).success();
+        receiver.wait_for_requests(1);
+        kill(cluster.worker_pids()[0], Signal::KILL);
+        receiver.wait_for_requests(2);
+        wait_until("two spans are counted", || (cluster.status()["spans"]["given_up"] == 2).then_some(()));
+        let counts = cluster.status()["spans"].clone();
+        assert_eq!((&counts["handed_over"], &counts["waiting"]), (&json!(3), &json!(0)), "{counts}");
+        assert_eq!(sent(&receiver).len(), 2 + 5, "nothing is sent again: {:#?}", receiver.requests());
+        assert!(cluster.head_log().contains("2 spans of a batch were given up: their receiver refuses them"));
+        cluster.stop().success();
+    }
+}
+
+#[test]
+fn what_a_dead_process_leaves_is_cut_to_its_place_and_that_is_counted_and_said() {
+    let Some(receiver) = Receiver::start(&["200"]) else { return };
+    let cluster = exporting_to(&receiver.endpoint()).env("OTEL_BSP_SCHEDULE_DELAY", "3600000").start();
+    let large = |spans: &[Value]| {
+        let found = spans.iter().find(|span| span["name"] == "large").expect("it is there");
+        found["attributes"].clone()
+    };
+    cluster.submit("misbehaving_tasks:makes_a_span_of", &["10240"]).success();
+    assert_eq!(cluster.status()["spans"]["cut"], 0, "its own process delivers it whole");
+    kill(cluster.worker_pids()[0], Signal::KILL);
+    let attributes = large(&receiver.wait_for_spans(4));
+    assert_eq!(attributes["tracer.cut"]["int_value"], 1, "{attributes}");
+    assert_eq!((&attributes["before"]["int_value"], &attributes["after"]["int_value"]), (&json!(1), &json!(2)));
+    assert_eq!(attributes["large"], Value::Null);
+    assert_eq!(cluster.status()["spans"]["cut"], 1);
+    let text = "1 attribute, event or link did not fit the spool";
+    cluster.tracer(&["status"]).success().stdout_contains(text);
+
+    // One that its own process delivers has it all.
+    cluster.submit("misbehaving_tasks:makes_a_span_of", &["10240"]).success();
+    cluster.stop().success();
+    let spans: Vec<_> = receiver.accepted().into_iter().skip(4).collect();
+    assert_eq!(large(&spans)["large"]["string_value"].as_str().map(str::len), Some(10_240));
 }
 
 #[test]

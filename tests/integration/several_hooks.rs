@@ -94,6 +94,26 @@ fn two_files_hold_the_same_spans() {
 }
 
 #[test]
+fn what_a_further_hook_does_not_get_of_a_span_is_counted_and_said() {
+    let cluster = with_hooks(&[HOOK, OTLP_FILE]).start();
+    cluster.submit("misbehaving_tasks:makes_a_span_of", &["10240"]).success();
+    let spans = cluster.spans();
+    assert_eq!(spans.named("large").attribute("large").as_str().map(str::len), Some(10_240), "the first has it all");
+    wait_until("it is counted", || (cluster.status()["spans"]["cut"] == 1).then_some(()));
+    // Also when its process has ended.
+    let worker = cluster.worker_pids()[0];
+    kill(worker, Signal::TERM);
+    wait_until("the worker is replaced", || cluster.worker_pids().iter().all(|&pid| pid != worker).then_some(()));
+    assert_eq!(cluster.status()["spans"]["cut"], 1);
+    cluster.stop().success();
+    let lines = otlp_lines(&cluster);
+    let large = lines.iter().find(|(line, _)| line["name"] == "large").expect("it is there");
+    let keys: Vec<_> =
+        large.0["attributes"].as_array().expect("attributes are a list").iter().map(|it| &it["key"]).collect();
+    assert_eq!(keys, ["before", "after", "tracer.cut"]);
+}
+
+#[test]
 fn spans_of_a_killed_worker_are_whole_in_both_files() {
     let cluster = with_hooks(&[HOOK, OTLP_FILE]).workers(2).start();
     cluster.submit("traced_tasks:rich", &[]).success();

@@ -370,6 +370,11 @@ typedef struct TracerFinishedSpans {
     //
     // Called from: any thread.
     void (*host_delivered)(void *data, uint32_t status);
+    // Says how many of the spans never will be taken by their receiver although it took the others, before `host_delivered` says
+    // [`STATUS_OK`]. The host counts them as lost. A host that is older than ABI 1.1 has not got it.
+    //
+    // Called from: the thread that calls `host_delivered`.
+    void (*host_refused)(void *data, uint64_t count);
 } TracerFinishedSpans;
 
 // The OpenTelemetry tracing API as a table: provider, tracer and span.

@@ -417,6 +417,11 @@ pub struct FinishedSpans {
     ///
     /// Called from: any thread.
     pub host_delivered: Option<unsafe extern "C" fn(data: *mut c_void, status: u32)>,
+    /// Says how many of the spans never will be taken by their receiver although it took the others, before `host_delivered` says
+    /// [`STATUS_OK`]. The host counts them as lost. A host that is older than ABI 1.1 has not got it.
+    ///
+    /// Called from: the thread that calls `host_delivered`.
+    pub host_refused: Option<unsafe extern "C" fn(data: *mut c_void, count: u64)>,
 }
 
 /// Wherever the hook sends spans.
@@ -898,7 +903,7 @@ const _: () = {
     assert!(size_of::<Tracing>() == 176);
     assert!(size_of::<DeliveryListener>() == 32);
     assert!(size_of::<SpanIdentity>() == 24);
-    assert!(size_of::<FinishedSpans>() == 48);
+    assert!(size_of::<FinishedSpans>() == 56);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
     assert!(size_of::<SpanStart>() == 120);

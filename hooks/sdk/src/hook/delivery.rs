@@ -49,7 +49,7 @@ pub fn refused_in_part(count: u64, reason: impl fmt::Display) -> OTelSdkError {
 }
 
 /// How many spans the receiver has not taken of a batch that it took in part.
-fn refused_of(result: &OTelSdkResult) -> Option<usize> {
+pub(super) fn refused_of(result: &OTelSdkResult) -> Option<usize> {
     let Err(OTelSdkError::InternalFailure(text)) = result else { return None };
     text.strip_prefix(REFUSED_IN_PART)?.split_once(':')?.0.parse().ok()
 }

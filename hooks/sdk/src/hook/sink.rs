@@ -14,7 +14,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::SpanData;
 use tracer_abi as abi;
 
-use super::delivery::{lock, status};
+use super::delivery::{lock, refused_of, status};
 use super::guard::GuardedProcessor;
 use super::otlp;
 
@@ -48,6 +48,7 @@ struct Batch {
 pub(super) struct Reply {
     pub(super) data: *mut c_void,
     pub(super) host_delivered: Option<unsafe extern "C" fn(*mut c_void, u32)>,
+    pub(super) host_refused: Option<unsafe extern "C" fn(*mut c_void, u64)>,
 }
 
 // SAFETY: the host's function may be called from any thread, with the data that goes with it.
@@ -55,6 +56,16 @@ unsafe impl Send for Reply {}
 
 impl Reply {
     fn tell(self, status: u32) {
+        self.tell_of_refused(status, 0);
+    }
+
+    /// The same of spans of which the receiver took all but so many.
+    fn tell_of_refused(self, status: u32, refused: u64) {
+        // Those of a batch that is to be sent again may be refused again.
+        if let Some(host_refused) = self.host_refused.filter(|_| status == abi::STATUS_OK && refused > 0) {
+            // SAFETY: the host's function with the host's data, before that data is given back.
+            unsafe { host_refused(self.data, refused) };
+        }
         if let Some(host_delivered) = self.host_delivered {
             // SAFETY: the host's function with the host's data, once.
             unsafe { host_delivered(self.data, status) };
@@ -106,7 +117,8 @@ impl Sink {
             state.is_busy = true;
             drop(state);
             let Batch { groups, wanted, reply } = batch;
-            reply.tell(deliver(processors, groups, wanted));
+            let (status, refused) = deliver(processors, groups, wanted);
+            reply.tell_of_refused(status, refused);
             state = lock(&self.state);
             state.is_busy = false;
             self.changed.notify_all();
@@ -129,17 +141,23 @@ impl Sink {
     }
 }
 
-/// Delivers spans to all that are wanted; one that fails keeps none of the others from its spans.
-fn deliver(processors: &[Arc<GuardedProcessor>], groups: Vec<(Resource, Vec<SpanData>)>, wanted: u32) -> u32 {
+/// Delivers spans to all that are wanted; one that fails keeps none of the others from its spans. Returns how it went, and of how many
+/// spans it is known that somebody has refused them for good.
+fn deliver(processors: &[Arc<GuardedProcessor>], groups: Vec<(Resource, Vec<SpanData>)>, wanted: u32) -> (u32, u64) {
     let mut outcome: OTelSdkResult = Ok(());
+    let mut refused = 0;
     for (resource, spans) in groups {
+        // Which ones it were, nobody tells: at worst, each has refused the same.
+        let mut refused_here = 0;
         for processor in processors.iter().filter(|it| wanted != abi::SINK_EXPORTERS || !it.is_durable()) {
             let result = processor.deliver(&resource, spans.clone());
+            refused_here = refused_of(&result).unwrap_or(0).min(spans.len()).max(refused_here);
             // One that was taken in part is not to be sent again, unless another is.
             if status(&outcome) == abi::STATUS_OK {
                 outcome = result;
             }
         }
+        refused += refused_here as u64;
     }
-    status(&outcome)
+    (status(&outcome), refused)
 }

@@ -459,7 +459,7 @@ unsafe extern "C" fn sink_export(
             let spans = convert::sized(spans, &mut space);
             (spans, spans.request.as_bytes())
         };
-        let reply = Reply { data: spans.data, host_delivered: spans.host_delivered };
+        let reply = Reply { data: spans.data, host_delivered: spans.host_delivered, host_refused: spans.host_refused };
         live.sink.take(&live.processors, request, spans.wanted, reply)
     };
     // SAFETY: the host lends the buffer.
