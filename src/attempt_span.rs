@@ -2,7 +2,7 @@
 
 use crate::hook::Attribute;
 use crate::names;
-use crate::task::{Envelope, JobId, TaskId, TaskSpec, WorkerId};
+use crate::task::{ActorRole, Envelope, JobId, TaskId, TaskSpec, WorkerId};
 
 /// Everything about an attempt that its span says from the start.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct AttemptSpan<'a> {
 }
 
 /// How many attributes there are at the most.
-const COUNT: usize = 18;
+const COUNT: usize = 19;
 /// How many of them every attempt has.
 const ALWAYS: usize = 14;
 
@@ -53,10 +53,12 @@ impl<'a> AttemptSpan<'a> {
             none,
             none,
             none,
+            none,
         ];
         let demand = &self.envelope.demand;
+        let actor = actor_of(self.task, &self.envelope.spec);
         let said = [
-            // Most tasks have no name of their own, and ask for nothing.
+            // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
             (!self.envelope.name.is_empty(), (names::TASK_NAME, Attribute::Str(self.envelope.name))),
             (demand.num_cpus != 1, (names::NUM_CPUS, demand.num_cpus.into())),
             (!demand.resources.is_empty(), (names::RESOURCES, Attribute::Str(self.resources))),
@@ -64,6 +66,7 @@ impl<'a> AttemptSpan<'a> {
                 demand.memory_bytes.is_some(),
                 (names::MEMORY_LIMIT_BYTES, demand.memory_bytes.unwrap_or_default().into()),
             ),
+            (actor.is_some(), (names::ACTOR_ID, actor.map_or(0, |actor| actor.0).into())),
         ];
         let mut count = ALWAYS;
         for (_, attribute) in said.into_iter().filter(|&(is_said, _)| is_said) {
@@ -77,7 +80,17 @@ impl<'a> AttemptSpan<'a> {
 /// The value of [`names::REMOTE`].
 pub(crate) fn remote(spec: &TaskSpec<'_>) -> &'static str {
     match spec {
-        TaskSpec::Function(_) => names::REMOTE_FUNCTION,
+        TaskSpec::Function(function) if function.actor == ActorRole::None => names::REMOTE_FUNCTION,
+        TaskSpec::Function(_) => names::REMOTE_ACTOR,
         TaskSpec::Command(_) => names::REMOTE_COMMAND,
+    }
+}
+
+/// The actor that a task makes or is a method of.
+pub(crate) fn actor_of(task: TaskId, spec: &TaskSpec<'_>) -> Option<TaskId> {
+    match spec.actor() {
+        ActorRole::None => None,
+        ActorRole::Create(_) => Some(task),
+        ActorRole::Call(actor) => Some(actor),
     }
 }

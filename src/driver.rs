@@ -13,6 +13,8 @@
 //! something. Everything blocks; there is no runtime between the socket and the caller. A driver is used from one thread; open
 //! one for each thread that submits.
 
+mod actors;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fmt;
@@ -45,11 +47,13 @@ use crate::session::{self, SessionError};
 use crate::spool::Spool;
 use crate::stored::{self, STORED_FROM, Stored, StoredError};
 use crate::task::{
-    AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome,
+    ActorRole, AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome,
     PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource, check_retry_on,
     sort_resources,
 };
 use crate::value::{self, ValueError};
+
+pub use actors::{Actor, ActorHandle, Call};
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
@@ -78,8 +82,8 @@ pub struct Driver {
     batch_first_tag: u64,
     /// The next tag when it was last looked at what had arrived.
     looked_at_tag: u64,
-    /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags.
-    producers: VecDeque<ActiveSpan>,
+    /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags, and whether they make an actor.
+    producers: VecDeque<(ActiveSpan, bool)>,
     /// For tasks that trace the runtime and have not ended, by tag: what its spans are children of, and when it was submitted.
     runtime: HashMap<u64, (RuntimeParent, u64)>,
     /// Ends of tasks that nobody has asked for yet.
@@ -237,6 +241,8 @@ pub enum DriverError {
     RetryOn(String),
     /// What is asked for is no resource, or is asked for twice; the text says why.
     Resource(String),
+    /// There is no such actor, or it is dead; the text says which.
+    Actor(String),
     /// The name is not `module:function`.
     Target {
         /// What was given instead.
@@ -269,7 +275,9 @@ impl fmt::Display for DriverError {
                 )
             }
             DriverError::Stored(error) => error.fmt(f),
-            DriverError::RetryOn(problem) | DriverError::Resource(problem) => f.write_str(problem),
+            DriverError::RetryOn(problem) | DriverError::Resource(problem) | DriverError::Actor(problem) => {
+                f.write_str(problem)
+            }
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 f.write_str("\n(hint: for example `demo:my_function`)")
@@ -451,9 +459,17 @@ impl Remote<'_> {
 
     /// Submits the task.
     pub fn submit(self) -> Result<Ticket, DriverError> {
+        self.submit_as(ActorRole::None).map(|(task, _)| task)
+    }
+}
+
+impl<'a> Remote<'a> {
+    /// Submits it as what it has to do with an actor, and gives the driver back.
+    fn submit_as(self, actor: ActorRole<'_>) -> Result<(Ticket, &'a mut Driver), DriverError> {
         let (module, function) = split_target(&self.target)?;
         let arguments = value::array(&self.arguments);
-        let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &arguments });
+        let function = FunctionSpec { actor, ..FunctionSpec::of_task(module, function, &arguments) };
+        let spec = TaskSpec::Function(function);
         let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
         let (name, run_limit) = (self.name.as_str(), self.run_limit);
         let resources = sort_resources(self.resources).map_err(DriverError::Resource)?;
@@ -462,7 +478,7 @@ impl Remote<'_> {
             resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
             memory_bytes: self.memory_bytes,
         };
-        self.driver.submit(&SubmitRequest {
+        let task = self.driver.submit(&SubmitRequest {
             spec,
             name,
             run_limit,
@@ -471,7 +487,8 @@ impl Remote<'_> {
             wants_output: false,
             trace_runtime: self.trace_runtime,
             inputs: &self.inputs,
-        })
+        })?;
+        Ok((task, self.driver))
     }
 }
 
@@ -766,7 +783,8 @@ impl Driver {
         }
         let length = u32::try_from(bytes).expect("the limit is less than 4 GiB");
         self.batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
-        self.producers.extend(producer);
+        let is_creation = matches!(request.spec.actor(), ActorRole::Create(_));
+        self.producers.extend(producer.map(|producer| (producer, is_creation)));
         let task = Ticket { tag: self.next_tag, trace_id };
         self.next_tag += 1;
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
@@ -1186,7 +1204,7 @@ impl Driver {
         let Some((first_tag, count)) = self.unanswered.pop_front() else { return };
         for tag in first_tag..first_tag + count {
             let failure = Failure::Refused { message: message.into() };
-            if let Some(producer) = self.producers.pop_front() {
+            if let Some((producer, _)) = self.producers.pop_front() {
                 producer.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&failure.error_type()))]);
                 producer.set_error(&failure.to_string());
             }
@@ -1227,7 +1245,7 @@ impl DriverTracing {
     ) -> Option<ActiveSpan> {
         let recorder = self.recorder?;
         let span_names = self.names.of(spec);
-        let attributes = [
+        let mut attributes = [
             (names::REMOTE, Attribute::Str(remote(spec))),
             (names::FUNCTION, Attribute::Str(&span_names.target)),
             (names::PID, self.pid.into()),
@@ -1238,8 +1256,14 @@ impl DriverTracing {
             (names::MESSAGING_OPERATION_NAME, "send".into()),
             (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&span_names.target)),
             (names::TASK_NAME, Attribute::Str(task_name)),
+            (names::TASK_NAME, Attribute::Str(task_name)),
         ];
-        let known = if task_name.is_empty() { &attributes[..attributes.len() - 1] } else { &attributes[..] };
+        let mut count = if task_name.is_empty() { attributes.len() - 2 } else { attributes.len() - 1 };
+        if let ActorRole::Call(actor) = spec.actor() {
+            attributes[count] = (names::ACTOR_ID, actor.0.into());
+            count += 1;
+        }
+        let known = &attributes[..count];
         Some(recorder.start(&SpanRequest {
             name: &span_names.span,
             kind: abi::SPAN_KIND_PRODUCER,
@@ -1255,10 +1279,13 @@ impl DriverTracing {
 }
 
 /// The submission is accepted: its span gets the task's id, and ends.
-fn finish_producer(producer: ActiveSpan, id: TaskId) {
+fn finish_producer((producer, is_creation): (ActiveSpan, bool), id: TaskId) {
     if producer.is_recording() {
         let text = id.to_string();
         producer.set_attributes(&[(names::TASK_ID, id.0.into()), (names::MESSAGING_MESSAGE_ID, Attribute::Str(&text))]);
+        if is_creation {
+            producer.set_attributes(&[(names::ACTOR_ID, id.0.into())]);
+        }
     }
     producer.end();
 }

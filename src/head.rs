@@ -14,6 +14,7 @@
 //! `journal` is the record from which a head recovers; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
 //! The head makes no spans of its own, so it loads no hook.
 
+mod actors;
 mod connection;
 mod explain;
 mod front;

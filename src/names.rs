@@ -32,13 +32,15 @@ pub const ENCODE_SPAN: &str = "tracer.encode";
 /// From the end of the last attempt until the driver has its outcome; child of the PRODUCER span.
 pub const DELIVER_SPAN: &str = "tracer.deliver";
 
-/// String: what was submitted, [`REMOTE_FUNCTION`] or [`REMOTE_COMMAND`].
+/// String: what was submitted, [`REMOTE_FUNCTION`], [`REMOTE_ACTOR`] or [`REMOTE_COMMAND`].
 pub const REMOTE: &str = "tracer.remote";
 /// A value of [`REMOTE`]: a function of a module.
 pub const REMOTE_FUNCTION: &str = "function";
+/// A value of [`REMOTE`]: an actor, or a method of one.
+pub const REMOTE_ACTOR: &str = "actor";
 /// A value of [`REMOTE`]: a program.
 pub const REMOTE_COMMAND: &str = "command";
-/// String: `<module>.<function>`, or the program's name.
+/// String: `<module>.<function>`, `<Actor>.<method>`, or the program's name.
 pub const FUNCTION: &str = "tracer.function";
 /// String: the name given with `--name`.
 pub const TASK_NAME: &str = "tracer.task_name";
@@ -54,6 +56,8 @@ pub const PID: &str = "tracer.pid";
 pub const JOB_ID: &str = "tracer.job_id";
 /// Integer: the task.
 pub const TASK_ID: &str = "tracer.task_id";
+/// Integer: the actor that the task makes, or is a method of; on such tasks only.
+pub const ACTOR_ID: &str = "tracer.actor_id";
 /// Integer: the process that ran the attempt, as the head counts them.
 pub const WORKER_ID: &str = "tracer.worker_id";
 /// String: the machine, as the head names it.

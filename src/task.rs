@@ -14,7 +14,9 @@ mod span_names;
 
 pub use attempt::{AttemptReport, PastAttempts, SpanLink};
 pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
-pub use envelope::{CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink};
+pub use envelope::{
+    ActorOptions, ActorRole, CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
+};
 pub use id::{JobId, TaskId, WorkerId};
 pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit};
 pub use policy::{

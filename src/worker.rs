@@ -1,10 +1,11 @@
-//! A worker: one process that runs attempts, one at a time.
+//! A worker: one process that runs attempts, one at a time; if it is an [`actor`]'s, perhaps several.
 //!
 //! It runs the hook once, tells the head that it is ready, and then takes leases from its socket. For each it *claims* the lease in
 //! its spool, opens the CONSUMER span, runs the task, ends the span, and puts the result into a batch ([`results`]). A batch
 //! is sent when there is nothing left to do, after the spans that belong to it are where a SIGKILL cannot reach them: *seen means
 //! recorded*. The order of these steps is the point of this module.
 
+mod actor;
 mod attempt;
 mod command;
 mod nested;
@@ -59,7 +60,8 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     attempts.record_arguments(welcome.record_arguments);
     let attempts = Arc::new(attempts);
     nested.run_with(Arc::clone(&attempts), Arc::clone(&results));
-    let outcome = take_leases(&mut stream, &mut inbox, &attempts, &results);
+    let calls = actor::Calls::new(Arc::clone(&attempts), Arc::clone(&results));
+    let outcome = take_leases(&mut stream, &mut inbox, &attempts, &results, &calls);
     if let Some(sink) = sink {
         sink.finish();
     }
@@ -77,6 +79,7 @@ fn take_leases(
     inbox: &mut FrameBuffer,
     attempts: &Attempts,
     results: &Arc<Results>,
+    calls: &Arc<actor::Calls>,
 ) -> Result<(), WorkerError> {
     loop {
         if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
@@ -91,12 +94,22 @@ fn take_leases(
                     let mut take = Take::new(body);
                     while !take.is_empty() {
                         let lease = Lease::take(&mut take).map_err(|error| WorkerError::Protocol(error.to_string()))?;
+                        if let Some(limit) = attempts.runs_beside_others(&lease) {
+                            calls.begin(&lease, limit);
+                            continue;
+                        }
+                        calls.wait_for_all();
                         if let Some(result) = attempts.run(&lease) {
                             results.push(&result, !take.is_empty());
                         }
                     }
                 }
-                kind::SHUTDOWN => return results.send().map_err(WorkerError::Io),
+                kind::SHUTDOWN => {
+                    calls.wait_for_all();
+                    let sent = results.send().map_err(WorkerError::Io);
+                    attempts.release_actor();
+                    return sent;
+                }
                 other => return Err(WorkerError::Protocol(format!("a frame of kind {other} is not for a worker"))),
             }
         }

@@ -8,10 +8,10 @@ use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::count::{Count, Elapsed};
 use crate::exit;
 use crate::hook::{HookContract, Module, ModuleDescription, now_unix_nano};
-use crate::protocol::{Query, Reply, TaskList, TaskReport, WorkerReport};
+use crate::protocol::{ActorReport, Query, Reply, TaskList, TaskReport, WorkerReport};
 use crate::task::Amounts;
 
-/// List tasks, workers, modules or hooks
+/// List tasks, actors, workers, modules or hooks
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer list tasks --limit 20")]
 pub(super) struct Args {
@@ -27,6 +27,14 @@ enum What {
         /// The most to show
         #[arg(long, default_value_t = 100)]
         limit: usize,
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Actors, newest first
+    #[command(after_help = "Example:\n  tracer list actors --format json | jq '.[].state'")]
+    Actors {
         #[command(flatten)]
         place: PlaceArgs,
         #[command(flatten)]
@@ -65,6 +73,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 return Err(unexpected_reply());
             };
             report::value(format.format, &tasks, render_tasks);
+        }
+        What::Actors { place, format } => {
+            let Reply::Actors(actors) = ask(place, &Query::Actors)? else { return Err(unexpected_reply()) };
+            report::value(format.format, &actors, |actors| render_actors(actors));
         }
         What::Workers { place, format } => {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
@@ -122,6 +134,26 @@ fn has(worker: &WorkerReport) -> String {
     }
 }
 
+fn render_actors(actors: &[ActorReport]) -> String {
+    report::table(
+        ["ID", "NAME", "ACTOR", "STATE", "WORKER", "PID", "RESTARTS", "CALLS", "AGE", "WHY"],
+        actors.iter().map(|actor| {
+            [
+                actor.id.to_string(),
+                actor.name.clone().unwrap_or_default(),
+                format!("{}:{}", actor.module, actor.type_name),
+                actor.state.to_string(),
+                actor.worker_id.map(|worker| worker.to_string()).unwrap_or_default(),
+                actor.worker_pid.map(|pid| pid.to_string()).unwrap_or_default(),
+                format!("{} of {}", actor.restarts, actor.max_restarts),
+                (actor.calls_waiting + actor.calls_leased).to_string(),
+                Elapsed::from_nanos(now_unix_nano().saturating_sub(actor.created_unix_nano)).to_string(),
+                actor.reason.clone().unwrap_or_default(),
+            ]
+        }),
+    )
+}
+
 fn render_workers(workers: &[WorkerReport]) -> String {
     report::table(
         ["ID", "PID", "STATE", "UP", "TASK", "HAS", "ENDED", "SPANS"],
@@ -152,12 +184,13 @@ fn modules(search: &SearchArgs) -> Vec<ModuleDescription> {
 
 fn render_modules(modules: &[ModuleDescription]) -> String {
     report::table(
-        ["MODULE", "VERSION", "TASKS", "HOOKS", "LIBRARY"],
+        ["MODULE", "VERSION", "TASKS", "ACTORS", "HOOKS", "LIBRARY"],
         modules.iter().map(|module| {
             [
                 module.name.clone(),
                 module.version.clone(),
                 module.tasks.len().to_string(),
+                module.actors.len().to_string(),
                 module.hooks.len().to_string(),
                 place(module),
             ]

@@ -19,7 +19,7 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Show a module's tasks with their parameters, its hooks and its versions
+    /// Show a module's tasks and actors with their parameters, its hooks and its versions
     #[command(after_help = "Example:\n  tracer modules show wordcount")]
     Show {
         /// The module's name, or the path of its library
@@ -68,6 +68,13 @@ fn render(module: &ModuleDescription) -> String {
     for task in &module.tasks {
         text.push_str(&format!("\n{}\n{}", signature(task), indented(&task.doc)));
     }
+    for actor in &module.actors {
+        text.push_str(&format!("\nactor {}:{}\n{}", module.name, actor.name, indented(&actor.doc)));
+        for method in actor.creation.iter().chain(&actor.methods) {
+            let doc = indented(&indented(&method.doc));
+            text.push_str(&format!("    {}\n{doc}", signature(method)));
+        }
+    }
     for hook in &module.hooks {
         text.push_str(&format!("\n{} {}:{}\n{}", hook.contract, module.name, hook.name, indented(&hook.doc)));
     }
@@ -76,7 +83,12 @@ fn render(module: &ModuleDescription) -> String {
 
 fn signature(task: &TaskDescription) -> String {
     let parameters: Vec<_> = task.parameters.iter().map(parameter).collect();
-    let kind = if task.is_async { "async task" } else { "task" };
+    let kind = match (task.name.contains('.'), task.is_async) {
+        // A method of an actor.
+        (true, _) if task.is_concurrent => "concurrent",
+        (_, true) => "async task",
+        (_, false) => "task",
+    };
     let result = if task.result_type.is_empty() { String::new() } else { format!(" -> {}", task.result_type) };
     format!("{kind} {}({}){result}", task.name, parameters.join(", "))
 }

@@ -1,5 +1,6 @@
 //! `tracer submit`.
 
+mod actor;
 mod map;
 
 use std::collections::HashMap;
@@ -22,12 +23,12 @@ use crate::names;
 use crate::propagation::Carrier;
 use crate::protocol::{CancelWhich, Finished, Query, Stream};
 use crate::task::{
-    AttemptReport, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts, Policy, TaskId, TaskSpec,
-    check_retry_on, parse_resource, sort_resources,
+    ActorRole, AttemptReport, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts, Policy,
+    TaskId, TaskSpec, check_retry_on, parse_resource, sort_resources,
 };
 use crate::value;
 
-/// Submit a task or a command, and wait for it
+/// Submit a task, a command, an actor or a call of one, and wait for it
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
@@ -62,6 +63,25 @@ Example:
         #[command(flatten)]
         common: CommonArgs,
     },
+    /// Create an actor: a state in a worker of its own, which methods are called on
+    ///
+    /// Prints its id when its `new` has returned. It lives on after that, until it is ended with `tracer cancel ID`, its worker is lost more
+    /// often than --max-restarts allows, or the head stops: it is detached, as those of tasks and drivers are when they say so.
+    #[command(after_help = "\
+Example:
+  tracer submit actor counter:Counter 0 --name hits --max-restarts 3
+  tracer submit call hits increment 1
+  tracer list actors")]
+    Actor(actor::CreateArgs),
+    /// Call a method of an actor
+    ///
+    /// Prints its result as JSON. Calls run in the order in which they were submitted, one at a time, save for those of `async` methods that
+    /// take `&self`, which run beside each other.
+    #[command(after_help = "\
+Example:
+  tracer submit call hits increment 1
+  tracer submit call 7 get")]
+    Call(actor::CallArgs),
     /// Run a program, without a shell
     ///
     /// Its standard output goes to standard output as it is, its standard error to standard error line by line. Its exit code becomes
@@ -252,15 +272,9 @@ pub(super) fn run(args: Args) -> CommandResult {
         What::Task { target, arguments, map, common } => {
             let (module, function) = split_target(&target)?;
             let arguments = encode_arguments(&arguments)?;
-            // A path is relative to this folder, not to the worker's.
-            let module = if crate::hook::is_path(module) {
-                let path = Path::new(module);
-                std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string()
-            } else {
-                module.to_owned()
-            };
+            let module = absolute(module);
             if let Some(input) = map.input() {
-                let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &[] });
+                let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &[]));
                 let resources = common.demand.resources()?;
                 let demand = common.demand.demand(&resources);
                 let template = map::Template {
@@ -274,9 +288,11 @@ pub(super) fn run(args: Args) -> CommandResult {
                 return map::run(&template, &map, input);
             }
             let arguments = value::array(&arguments);
-            let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &arguments });
+            let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &arguments));
             submit(spec, None, &common)
         }
+        What::Actor(args) => actor::create(args),
+        What::Call(args) => actor::call(args),
         What::Command { command, env, idle_timeout, cwd, common } => {
             let environment = env.iter().map(|text| variable(text)).collect::<Result<Vec<_>, _>>()?;
             let here = std::env::current_dir()?;
@@ -287,6 +303,15 @@ pub(super) fn run(args: Args) -> CommandResult {
             submit(spec, idle_timeout, &common)
         }
     }
+}
+
+/// A module as the worker is to find it: a path is relative to this folder, not to the worker's.
+fn absolute(module: &str) -> String {
+    if !crate::hook::is_path(module) {
+        return module.to_owned();
+    }
+    let path = Path::new(module);
+    std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string()
 }
 
 /// Arguments are JSON, one each; they become MessagePack.
@@ -321,6 +346,7 @@ fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs)
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
     let target = spec.target();
     let is_command = matches!(spec, TaskSpec::Command(_));
+    let is_creation = matches!(spec.actor(), ActorRole::Create(_));
     // Before the task is accepted: from then on a Ctrl-C must not leave it running.
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
     let submitted = driver.submit(&common.request(spec.clone(), policy, demand, !common.no_wait));
@@ -341,7 +367,7 @@ fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs)
             Ok(exit::OK)
         }
         Some((Finished { outcome, past, .. }, was_interrupted)) => {
-            let finished = Ended { id, target, trace_id, outcome, past, was_interrupted, is_command };
+            let finished = Ended { id, target, trace_id, outcome, past, was_interrupted, is_command, is_creation };
             finished.report(format, common)
         }
     }
@@ -461,6 +487,7 @@ struct Ended {
     past: Vec<AttemptReport>,
     was_interrupted: bool,
     is_command: bool,
+    is_creation: bool,
 }
 
 impl Ended {
@@ -468,6 +495,11 @@ impl Ended {
         let failure = match &self.outcome {
             // What is stored was read when it was waited for.
             Outcome::Completed | Outcome::Stored(_) => return Ok(exit::OK),
+            Outcome::Returned(_) if self.is_creation => {
+                let created = Submitted { id: self.id, trace_id: self.trace_id };
+                report::value(format, &created, |created| created.id.to_string());
+                return Ok(exit::OK);
+            }
             Outcome::Returned(bytes) => {
                 let json = value::to_json(bytes).map_err(|error| CommandError::new(exit::FAILED, error))?;
                 let text = match format {

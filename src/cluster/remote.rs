@@ -297,7 +297,7 @@ impl<'a> Remote<'a> {
         } else {
             Cow::Borrowed(module)
         };
-        let spec = TaskSpec::Function(FunctionSpec { module: &module, function, arguments: &arguments });
+        let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &arguments));
         let ticket = self.send(&target, spec, &inputs)?;
         Ok(TaskHandle::new(Arc::clone(&self.cluster.0), ticket, target))
     }
@@ -366,7 +366,7 @@ impl<'a> Remote<'a, Command> {
 /// What people call it: `module.function`, or the program's file name.
 pub(super) fn target_name(target: &str) -> String {
     match split_target(target) {
-        Ok((module, function)) => TaskSpec::Function(FunctionSpec { module, function, arguments: &[] }).target(),
+        Ok((module, function)) => TaskSpec::Function(FunctionSpec::of_task(module, function, &[])).target(),
         Err(_) => command_spec(target.as_bytes(), Vec::new(), Vec::new(), &[]).target(),
     }
 }

@@ -1,5 +1,6 @@
 //! Why a task waits, what it is at, or why it ended as it did: a part of the [reactor](super::reactor) that only looks.
 
+use super::actors::{self, Part};
 use super::lanes::{self, Free};
 use super::nesting;
 use super::reactor::{Effects, report};
@@ -17,6 +18,7 @@ pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Opti
     let row = report(state, effects, id, task);
     let reasons = match &task.progress {
         Progress::Held => vec![needs_results(state, effects, id, task)],
+        Progress::Waiting if task.actor != Part::None => actors::why_it_waits(state, id).into_iter().collect(),
         Progress::Waiting => why_it_waits(state, effects, id, task),
         Progress::Retrying { .. } => {
             let last = task.past.as_ref().and_then(|past| past.attempts.last());
@@ -192,6 +194,7 @@ fn why_worker_ends(worker: &Worker) -> Option<String> {
         Ending::Cancelled { task } => format!("task {task} was cancelled"),
         Ending::StartTimedOut => "it did not get ready in time".into(),
         Ending::HookFailed => "its hook failed, and tracing is required".into(),
+        Ending::ActorEnded { actor, .. } => format!("actor {actor} is to end"),
         Ending::NotNeeded => "there are enough others".into(),
         Ending::Stopped => "the head is stopping".into(),
     })

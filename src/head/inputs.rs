@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use super::actors::{self, Part};
 use super::reactor::{Effects, end_task, unstarted};
 use super::state::{Links, Now, Progress, State};
 use super::table::TaskTable;
@@ -34,6 +35,10 @@ pub(super) fn pin(state: &mut State, id: TaskId) {
 
 /// The task has ended.
 pub(super) fn unpin(state: &mut State, id: TaskId) {
+    // An actor that is made again is given the same again.
+    if actors::keeps_inputs(state, id) {
+        return;
+    }
     for input in inputs_of(state, id).iter().filter_map(Input::task).filter(|&input| input < id) {
         if let Some(links) = links_mut(state, input) {
             links.pins = links.pins.saturating_sub(1);
@@ -42,12 +47,27 @@ pub(super) fn unpin(state: &mut State, id: TaskId) {
     }
 }
 
+/// An actor is dead: what its creation was given is not needed any more.
+pub(super) fn release(state: &mut State, id: TaskId) {
+    unpin(state, id);
+    remove_stored(state, id);
+}
+
+/// The files of its arguments go.
+fn remove_stored(state: &mut State, id: TaskId) {
+    for input in inputs_of(state, id) {
+        if let InputSource::Stored(stored) = input.source {
+            state.values_to_remove.push(stored.name);
+        }
+    }
+}
+
 /// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails with the next
 /// [`fail_without_input`].
 pub(super) fn queue_or_hold(state: &mut State, id: TaskId) {
     state.counts.waiting += 1;
     let mut open = 0;
-    let mut failure = None;
+    let mut failure = actors::line_up(state, id);
     for input in inputs_of(state, id).iter().filter_map(Input::task) {
         match state.tasks.get(input).filter(|_| input < id).map(|task| &task.progress) {
             None => failure = Some(Failure::InputForgotten { task: input }),
@@ -66,8 +86,7 @@ pub(super) fn queue_or_hold(state: &mut State, id: TaskId) {
     }
     let Some(task) = state.tasks.get_mut(id) else { return };
     if open == 0 && failure.is_none() {
-        state.queue.push_back(id, task);
-        return;
+        return actors::enqueue(state, id);
     }
     task.progress = Progress::Held;
     state.held += 1;
@@ -101,7 +120,7 @@ pub(super) fn on_task_ended(state: &mut State, id: TaskId, outcome: &Outcome) {
             None if links.open_inputs == 0 => {
                 task.progress = Progress::Waiting;
                 state.held -= 1;
-                state.queue.push_back(dependant, task);
+                actors::enqueue(state, dependant);
             }
             None => {}
         }
@@ -121,6 +140,7 @@ pub(super) fn fail_without_input(state: &mut State, effects: &mut impl Effects, 
 
 /// Takes a task out that no worker has, because it will end.
 pub(super) fn take_out(state: &mut State, id: TaskId) {
+    actors::dequeue(state, id);
     let Some(task) = state.tasks.get_mut(id) else { return };
     state.counts.waiting -= 1;
     match task.progress {
@@ -133,13 +153,14 @@ pub(super) fn take_out(state: &mut State, id: TaskId) {
             state.retrying.remove(&(until, id));
             task.progress = Progress::Waiting;
         }
-        _ => state.queue.remove(id, task),
+        _ => {}
     }
 }
 
 /// Takes all tasks out that no worker has.
 pub(super) fn take_all(state: &mut State) -> Vec<TaskId> {
     let mut all: Vec<_> = std::mem::take(&mut state.queue).iter().collect();
+    all.extend(actors::take_all(state));
     all.extend(std::mem::take(&mut state.retrying).into_iter().map(|(_, id)| id));
     state.counts.waiting -= all.len();
     if state.held > 0 {
@@ -189,10 +210,8 @@ fn put_stored(out: &mut Vec<u8>, argument: u32, stored: &Stored) {
 
 /// A task has ended and is remembered: the files of its arguments go, and if its result has one, the oldest of those do that are too many.
 pub(super) fn on_remembered(state: &mut State, id: TaskId) {
-    for input in inputs_of(state, id) {
-        if let InputSource::Stored(stored) = input.source {
-            state.values_to_remove.push(stored.name);
-        }
+    if !actors::keeps_inputs(state, id) {
+        remove_stored(state, id);
     }
     let Some(Progress::Ended(ended)) = state.tasks.get(id).map(|task| &task.progress) else { return };
     if let Outcome::Stored(stored) = &ended.outcome {
@@ -262,12 +281,14 @@ fn note_removed(state: &mut State, name: String, bytes: u64) {
 /// The files that a task knows.
 pub(super) fn files(state: &State) -> HashSet<String> {
     let mut files = HashSet::new();
-    for (_, task) in state.tasks.iter_newest_first() {
+    for (id, task) in state.tasks.iter_newest_first() {
         if let Progress::Ended(ended) = &task.progress {
             if let Outcome::Stored(stored) = &ended.outcome {
                 files.insert(stored.name.clone());
             }
-            continue;
+            if !actors::keeps_inputs(state, id) {
+                continue;
+            }
         }
         for input in task.links.iter().flat_map(|links| &links.inputs) {
             if let InputSource::Stored(stored) = &input.source {
@@ -289,7 +310,9 @@ pub(super) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
         let id = to_look_at.pop()?;
         let Some(task) = state.tasks.get(id) else { continue };
         match task.progress {
-            Progress::Waiting => return Some(id),
+            // Actors have processes of their own.
+            Progress::Waiting if task.actor == Part::None => return Some(id),
+            Progress::Waiting => {}
             Progress::Held => {
                 let inputs = task.links.iter().flat_map(|links| &links.inputs);
                 to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));

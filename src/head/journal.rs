@@ -4,7 +4,7 @@
 //! accepted survives a SIGKILL of the head; the loss of power it does not survive, because nothing is synced.
 //!
 //! ```text
-//! file    = "TRACERJN" version:u32 0:u32 record*        version 2; one of version 1 is read, and is of version 2 from then on
+//! file    = "TRACERJN" version:u32 0:u32 record*        version 3; older ones are read, and are of version 3 from then on
 //! record  = length:u32 checksum:u32 kind:u8 body        the checksum (CRC-32) is over kind and body, as is the length
 //! ```
 //!
@@ -17,6 +17,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::actors::Death;
 use super::reactor::Remembered;
 use super::state::Ended;
 use crate::protocol::wire::{Put, Take, WireError};
@@ -24,7 +25,7 @@ use crate::task::{AttemptReport, JobId, Outcome, SpanLink, TaskId, WorkerId};
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
 /// The version that is written. Older ones are read, newer ones refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not turned over.
@@ -38,6 +39,8 @@ const REMEMBERED: u8 = 4;
 const ATTEMPT: u8 = 5;
 const STARTED: u8 = 6;
 const KEY: u8 = 7;
+// Since version 3.
+const ACTOR: u8 = 16;
 
 /// A submission as the journal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,13 @@ pub(super) enum Record<'a> {
         task: TaskId,
         fingerprint: u64,
         key: &'a str,
+    },
+    /// An actor whose creation has ended: the attempt that it is at, how often it was begun again, and why it is dead, if it is.
+    Actor {
+        task: TaskId,
+        attempt: u32,
+        restarts: u32,
+        death: Option<Death>,
     },
     /// Ids that are not to be given out again, although no record of them is left.
     NextIds {
@@ -233,6 +243,13 @@ impl Journal {
         }
     }
 
+    /// Notes that an actor is made again, or is dead. It is written with [`write`](Self::write).
+    pub(super) fn actor(&mut self, task: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
+        if !self.is_suspended {
+            put_actor(&mut self.pending, task, attempt, restarts, death);
+        }
+    }
+
     /// Writes that an attempt is about to start, and what was noted before it.
     pub(super) fn started(&mut self, task: TaskId, attempt: u32) -> io::Result<()> {
         let before = self.pending.len();
@@ -364,6 +381,20 @@ pub(super) fn put_key(out: &mut Vec<u8>, task: TaskId, fingerprint: u64, key: &s
     });
 }
 
+/// Appends where an actor is in its life.
+pub(super) fn put_actor(out: &mut Vec<u8>, task: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
+    put_record(out, ACTOR, |out| {
+        out.put_u64(task.0);
+        out.put_u32(attempt);
+        out.put_u32(restarts);
+        out.put_u8(death.is_some().into());
+        if let Some(death) = death {
+            out.put_str(&death.cause);
+            out.put_str(&death.error_type);
+        }
+    });
+}
+
 /// Appends which ids come next.
 pub(super) fn put_next_ids(out: &mut Vec<u8>, task: TaskId, job: JobId) {
     put_record(out, NEXT_IDS, |out| {
@@ -461,6 +492,15 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             take.finish()?;
             Ok(record)
         }
+        ACTOR => {
+            let (task, attempt, restarts) = (TaskId(take.u64()?), take.u32()?, take.u32()?);
+            let death = match take.u8()? {
+                0 => None,
+                _ => Some(Death { cause: take.str()?.into(), error_type: take.str()?.into() }),
+            };
+            take.finish()?;
+            Ok(Record::Actor { task, attempt, restarts, death })
+        }
         NEXT_IDS => {
             let record = Record::NextIds { task: TaskId(take.u64()?), job: JobId(take.u64()?) };
             take.finish()?;
@@ -503,6 +543,10 @@ mod tests {
                 Record::Attempt { task, attempt, .. } => format!("attempt {} at {task}", attempt.number),
                 Record::Started { task, attempt } => format!("started {task} for the {attempt}. time"),
                 Record::Key { task, key, .. } => format!("key {key} of {task}"),
+                Record::Actor { task, attempt, restarts, death } => {
+                    let cause = death.map(|death| format!(": {} ({})", death.cause, death.error_type));
+                    format!("actor {task}, attempt {attempt}, restart {restarts}{}", cause.unwrap_or_default())
+                }
                 Record::NextIds { task, job } => format!("next {task} {job}"),
             })
             .collect()
@@ -544,6 +588,22 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_tells_of_actors_that_begin_again_and_die() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = Journal::open(&path).unwrap().journal;
+        journal.actor(TaskId(7), 2, 1, None);
+        let death = Death { cause: "it was cancelled".into(), error_type: "cancelled".into() };
+        journal.actor(TaskId(7), 3, 2, Some(&death));
+        journal.write().unwrap();
+        let told = told(&fs::read(&path).unwrap());
+        assert_eq!(
+            told,
+            ["actor 7, attempt 2, restart 1", "actor 7, attempt 3, restart 2: it was cancelled (cancelled)"]
+        );
+    }
+
+    #[test]
     fn a_damaged_record_ends_the_story_before_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
@@ -564,9 +624,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut newer = sample(&path);
-        newer[8] = 3;
+        newer[8] = 4;
         for (bytes, expected) in [
-            (newer.as_slice(), "has version 3, but this tracer reads up to 2"),
+            (newer.as_slice(), "has version 4, but this tracer reads up to 3"),
             (b"shopping list: milk, eggs, bread", "is not a journal of tracer"),
         ] {
             fs::write(&path, bytes).unwrap();

@@ -14,10 +14,10 @@
 
 use std::collections::BTreeSet;
 
-use super::inputs;
 use super::lanes::{self, Free};
 use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
 use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
+use super::{actors, inputs};
 use crate::count::Count;
 use crate::protocol::{INLINE_LEASE, Lease, Wait as WaitMessage};
 use crate::spool::INLINE_LIMIT;
@@ -32,22 +32,23 @@ pub(super) fn free_slots(state: &State) -> usize {
     state.workers_wanted.saturating_sub(held)
 }
 
-/// How many workers are to be started: those that died, and those that take the slots of tasks that wait.
+/// How many workers are to be started: those that died, those that take the slots of tasks that wait, and those of actors.
 pub(super) fn missing_workers(state: &State) -> usize {
-    let missing = state.workers_wanted.saturating_sub(state.workers.len());
+    let of_pool = state.workers.values().filter(|worker| worker.actor.is_none()).count();
+    let missing = state.workers_wanted.saturating_sub(of_pool);
     let is_coming = |worker: &&Worker| match worker.phase {
         WorkerPhase::Starting => true,
         WorkerPhase::Ready => worker.takes_leases() && worker.leases.is_empty(),
         WorkerPhase::Stopping => false,
     };
     let coming = state.workers.values().filter(is_coming).count();
-    let wanted = match state.queue.has_lanes() {
+    let for_tasks = match state.queue.has_lanes() {
         true => lanes::may_begin(state),
         false => free_slots(state).min(state.queue.len()),
     };
-    let in_place_of_waiters = wanted.saturating_sub(coming);
+    let wanted = for_tasks + actors::placeable(state);
     let most = state.max_processes.max(state.workers_wanted);
-    missing.max(in_place_of_waiters).min(most.saturating_sub(state.workers.len()))
+    missing.max(wanted.saturating_sub(coming)).min(most.saturating_sub(state.workers.len()))
 }
 
 /// A task that runs in this worker waits for others.
@@ -199,9 +200,10 @@ fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, 
 
 /// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
 pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
+    let of_pool = || state.workers.values().filter(|worker| worker.actor.is_none());
     let beside = |worker: &&Worker| worker.is_waiting() || (worker.slots() == 0 && worker.holds_slot());
-    let waiting = state.workers.values().filter(beside).count();
-    let living = state.workers.values().filter(|worker| worker.phase != WorkerPhase::Stopping).count();
+    let waiting = of_pool().filter(beside).count();
+    let living = of_pool().filter(|worker| worker.phase != WorkerPhase::Stopping).count();
     let surplus = living.saturating_sub(state.workers_wanted + waiting);
     let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
     // Those first that were used least.

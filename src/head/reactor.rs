@@ -14,10 +14,12 @@ use crate::protocol::{
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
 use crate::task::{
-    AttemptReport, Charge, DEFAULT_GRACE, Demand, Envelope, Failure, JobId, MemoryExceeded, Outcome, SpanLink,
-    StopReason, TaskId, TaskSpec, TimeLimit, Verdict, WorkerId, charge,
+    ActorRole, AttemptReport, Charge, DEFAULT_GRACE, Demand, Envelope, Failure, JobId, MemoryExceeded, Outcome, Policy,
+    SpanLink, StopReason, TaskId, TaskSpec, TimeLimit, Verdict, WorkerId, charge,
 };
 
+pub use super::actors::Death;
+use super::actors::{self, Part};
 use super::lanes::{self, Free, LaneKey, Needs};
 use super::state::{
     DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, StartAgain, State, StopStep, Stopping,
@@ -34,6 +36,8 @@ pub trait Effects {
     /// Notes in the journal that an attempt is about to start, of a task that must not be started twice. It is there when this
     /// returns true; when it returns false, it could not be written.
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool;
+    /// Notes in the journal that an actor whose creation had ended is made again, or why it is dead.
+    fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>);
     /// Notes in the journal that an attempt failed after which the task is tried again.
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>);
     /// Tells a driver how its task ended, by the driver's own number for it, and when, if the task traces the runtime.
@@ -184,6 +188,7 @@ pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -
     }
     inputs::pin(state, id);
     nesting::note_child(state, id);
+    actors::on_task(state, id);
     inputs::queue_or_hold(state, id);
     remember_key(state, id, keyed);
     watch_queue_limit(state, id, now.monotonic_ns);
@@ -315,6 +320,7 @@ fn new_task(
         limits: (limits != Limits::default()).then(|| Box::new(limits)),
         needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
         is_command,
+        actor: Part::of(envelope.spec.actor()),
         attempt: 0,
         must_be_alone: is_command
             || limits.run_ns > 0
@@ -348,6 +354,7 @@ pub fn on_restored_submission(
     state.tasks.restore(id, task);
     inputs::pin(state, id);
     nesting::note_child(state, id);
+    actors::on_task(state, id);
     remember_key(state, id, fingerprint);
     Ok(())
 }
@@ -371,6 +378,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
             limits: None,
             needs: None,
             is_command: false,
+            actor: Part::None,
             attempt: 0,
             must_be_alone: false,
             wants_output: false,
@@ -419,6 +427,7 @@ pub struct Remembered<'a> {
 pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: Ended) {
     if let Some(task) = state.tasks.get_mut(id) {
         task.attempt = attempt;
+        actors::on_restored_end(state, id, attempt, &ended);
         inputs::unpin(state, id);
         nesting::forget_children(state, id);
         // Written again it would be told twice.
@@ -446,6 +455,7 @@ pub fn on_restored(
     started: &HashMap<TaskId, u32>,
     now: Now,
 ) -> Vec<LostAttempt> {
+    actors::on_restored(state, effects, |id| claimed.get(&id).map(|claim| claim.attempt));
     let mut open: Vec<_> = state
         .tasks
         .iter_newest_first()
@@ -481,7 +491,11 @@ pub fn on_restored(
         let ended = Ended {
             worker: claim.map(|claim| claim.worker),
             worker_pid: claim.map(|claim| claim.worker_pid),
-            ..unstarted(Failure::HeadLost, now)
+            ..unstarted(
+                actors::why_lost(state, id, "the head died, and its worker with it", "lost")
+                    .unwrap_or(Failure::HeadLost),
+                now,
+            )
         };
         end_attempt(state, effects, id, ended, None, now);
     }
@@ -491,7 +505,7 @@ pub fn on_restored(
 fn target(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
     match spec {
         // The common case without an allocation: a function of a module given by name.
-        TaskSpec::Function(function) if !crate::hook::is_path(function.module) => {
+        TaskSpec::Function(function) if function.actor == ActorRole::None && !crate::hook::is_path(function.module) => {
             let mut name = [0; 256];
             let (module, function) = (function.module.as_bytes(), function.function.as_bytes());
             let length = module.len() + 1 + function.len();
@@ -526,7 +540,17 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
     worker.to_stop.retain(|next| next.lease != result.lease);
     state.failed_starts = 0;
     state.brief_lives = 0;
-    let pid = worker.pid;
+    let (pid, actor) = (worker.pid, worker.actor);
+    if let Some(actor) = actor {
+        actors::on_lease_ended(state, actor);
+        if let Some(span) = result.span.filter(|_| grant.task == actor) {
+            actors::on_span(state, actor, span);
+        }
+        if grant.task == actor && actors::is_restart(state, actor) {
+            actors::on_restart_result(state, effects, actor, &result.outcome);
+            return stop_next(state, effects, worker_id, now);
+        }
+    }
     state.counts.leased -= 1;
     if let Some(task) = state.tasks.get(grant.task) {
         state.targets.run_time(task.target).observe(result.run_ns);
@@ -606,7 +630,8 @@ pub fn on_worker_exited(
 ) -> Option<Loss> {
     let worker = state.workers.remove(&worker_id)?;
     state.available.retain(|&available| available != worker_id);
-    let was_asked = matches!(worker.ending, Some(Ending::Stopped | Ending::NotNeeded));
+    let is_ended_actor = matches!(worker.ending, Some(Ending::ActorEnded { .. }));
+    let was_asked = is_ended_actor || matches!(worker.ending, Some(Ending::Stopped | Ending::NotNeeded));
     if !was_asked {
         state.workers_lost += 1;
         effects.log(format!("worker {worker_id} (pid {}) {}", worker.pid, exit.cause));
@@ -616,6 +641,7 @@ pub fn on_worker_exited(
             Failure::TimedOut { limit: *limit, after_ns: *after_ns }.to_string()
         }
         Some(Ending::Cancelled { .. }) => Failure::Cancelled.to_string(),
+        Some(Ending::ActorEnded { actor, .. }) => format!("actor {actor} was ended"),
         // It ended in good order, and what it had not ended itself is what task code forgot.
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => {
             "it was still open when the worker ended".to_owned()
@@ -624,19 +650,25 @@ pub fn on_worker_exited(
     };
     let error_type = match &worker.ending {
         Some(Ending::TimedOut { .. }) => "timeout".to_owned(),
-        Some(Ending::Cancelled { .. }) => "cancelled".to_owned(),
+        Some(Ending::Cancelled { .. } | Ending::ActorEnded { .. }) => "cancelled".to_owned(),
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
         _ => exit.error_type.clone(),
     };
     let mut loss = Loss { error_type, description, attempts: Vec::new() };
     let running = effects.running(worker_id);
-    state.counts.leased -= worker.leases.len() + worker.inline.len();
     let mut unclaimed = Vec::new();
+    let mut had_begun_actor = true;
     for grant in worker.leases.iter().chain(&worker.inline) {
         if !has_begun(state, effects, worker_id, grant) {
+            had_begun_actor &= worker.actor != Some(grant.task);
             unclaimed.push(grant.task);
             continue;
         }
+        if worker.actor == Some(grant.task) && actors::is_restart(state, grant.task) {
+            loss.attempts.extend(actors::lost_restart(state, grant));
+            continue;
+        }
+        state.counts.leased -= 1;
         let Some(task) = state.tasks.get(grant.task) else { continue };
         loss.attempts.push(LostAttempt {
             task: grant.task,
@@ -654,7 +686,11 @@ pub fn on_worker_exited(
             Some(Ending::Cancelled { task }) if *task == grant.task => nesting::why_cancelled(state, *task),
             Some(Ending::Stopped) => Failure::HeadStopped,
             _ if worker.to_stop.iter().any(|next| next.lease == grant.number) => why_to_stop(state, &worker, grant),
-            _ if is_running(running, grant) => match exit.memory {
+            _ if task.actor != Part::None && worker.actor != Some(grant.task) => {
+                let (cause, error_type) = why_actor_died(&worker, exit);
+                actors::why_lost(state, grant.task, &cause, &error_type).unwrap_or(Failure::HeadLost)
+            }
+            _ if worker.actor.is_some() || is_running(running, grant) => match exit.memory {
                 Some(MemoryExceeded { limit_bytes, peak_bytes }) => Failure::OutOfMemory { limit_bytes, peak_bytes },
                 None => Failure::WorkerLost {
                     worker_pid: worker.pid,
@@ -681,6 +717,10 @@ pub fn on_worker_exited(
     for task in unclaimed.into_iter().rev() {
         put_back(state, task);
     }
+    if let Some(actor) = worker.actor {
+        let cause = why_actor_died(&worker, exit);
+        actors::on_worker_lost(state, effects, actor, cause, had_begun_actor);
+    }
     // A worker that ends as soon as it is ready is no better than one that never gets ready.
     let has_lived = |worker: &Worker| {
         worker.ready_monotonic_ns.is_some_and(|ready| now.monotonic_ns.saturating_sub(ready) >= LIVED_NS)
@@ -705,6 +745,17 @@ pub fn on_worker_exited(
         give_up_if_hopeless(state, effects, &reason, now);
     }
     Some(loss)
+}
+
+/// Why the actor of a worker that is gone has died: in words, and as a value of `error.type`.
+fn why_actor_died(worker: &Worker, exit: &WorkerExit) -> (String, String) {
+    let pid = worker.pid;
+    let what = match &worker.ending {
+        Some(Ending::TimedOut { task, .. }) => format!("call {task} ran for too long and did not end, so "),
+        Some(Ending::Cancelled { task }) => format!("call {task} was cancelled and did not end, so "),
+        _ => String::new(),
+    };
+    (format!("{what}its worker (pid {pid}) {}", exit.cause), exit.error_type.clone())
 }
 
 /// Whether a claimed lease is being run, by what the worker says of those in its ring.
@@ -769,10 +820,12 @@ pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now
     // Until the start has succeeded, what waits is what another head had accepted, and waits for a head that can start.
     let is_hopeless = state.has_started && state.workers.is_empty();
     let Some(message) = state.no_worker.clone().filter(|_| is_hopeless) else { return };
+    actors::fail_all(state, effects, &message);
     let queued = std::mem::take(&mut state.queue);
     let retrying = std::mem::take(&mut state.retrying);
+    let of_actors = actors::take_all(state);
     // What is held fails with what it is held for.
-    for task in queued.iter().chain(retrying.iter().map(|&(_, id)| id)) {
+    for task in queued.iter().chain(retrying.iter().map(|&(_, id)| id)).chain(of_actors) {
         state.counts.waiting -= 1;
         let failure = Failure::NoWorker { message: format!("no worker can run it: {message}") };
         end_task(state, effects, task, unstarted(failure, now));
@@ -798,7 +851,11 @@ fn end_unbegun(
     failure: Failure,
     now: Now,
 ) {
-    let Some(grant) = state.workers.get_mut(&worker_id).and_then(|worker| worker.take_lease(lease)) else { return };
+    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(grant) = worker.take_lease(lease) else { return };
+    if worker.actor == Some(grant.task) && actors::is_restart(state, grant.task) {
+        return;
+    }
     state.counts.leased -= 1;
     if let Some(task) = state.tasks.get_mut(grant.task) {
         task.attempt -= 1;
@@ -806,13 +863,20 @@ fn end_unbegun(
     end_task(state, effects, grant.task, unstarted(failure, now));
 }
 
-/// Puts a task back at the front of the queue.
+/// Puts a task whose lease was taken back to where it waits, before all others.
 fn put_back(state: &mut State, id: TaskId) {
-    if let Some(task) = state.tasks.get_mut(id) {
+    let is_restart = actors::is_restart(state, id);
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    let is_creation = task.actor == Part::Creation;
+    if !is_restart {
         task.progress = Progress::Waiting;
         task.attempt -= 1;
-        state.queue.push_front(id, task);
+        state.counts.leased -= 1;
         state.counts.waiting += 1;
+        actors::enqueue_first(state, id);
+    }
+    if is_creation {
+        actors::put_back(state, id);
     }
 }
 
@@ -838,8 +902,13 @@ fn end_attempt(
     }
     let (failures, crashes) = task.past.as_ref().map_or((0, 0), |past| (past.failures, past.crashes));
     let seed = now.unix_nano ^ id.0.rotate_left(32) ^ u64::from(task.attempt);
+    let crash_limit = actors::crash_limit(state, id);
+    let Some(task) = state.tasks.get_mut(id) else { return };
     let verdict = match Envelope::decode(&task.envelope) {
-        Ok(envelope) => envelope.policy.judge(failure, failures, crashes, seed),
+        Ok(Envelope { policy, .. }) => {
+            let crash_limit = crash_limit.unwrap_or(policy.crash_limit);
+            Policy { crash_limit, ..policy }.judge(failure, failures, crashes, seed)
+        }
         Err(_) => Verdict::Final,
     };
     let Verdict::Again { after_ns } = verdict else { return end_task(state, effects, id, ended) };
@@ -862,7 +931,7 @@ fn end_attempt(
     state.counts.waiting += 1;
     if after_ns == 0 {
         task.progress = Progress::Waiting;
-        state.queue.push_front(id, task);
+        actors::enqueue_first(state, id);
     } else {
         let until = now.monotonic_ns.saturating_add(after_ns);
         task.progress = Progress::Retrying { until };
@@ -890,7 +959,7 @@ fn queue_retries(state: &mut State, now: Now) {
         state.retrying.remove(&(until, id));
         if let Some(task) = state.tasks.get_mut(id) {
             task.progress = Progress::Waiting;
-            state.queue.push_back(id, task);
+            actors::enqueue(state, id);
         }
     }
 }
@@ -912,6 +981,7 @@ pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
         effects.finished(to, id, task.attempt, &ended.outcome, ended_unix_nano, past_attempts(task));
     }
     let submitter = task.submitter;
+    actors::on_task_ended(state, effects, id, &ended.outcome);
     inputs::on_task_ended(state, id, &ended.outcome);
     nesting::leave_children(state, id, &ended.outcome);
     remember_end(state, id, ended);
@@ -936,11 +1006,12 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     while state.ended.len() > HISTORY_LIMIT || (state.ended_bytes > HISTORY_BYTES_LIMIT && state.ended.len() > 1) {
         let is_pinned = |id: &TaskId| {
             let links = state.tasks.get(*id).and_then(|task| task.links.as_ref());
-            links.is_some_and(|links| links.pins > 0)
+            links.is_some_and(|links| links.pins > 0) || actors::is_living(state, *id)
         };
         // Those whose results are still to be arguments are kept, however many they are.
         let Some(place) = state.ended.iter().position(|id| !is_pinned(id)) else { break };
-        let Some(oldest) = state.ended.remove(place).and_then(|id| state.tasks.remove(id)) else { continue };
+        let Some(oldest_id) = state.ended.remove(place) else { continue };
+        let Some(oldest) = state.tasks.remove(oldest_id) else { continue };
         if let Progress::Ended(ended) = oldest.progress {
             state.ended_bytes -= ended.size();
             inputs::drop_outcome(state, &ended.outcome);
@@ -948,18 +1019,24 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
         if let Some(key) = oldest.key {
             state.keys.remove(&key);
         }
+        if oldest.actor == Part::Creation {
+            actors::forget(state, oldest_id);
+        }
         state.counts.forgotten += 1;
     }
 }
 
 /// Grants leases to workers that have room, and takes unclaimed ones back for workers that have nothing.
 pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
+    actors::end_with_jobs(state, effects, now);
     inputs::fail_without_input(state, effects, now);
     nesting::cancel_abandoned(state, effects, now);
     if state.is_stopping {
         return;
     }
     queue_retries(state, now);
+    actors::place(state, effects, now);
+    actors::serve(state, effects, now);
     let may_rebalance = if state.queue.has_lanes() {
         begin_in_turn(state, effects, now)
     } else {
@@ -1053,10 +1130,9 @@ fn grant(
     share: usize,
     now: Now,
 ) -> usize {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return 0 };
     let mut granted = 0;
     while granted < share {
-        let Some(id) = state.queue.front(lane) else { break };
+        let (Some(worker), Some(id)) = (state.workers.get(&worker_id), state.queue.front(lane)) else { break };
         let task = state.tasks.get_mut(id).expect("a queued task is in the table");
         let candidate = Candidate {
             expected_ns: state.targets.run_time(task.target).expected_ns(),
@@ -1069,52 +1145,63 @@ fn grant(
         if worker.leases.front().is_some_and(|oldest| worker.next_lease - oldest.number >= CLAIM_COUNT as u64) {
             break;
         }
-        if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
-            // A full disk: it is tried again with the next turn.
+        if !lease_to(state, effects, worker_id, id, now) {
             break;
         }
         state.queue.pop_front(lane);
-        let inputs = inputs::values(&state.tasks, id);
-        let task = state.tasks.get_mut(id).expect("a queued task is in the table");
-        task.attempt += 1;
-        task.progress = Progress::Leased { worker: worker_id };
-        let number = worker.next_lease;
-        worker.next_lease += 1;
-        let memory = task.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
-        if memory != worker.memory_bytes {
-            worker.memory_bytes = memory;
-            effects.bound_memory(worker_id, memory);
-        }
-        let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
-        let expected_ns = candidate.expected_ns;
-        worker.leases.push_back(Grant { number, task: id, slots, expected_ns, granted: now });
-        worker.load.leases += 1;
-        worker.load.expected_ns += candidate.expected_ns;
-        worker.load.is_exclusive |= candidate.must_be_alone;
-        effects.lease(
-            worker_id,
-            Lease {
-                number,
-                task: id,
-                attempt: task.attempt,
-                job: task.job,
-                submitted_unix_nano: task.submitted_unix_nano,
-                previous: task.past.as_ref().and_then(|past| past.span),
-                envelope: &task.envelope,
-                queued: time_in_queue(task, &state.runtime_since, id, now),
-                inputs: &inputs,
-            },
-        );
         granted += 1;
     }
-    state.counts.waiting -= granted;
-    state.counts.leased += granted;
     if granted > 0 {
         // Moved to the end: it is the one used last.
         state.available.retain(|&available| available != worker_id);
         state.available.push(worker_id);
     }
     granted
+}
+
+/// Leases a task that waits to a worker. False when that cannot be done now: with the next turn it is tried again. The caller takes it out of
+/// where it waited.
+pub(super) fn lease_to(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    id: TaskId,
+    now: Now,
+) -> bool {
+    let inputs = inputs::values(&state.tasks, id);
+    let (Some(task), Some(worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return false };
+    if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
+        // A full disk.
+        return false;
+    }
+    task.attempt += 1;
+    task.progress = Progress::Leased { worker: worker_id };
+    let memory = task.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
+    // An actor's bound is that of its creation.
+    if memory != worker.memory_bytes && !matches!(task.actor, Part::Call(_)) {
+        worker.memory_bytes = memory;
+        effects.bound_memory(worker_id, memory);
+    }
+    let expected_ns = state.targets.run_time(task.target).expected_ns();
+    let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
+    let number = worker.grant(id, slots, expected_ns, task.must_be_alone, now);
+    effects.lease(
+        worker_id,
+        Lease {
+            number,
+            task: id,
+            attempt: task.attempt,
+            job: task.job,
+            submitted_unix_nano: task.submitted_unix_nano,
+            previous: task.past.as_ref().and_then(|past| past.span),
+            envelope: &task.envelope,
+            queued: time_in_queue(task, &state.runtime_since, id, now),
+            inputs: &inputs,
+        },
+    );
+    state.counts.waiting -= 1;
+    state.counts.leased += 1;
+    true
 }
 
 /// How long a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.
@@ -1148,7 +1235,6 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     if taken.is_empty() {
         return;
     }
-    state.counts.leased -= taken.len();
     for task in taken {
         put_back(state, task);
     }
@@ -1182,6 +1268,14 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     let mut wake_at = |deadline: u64| next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
     let mut too_long = Vec::new();
     for (&worker_id, worker) in &mut state.workers {
+        if let Some(Ending::ActorEnded { until_ns, .. }) = &mut worker.ending {
+            if *until_ns <= now.monotonic_ns {
+                *until_ns = u64::MAX;
+                effects.kill(worker_id);
+            } else if *until_ns < u64::MAX {
+                wake_at(*until_ns);
+            }
+        }
         if worker.ending.is_some() {
             continue;
         }
@@ -1238,7 +1332,8 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     let may_run = |worker: &Worker| worker.phase == WorkerPhase::Ready && worker.stopping.is_none();
     state.available.retain(|id| workers.get(id).is_some_and(may_run));
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.
-    let may_fall_behind = has_idle(state) && state.workers.values().any(|worker| worker.leases.len() > 1);
+    let is_filled = |worker: &Worker| worker.actor.is_none() && worker.leases.len() > 1;
+    let may_fall_behind = has_idle(state) && state.workers.values().any(is_filled);
     let look_again = may_fall_behind.then(|| now.monotonic_ns + BEHIND_NS);
     let retry = state.retrying.first().map(|&(until, _)| until);
     next.into_iter().chain(look_again).chain(retry).min()
@@ -1254,7 +1349,6 @@ pub(super) fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects,
             taken.push(grant.task);
         }
     }
-    state.counts.leased -= taken.len();
     for task in taken.into_iter().rev() {
         put_back(state, task);
     }
@@ -1294,7 +1388,7 @@ fn stop_attempt(
     }
     take_back_unclaimed(state, effects, worker_id);
     let is_inline = lease & INLINE_LEASE != 0;
-    if !is_inline && effects.running(worker_id).is_none_or(|(running, _)| running != lease) {
+    if !is_inline && !runs(state, effects, worker_id, lease) {
         return false;
     }
     let Some(worker) = state.workers.get_mut(&worker_id) else { return false };
@@ -1319,6 +1413,14 @@ fn stop_attempt(
     effects.ask_to_stop(worker_id, id, task.attempt, why);
     go_on_stopping(state, effects, worker_id, now);
     true
+}
+
+/// Whether a worker runs what it was leased. An actor's may run several, and then it says of each that it has begun; the end is on the way.
+pub(super) fn runs(state: &State, effects: &impl Effects, worker_id: WorkerId, lease: u64) -> bool {
+    if state.workers.get(&worker_id).is_some_and(|worker| worker.actor.is_some()) {
+        return effects.claim_state(worker_id, lease) == ClaimState::Claimed;
+    }
+    effects.running(worker_id).is_some_and(|(running, _)| running == lease)
 }
 
 /// An attempt has ended: the next one in its worker that is to end is told.
@@ -1382,9 +1484,9 @@ pub fn on_cancel_many(
     grace_ns: Option<u64>,
     now: Now,
 ) -> Vec<(TaskId, CancelReport)> {
-    let is_open = |task: &Task| !matches!(task.progress, Progress::Ended(_));
+    let is_open = |id, task: &Task| !matches!(task.progress, Progress::Ended(_)) || actors::is_living(state, id);
     let open = |fits: &dyn Fn(&Task) -> bool| {
-        let open = state.tasks.iter_newest_first().filter(|(_, task)| is_open(task) && fits(task));
+        let open = state.tasks.iter_newest_first().filter(|&(id, task)| is_open(id, task) && fits(task));
         open.map(|(id, _)| id).collect()
     };
     let ids: Vec<TaskId> = match which {
@@ -1411,7 +1513,10 @@ pub fn on_cancel(
 ) -> CancelReport {
     let Some(task) = state.tasks.get(id) else { return CancelReport::Unknown };
     let worker_id = match task.progress {
-        Progress::Ended(_) => return CancelReport::Ended,
+        Progress::Ended(_) => {
+            let is_ended = actors::end(state, effects, id, "it was cancelled", grace_ns, now);
+            return if is_ended { CancelReport::Cancelling } else { CancelReport::Ended };
+        }
         Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {
             inputs::take_out(state, id);
             let failure = nesting::why_cancelled(state, id);
@@ -1438,6 +1543,7 @@ pub fn on_cancel(
 
 /// The head is to stop: what waits fails, workers are asked to end, or killed.
 pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: Now) {
+    actors::on_stop(state, effects);
     state.is_stopping = true;
     state.available.clear();
     for task in inputs::take_all(state) {
@@ -1514,6 +1620,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
                 },
                 uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
                 task: running.map(|grant| grant.task),
+                actor: worker.actor,
                 leases: worker.leases.len(),
                 cpus: worker.slots() as u64,
                 resources: lanes::held_resources(state, worker),
@@ -1545,6 +1652,10 @@ pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &T
             }
             let lease = worker.leases.iter().find(|grant| grant.task == id)?.number;
             (effects.claim_state(*worker_id, lease) == ClaimState::Claimed).then_some(())?;
+            if worker.actor.is_some() {
+                // Of several at once, the worker does not say since when.
+                return worker.leases.iter().find(|grant| grant.task == id).map(|grant| grant.granted.unix_nano);
+            }
             let (running, since) = effects.running(*worker_id)?;
             (running == lease).then_some(since)
         }),

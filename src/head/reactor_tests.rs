@@ -25,6 +25,8 @@ struct Remember {
     is_disk_full: bool,
     /// Task, number and failure of attempts that were journaled.
     attempts: Vec<(u64, u32, String)>,
+    /// What was journaled of actors.
+    actors: Vec<String>,
     /// Tasks whose end is in the journal.
     journaled: Vec<TaskId>,
     /// Driver's tag, and the outcome in a word.
@@ -63,6 +65,11 @@ impl Effects for Remember {
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
         self.starts.push((task.0, attempt));
         !self.is_disk_full
+    }
+
+    fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
+        let what = death.map_or_else(|| "begins again".to_owned(), |death| format!("is dead: {}", death.cause));
+        self.actors.push(format!("{actor} after {restarts} restarts, attempt {attempt}, {what}"));
     }
 
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, _span: Option<SpanLink>) {
@@ -157,7 +164,7 @@ const NEVER_AGAIN: Policy<'static> = Policy {
 };
 
 fn plain(policy: Policy<'static>) -> Envelope<'static> {
-    let spec = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] });
+    let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x90]));
     Envelope {
         spec,
         name: "",
@@ -1119,7 +1126,7 @@ fn a_key_names_one_task_as_long_as_that_is_remembered() {
     let id = story.submit_envelope(&nightly);
     assert_eq!(find_by_key(&story.state, &nightly), Ok(Some(id)));
     assert_eq!(find_by_key(&story.state, &plain(NEVER_AGAIN)), Ok(None), "no key is no key");
-    let other = TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x91, 1] });
+    let other = TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x91, 1]));
     let taken = find_by_key(&story.state, &Envelope { spec: other, ..nightly.clone() }).unwrap_err();
     assert_eq!((taken.key.as_str(), taken.task, taken.target.as_str()), ("nightly", id, "demo.my_function"));
 
@@ -1430,8 +1437,7 @@ fn a_held_task_can_be_cancelled_and_is_held_again_by_the_next_head() {
 
     let mut next = Story::with_workers(1);
     for (id, inputs) in [(5, vec![]), (6, vec![Input { argument: 0, source: InputSource::Task(TaskId(5)) }])] {
-        let spec =
-            TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x91, 0xc0] });
+        let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x91, 0xc0]));
         let envelope = Envelope { spec, inputs, ..plain(NEVER_AGAIN) };
         let mut bytes = Vec::new();
         envelope.encode(&mut bytes);
@@ -2025,3 +2031,5 @@ proptest! {
         }
     }
 }
+#[path = "actor_tests.rs"]
+mod actor_stories;

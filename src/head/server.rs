@@ -20,7 +20,7 @@ use super::connection::{Connection, Peer, ReadState};
 use super::front::Front;
 use super::handover::Handover;
 use super::journal::{
-    Journal, Record, Submitted, put_attempt, put_ended, put_key, put_next_ids, put_remembered, put_started,
+    Journal, Record, Submitted, put_actor, put_attempt, put_ended, put_key, put_next_ids, put_remembered, put_started,
     put_submitted, read_records,
 };
 use super::lanes::{self, Free};
@@ -30,7 +30,7 @@ use super::reactor::{self, Effects, LeftClaim, LostAttempt, Remembered, Submissi
 use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Past, Progress, State, WorkerPhase};
 use super::world::{Source, World};
-use super::{guard, inputs, nesting};
+use super::{actors, guard, inputs, nesting};
 use crate::config::{check_memory, otel};
 use crate::control_group::Group;
 use crate::count::Count;
@@ -49,7 +49,7 @@ use crate::serve::HttpSettings;
 use crate::session::{self, Session};
 use crate::spool::Story;
 use crate::stored;
-use crate::task::{Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
+use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -231,6 +231,7 @@ impl Server {
             next_connection: 1,
             next_job: 1,
             processes: HashMap::new(),
+            gone_jobs: Vec::new(),
             dirty: Vec::new(),
             held: Vec::new(),
             finished: HashMap::new(),
@@ -348,6 +349,9 @@ impl Server {
                 Record::Key { task, fingerprint, key } => {
                     reactor::on_restored_key(&mut self.state, task, key, fingerprint);
                 }
+                Record::Actor { task, attempt, restarts, death } => {
+                    actors::on_restored_actor(&mut self.state, task, attempt, restarts, death);
+                }
                 Record::NextIds { task, job } => {
                     self.state.tasks.reserve(task);
                     self.world.next_job = self.world.next_job.max(job.0);
@@ -378,6 +382,14 @@ impl Server {
             tasks.reverse();
             for (id, task) in tasks {
                 match &task.progress {
+                    Progress::Ended(ended) if actors::keeps_inputs(state, id) => {
+                        let Some((envelope, attempt, restarts)) = actors::kept(state, id) else { continue };
+                        let (job, submitted_unix_nano) = (task.job, task.submitted_unix_nano);
+                        put_submitted(out, &Submitted { task: id, job, submitted_unix_nano, envelope });
+                        put_past(out, id, task.past.as_deref());
+                        put_ended(out, id, task.attempt, ended);
+                        put_actor(out, id, attempt, restarts, None);
+                    }
                     Progress::Ended(ended) => {
                         let remembered = Remembered {
                             job: task.job,
@@ -530,6 +542,9 @@ impl Server {
         if self.stop.is_none() {
             self.world.start_front();
         }
+        for job in std::mem::take(&mut self.world.gone_jobs) {
+            actors::on_driver_gone(&mut self.state, job);
+        }
         reactor::start_missing_workers(&mut self.state, &mut self.world, now);
         self.start_workers(now);
         reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
@@ -642,7 +657,7 @@ impl Server {
             self.world.log(format!("connection {id} is closed: {reason}"));
         }
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
-            self.world.on_driver_gone(id, connection.pid);
+            self.world.on_driver_gone(id, connection.peer, connection.pid);
         }
         if let Peer::Sink(_) = connection.peer {
             self.world.handover.on_gone(id);
@@ -750,6 +765,7 @@ impl Server {
             Role::Driver => {
                 let job = JobId(self.world.next_job);
                 self.world.next_job += 1;
+                actors::on_driver(&mut self.state, job);
                 Peer::Driver(job)
             }
             Role::Worker(worker) => match self.world.processes.get_mut(&worker) {
@@ -838,6 +854,7 @@ impl Server {
         for envelope in &envelopes {
             let envelope = Envelope::decode(envelope).map_err(|error| error.to_string())?;
             has_key |= !envelope.policy.idempotency_key.is_empty();
+            has_key |= matches!(envelope.spec.actor(), ActorRole::Create(options) if options.or_existing);
             if envelope.demand != Demand::default()
                 && let Err(reason) = self.check_demand(&envelope.demand)
             {
@@ -864,7 +881,8 @@ impl Server {
         // One by one: some may be tasks that are known already.
         for ((tag, bytes), job) in (first_tag..).zip(&envelopes).zip(&jobs) {
             let envelope = Envelope::decode(bytes).map_err(|error| error.to_string())?;
-            match reactor::find_by_key(&self.state, &envelope) {
+            let existing = actors::find_existing(&self.state, &envelope).map(|actor| Ok(Some(actor)));
+            match existing.unwrap_or_else(|| reactor::find_by_key(&self.state, &envelope)) {
                 Ok(Some(known)) => {
                     self.remove_arguments(&envelope);
                     Accepted { first_tag: tag, first_task: known, count: 1, journaled: None }.encode(outbox);
@@ -956,6 +974,8 @@ impl Server {
             Query::Tasks { limit } => Reply::Tasks(reactor::list_tasks(state, world, limit)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
+            Query::Actors => Reply::Actors(actors::list(state)),
+            Query::Actor { wanted } => Reply::Actor(actors::find(state, &wanted).map(Box::new)),
             Query::Workers => Reply::Workers(reactor::list_workers(state, world, now)),
             Query::Running { job } => Reply::Running(reactor::count_running(state, world, job)),
             Query::Cancel { which, grace_ms } => {
@@ -1145,11 +1165,11 @@ impl Server {
 
     fn status(&self, now: Now) -> StatusReport {
         let workers = self.state.workers.values();
+        let of_pool = || workers.clone().filter(|worker| worker.actor.is_none());
         let count = |phase: WorkerPhase, is_idle: bool| {
-            workers.clone().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
+            of_pool().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
         };
-        let waiting =
-            workers.clone().filter(|worker| worker.phase == WorkerPhase::Ready && worker.is_waiting()).count();
+        let waiting = of_pool().filter(|worker| worker.phase == WorkerPhase::Ready && worker.is_waiting()).count();
         let settings = &self.world.settings;
         let hook_failures = self.hook_failures();
         let mut warnings = Vec::new();
@@ -1198,6 +1218,7 @@ impl Server {
                 idle: count(WorkerPhase::Ready, true),
                 busy: count(WorkerPhase::Ready, false) - waiting,
                 waiting,
+                actors: actors::workers(&self.state),
                 lost: self.state.workers_lost,
             },
             tasks: TaskCounts {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::actors::{self, Actors, Part};
 use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
 use crate::protocol::{self, INLINE_LEASE, TaskState as Phase};
@@ -55,6 +56,8 @@ pub struct State {
     pub keys: HashMap<Box<str>, Keyed>,
     /// Who else waits for a task: drivers that submitted it again under its key, with their own number for it.
     pub also_waiting: HashMap<TaskId, Vec<(DriverId, u64)>>,
+    /// Actors, and what waits for them.
+    pub actors: Actors,
     /// Every worker process that has not been reaped, by id.
     pub workers: BTreeMap<WorkerId, Worker>,
     /// Workers that can be given tasks, the one used last at the end.
@@ -318,6 +321,8 @@ pub struct Task {
     pub needs: Option<Arc<Needs>>,
     /// Whether it is a command.
     pub is_command: bool,
+    /// What it has to do with an actor.
+    pub actor: Part,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
     pub attempt: u32,
     /// Whether no other task is leased to a worker beside it: a command, a task with a limit, or one whose output is
@@ -401,6 +406,8 @@ pub struct Worker {
     pub phase: WorkerPhase,
     /// When its process was started.
     pub started: Now,
+    /// The actor that it is for; none for those that take any task.
+    pub actor: Option<TaskId>,
     /// Granted and not resolved, in the order of their numbers.
     pub leases: VecDeque<Grant>,
     /// The number of its next lease, which is also the place in the ring of claims; from 0.
@@ -532,6 +539,13 @@ pub enum Ending {
     HookFailed,
     /// There are enough others.
     NotNeeded,
+    /// Its actor is to end.
+    ActorEnded {
+        /// The actor, which is dead from then on.
+        actor: TaskId,
+        /// How long it may take, by the clock that never jumps.
+        until_ns: u64,
+    },
     /// The head stops.
     Stopped,
 }
@@ -543,6 +557,7 @@ impl Worker {
             pid,
             phase: WorkerPhase::Starting,
             started: now,
+            actor: None,
             leases: VecDeque::new(),
             inline: Vec::new(),
             waits: Vec::new(),
@@ -568,8 +583,11 @@ impl Worker {
         }
     }
 
-    /// Whether it holds the slots of a task, be they none: it runs something, or is about to.
+    /// Whether it holds the slots of a task, be they none: it runs something, or is about to. Actors are beside those.
     pub fn holds_slot(&self) -> bool {
+        if self.actor.is_some() {
+            return false;
+        }
         match self.phase {
             WorkerPhase::Starting => false,
             WorkerPhase::Ready => {
@@ -587,9 +605,21 @@ impl Worker {
         if self.holds_slot() { running.map_or(1, |grant| grant.slots as usize) } else { 0 }
     }
 
-    /// Whether it can be sent tasks: it is ready, nothing in it waits, and nothing in it is to end.
+    /// Whether it can be sent any task: it is ready and no actor's, nothing in it waits, and nothing in it is to end.
     pub fn takes_leases(&self) -> bool {
-        self.phase == WorkerPhase::Ready && self.waits.is_empty() && self.inline.is_empty() && self.stopping.is_none()
+        let is_ready = self.phase == WorkerPhase::Ready && self.actor.is_none();
+        is_ready && self.waits.is_empty() && self.inline.is_empty() && self.stopping.is_none()
+    }
+
+    /// Enters a lease, and returns its number.
+    pub fn grant(&mut self, task: TaskId, slots: u32, expected_ns: u64, must_be_alone: bool, now: Now) -> u64 {
+        let number = self.next_lease;
+        self.next_lease += 1;
+        self.leases.push_back(Grant { number, task, slots, expected_ns, granted: now });
+        self.load.leases += 1;
+        self.load.expected_ns += expected_ns;
+        self.load.is_exclusive |= must_be_alone;
+        number
     }
 
     /// The number of the lease that a task has here.
@@ -681,6 +711,7 @@ impl State {
             queue_limits: BTreeSet::new(),
             keys: HashMap::new(),
             also_waiting: HashMap::new(),
+            actors: Actors::default(),
             workers: BTreeMap::new(),
             available: Vec::new(),
             targets: Targets::default(),
@@ -726,6 +757,11 @@ impl State {
             stored: None,
             failure: None,
             message: None,
+            actor_id: match task.actor {
+                Part::None => None,
+                Part::Creation => Some(id),
+                Part::Call(actor) => Some(actor),
+            },
         };
         match &task.progress {
             Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
@@ -759,8 +795,11 @@ impl State {
         let mut leased = 0;
         for (worker_id, worker) in &self.workers {
             ensure(worker.load.leases == worker.leases.len(), format!("worker {worker_id} miscounts its leases"))?;
-            leased += worker.leases.len() + worker.inline.len();
             for grant in worker.leases.iter().chain(&worker.inline) {
+                if worker.actor == Some(grant.task) && actors::is_restart(self, grant.task) {
+                    continue;
+                }
+                leased += 1;
                 let holder = self.tasks.get(grant.task).map(|task| &task.progress);
                 ensure(
                     matches!(holder, Some(Progress::Leased { worker }) if worker == worker_id),
@@ -774,7 +813,7 @@ impl State {
             ensure(held <= total, format!("{held} of the resource `{name}` are held, of {total}"))?;
         }
         ensure(leased == self.counts.leased, format!("{leased} leases are held, {} counted", self.counts.leased))?;
-        let waiting = self.queue.len() + self.held + self.retrying.len();
+        let waiting = self.queue.len() + self.held + self.retrying.len() + actors::waiting(self);
         ensure(
             waiting == self.counts.waiting,
             format!("{waiting} tasks are queued, held or to be tried again, {} counted", self.counts.waiting),
@@ -799,6 +838,7 @@ impl State {
             let has_ended = self.tasks.get(*id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
             ensure(!has_ended, format!("somebody waits for task {id}, which has ended"))?;
         }
+        actors::check(self)?;
         ensure(
             self.tasks.len() == waiting + leased + self.ended.len(),
             format!("{} tasks are neither queued, held, to be tried again, leased nor ended", self.tasks.len()),
@@ -869,6 +909,7 @@ impl Task {
             limits: None,
             needs: None,
             is_command: false,
+            actor: Part::None,
             attempt: 0,
             must_be_alone: false,
             wants_output: false,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
+use super::actors::Death;
 use super::connection::{Connection, Peer, drain};
 use super::front::Front;
 use super::guard;
@@ -29,7 +30,7 @@ use crate::protocol::wire::Put;
 use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
@@ -97,6 +98,8 @@ pub(super) struct World {
     pub(super) next_connection: u64,
     pub(super) next_job: u64,
     pub(super) processes: HashMap<WorkerId, Process>,
+    /// The jobs of drivers that are gone, for the reactor.
+    pub(super) gone_jobs: Vec<JobId>,
     /// Connections with something to write.
     pub(super) dirty: Vec<u64>,
     /// Outputs of workers that are not read until a driver has taken in what it was sent, by that driver's connection.
@@ -390,7 +393,10 @@ impl World {
     }
 
     /// A driver's connection has closed, so nothing is held for it any more.
-    pub(super) fn on_driver_gone(&mut self, id: u64, pid: u32) {
+    pub(super) fn on_driver_gone(&mut self, id: u64, peer: Peer, pid: u32) {
+        if let Peer::Driver(job) = peer {
+            self.gone_jobs.push(job);
+        }
         self.release(|driver, _| driver == id);
         self.watch_for_end_of_driver(pid);
     }
@@ -546,7 +552,7 @@ impl World {
         let Some(connection) = self.connections.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, connection.as_fd());
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
-            self.on_driver_gone(id, connection.pid);
+            self.on_driver_gone(id, connection.peer, connection.pid);
         }
         if let Peer::Sink(_) = connection.peer {
             self.handover.on_gone(id);
@@ -582,6 +588,10 @@ impl Effects for World {
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
         let written = self.journal.started(task, attempt);
         self.note_journal(written)
+    }
+
+    fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
+        self.journal.actor(actor, attempt, restarts, death);
     }
 
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>) {

@@ -77,6 +77,26 @@ pub enum ModuleError {
         /// The names of the tasks that it has.
         tasks: Vec<String>,
     },
+    /// The module has no type of actors of that name.
+    NoSuchActor {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        actor: String,
+        /// The names of the types that it has.
+        actors: Vec<String>,
+    },
+    /// An actor has no method of that name.
+    NoSuchMethod {
+        /// The actor's type.
+        actor: String,
+        /// The name that was looked for.
+        method: String,
+        /// The names of the methods that it has.
+        methods: Vec<String>,
+    },
     /// The module's own preparation failed.
     LoadFailed {
         /// Where the module is: its library's path, or `built in`.
@@ -133,6 +153,14 @@ impl fmt::Display for ModuleError {
             ModuleError::NoSuchTask { module, place, function, tasks } => {
                 write!(f, "module `{module}` ({place}) has no task `{function}`; ")?;
                 owned(f, "task", tasks, function)
+            }
+            ModuleError::NoSuchActor { module, place, actor, actors } => {
+                write!(f, "module `{module}` ({place}) has no actor `{actor}`; ")?;
+                owned(f, "actor", actors, actor)
+            }
+            ModuleError::NoSuchMethod { actor, method, methods } => {
+                write!(f, "actor `{actor}` has no method `{method}`; ")?;
+                owned(f, "method", methods, method)
             }
             ModuleError::LoadFailed { place, reason } => {
                 write!(f, "the module {place} could not get ready to run tasks: {reason}")

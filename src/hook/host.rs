@@ -12,8 +12,9 @@ use tracer_abi as abi;
 
 use super::module::{read_sized, text};
 use crate::propagation::{TraceContext, TraceParent};
+use crate::protocol::ActorReport;
 use crate::spool::record::slice;
-use crate::task::{Failure, Outcome, TaskId};
+use crate::task::{ActorOptions, ActorRole, Failure, Outcome, TaskId};
 
 /// Takes submissions of tasks. Tasks are named by tickets, which mean something in this process only.
 pub(crate) trait TaskHost: Sync {
@@ -29,6 +30,10 @@ pub(crate) trait TaskHost: Sync {
     fn task_id(&self, ticket: u64) -> Option<TaskId>;
     /// Nobody will ask for this task any more.
     fn forget(&self, ticket: u64);
+    /// An actor, by its name or its id.
+    fn find_actor(&self, wanted: &str) -> Result<ActorReport, String>;
+    /// Ends an actor.
+    fn end_actor(&self, actor: TaskId, grace: Duration) -> Result<(), String>;
 }
 
 /// How a wait ended.
@@ -54,6 +59,8 @@ pub(crate) struct TaskSubmission<'a> {
     /// Empty for none.
     pub(crate) name: &'a str,
     pub(crate) run_limit: Option<Duration>,
+    /// What it has to do with an actor.
+    pub(crate) actor: ActorRole<'a>,
     /// The span that is current where it is submitted, and its baggage; none for the attempt's.
     pub(crate) parent: Option<(TraceContext, &'a str)>,
 }
@@ -80,6 +87,8 @@ pub(super) fn entries() -> abi::Host {
         host_task_id: Some(host_task_id),
         host_forget: Some(host_forget),
         host_is_cancelled: Some(super::task::host_is_cancelled),
+        host_find_actor: Some(host_find_actor),
+        host_end_actor: Some(host_end_actor),
     }
 }
 
@@ -119,6 +128,30 @@ unsafe fn utf8<'a>(text: abi::Str, what: &str) -> Result<&'a str, String> {
     std::str::from_utf8(unsafe { text.as_bytes() }).map_err(|_| format!("the {what} is not UTF-8"))
 }
 
+/// What a submission has to do with an actor.
+///
+/// # Safety
+///
+/// Everything is borrowed for the call.
+unsafe fn actor_role<'a>(submission: &abi::Submission) -> Result<ActorRole<'a>, String> {
+    if submission.actor_id != 0 {
+        return Ok(ActorRole::Call(TaskId(submission.actor_id)));
+    }
+    if submission.actor_options.is_null() {
+        return Ok(ActorRole::None);
+    }
+    // SAFETY: promised by the caller.
+    let options = unsafe { read_sized(submission.actor_options) };
+    Ok(ActorRole::Create(ActorOptions {
+        // SAFETY: as above.
+        name: unsafe { utf8(options.name, "name of the actor") }?,
+        max_restarts: options.max_restarts,
+        max_call_retries: options.max_call_retries,
+        is_detached: options.flags & abi::ACTOR_DETACHED != 0,
+        or_existing: options.flags & abi::ACTOR_OR_EXISTING != 0,
+    }))
+}
+
 unsafe extern "C" fn host_submit(
     submission: *const abi::Submission,
     ticket: *mut u64,
@@ -152,6 +185,7 @@ unsafe extern "C" fn host_submit(
                 arguments: submission.arguments.as_bytes(),
                 references: references.iter().map(reference).collect::<Result<_, _>>()?,
                 name: utf8(submission.name, "name of the task")?,
+                actor: actor_role(&submission)?,
                 run_limit: Some(submission.run_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
                 parent: parent.transpose()?,
             })?;
@@ -275,6 +309,41 @@ unsafe extern "C" fn host_watch(
 unsafe extern "C" fn host_task_id(ticket: u64) -> u64 {
     let id = || host().ok().and_then(|host| host.task_id(ticket)).map_or(0, |id| id.0);
     catch_unwind(AssertUnwindSafe(id)).unwrap_or(0)
+}
+
+unsafe extern "C" fn host_find_actor(
+    wanted: abi::Str,
+    data: *mut c_void,
+    on_found: Option<unsafe extern "C" fn(data: *mut c_void, actor: *const abi::ActorIdentity)>,
+    error: *mut abi::TextBuffer,
+) -> u32 {
+    let body = || {
+        // SAFETY: the name is borrowed for the call.
+        let found = host()?.find_actor(unsafe { utf8(wanted, "name of the actor") }?)?;
+        let identity = abi::ActorIdentity {
+            size: size_of::<abi::ActorIdentity>(),
+            actor_id: found.id.0,
+            module: abi::Str::new(&found.module),
+            type_name: abi::Str::new(&found.type_name),
+            death: abi::Str::new(found.reason.as_deref().unwrap_or_default()),
+        };
+        if let Some(on_found) = on_found {
+            // SAFETY: the module's function with its own data; the identity outlives the call.
+            unsafe { on_found(data, &identity) };
+        }
+        Ok(abi::STATUS_OK)
+    };
+    // SAFETY: `error` is lent for the call.
+    unsafe { guard(error, body) }
+}
+
+unsafe extern "C" fn host_end_actor(actor_id: u64, grace_ms: u64, error: *mut abi::TextBuffer) -> u32 {
+    let body = || {
+        host()?.end_actor(TaskId(actor_id), Duration::from_millis(grace_ms))?;
+        Ok(abi::STATUS_OK)
+    };
+    // SAFETY: `error` is lent for the call.
+    unsafe { guard(error, body) }
 }
 
 unsafe extern "C" fn host_forget(ticket: u64) {

@@ -44,6 +44,24 @@ pub struct ModuleDescription {
     pub hooks: Vec<HookDescription>,
     /// Its tasks, in its own order.
     pub tasks: Vec<TaskDescription>,
+    /// Its types of actors, in its own order.
+    #[serde(default)]
+    pub actors: Vec<ActorDescription>,
+}
+
+/// What a module says of a type of actors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorDescription {
+    /// The type of `module:Type`.
+    pub name: String,
+    /// Its documentation; empty for none.
+    pub doc: String,
+    /// How many calls of concurrent methods run at a time.
+    pub max_concurrency: u32,
+    /// What makes one; its name is `Type.new`.
+    pub creation: Option<TaskDescription>,
+    /// What can be called; their names are `Type.method`.
+    pub methods: Vec<TaskDescription>,
 }
 
 /// What a module says of a hook.
@@ -66,6 +84,9 @@ pub struct TaskDescription {
     pub doc: String,
     /// Whether the function is asynchronous. The call blocks the worker all the same.
     pub is_async: bool,
+    /// Of an actor's method: whether calls of it may run beside each other.
+    #[serde(default)]
+    pub is_concurrent: bool,
     /// What it takes, in the order of the arguments.
     pub parameters: Vec<ParameterDescription>,
     /// The type of its result, as its language writes it; empty when it does not say.
@@ -151,6 +172,17 @@ impl Module {
         })
     }
 
+    /// The type of actors of that name.
+    pub(super) fn actor(&self, type_name: &str) -> Result<Record<abi::Actor>, ModuleError> {
+        let actors = self.actors();
+        actors.iter().find(|actor| text(actor.name) == type_name).copied().ok_or_else(|| ModuleError::NoSuchActor {
+            module: self.name.into(),
+            place: self.place(),
+            actor: type_name.into(),
+            actors: actors.iter().map(|actor| text(actor.name)).collect(),
+        })
+    }
+
     /// Lends the process's tracing to the module, once, so that its tasks can run.
     pub(super) fn get_ready(&self, tracing: Option<&'static Recorder>) -> Result<(), ModuleError> {
         static READY: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
@@ -202,6 +234,7 @@ impl Module {
                 })
                 .collect(),
             tasks: self.tasks().iter().map(|task| describe_task(task)).collect(),
+            actors: self.actors().iter().map(|actor| describe_actor(actor)).collect(),
         }
     }
 
@@ -210,9 +243,35 @@ impl Module {
         unsafe { slice(self.record.hooks, self.record.hook_count) }.iter().map(|&hook| keep(hook)).collect()
     }
 
+    fn actors(&self) -> Vec<Record<abi::Actor>> {
+        // SAFETY: as in `hooks`.
+        unsafe { slice(self.record.actors, self.record.actor_count) }.iter().map(|&actor| keep(actor)).collect()
+    }
+
     fn tasks(&self) -> Vec<Record<abi::Task>> {
         // SAFETY: as in `hooks`.
         unsafe { slice(self.record.tasks, self.record.task_count) }.iter().map(|&task| keep(task)).collect()
+    }
+}
+
+/// The methods of a type of actors.
+pub(super) fn methods(actor: &abi::Actor) -> Vec<Record<abi::Task>> {
+    // SAFETY: the record passed the staircase, so the pointers are what the ABI says, and live for ever.
+    unsafe { slice(actor.methods, actor.method_count) }.iter().map(|&method| keep(method)).collect()
+}
+
+/// What makes an actor of a type.
+pub(super) fn creation(actor: &abi::Actor) -> Option<Record<abi::Task>> {
+    (!actor.creation.is_null()).then(|| keep(actor.creation))
+}
+
+fn describe_actor(actor: &abi::Actor) -> ActorDescription {
+    ActorDescription {
+        name: text(actor.name),
+        doc: text(actor.doc),
+        max_concurrency: actor.max_concurrency,
+        creation: creation(actor).map(|creation| describe_task(&creation)),
+        methods: methods(actor).iter().map(|method| describe_task(method)).collect(),
     }
 }
 
@@ -223,6 +282,7 @@ pub(super) fn describe_task(task: &abi::Task) -> TaskDescription {
         name: text(task.name),
         doc: text(task.doc),
         is_async: task.is_async != 0,
+        is_concurrent: task.flags & abi::TASK_CONCURRENT != 0,
         parameters: parameters
             .iter()
             .map(|&parameter| {

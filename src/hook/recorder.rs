@@ -1,5 +1,6 @@
 //! The table that tracer lends to modules, and uses itself: the hook's, with every span recorded in the spool on the way.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -68,6 +69,11 @@ struct SpanState {
 /// The name of the instrumentation scope of tracer's own spans.
 const SCOPE: &str = "tracer";
 
+thread_local! {
+    /// The task that runs on this thread, where several run beside each other.
+    static RUNNING_HERE: Cell<Option<RunningTask>> = const { Cell::new(None) };
+}
+
 /// The task that a process runs.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningTask {
@@ -75,6 +81,8 @@ pub struct RunningTask {
     pub task: TaskId,
     /// Which attempt at it, from 1.
     pub attempt: u32,
+    /// The actor that it makes, or is a method of.
+    pub actor: Option<TaskId>,
     /// The job that it belongs to.
     pub job: JobId,
     /// The worker that runs it.
@@ -248,9 +256,14 @@ impl Recorder {
         *lock(&self.running_task) = task;
     }
 
+    /// Says which task runs on this thread from now on, if any, while others run on other threads. What threads of the tasks' own do is nobody's.
+    pub fn set_running_here(&self, task: Option<RunningTask>) {
+        RUNNING_HERE.set(task);
+    }
+
     /// The task that runs.
     pub fn running_task(&self) -> Option<RunningTask> {
-        *lock(&self.running_task)
+        RUNNING_HERE.try_with(Cell::get).ok().flatten().or_else(|| *lock(&self.running_task))
     }
 
     /// Starts a span of tracer's own.
@@ -498,7 +511,7 @@ impl Recorder {
         // The hook and the spool get the same time, and the hook a struct of the size that this host knows.
         let start_time_unix_nano =
             if start.start_time_unix_nano == 0 { now_unix_nano() } else { start.start_time_unix_nano };
-        let running_task = *lock(&self.running_task);
+        let running_task = self.running_task();
         let runtime = running_task.map(|running| abi::Runtime {
             size: size_of::<abi::Runtime>(),
             task_id: running.task.0,
@@ -506,6 +519,7 @@ impl Recorder {
             worker_id: running.worker.0,
             node_id: abi::Str::new(running.node_id),
             attempt: running.attempt,
+            actor_id: running.actor.map_or(0, |actor| actor.0),
         });
         let start = abi::SpanStart {
             size: size_of::<abi::SpanStart>(),

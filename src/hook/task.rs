@@ -18,12 +18,85 @@ pub struct LoadedTask {
     task: Record<abi::Task>,
 }
 
+/// A type of actors, got ready to be made and called.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadedActor {
+    actor: Record<abi::Actor>,
+}
+
+impl LoadedActor {
+    /// Finds a type of actors in a module, and gets the module ready.
+    pub fn find(
+        module: Module,
+        type_name: &str,
+        tracing: Option<&'static Recorder>,
+    ) -> Result<LoadedActor, ModuleError> {
+        let actor = module.actor(type_name)?;
+        module.get_ready(tracing)?;
+        Ok(LoadedActor { actor })
+    }
+
+    /// What makes one.
+    pub fn creation(&self) -> Result<LoadedTask, ModuleError> {
+        let type_name = text(self.actor.name);
+        let creation = super::module::creation(&self.actor);
+        creation.map(|task| LoadedTask { task }).ok_or_else(|| ModuleError::NoSuchMethod {
+            method: format!("{type_name}.new"),
+            actor: type_name,
+            methods: Vec::new(),
+        })
+    }
+
+    /// The method of that name, which is `Type.method`.
+    pub fn method(&self, name: &str) -> Result<LoadedTask, ModuleError> {
+        let methods = super::module::methods(&self.actor);
+        let found = methods.iter().find(|method| text(method.name) == name);
+        found.map(|&task| LoadedTask { task }).ok_or_else(|| {
+            let short = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+            ModuleError::NoSuchMethod {
+                actor: text(self.actor.name),
+                method: short(name),
+                methods: methods.iter().map(|method| short(&text(method.name))).collect(),
+            }
+        })
+    }
+
+    /// How many calls of concurrent methods run at a time.
+    pub fn max_concurrency(&self) -> usize {
+        (self.actor.max_concurrency as usize).max(1)
+    }
+
+    /// Releases an actor's state.
+    pub fn release(&self, state: ActorState) {
+        if let Some(on_drop) = self.actor.on_drop.filter(|_| !state.0.is_null()) {
+            // SAFETY: the module passed the staircase; the state is its own, and nobody uses it from here on.
+            unsafe { on_drop(self.actor.original(), state.0) };
+        }
+    }
+}
+
+/// What an actor keeps between its calls: the module's, which alone knows what it points to.
+#[derive(Clone, Copy, Debug)]
+pub struct ActorState(*mut c_void);
+
+impl ActorState {
+    /// Of an actor that is about to be made.
+    pub const NONE: ActorState = ActorState(std::ptr::null_mut());
+}
+
+// SAFETY: by contract of the ABI, methods that say so may be called from any thread; the others are called on one.
+unsafe impl Send for ActorState {}
+// SAFETY: as above.
+unsafe impl Sync for ActorState {}
+
 /// What a task is told about itself.
 pub struct TaskContext<'a> {
     /// The task's id.
     pub task: TaskId,
     /// Which attempt at the task this is, from 1.
     pub attempt: u32,
+    /// The actor that it makes, or is a method of.
+    pub actor: Option<TaskId>,
     /// The driver's job that the task belongs to.
     pub job: JobId,
     /// The worker that runs it.
@@ -67,8 +140,13 @@ impl LoadedTask {
         super::module::describe_task(&self.task).parameters.into_iter().map(|parameter| parameter.name).collect()
     }
 
-    /// Calls the task on this thread. `arguments` is a MessagePack array.
-    pub fn run(&self, arguments: &[u8], context: &TaskContext<'_>) -> Outcome {
+    /// Whether calls of it may run beside each other.
+    pub fn is_concurrent(&self) -> bool {
+        self.task.flags & abi::TASK_CONCURRENT != 0
+    }
+
+    /// Calls the task on this thread. `arguments` is a MessagePack array, `state` that of the actor whose method it is, or where its creation puts it.
+    pub fn run(&self, arguments: &[u8], context: &TaskContext<'_>, state: Option<&mut ActorState>) -> Outcome {
         let Some(on_run) = self.task.on_run else {
             return Outcome::Failed(Failure::Module { message: "the task has no function to call".into() });
         };
@@ -96,6 +174,8 @@ impl LoadedTask {
             host_result: Some(host_result),
             host_error: Some(host_error),
             node_id: abi::Str::new(context.node_id),
+            actor_id: context.actor.map_or(0, |actor| actor.0),
+            state: state.map_or(std::ptr::null_mut(), |state| &raw mut state.0),
             host_phase: context.phases.is_some().then_some(host_phase as _),
         };
         // SAFETY: the module passed the staircase and is ready; everything is lent for the call.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{TaskReport, TaskState};
+use super::{ActorState, TaskReport, TaskState};
 use crate::count::{Count, Elapsed};
 use crate::hook::now_unix_nano;
 use crate::task::{TaskId, WorkerId};
@@ -111,6 +111,24 @@ pub enum Reason {
     AwaitsTasks {
         /// Those that have not ended.
         tasks: Vec<OtherTask>,
+    },
+    /// It makes an actor, which has a process for itself, and as many run as may.
+    NoProcessForActor {
+        /// How many of them are actors'.
+        actors: usize,
+        /// How many there may be.
+        max_processes: usize,
+        /// How many actors wait before it.
+        before: usize,
+    },
+    /// It is a method of an actor.
+    AwaitsActor {
+        /// Which actor.
+        actor: TaskId,
+        /// Where that is in its life.
+        state: ActorState,
+        /// How many calls are before it.
+        calls_before: usize,
     },
     /// It has ended in its worker, and the head has not heard of it yet.
     ResultOnTheWay,
@@ -247,6 +265,25 @@ impl fmt::Display for Reason {
                 since(running.since_unix_nano)
             ),
             Reason::AwaitsTasks { tasks } => write!(f, "it waits for tasks that it has submitted: {}", list(tasks)),
+            Reason::NoProcessForActor { actors, max_processes, before } => {
+                write!(f, "an actor has a process for itself, and of the {max_processes} that there may be ")?;
+                write!(
+                    f,
+                    "{actors} {} taken by actors and one is kept for tasks",
+                    if *actors == 1 { "is" } else { "are" }
+                )?;
+                if *before > 0 {
+                    write!(f, "; {} before it", Count(*before, "actor"))?;
+                }
+                f.write_str("\n(hint: end one with `tracer cancel`, or start the head with a higher --max-processes)")
+            }
+            Reason::AwaitsActor { actor, state, calls_before } => {
+                write!(f, "actor {actor} is {state}")?;
+                match calls_before {
+                    0 => Ok(()),
+                    before => write!(f, ", and {} before it", Count(*before, "call")),
+                }
+            }
             Reason::ResultOnTheWay => f.write_str("it has ended in its worker, and its result is on the way"),
             Reason::WorkerEnding { why } => write!(f, "its worker is being ended, because {why}"),
             Reason::Ended { attempt, worker_id, worker_pid, ran_ns, failure } => {

@@ -241,6 +241,13 @@ pub enum Query {
         /// Which job.
         job: JobId,
     },
+    /// Every actor that is remembered. Answered by [`Reply::Actors`].
+    Actors,
+    /// One actor. Answered by [`Reply::Actor`].
+    Actor {
+        /// Its name, or its id.
+        wanted: String,
+    },
     /// End tasks that have not ended: those that no worker has begun will not run, those that run are asked to end, then get SIGTERM,
     /// then SIGKILL. Answered by [`Reply::Cancelled`].
     Cancel {
@@ -273,6 +280,10 @@ pub enum Reply {
     Workers(Vec<WorkerReport>),
     /// To [`Query::Running`].
     Running(usize),
+    /// To [`Query::Actors`], newest first.
+    Actors(Vec<ActorReport>),
+    /// To [`Query::Actor`]; or why there is none.
+    Actor(Result<Box<ActorReport>, String>),
     /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
     Cancelled(Vec<(TaskId, CancelReport)>),
     /// Sent when everything has stopped; the head exits after it.
@@ -422,6 +433,9 @@ pub struct WorkerCounts {
     pub busy: usize,
     /// Ready, with a task that waits for others.
     pub waiting: usize,
+    /// Ready, each with an actor.
+    #[serde(default)]
+    pub actors: usize,
     /// Died since the head was started.
     pub lost: u64,
 }
@@ -521,6 +535,71 @@ pub struct TaskReport {
     pub failure: Option<crate::task::Failure>,
     /// The failure in words.
     pub message: Option<String>,
+    /// The actor that it makes, or is a method of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_id: Option<TaskId>,
+}
+
+/// One actor, as `tracer list actors` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorReport {
+    /// Its number, which is that of the task that creates it.
+    pub id: TaskId,
+    /// The name by which it is found, or none.
+    pub name: Option<String>,
+    /// The module that its type is in: a name, or the path of the library.
+    pub module: String,
+    /// Its type.
+    pub type_name: String,
+    /// Where it is in its life.
+    pub state: ActorState,
+    /// Why it is dead; none while it is not.
+    pub reason: Option<String>,
+    /// The job that has created it.
+    pub job_id: JobId,
+    /// Whether it outlives that job.
+    pub is_detached: bool,
+    /// The worker that it has for itself; none while it waits for one, and after its end.
+    pub worker_id: Option<WorkerId>,
+    /// That worker's process.
+    pub worker_pid: Option<u32>,
+    /// How often it was created again after its worker was lost.
+    pub restarts: u32,
+    /// How often that is done at most.
+    pub max_restarts: u32,
+    /// How often a call is run again that was going on when the worker was lost.
+    pub max_call_retries: u32,
+    /// Calls that wait in the head.
+    pub calls_waiting: usize,
+    /// Calls that its worker has, those that run included.
+    pub calls_leased: usize,
+    /// When it was submitted, in nanoseconds since the Unix epoch.
+    pub created_unix_nano: u64,
+}
+
+/// Where an actor is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActorState {
+    /// Its creation has not ended.
+    Pending,
+    /// It takes calls.
+    Alive,
+    /// Its worker was lost, and it is created again.
+    Restarting,
+    /// It takes no calls any more.
+    Dead,
+}
+
+impl std::fmt::Display for ActorState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            ActorState::Pending => "pending",
+            ActorState::Alive => "alive",
+            ActorState::Restarting => "restarting",
+            ActorState::Dead => "dead",
+        })
+    }
 }
 
 /// What a task asked for.
@@ -587,6 +666,9 @@ pub struct WorkerReport {
     pub uptime_ns: u64,
     /// What it runs now.
     pub task: Option<TaskId>,
+    /// The actor that it is for; none for those that run tasks.
+    #[serde(default)]
+    pub actor: Option<TaskId>,
     /// Leases it has, the running one included.
     pub leases: usize,
     /// How many slots it holds now.

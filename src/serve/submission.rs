@@ -191,7 +191,7 @@ impl Submission {
         let spec = match &self.what {
             What::Function { target, arguments } => {
                 let (module, function) = split_target(target).expect("it was checked");
-                TaskSpec::Function(FunctionSpec { module, function, arguments })
+                TaskSpec::Function(FunctionSpec::of_task(module, function, arguments))
             }
             What::Command { words, env, directory } => {
                 let (program, arguments) = words.split_first().expect("it was checked");

@@ -106,6 +106,54 @@ pub struct FunctionSpec<'a> {
     pub function: &'a str,
     /// A MessagePack array.
     pub arguments: &'a [u8],
+    /// What it has to do with an actor.
+    pub actor: ActorRole<'a>,
+}
+
+/// What a function has to do with an actor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ActorRole<'a> {
+    /// Nothing: the many.
+    #[default]
+    None,
+    /// It makes one, whose id is the task's. The function is `Type.new`.
+    Create(ActorOptions<'a>),
+    /// It is a method of this actor, `Type.method`.
+    Call(TaskId),
+}
+
+/// How an actor is to be treated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ActorOptions<'a> {
+    /// How often it is made again when its worker was lost.
+    pub max_restarts: u32,
+    /// How often a call is begun again that was going on when the actor's worker was lost.
+    pub max_call_retries: u32,
+    /// Whether it outlives the job that has created it.
+    pub is_detached: bool,
+    /// Whether the living actor of the same name is given, if there is one.
+    pub or_existing: bool,
+    /// A name of its own, by which others find it; empty for none.
+    pub name: &'a str,
+}
+
+impl<'a> ActorOptions<'a> {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.max_restarts);
+        out.put_u32(self.max_call_retries);
+        out.put_u8(u8::from(self.is_detached) | u8::from(self.or_existing) << 1);
+        out.put_str(self.name);
+    }
+
+    fn take(take: &mut Take<'a>) -> Result<ActorOptions<'a>, WireError> {
+        let (max_restarts, max_call_retries) = (take.u32()?, take.u32()?);
+        let flags = match take.u8()? {
+            flags @ 0..=3 => flags,
+            _ => return Err(WireError::UnknownValue("actor")),
+        };
+        let (is_detached, or_existing) = (flags & 1 != 0, flags & 2 != 0);
+        Ok(ActorOptions { max_restarts, max_call_retries, is_detached, or_existing, name: take.str()? })
+    }
 }
 
 /// A program with its arguments.
@@ -137,6 +185,8 @@ pub struct TraceLink<'a> {
 
 const FUNCTION: u8 = 0;
 const COMMAND: u8 = 1;
+const CREATE: u8 = 2;
+const CALL: u8 = 3;
 const WANTS_OUTPUT: u8 = 1;
 const HAS_TRACE: u8 = 2;
 const HAS_SUBMITTER: u8 = 4;
@@ -222,10 +272,15 @@ impl<'a> Envelope<'a> {
         let policy = if flags & HAS_POLICY != 0 { Policy::take(&mut take)? } else { Policy::default() };
         let demand = if flags & HAS_DEMAND != 0 { Demand::take(&mut take)? } else { Demand::default() };
         let spec = match take.u8()? {
-            FUNCTION => TaskSpec::Function(FunctionSpec {
+            kind @ (FUNCTION | CREATE | CALL) => TaskSpec::Function(FunctionSpec {
                 module: take.str()?,
                 function: take.str()?,
                 arguments: take.bytes()?,
+                actor: match kind {
+                    CREATE => ActorRole::Create(ActorOptions::take(&mut take)?),
+                    CALL => ActorRole::Call(TaskId(take.u64()?)),
+                    _ => ActorRole::None,
+                },
             }),
             COMMAND => {
                 let program = take.bytes()?;
@@ -270,6 +325,13 @@ impl<'a> TraceLink<'a> {
     }
 }
 
+impl<'a> FunctionSpec<'a> {
+    /// A function that has nothing to do with an actor.
+    pub fn of_task(module: &'a str, function: &'a str, arguments: &'a [u8]) -> FunctionSpec<'a> {
+        FunctionSpec { module, function, arguments, actor: ActorRole::None }
+    }
+}
+
 impl TaskSpec<'_> {
     /// Stands for what is run, with its arguments: the same in every process and every version (FNV-1a of what goes over the wire).
     pub(crate) fn fingerprint(&self) -> u64 {
@@ -281,10 +343,19 @@ impl TaskSpec<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             TaskSpec::Function(function) => {
-                out.put_u8(FUNCTION);
+                out.put_u8(match function.actor {
+                    ActorRole::None => FUNCTION,
+                    ActorRole::Create(_) => CREATE,
+                    ActorRole::Call(_) => CALL,
+                });
                 out.put_str(function.module);
                 out.put_str(function.function);
                 out.put_bytes(function.arguments);
+                match function.actor {
+                    ActorRole::None => {}
+                    ActorRole::Create(options) => options.put(out),
+                    ActorRole::Call(actor) => out.put_u64(actor.0),
+                }
             }
             TaskSpec::Command(command) => {
                 out.put_u8(COMMAND);
@@ -301,13 +372,22 @@ impl TaskSpec<'_> {
         }
     }
 
-    /// What people call it: `module.function`, or the program's file name. Spans are named after it.
+    /// What people call it: `module.function`, `Actor.method`, or the program's file name. Spans are named after it.
     pub fn target(&self) -> String {
         match self {
-            TaskSpec::Function(function) => {
+            TaskSpec::Function(function) if function.actor == ActorRole::None => {
                 format!("{}.{}", module_stem(function.module), function.function)
             }
+            TaskSpec::Function(function) => function.function.into(),
             TaskSpec::Command(command) => file_name(command.program),
+        }
+    }
+
+    /// What it has to do with an actor.
+    pub fn actor(&self) -> ActorRole<'_> {
+        match self {
+            TaskSpec::Function(function) => function.actor,
+            TaskSpec::Command(_) => ActorRole::None,
         }
     }
 
@@ -364,9 +444,21 @@ mod tests {
             traces_runtime: bool,
             trace: Option<([u8; 16], [u8; 8], u8, String)>, baggage: String, submitter: Option<u64>,
             inputs: Vec<(u32, Result<u64, u16>)>, policy: Option<(u32, u64, String, bool)>, demand: Option<(u32, u64)>,
+            actor: Option<Result<u64, (u32, u32, bool, bool, String)>>,
         ) {
+            let actor = match &actor {
+                None => ActorRole::None,
+                Some(Ok(actor)) => ActorRole::Call(TaskId(*actor)),
+                Some(Err((max_restarts, max_call_retries, is_detached, or_existing, name))) => {
+                    let (max_restarts, max_call_retries) = (*max_restarts, *max_call_retries);
+                    let (is_detached, or_existing) = (*is_detached, *or_existing);
+                    ActorRole::Create(ActorOptions { max_restarts, max_call_retries, is_detached, or_existing, name })
+                }
+            };
             let envelope = Envelope {
-                spec: TaskSpec::Function(FunctionSpec { module: &module, function: &function, arguments: &arguments }),
+                spec: TaskSpec::Function(FunctionSpec {
+                    module: &module, function: &function, arguments: &arguments, actor,
+                }),
                 name: &name,
                 run_limit: limit.filter(|&limit| limit > 0).map(Duration::from_nanos),
                 policy: policy.as_ref().map_or(Policy::default(), |(number, backoff, text, at_most_once)| Policy {
@@ -429,10 +521,14 @@ mod tests {
 
     #[test]
     fn targets_are_named_as_people_say_them() {
-        let function = |module| TaskSpec::Function(FunctionSpec { module, function: "count", arguments: &[] }).target();
+        let function = |module| TaskSpec::Function(FunctionSpec::of_task(module, "count", &[])).target();
         assert_eq!(function("wordcount"), "wordcount.count");
         assert_eq!(function("/opt/lib/libwordcount.so"), "wordcount.count");
         assert_eq!(function("./odd.so"), "odd.count");
+        for actor in [ActorRole::Create(ActorOptions::default()), ActorRole::Call(TaskId(7))] {
+            let method = FunctionSpec { actor, ..FunctionSpec::of_task("counter", "Counter.get", &[]) };
+            assert_eq!(TaskSpec::Function(method).target(), "Counter.get");
+        }
         let program = |program| {
             let spec = CommandSpec { program, arguments: vec![], environment: vec![], directory: b"/" };
             TaskSpec::Command(spec).target()

@@ -140,6 +140,19 @@ pub enum Failure {
         /// What happened, as a clause.
         message: String,
     },
+    /// The actor whose method it is died while it ran, or was dead.
+    ActorDied {
+        /// The actor.
+        actor: super::TaskId,
+        /// What it is, as people call it: `counter.Counter`; empty when it is not known any more.
+        target: Box<str>,
+        /// What happened, as a clause that fits after "because".
+        cause: String,
+        /// The low-cardinality form of the same, where the worker's end was the cause: `signal:9`; else empty.
+        error_type: Box<str>,
+        /// Whether it ran at the time; else it was not begun.
+        has_begun: bool,
+    },
     /// No worker can be started.
     NoWorker {
         /// Why none can be started, as the last that was tried showed.
@@ -216,6 +229,8 @@ impl Failure {
             Failure::Refused { .. } => "refused".into(),
             Failure::HeadLost | Failure::Lost { .. } => "lost".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
+            Failure::ActorDied { error_type, .. } if !error_type.is_empty() => error_type.to_string(),
+            Failure::ActorDied { .. } => "actor_died".into(),
         }
     }
 
@@ -272,6 +287,11 @@ impl fmt::Display for Failure {
                 write!(f, "lost: {message}; it is started at most once, so whether it was done is not known")
             }
             Failure::HeadStopped => f.write_str("the head was stopped before it had ended"),
+            Failure::ActorDied { actor, target, cause, has_begun, .. } => {
+                let target = if target.is_empty() { String::new() } else { format!(" ({target})") };
+                let when = if *has_begun { "died while it ran" } else { "is dead" };
+                write!(f, "actor {actor}{target} {when}: {cause}")
+            }
         }
     }
 }
@@ -423,6 +443,28 @@ mod tests {
                 Failure::Abandoned { submitter: crate::task::TaskId(7) },
                 "abandoned",
                 "it was cancelled, because task 7, which had submitted it, did not get to its end",
+            ),
+            (
+                Failure::ActorDied {
+                    actor: crate::task::TaskId(7),
+                    target: "counter.Counter".into(),
+                    cause: "its worker (pid 3) was killed by SIGKILL (signal 9)".into(),
+                    error_type: "signal:9".into(),
+                    has_begun: true,
+                },
+                "signal:9",
+                "actor 7 (counter.Counter) died while it ran: its worker (pid 3) was killed by SIGKILL (signal 9)",
+            ),
+            (
+                Failure::ActorDied {
+                    actor: crate::task::TaskId(7),
+                    target: "".into(),
+                    cause: "it was cancelled".into(),
+                    error_type: "".into(),
+                    has_begun: false,
+                },
+                "actor_died",
+                "actor 7 is dead: it was cancelled",
             ),
             (Failure::HeadLost, "lost", "the head died while it ran, and its worker with it"),
             (

@@ -155,6 +155,8 @@ impl<'a> Policy<'a> {
 pub fn charge(failure: &Failure) -> Option<Charge> {
     match failure {
         Failure::WorkerLost { .. } | Failure::HeadLost => Some(Charge::Crash),
+        Failure::ActorDied { has_begun: true, .. } => Some(Charge::Crash),
+        Failure::ActorDied { has_begun: false, .. } => None,
         Failure::Cancelled | Failure::Abandoned { .. } | Failure::HeadStopped | Failure::NoWorker { .. } => None,
         _ => Some(Charge::Own),
     }

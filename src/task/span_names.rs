@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{FunctionSpec, TaskSpec};
+use super::{ActorRole, FunctionSpec, TaskSpec};
 
 /// Functions that are remembered. Beyond it all are forgotten, so that ever new ones do not fill the memory.
 const KNOWN_LIMIT: usize = 1024;
@@ -43,7 +43,9 @@ impl SpanNameTable {
     }
 
     fn of_function(&mut self, spec: &TaskSpec<'_>, function: &FunctionSpec<'_>) -> Arc<SpanNames> {
-        if let Some(known) = self.functions.get(function.module).and_then(|module| module.get(function.function)) {
+        // The names of an actor's methods do not have the module in them.
+        let module = if function.actor == ActorRole::None { function.module } else { "" };
+        if let Some(known) = self.functions.get(module).and_then(|module| module.get(function.function)) {
             return Arc::clone(known);
         }
         if self.len >= KNOWN_LIMIT {
@@ -51,7 +53,7 @@ impl SpanNameTable {
             self.len = 0;
         }
         let made = self.make(spec);
-        self.functions.entry(function.module.into()).or_default().insert(function.function.into(), Arc::clone(&made));
+        self.functions.entry(module.into()).or_default().insert(function.function.into(), Arc::clone(&made));
         self.len += 1;
         made
     }
@@ -66,12 +68,12 @@ impl SpanNameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::CommandSpec;
+    use crate::task::{CommandSpec, TaskId};
 
     #[test]
     fn names_are_the_targets_with_the_suffix() {
         let mut table = SpanNameTable::new("suffix");
-        let function = |module, function| TaskSpec::Function(FunctionSpec { module, function, arguments: &[] });
+        let function = |module, function| TaskSpec::Function(FunctionSpec::of_task(module, function, &[]));
         for _ in 0..2 {
             assert_eq!(table.of(&function("a", "b.c")).span, "a.b.c suffix");
             assert_eq!(table.of(&function("/x/liba.so", "f")).span, "a.f suffix");
@@ -79,7 +81,11 @@ mod tests {
         }
         let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
         assert_eq!(table.of(&TaskSpec::Command(program)).span, "true suffix");
-        assert_eq!(table.len, 3, "a function is remembered once, a command never");
+        let method = FunctionSpec { actor: ActorRole::Call(TaskId(7)), ..FunctionSpec::of_task("a", "b.c", &[]) };
+        for _ in 0..2 {
+            assert_eq!(table.of(&TaskSpec::Function(method)).span, "b.c suffix");
+        }
+        assert_eq!(table.len, 4, "a function is remembered once, a command never");
     }
 
     #[test]
@@ -87,7 +93,7 @@ mod tests {
         let mut table = SpanNameTable::new("suffix");
         for number in 0..3 * KNOWN_LIMIT {
             let function = format!("f{number}");
-            let spec = TaskSpec::Function(FunctionSpec { module: "a", function: &function, arguments: &[] });
+            let spec = TaskSpec::Function(FunctionSpec::of_task("a", &function, &[]));
             assert_eq!(table.of(&spec).target, format!("a.{function}"));
             assert!(table.len <= KNOWN_LIMIT);
             assert_eq!(table.functions.values().map(HashMap::len).sum::<usize>(), table.len);

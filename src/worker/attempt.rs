@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use tracer_abi as abi;
 
+use super::actor::Living;
 use super::command::{self, CommandRun};
 use super::nested::{Nested, Submitter};
 use super::usage::Meter;
-use crate::attempt_span::AttemptSpan;
+use crate::attempt_span::{AttemptSpan, actor_of};
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, Attribute, LoadedTask, Module, Recorder, RunningTask, SearchPath, SpanRequest, TaskContext,
-    now_unix_nano,
+    ActiveSpan, ActorState, Attribute, LoadedActor, LoadedTask, Module, Recorder, RunningTask, SearchPath, SpanRequest,
+    TaskContext, now_unix_nano,
 };
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
@@ -27,7 +28,8 @@ use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
 use crate::stored::{self, STORED_FROM, Stored};
 use crate::task::{
-    Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, StopReason, TaskSpec, TimeLimit, WorkerId,
+    ActorRole, Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, StopReason, TaskSpec, TimeLimit,
+    WorkerId,
 };
 use crate::value;
 
@@ -50,6 +52,8 @@ pub(super) struct Attempts {
     pid: u32,
     names: Mutex<SpanNameTable>,
     loaded: Mutex<Loaded>,
+    /// The actor that was made here.
+    actor: Mutex<Option<Living>>,
     meter: Mutex<Meter>,
 }
 
@@ -62,7 +66,7 @@ struct Loaded {
 }
 
 /// A function that was called before, with what its spans have in common.
-struct Function {
+pub(super) struct Function {
     task: LoadedTask,
     code: (String, String, u32),
 }
@@ -90,6 +94,7 @@ impl Attempts {
             pid: std::process::id(),
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
             loaded: Mutex::default(),
+            actor: Mutex::default(),
             meter: Mutex::default(),
         }
     }
@@ -104,26 +109,62 @@ impl Attempts {
         lock(&self.meter).interrupt();
     }
 
+    /// Claims a lease, and returns when. None when the head has taken it back.
+    pub(super) fn claim(&self, lease: &Lease<'_>) -> Option<u64> {
+        let now = now_unix_nano();
+        let is_claimed = self.spool.claim(lease.number, now);
+        fault::point("after_claim");
+        is_claimed.then_some(now)
+    }
+
     /// Runs the task of a lease. None when the head has taken the lease back.
     pub(super) fn run(&self, lease: &Lease<'_>) -> Option<AttemptResult> {
-        let started_unix_nano = now_unix_nano();
-        if !self.spool.claim(lease.number, started_unix_nano) {
-            return None;
-        }
-        fault::point("after_claim");
+        let started_unix_nano = self.claim(lease)?;
+        let result = self.run_claimed(lease, started_unix_nano, false);
+        self.spool.attempt_ended();
+        Some(result)
+    }
+
+    /// Runs a call that was claimed, on a thread of its own, beside other calls.
+    pub(super) fn run_beside(&self, lease: &Lease<'_>, started_unix_nano: u64) -> AttemptResult {
+        self.run_claimed(lease, started_unix_nano, true)
+    }
+
+    fn run_claimed(&self, lease: &Lease<'_>, started_unix_nano: u64, is_beside: bool) -> AttemptResult {
         let started = Instant::now();
-        let (outcome, span) = match Envelope::decode(lease.envelope) {
-            Ok(envelope) => self.run_traced(lease, &envelope, started_unix_nano),
+        let (outcome, span, is_creation) = match Envelope::decode(lease.envelope) {
+            Ok(envelope) => {
+                let (outcome, span) = self.run_traced(lease, &envelope, started_unix_nano, is_beside);
+                (outcome, span, matches!(envelope.spec.actor(), ActorRole::Create(_)))
+            }
             Err(error) => {
                 let message = format!("the task cannot be read: {error}");
-                (Outcome::Failed(Failure::Module { message }), None)
+                (Outcome::Failed(Failure::Module { message }), None, false)
             }
         };
-        self.spool.attempt_ended();
         let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Only who tries it again needs the span.
-        let span = span.filter(|_| matches!(outcome, Outcome::Failed(_)));
-        Some(AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome })
+        // Only who tries it again needs the span, or makes it again.
+        let span = span.filter(|_| is_creation || matches!(outcome, Outcome::Failed(_)));
+        AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome }
+    }
+
+    /// How many calls may run at a time, if this one may run beside others. None for those that run alone.
+    pub(super) fn runs_beside_others(&self, lease: &Lease<'_>) -> Option<usize> {
+        let mut actor = lock(&self.actor);
+        let living = actor.as_mut()?;
+        let envelope = Envelope::decode(lease.envelope).ok()?;
+        let TaskSpec::Function(function) = &envelope.spec else { return None };
+        let method = living.method(function.function).ok()?;
+        (function.actor == ActorRole::Call(living.id) && method.task.is_concurrent())
+            .then(|| living.loaded.max_concurrency())
+    }
+
+    /// The actor ends: its state is given back to its module.
+    pub(super) fn release_actor(&self) {
+        let living = lock(&self.actor).take();
+        if let Some(living) = living {
+            living.loaded.release(living.state);
+        }
     }
 
     /// Runs the task of a lease while others of this process wait for it, or for what waits for it.
@@ -136,7 +177,7 @@ impl Attempts {
         let inner = Meter::begin_inside();
         let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
         let (outcome, span) = match (entry, Envelope::decode(lease.envelope)) {
-            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano),
+            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano, false),
             (None, _) => {
                 let message = format!("more than {INLINE_LIMIT} tasks run inside of one another in its worker");
                 (Outcome::Failed(Failure::NoWorker { message }), None)
@@ -166,21 +207,24 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         started_unix_nano: u64,
+        is_beside: bool,
     ) -> (Outcome, Option<SpanLink>) {
         let parent = envelope.trace.map(|trace| TraceContext {
             parent: TraceParent { trace_id: trace.trace_id, span_id: trace.span_id, flags: trace.trace_flags },
             trace_state: trace.trace_state.into(),
         });
         let span = self.recorder.map(|recorder| {
-            recorder.set_running_task(Some(RunningTask {
+            let running = RunningTask {
                 task: lease.task,
                 attempt: lease.attempt,
+                actor: actor_of(lease.task, &envelope.spec),
                 job: lease.job,
                 worker: self.worker,
                 node_id: self.node_id,
-            }));
+            };
+            self.set_running(recorder, Some(running), is_beside);
             let span = self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano);
-            if span.is_recording() {
+            if span.is_recording() && !is_beside {
                 lock(&self.meter).begin();
             }
             span
@@ -196,9 +240,8 @@ impl Attempts {
         };
         let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
-                let outcome =
-                    self.run_function(lease, envelope, function, span.as_ref(), parent.as_ref(), phases.as_ref());
-                (outcome, None)
+                let traced = Traced { span: span.as_ref(), parent: parent.as_ref(), phases: phases.as_ref() };
+                (self.run_function(lease, envelope, function, traced, is_beside), None)
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
@@ -221,15 +264,19 @@ impl Attempts {
             SpanLink { trace_id, span_id, trace_flags: flags }
         });
         if let Some(span) = span {
-            self.finish_span(&span, &outcome, command.as_ref());
+            self.finish_span(&span, &outcome, command.as_ref(), is_beside);
             fault::point("before_span_end");
             span.end();
             fault::point("after_span_end");
         }
         if let Some(recorder) = self.recorder {
-            recorder.set_running_task(None);
+            self.set_running(recorder, None, is_beside);
         }
         (outcome, link)
+    }
+
+    fn set_running(&self, recorder: &Recorder, task: Option<RunningTask>, is_beside: bool) {
+        if is_beside { recorder.set_running_here(task) } else { recorder.set_running_task(task) }
     }
 
     /// What an outcome counts for when the head has said that the attempt is to end. A limit counts, whatever came after it; a function
@@ -281,9 +328,8 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         function: &FunctionSpec<'_>,
-        span: Option<&ActiveSpan>,
-        parent: Option<&TraceContext>,
-        phases: Option<&Phases>,
+        Traced { span, parent, phases }: Traced<'_>,
+        is_beside: bool,
     ) -> Outcome {
         if let Some(phases) = phases {
             phases.begin(Some(names::LOAD_SPAN));
@@ -295,7 +341,7 @@ impl Attempts {
             }
             phases.begin(None);
         }
-        let loaded = match loaded {
+        let (loaded, mut kept) = match loaded {
             Ok(loaded) => loaded,
             Err(message) => return Outcome::Failed(Failure::Module { message }),
         };
@@ -319,6 +365,7 @@ impl Attempts {
         self.nested.begin(Submitter {
             task: lease.task,
             attempt: lease.attempt,
+            is_beside,
             job: lease.job,
             carrier: Carrier {
                 trace_context: span.map(ActiveSpan::context).or(parent).cloned(),
@@ -330,6 +377,7 @@ impl Attempts {
             &TaskContext {
                 task: lease.task,
                 attempt: lease.attempt,
+                actor: actor_of(lease.task, &envelope.spec),
                 job: lease.job,
                 worker: self.worker,
                 node_id: self.node_id,
@@ -339,8 +387,12 @@ impl Attempts {
                 phases,
                 keep: &|value| self.keep(value),
             },
+            kept.as_mut().map(|(_, state)| state),
         );
         self.nested.end(lease.task);
+        if let (Some((Some(loaded), state)), false) = (kept, matches!(outcome, Outcome::Failed(_))) {
+            *lock(&self.actor) = Some(Living { id: lease.task, loaded, state, methods: HashMap::new() });
+        }
         outcome
     }
 
@@ -367,21 +419,45 @@ impl Attempts {
         )
     }
 
+    /// Finds what is to be called: a function, what makes an actor, or a method of the one that was made here.
+    fn load(&self, function: &FunctionSpec<'_>) -> Result<(&'static Function, Option<Kept>), String> {
+        match function.actor {
+            ActorRole::None => Ok((self.load_function(function)?, None)),
+            ActorRole::Create(_) => {
+                let module = self.load_module(&mut lock(&self.loaded), function.module)?;
+                let type_name = function.function.strip_suffix(".new").unwrap_or(function.function);
+                let loaded = LoadedActor::find(module, type_name, self.recorder).map_err(|error| error.to_string())?;
+                let creation = loaded.creation().map_err(|error| error.to_string())?;
+                Ok((Function::kept(creation), Some((Some(loaded), ActorState::NONE))))
+            }
+            ActorRole::Call(id) => {
+                let mut actor = lock(&self.actor);
+                let living = actor.as_mut().filter(|living| living.id == id);
+                let living = living.ok_or_else(|| format!("actor {id} is not in its worker"))?;
+                Ok((living.method(function.function)?, Some((None, living.state))))
+            }
+        }
+    }
+
+    fn load_module(&self, loaded: &mut Loaded, name: &str) -> Result<Module, String> {
+        if let Some(&module) = loaded.modules.get(name) {
+            return Ok(module);
+        }
+        let module = Module::load(&self.search, name).map_err(|error| error.to_string())?;
+        loaded.modules.insert(name.into(), module);
+        Ok(module)
+    }
+
     /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.
-    fn load(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
+    fn load_function(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
         let mut loaded = lock(&self.loaded);
-        let Loaded { modules, functions } = &mut *loaded;
-        if let Some(&known) = functions.get(function.module).and_then(|module| module.get(function.function)) {
+        if let Some(&known) = loaded.functions.get(function.module).and_then(|module| module.get(function.function)) {
             return Ok(known);
         }
-        let module = match modules.get(function.module) {
-            Some(&module) => module,
-            None => Module::load(&self.search, function.module).map_err(|error| error.to_string())?,
-        };
-        modules.insert(function.module.into(), module);
+        let module = self.load_module(&mut loaded, function.module)?;
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
-        let found: &'static Function = Box::leak(Box::new(Function { task, code: task.code() }));
-        functions.entry(function.module.into()).or_default().insert(function.function.into(), found);
+        let found = Function::kept(task);
+        loaded.functions.entry(function.module.into()).or_default().insert(function.function.into(), found);
         Ok(found)
     }
 
@@ -423,12 +499,13 @@ impl Attempts {
         })
     }
 
-    fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<&CommandRun>) {
+    fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<&CommandRun>, is_beside: bool) {
         if !span.is_recording() {
             self.interrupted();
             return;
         }
-        let own = lock(&self.meter).end(command.is_some());
+        // What the process uses while several run cannot be told apart.
+        let own = if is_beside { None } else { lock(&self.meter).end(command.is_some()) };
         if let Some(own) = own {
             let used = command.map_or(own, |command| own.with_command(command.usage));
             span.set_attributes(&[
@@ -459,6 +536,36 @@ impl Attempts {
             span.set_error(&message);
         }
     }
+}
+
+impl Function {
+    fn kept(task: LoadedTask) -> &'static Function {
+        Box::leak(Box::new(Function { task, code: task.code() }))
+    }
+}
+
+impl Living {
+    /// A method by its name, `Type.method`.
+    fn method(&mut self, name: &str) -> Result<&'static Function, String> {
+        if let Some(&known) = self.methods.get(name) {
+            return Ok(known);
+        }
+        let found = Function::kept(self.loaded.method(name).map_err(|error| error.to_string())?);
+        self.methods.insert(name.into(), found);
+        Ok(found)
+    }
+}
+
+/// An actor's state where a call finds it, with the type if it is about to be made.
+type Kept = (Option<LoadedActor>, ActorState);
+
+/// How an attempt is traced.
+#[derive(Clone, Copy)]
+struct Traced<'a> {
+    span: Option<&'a ActiveSpan>,
+    /// The span of the submission.
+    parent: Option<&'a TraceContext>,
+    phases: Option<&'a Phases>,
 }
 
 /// An argument that does not come with the others.

@@ -15,14 +15,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::attempt::Attempts;
 use super::results::Results;
-use crate::driver::{Driver, SubmitRequest};
+use crate::driver::{Driver, DriverError, SubmitRequest};
 use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
 use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
-use crate::protocol::{AttemptResult, Finished, Lease, Wait};
+use crate::protocol::{ActorReport, AttemptResult, Finished, Lease, Wait};
 use crate::stored;
 use crate::task::{
-    Demand, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, Policy, TaskId, TaskSpec, WorkerId,
+    ActorRole, Demand, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, Policy, TaskId, TaskSpec, WorkerId,
 };
 
 /// The submitting side of a worker. Lives as long as the process.
@@ -43,6 +43,8 @@ pub(super) struct Nested {
 pub(super) struct Submitter {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
+    /// Whether others run beside it that have nothing to do with it.
+    pub(super) is_beside: bool,
     pub(super) job: JobId,
     /// The attempt's own span and baggage, for threads that have taken no context along.
     pub(super) carrier: Carrier,
@@ -170,6 +172,21 @@ impl Nested {
         }
     }
 
+    /// Asks the head something. Whatever else arrives meanwhile is seen to as well.
+    fn ask<T>(&'static self, ask: impl FnOnce(&mut Driver) -> Result<T, DriverError>) -> Result<T, String> {
+        let mut link = lock(&self.link);
+        let driver = self.open(&mut link)?;
+        let answer = ask(driver);
+        let runs = driver.take_runs();
+        link.announce();
+        let woken = link.take_woken();
+        drop(link);
+        runs.into_iter().for_each(|lease| self.run_inline(lease));
+        self.changed.notify_all();
+        woken.into_iter().for_each(|on_ended| on_ended());
+        answer.map_err(|error| error.to_string())
+    }
+
     fn fail(&self, reason: &str) {
         let mut link = lock(&self.link);
         link.failure = Some(reason.into());
@@ -184,6 +201,11 @@ impl Nested {
         let running = lock(&self.running);
         let found = match task {
             Some(task) => running.iter().rev().find(|submitter| submitter.task == task),
+            None if running.len() > 1 && running.iter().any(|submitter| submitter.is_beside) => {
+                let reason = "several calls run in this process, and this thread is none of theirs\n\
+                              (hint: submit on the thread of the call, or in its future)";
+                return Err(reason.into());
+            }
             None => running.last(),
         };
         match (found, task) {
@@ -252,8 +274,13 @@ impl TaskHost for &'static Nested {
             module: submission.module,
             function: submission.function,
             arguments: submission.arguments,
+            actor: submission.actor,
         });
-        let (name, run_limit) = (submission.name, submission.run_limit);
+        let name = match submission.actor {
+            ActorRole::Create(options) => options.name,
+            ActorRole::None | ActorRole::Call(_) => submission.name,
+        };
+        let run_limit = submission.run_limit;
         let request = SubmitRequest {
             spec,
             name,
@@ -377,6 +404,14 @@ impl TaskHost for &'static Nested {
             }
             link = self.changed.wait(link).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn find_actor(&self, wanted: &str) -> Result<ActorReport, String> {
+        self.ask(|driver| driver.actor_report(wanted))
+    }
+
+    fn end_actor(&self, actor: TaskId, grace: Duration) -> Result<(), String> {
+        self.ask(|driver| driver.end_actor(actor, Some(grace)))
     }
 
     fn forget(&self, ticket: u64) {

@@ -20,7 +20,7 @@ use opentelemetry::trace::{Span as _, SpanKind, Tracer as _, TracerProvider as _
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tempfile::TempDir;
-use tracer::head::reactor::{self, Effects, Submission};
+use tracer::head::reactor::{self, Death, Effects, Submission};
 use tracer::head::state::{DriverId, Ended, Now, State};
 use tracer::hook::{Attribute, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
@@ -253,7 +253,7 @@ fn spool(criterion: &mut Criterion) {
 
 fn envelope() -> Envelope<'static> {
     Envelope {
-        spec: TaskSpec::Function(FunctionSpec { module: "demo", function: "my_function", arguments: &[0x90] }),
+        spec: TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x90])),
         name: "",
         run_limit: None,
         policy: Policy::default(),
@@ -363,6 +363,8 @@ impl Effects for Remembered {
     fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
         true
     }
+
+    fn journal_actor(&mut self, _actor: TaskId, _attempt: u32, _restarts: u32, _death: Option<&Death>) {}
 
     fn journal_attempt(&mut self, _task: TaskId, _attempt: &AttemptReport, _span: Option<SpanLink>) {}
 

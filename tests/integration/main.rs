@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod actors;
 mod attempts;
 mod backends;
 mod cancelling;

@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 const PACKAGES: &[&str] = &[
     "wordcount",
     "async_task",
+    "counter",
     "fan_out",
     "http_task",
     "tracing_task",

@@ -16,7 +16,7 @@
 #define TRACER_ABI_MAJOR 1
 
 // The minor version of this contract. It grows with every appended field.
-#define TRACER_ABI_MINOR 1
+#define TRACER_ABI_MINOR 2
 
 // The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
@@ -47,6 +47,12 @@
 
 // [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
 #define TRACER_STATUS_CANCELLED 8
+
+// The actor outlives the job that makes it.
+#define TRACER_ACTOR_DETACHED 1
+
+// If a living actor of this type has the name, that one is taken.
+#define TRACER_ACTOR_OR_EXISTING 2
 
 // Something is lost or will not work.
 #define TRACER_LOG_ERROR 1
@@ -116,6 +122,10 @@
 
 // It failed.
 #define TRACER_SPAN_STATUS_ERROR 2
+
+// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. All
+// other calls of an actor, and its creation, run one at a time, on the worker's main thread.
+#define TRACER_TASK_CONCURRENT 1
 
 // The module decodes the arguments.
 #define TRACER_TASK_PHASE_DECODE 1
@@ -265,6 +275,8 @@ typedef struct TracerRuntime {
     struct TracerStr node_id;
     // Which attempt at the task this is, from 1.
     uint32_t attempt;
+    // The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
+    uint64_t actor_id;
 } TracerRuntime;
 
 // Everything a span begins with.
@@ -525,6 +537,10 @@ typedef struct TracerTaskCall {
     // Takes note that the module begins one of the `TASK_PHASE_` parts of the call, which ends the one before. Null when the
     // host does not ask. Called from one thread at a time, while the call lasts.
     void (*host_phase)(void *data, uint32_t phase);
+    // The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
+    uint64_t actor_id;
+    // Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
+    void **state;
 } TracerTaskCall;
 
 // A task: a function that can be submitted.
@@ -556,6 +572,8 @@ typedef struct TracerTask {
     // may be called from a thread of the host's.
     // On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
     uint32_t (*on_run)(const struct TracerTask *task, const struct TracerTaskCall *call);
+    // The `TASK_` flags, added up. Since ABI 1.2.
+    uint32_t flags;
 } TracerTask;
 
 // An argument whose value is the result of another task.
@@ -565,6 +583,20 @@ typedef struct TracerReference {
     // The ticket of the task.
     uint64_t ticket;
 } TracerReference;
+
+// How an actor is to be treated.
+typedef struct TracerActorOptions {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // A name of its own, by which others find it; empty for none.
+    struct TracerStr name;
+    // How often it is made again after its worker was lost.
+    uint32_t max_restarts;
+    // How often a call is run again that was going on when its worker was lost.
+    uint32_t max_call_retries;
+    // The `ACTOR_` constants, added up.
+    uint32_t flags;
+} TracerActorOptions;
 
 // A task to submit from a task.
 typedef struct TracerSubmission {
@@ -590,7 +622,25 @@ typedef struct TracerSubmission {
     const struct TracerSpanContext *parent;
     // The current W3C baggage header of the caller; empty for none. Read with `parent` only.
     struct TracerStr baggage;
+    // The actor that the task is a method of, with `function` as `Type.method`; 0 for none. Since ABI 1.2.
+    uint64_t actor_id;
+    // Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
+    const struct TracerActorOptions *actor_options;
 } TracerSubmission;
+
+// An actor, as the head knows it.
+typedef struct TracerActorIdentity {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Its id, which is that of the task that makes it.
+    uint64_t actor_id;
+    // The name of its module, or the path of the library.
+    struct TracerStr module;
+    // The name of its type in it.
+    struct TracerStr type_name;
+    // Why it is dead; empty while it is not.
+    struct TracerStr death;
+} TracerActorIdentity;
 
 // What the host lends to a module for as long as the process lives.
 typedef struct TracerHost {
@@ -654,7 +704,42 @@ typedef struct TracerHost {
     //
     // Called from: any thread.
     uint8_t (*host_is_cancelled)(uint64_t task_id, uint32_t attempt);
+    // Finds an actor by its name, or by its id in decimal digits, and hands it to `on_found` before this returns. Returns
+    // [`STATUS_FAILED`] with the reason when there is none.
+    //
+    // Called from: any thread. `data` is handed back.
+    uint32_t (*host_find_actor)(struct TracerStr wanted,
+                                void *data,
+                                void (*on_found)(void *data, const struct TracerActorIdentity *actor),
+                                struct TracerTextBuffer *error);
+    // Ends an actor: what waits for it fails, what runs may take `grace_ms`, where 0 ends it at once. One that has ended is none.
+    //
+    // Called from: any thread.
+    uint32_t (*host_end_actor)(uint64_t actor_id, uint64_t grace_ms, struct TracerTextBuffer *error);
 } TracerHost;
+
+// A type of actors: a state in a worker of its own, and the methods that work on it.
+typedef struct TracerActor {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The type's name.
+    struct TracerStr name;
+    // What it is, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // Makes the state and leaves it in [`TaskCall::state`]; the result is nil. Its name is `Type.new`.
+    const struct TracerTask *creation;
+    // `method_count` pointers. Their names are `Type.method`.
+    const struct TracerTask *const *methods;
+    // How many methods the type has.
+    size_t method_count;
+    // How many calls of methods with [`TASK_CONCURRENT`] run at a time; at least 1.
+    uint32_t max_concurrency;
+    // Releases the state, when the actor ends in good order.
+    // Owner of the state: the module, which has made it. The host only keeps the pointer.
+    //
+    // Called from: the worker's main thread, once, when no call is going on and none will be.
+    void (*on_drop)(const struct TracerActor *actor, void *state);
+} TracerActor;
 
 // What a module says about itself and exports.
 typedef struct TracerModule {
@@ -685,6 +770,10 @@ typedef struct TracerModule {
     // process's hook has run. `host` lives as long as the process.
     // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; no task of the module is run.
     uint32_t (*on_load)(const struct TracerHost *host, struct TracerTextBuffer *error);
+    // `actor_count` pointers. Since ABI 1.2, as what follows.
+    const struct TracerActor *const *actors;
+    // How many types of actors the module exports.
+    size_t actor_count;
 } TracerModule;
 
 // What a module exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as

@@ -40,7 +40,7 @@ use core::ffi::c_void;
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version of this contract. It grows with every appended field.
-pub const ABI_MINOR: u32 = 1;
+pub const ABI_MINOR: u32 = 2;
 /// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 pub const MODULE_MAGIC: u64 = 0x4f4d_5245_4341_5254;
 /// The one symbol a module exports, of type [`ModuleEntry`].
@@ -135,6 +135,10 @@ pub struct Module {
     /// process's hook has run. `host` lives as long as the process.
     /// On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; no task of the module is run.
     pub on_load: Option<unsafe extern "C" fn(host: *const Host, error: *mut TextBuffer) -> u32>,
+    /// `actor_count` pointers. Since ABI 1.2, as what follows.
+    pub actors: *const *const Actor,
+    /// How many types of actors the module exports.
+    pub actor_count: usize,
 }
 
 /// What the host lends to a module for as long as the process lives.
@@ -220,6 +224,41 @@ pub struct Host {
     ///
     /// Called from: any thread.
     pub host_is_cancelled: Option<unsafe extern "C" fn(task_id: u64, attempt: u32) -> u8>,
+
+    // What follows is for actors, since ABI 1.2. In a host that is older, a submission that has to do with an actor is taken
+    // for that of a task; so whoever submits one looks whether these are there.
+    /// Finds an actor by its name, or by its id in decimal digits, and hands it to `on_found` before this returns. Returns
+    /// [`STATUS_FAILED`] with the reason when there is none.
+    ///
+    /// Called from: any thread. `data` is handed back.
+    pub host_find_actor: Option<
+        unsafe extern "C" fn(
+            wanted: Str,
+            data: *mut c_void,
+            on_found: Option<unsafe extern "C" fn(data: *mut c_void, actor: *const ActorIdentity)>,
+            error: *mut TextBuffer,
+        ) -> u32,
+    >,
+    /// Ends an actor: what waits for it fails, what runs may take `grace_ms`, where 0 ends it at once. One that has ended is none.
+    ///
+    /// Called from: any thread.
+    pub host_end_actor: Option<unsafe extern "C" fn(actor_id: u64, grace_ms: u64, error: *mut TextBuffer) -> u32>,
+}
+
+/// An actor, as the head knows it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ActorIdentity {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// Its id, which is that of the task that makes it.
+    pub actor_id: u64,
+    /// The name of its module, or the path of the library.
+    pub module: Str,
+    /// The name of its type in it.
+    pub type_name: Str,
+    /// Why it is dead; empty while it is not.
+    pub death: Str,
 }
 
 /// A task to submit from a task.
@@ -248,7 +287,32 @@ pub struct Submission {
     pub parent: *const SpanContext,
     /// The current W3C baggage header of the caller; empty for none. Read with `parent` only.
     pub baggage: Str,
+    /// The actor that the task is a method of, with `function` as `Type.method`; 0 for none. Since ABI 1.2.
+    pub actor_id: u64,
+    /// Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
+    pub actor_options: *const ActorOptions,
 }
+
+/// How an actor is to be treated.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ActorOptions {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// A name of its own, by which others find it; empty for none.
+    pub name: Str,
+    /// How often it is made again after its worker was lost.
+    pub max_restarts: u32,
+    /// How often a call is run again that was going on when its worker was lost.
+    pub max_call_retries: u32,
+    /// The `ACTOR_` constants, added up.
+    pub flags: u32,
+}
+
+/// The actor outlives the job that makes it.
+pub const ACTOR_DETACHED: u32 = 1;
+/// If a living actor of this type has the name, that one is taken.
+pub const ACTOR_OR_EXISTING: u32 = 2;
 
 /// An argument whose value is the result of another task.
 #[repr(C)]
@@ -513,6 +577,8 @@ pub struct Runtime {
     pub node_id: Str,
     /// Which attempt at the task this is, from 1.
     pub attempt: u32,
+    /// The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
+    pub actor_id: u64,
 }
 
 /// What the maker of a span says about it.
@@ -681,6 +747,37 @@ pub struct Task {
     /// may be called from a thread of the host's.
     /// On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
     pub on_run: Option<unsafe extern "C" fn(task: *const Task, call: *const TaskCall) -> u32>,
+    /// The `TASK_` flags, added up. Since ABI 1.2.
+    pub flags: u32,
+}
+
+/// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. All
+/// other calls of an actor, and its creation, run one at a time, on the worker's main thread.
+pub const TASK_CONCURRENT: u32 = 1;
+
+/// A type of actors: a state in a worker of its own, and the methods that work on it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Actor {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The type's name.
+    pub name: Str,
+    /// What it is, for people to read; its first line is a summary.
+    pub doc: Str,
+    /// Makes the state and leaves it in [`TaskCall::state`]; the result is nil. Its name is `Type.new`.
+    pub creation: *const Task,
+    /// `method_count` pointers. Their names are `Type.method`.
+    pub methods: *const *const Task,
+    /// How many methods the type has.
+    pub method_count: usize,
+    /// How many calls of methods with [`TASK_CONCURRENT`] run at a time; at least 1.
+    pub max_concurrency: u32,
+    /// Releases the state, when the actor ends in good order.
+    /// Owner of the state: the module, which has made it. The host only keeps the pointer.
+    ///
+    /// Called from: the worker's main thread, once, when no call is going on and none will be.
+    pub on_drop: Option<unsafe extern "C" fn(actor: *const Actor, state: *mut c_void)>,
 }
 
 /// A parameter of a task.
@@ -731,6 +828,10 @@ pub struct TaskCall {
     /// Takes note that the module begins one of the `TASK_PHASE_` parts of the call, which ends the one before. Null when the
     /// host does not ask. Called from one thread at a time, while the call lasts.
     pub host_phase: Option<unsafe extern "C" fn(data: *mut c_void, phase: u32)>,
+    /// The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
+    pub actor_id: u64,
+    /// Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
+    pub state: *mut *mut c_void,
 }
 
 /// The module decodes the arguments.
@@ -867,6 +968,10 @@ unsafe impl Sync for Task {}
 // SAFETY: as for `Module`.
 unsafe impl Send for Task {}
 // SAFETY: as for `Module`.
+unsafe impl Sync for Actor {}
+// SAFETY: as for `Module`.
+unsafe impl Send for Actor {}
+// SAFETY: as for `Module`.
 unsafe impl Sync for Parameter {}
 // SAFETY: as for `Module`.
 unsafe impl Send for Parameter {}
@@ -895,9 +1000,12 @@ const _: () = {
     assert!(offset_of!(Module, abi_minor) == 20);
     assert!(offset_of!(Module, producer) == 24);
     assert!(offset_of!(Module, version) == 40);
-    assert!(size_of::<Module>() == 96);
-    assert!(size_of::<Host>() == 88);
-    assert!(size_of::<Submission>() == 128);
+    assert!(size_of::<Module>() == 112);
+    assert!(size_of::<Host>() == 104);
+    assert!(size_of::<ActorIdentity>() == 64);
+    assert!(size_of::<ActorOptions>() == 40);
+    assert!(size_of::<Actor>() == 80);
+    assert!(size_of::<Submission>() == 144);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
     assert!(size_of::<Tracing>() == 176);
@@ -907,14 +1015,14 @@ const _: () = {
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
     assert!(size_of::<SpanStart>() == 120);
-    assert!(size_of::<Runtime>() == 56);
+    assert!(size_of::<Runtime>() == 64);
     assert!(size_of::<SpanStarted>() == 40);
     assert!(size_of::<Value>() == 24);
     assert!(size_of::<KeyValue>() == 40);
     assert!(size_of::<Event>() == 48);
     assert!(size_of::<Link>() == 80);
-    assert!(size_of::<Task>() == 120);
+    assert!(size_of::<Task>() == 128);
     assert!(size_of::<Parameter>() == 48);
-    assert!(size_of::<TaskCall>() == 136);
+    assert!(size_of::<TaskCall>() == 152);
     assert!(size_of::<TaskError>() == 80);
 };

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{ItemFn, ReturnType};
+use syn::{ItemFn, ReturnType, Signature};
 
 use crate::signature::{self, Mistakes, Parameter, conditions, doc, is_named, type_text};
 
@@ -49,15 +49,8 @@ pub(crate) fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return refused(function, errors);
     }
 
-    let descriptions = parameters.iter().map(|Parameter { name, type_text, is_optional, .. }| {
-        quote! {
-            ::tracer_sdk::export::ParameterItem { name: #name, type_name: #type_text, is_optional: #is_optional }
-        }
-    });
-    let result_type = match &function.sig.output {
-        ReturnType::Default => "()".to_owned(),
-        ReturnType::Type(_, ty) => type_text(ty),
-    };
+    let descriptions = descriptions(&parameters);
+    let result_type = result_type(&function.sig.output);
     let is_async = function.sig.asyncness.is_some();
     let run = run(&function, &parameters);
     let fields = quote! {
@@ -69,27 +62,70 @@ pub(crate) fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
     described(Kind::Task, &function, fields)
 }
 
-/// The function that decodes the arguments, calls the task and encodes what it returns.
-fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
-    let name = &function.sig.ident;
-    let locals: Vec<_> = (0..parameters.len()).map(|index| format_ident!("argument_{index}")).collect();
-    let decoded = parameters.iter().zip(&locals).enumerate().map(|(index, (parameter, local))| {
-        let owned = &parameter.owned;
+/// What the record says of the parameters.
+pub(crate) fn descriptions(parameters: &[Parameter]) -> Vec<TokenStream> {
+    let describe = |Parameter { name, type_text, is_optional, .. }: &Parameter| {
+        quote! {
+            ::tracer_sdk::export::ParameterItem { name: #name, type_name: #type_text, is_optional: #is_optional }
+        }
+    };
+    parameters.iter().map(describe).collect()
+}
+
+/// The type of the result, as written.
+pub(crate) fn result_type(output: &ReturnType) -> String {
+    match output {
+        ReturnType::Default => "()".to_owned(),
+        ReturnType::Type(_, ty) => type_text(ty),
+    }
+}
+
+fn local(index: usize) -> Ident {
+    format_ident!("argument_{index}")
+}
+
+/// The statements that decode the arguments.
+pub(crate) fn decode(parameters: &[Parameter]) -> Vec<TokenStream> {
+    let decode = |(index, parameter): (usize, &Parameter)| {
+        let (owned, local) = (&parameter.owned, local(index));
         // With the span of the type, so that one that cannot be decoded is what the compiler points at.
         quote_spanned!(owned.span()=> let #local = arguments.take::<#owned>(#index)?;)
-    });
-    let passed = parameters
-        .iter()
-        .zip(&locals)
-        .map(|(parameter, local)| if parameter.is_reference { quote!(&#local) } else { quote!(#local) });
-    let called = quote!(#name(#(#passed),*));
-    let called = match &function.sig.asyncness {
+    };
+    parameters.iter().enumerate().map(decode).collect()
+}
+
+/// The decoded arguments, as they are passed.
+pub(crate) fn passed(parameters: &[Parameter]) -> Vec<TokenStream> {
+    let pass = |(index, parameter): (usize, &Parameter)| {
+        let local = local(index);
+        if parameter.is_reference { quote!(&#local) } else { quote!(#local) }
+    };
+    parameters.iter().enumerate().map(pass).collect()
+}
+
+/// The call, run to its end if it is a future.
+pub(crate) fn awaited(signature: &Signature, called: TokenStream) -> TokenStream {
+    match &signature.asyncness {
         Some(token) => quote_spanned!(token.span()=> ::tracer_sdk::__private::block_on(#called)?),
         None => called,
-    };
+    }
+}
+
+/// What finds out how to put a result or an error into words.
+pub(crate) fn outcome_traits() -> TokenStream {
+    quote! {
+        #[allow(unused_imports)]
+        use ::tracer_sdk::export::{
+            ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaNothing as _, ViaResult as _, ViaValue as _,
+        };
+    }
+}
+
+/// What becomes of `returned`.
+pub(crate) fn outcome(output: &ReturnType) -> TokenStream {
     // A type that is called `Result` is taken for one: what it lacks can then be said plainly. For others, the
     // types decide.
-    let outcome = match &function.sig.output {
+    match output {
         ReturnType::Type(_, ty) if is_named(ty, "Result") => {
             let failed = quote_spanned! {ty.span()=>
                 ::tracer_sdk::export::Failure::returned(&error, (&&&&::tracer_sdk::export::ErrorProbe(&error)).text())
@@ -103,13 +139,18 @@ fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
             }
         }
         output => quote_spanned!(output.span()=> ::tracer_sdk::export::ReturnProbe(returned).outcome()),
-    };
+    }
+}
+
+/// The function that decodes the arguments, calls the task and encodes what it returns.
+fn run(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
+    let name = &function.sig.ident;
+    let (decoded, passed) = (decode(parameters), passed(parameters));
+    let called = awaited(&function.sig, quote!(#name(#(#passed),*)));
+    let (uses, outcome) = (outcome_traits(), outcome(&function.sig.output));
     quote! {
         fn __tracer_run(arguments: &mut ::tracer_sdk::export::Arguments<'_>) -> ::tracer_sdk::export::Outcome {
-            #[allow(unused_imports)]
-            use ::tracer_sdk::export::{
-                ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaNothing as _, ViaResult as _, ViaValue as _,
-            };
+            #uses
             #(#decoded)*
             arguments.begin_run();
             let returned = #called;

@@ -4,6 +4,7 @@
 //! for the module's record. The constant has a name made from the function's, so that the list macros can find it from
 //! a path. Mistakes are reported all at once, each at its place.
 
+mod actors;
 mod items;
 mod lists;
 mod signature;
@@ -14,6 +15,12 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
     items::task(arguments.into(), item.into()).into()
+}
+
+/// See `tracer_sdk::actor`.
+#[proc_macro_attribute]
+pub fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    actors::actor(arguments.into(), item.into()).into()
 }
 
 /// See `tracer_sdk::startup_hook`.

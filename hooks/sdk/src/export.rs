@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, ptr};
 
 use tracer_abi::{
-    ABI_MAJOR, ABI_MINOR, Bytes, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED, STATUS_OK,
-    STATUS_PANICKED, Str, TASK_ERROR_PANICKED, TASK_PHASE_DECODE, TASK_PHASE_END, Task, TaskCall, TaskError,
-    TextBuffer, Tracing,
+    ABI_MAJOR, ABI_MINOR, Actor, Bytes, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED, STATUS_OK,
+    STATUS_PANICKED, Str, TASK_CONCURRENT, TASK_ERROR_PANICKED, TASK_PHASE_DECODE, TASK_PHASE_END, Task, TaskCall,
+    TaskError, TextBuffer, Tracing,
 };
 
 use crate::task::Phases;
@@ -50,6 +50,40 @@ pub struct TaskItem {
     pub result_type: &'static str,
     /// Decodes the arguments, calls it and encodes the result.
     pub run: fn(&mut Arguments<'_>) -> Outcome,
+}
+
+/// A type of actors, as [`actor`](crate::actor) describes it. What makes one is named `Type.new`, methods are `Type.method`.
+#[derive(Debug)]
+pub struct ActorItem {
+    /// The type's name.
+    pub name: &'static str,
+    /// The documentation of the `impl` block.
+    pub doc: &'static str,
+    /// The crate it is in.
+    pub crate_name: &'static str,
+    /// The version of that crate.
+    pub crate_version: &'static str,
+    /// Its name with the path to it.
+    pub function_name: &'static str,
+    /// The file it is in.
+    pub file: &'static str,
+    /// The line in it, from 1.
+    pub line: u32,
+    /// How many calls of concurrent methods run at a time; at least 1.
+    pub max_concurrency: u32,
+    /// What makes one.
+    pub creation: &'static TaskItem,
+    /// What can be called.
+    pub methods: &'static [MethodItem],
+}
+
+/// A method of an actor.
+#[derive(Debug)]
+pub struct MethodItem {
+    /// The method, as a task that finds a state.
+    pub task: TaskItem,
+    /// Whether calls of it may run beside each other.
+    pub is_concurrent: bool,
 }
 
 /// A parameter of a task.
@@ -103,11 +137,12 @@ pub struct LoadItem {
     pub run: fn() -> Result<(), String>,
 }
 
+inventory::collect!(ActorItem);
 inventory::collect!(TaskItem);
 inventory::collect!(HookItem);
 inventory::collect!(LoadItem);
 
-/// What all three kinds of items have: where they are.
+/// What all kinds of items have: where they are.
 trait Item: 'static {
     fn place(&self) -> (&'static str, u32);
     fn function_name(&self) -> &'static str;
@@ -131,7 +166,7 @@ macro_rules! item {
         }
     )*};
 }
-item!(TaskItem HookItem LoadItem);
+item!(ActorItem TaskItem HookItem LoadItem);
 
 /// What is registered in this library, in the order of the source, each once: an item that was registered by its
 /// attribute and exported again by [`export!`](crate::export!) is there twice.
@@ -147,7 +182,8 @@ pub(crate) fn package() -> Option<(&'static str, &'static str)> {
     let task = registered::<TaskItem>().first().map(|item| item.package());
     let load = || registered::<LoadItem>().first().map(|item| item.package());
     let hook = || registered::<HookItem>().first().map(|item| item.package());
-    task.or_else(load).or_else(hook)
+    let actor = || registered::<ActorItem>().first().map(|item| item.package());
+    task.or_else(actor).or_else(load).or_else(hook)
 }
 
 /// The record of this library: everything that is registered in it. It lives as long as the process.
@@ -155,7 +191,7 @@ pub fn module() -> *const Module {
     static RECORD: OnceLock<&'static Module> = OnceLock::new();
     *RECORD.get_or_init(|| {
         let version = package().map_or("", |(_, version)| version);
-        record(version, &registered::<TaskItem>(), &registered::<HookItem>(), on_load)
+        record(version, &registered::<TaskItem>(), &registered::<ActorItem>(), &registered::<HookItem>(), on_load)
     })
 }
 
@@ -182,7 +218,7 @@ pub fn builtin<L: Loads>(
     tasks: &[&'static TaskItem],
     hooks: &[&'static HookItem],
 ) -> &'static Module {
-    record(version, tasks, hooks, on_load_builtin::<L>)
+    record(version, tasks, &[], hooks, on_load_builtin::<L>)
 }
 
 /// A task of the contract with what this side needs to run it. The host sees the first field.
@@ -205,10 +241,12 @@ type OnLoad = unsafe extern "C" fn(*const Host, *mut TextBuffer) -> u32;
 fn record(
     version: &'static str,
     tasks: &[&'static TaskItem],
+    actors: &[&'static ActorItem],
     hooks: &[&'static HookItem],
     on_load: OnLoad,
 ) -> &'static Module {
-    let tasks = leak(tasks.iter().map(|item| ptr::from_ref(&leak_one(task_record(item)).raw)).collect());
+    let tasks = leak(tasks.iter().map(|item| task_pointer(item, false)).collect());
+    let actors = leak(actors.iter().map(|item| ptr::from_ref(leak_one(actor_record(item)))).collect());
     let hooks = leak(hooks.iter().map(|item| ptr::from_ref(&leak_one(hook_record(item)).raw)).collect());
     leak_one(Module {
         magic: MODULE_MAGIC,
@@ -222,10 +260,38 @@ fn record(
         tasks: tasks.as_ptr(),
         task_count: tasks.len(),
         on_load: Some(on_load),
+        actors: actors.as_ptr(),
+        actor_count: actors.len(),
     })
 }
 
-fn task_record(item: &'static TaskItem) -> TaskRecord {
+fn actor_record(item: &'static ActorItem) -> Actor {
+    let methods = item.methods.iter().map(|method| task_pointer(&method.task, method.is_concurrent));
+    let methods = leak(methods.collect());
+    Actor {
+        size: size_of::<Actor>(),
+        name: Str::new(item.name),
+        doc: Str::new(item.doc),
+        creation: task_pointer(item.creation, false),
+        methods: methods.as_ptr(),
+        method_count: methods.len(),
+        max_concurrency: item.max_concurrency,
+        on_drop: Some(on_drop),
+    }
+}
+
+/// Called from: the worker's main thread, when the actor ends in good order.
+unsafe extern "C" fn on_drop(_actor: *const Actor, state: *mut c_void) {
+    // SAFETY: the host keeps to the contract of `Actor::on_drop`. A panic of the author's is said by the panic hook, and ends here.
+    let _ = panics::catch(|| unsafe { crate::actor::release(state) });
+    let _ = io::stdout().flush();
+}
+
+fn task_pointer(item: &'static TaskItem, is_concurrent: bool) -> *const Task {
+    ptr::from_ref(&leak_one(task_record(item, is_concurrent)).raw)
+}
+
+fn task_record(item: &'static TaskItem, is_concurrent: bool) -> TaskRecord {
     let parameters = item.parameters.iter().map(|parameter| {
         ptr::from_ref(leak_one(Parameter {
             size: size_of::<Parameter>(),
@@ -247,6 +313,7 @@ fn task_record(item: &'static TaskItem) -> TaskRecord {
         parameter_count: parameters.len(),
         result_type: Str::new(item.result_type),
         on_run: Some(on_run),
+        flags: if is_concurrent { TASK_CONCURRENT } else { 0 },
     };
     TaskRecord { raw, item }
 }
@@ -353,7 +420,7 @@ unsafe fn guard(error: *mut TextBuffer, f: impl FnOnce() -> Result<(), String>) 
     status
 }
 
-/// Called from: the worker's main thread, one call at a time.
+/// Called from: the worker's main thread, one call at a time; calls of concurrent methods from several threads at once.
 unsafe extern "C" fn on_run(task: *const Task, call: *const TaskCall) -> u32 {
     // SAFETY: the host passes a task of this module's record and a call that outlives this function.
     let (item, call) = unsafe { ((*task.cast::<TaskRecord>()).item, host::read_sized(call)) };
@@ -410,7 +477,7 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     let outcome = panics::catch(|| {
         // SAFETY: as above.
         let bytes = unsafe { call.arguments.as_bytes() };
-        let mut arguments = Arguments::parse(item, bytes, phases)?;
+        let mut arguments = Arguments::parse(item, bytes, phases, call.state)?;
         (item.run)(&mut arguments)
     });
     phases.begin(TASK_PHASE_END);

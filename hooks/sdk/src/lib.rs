@@ -74,6 +74,7 @@
 // The attributes write `::tracer_sdk`, also in this crate's own tests.
 extern crate self as tracer_sdk;
 
+mod actor;
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-33", feature = "hooks"))]
 mod baggage;
 mod blocking;
@@ -90,6 +91,7 @@ mod runtime;
 mod subscriber;
 mod task;
 
+pub use actor::{Actor, ActorHandle, Call, actor, find_actor};
 #[cfg(feature = "hooks")]
 pub use hook::{DurableProcessor, IntoTracing, Tracing};
 pub use remote::{Argument, Remote, RemoteError, RemoteErrorKind, TaskHandle, get_all, remote, wait_any};
@@ -131,6 +133,56 @@ pub use subscriber::layer;
 /// }
 /// ```
 pub use tracer_macros::task;
+
+/// Makes a type an actor: its state lives in a worker of its own, and its methods are called from anywhere.
+///
+/// On an `impl` block with `pub fn new`, which makes the state: `Self`, or a `Result` of it. Public methods are exported, and are called by their
+/// names with [`ActorHandle::call`], or from the shell; the others stay what they are. Parameters and results are as those of a [`task`](macro@task).
+///
+/// - `&mut self`, and `&self` that is not `async`: one at a time, in the order in which they were submitted.
+/// - `async` with `&self`: beside each other, up to `max_concurrency` of them, each on a thread of its own. They begin in order; a call of
+///   another method waits until they have ended, and holds up those behind it. The type is then `Send` and `Sync`.
+/// - Public functions without `self` are tasks, by the name `Type.function`: they run anywhere and have no state.
+///
+/// The limit is 64 unless `#[actor(max_concurrency = 8)]` says otherwise. The state is dropped, in the actor's worker, when the actor ends in good order. A
+/// panic fails the call, and the actor lives on.
+///
+/// ```
+/// use tracer_sdk::actor;
+///
+/// pub struct Counter {
+///     count: i64,
+/// }
+///
+/// /// Counts.
+/// #[actor]
+/// impl Counter {
+///     /// Begins at `start`.
+///     pub fn new(start: i64) -> Self {
+///         Counter { count: start }
+///     }
+///
+///     /// Adds to the count, and returns it.
+///     pub fn increment(&mut self, by: i64) -> i64 {
+///         self.count += by;
+///         self.count
+///     }
+///
+///     pub fn get(&self) -> i64 {
+///         self.count
+///     }
+/// }
+/// # let mut counter = Counter::new(1);
+/// # assert_eq!((counter.increment(2), counter.get()), (3, 3));
+/// ```
+///
+/// ```text
+/// $ tracer submit actor counter:Counter 1 --name hits
+/// 7
+/// $ tracer submit call hits increment 2
+/// 3
+/// ```
+pub use tracer_macros::actor;
 
 /// Makes a function run once when the module is loaded: after the proxy is in place, before a `tracing` subscriber
 /// is set and before the first task.
@@ -234,6 +286,15 @@ pub mod __private {
     pub use tracer_abi::{HOOK_EXPORTER, HOOK_STARTUP, Module};
 
     pub use crate::blocking::block_on;
+
+    /// The state of an actor with methods that run beside each other.
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` cannot be shared by threads, which an actor with `async` methods that take `&self` has to be",
+        label = "this is not `Send` and `Sync`",
+        note = "let those methods take `&mut self`, so that they run one at a time"
+    )]
+    pub trait SharedState {}
+    impl<T: Send + Sync> SharedState for T {}
 
     /// What a function with `on_load` may return.
     #[diagnostic::on_unimplemented(

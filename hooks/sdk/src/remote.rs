@@ -42,19 +42,57 @@ use crate::{host, messagepack, runtime, task};
 /// Threads: a thread that the task has started may submit too, while the task runs. Unless it took the context of
 /// OpenTelemetry along, its submissions are children of the task's own span.
 pub fn remote(target: impl Into<String>) -> Remote {
-    Remote { target: target.into(), arguments: Vec::new(), failure: None, name: String::new(), run_limit_ms: 0 }
+    Remote(Parts::new(target))
 }
 
 /// A submission that is being put together; see [`remote`].
 #[derive(Debug)]
 #[must_use = "nothing is submitted before `submit`"]
-pub struct Remote {
-    target: String,
+pub struct Remote(Parts);
+
+/// What all submissions have: of a task, of an actor and of a call.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) target: String,
     arguments: Vec<Encoded>,
     /// The first thing that is wrong.
     failure: Option<RemoteError>,
-    name: String,
+    pub(crate) name: String,
     run_limit_ms: u64,
+}
+
+impl Parts {
+    pub(crate) fn new(target: impl Into<String>) -> Parts {
+        Parts { target: target.into(), arguments: Vec::new(), failure: None, name: String::new(), run_limit_ms: 0 }
+    }
+
+    pub(crate) fn add(&mut self, argument: &impl Argument) {
+        match argument.encode() {
+            Ok(encoded) => self.arguments.push(encoded),
+            Err(reason) => {
+                let text = format!("argument {} of `{}`: {reason}", self.arguments.len() + 1, self.target);
+                self.failure.get_or_insert(RemoteError::submission(text));
+            }
+        }
+    }
+
+    pub(crate) fn set_timeout(&mut self, limit: Duration) {
+        self.run_limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+    }
+
+    /// The two halves of the target, or what is wrong with the submission. `what` is named `form`.
+    pub(crate) fn target(&self, what: &str, form: &str) -> Result<(&str, &str), RemoteError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        match self.target.rsplit_once(':') {
+            Some((module, function)) if !module.is_empty() && !function.is_empty() => Ok((module, function)),
+            _ => {
+                let text = format!("{what} is named `{form}`, but got `{}`", self.target);
+                Err(RemoteError::submission(text))
+            }
+        }
+    }
 }
 
 /// An argument on its way.
@@ -99,67 +137,64 @@ impl Remote {
     /// # }
     /// ```
     pub fn arg(mut self, argument: impl Argument) -> Remote {
-        match argument.encode() {
-            Ok(encoded) => self.arguments.push(encoded),
-            Err(reason) => {
-                let text = format!("argument {} of `{}`: {reason}", self.arguments.len() + 1, self.target);
-                self.failure.get_or_insert(RemoteError::submission(text));
-            }
-        }
+        self.0.add(&argument);
         self
     }
 
     /// Names the task, for people.
     pub fn name(mut self, name: impl Into<String>) -> Remote {
-        self.name = name.into();
+        self.0.name = name.into();
         self
     }
 
     /// Bounds how long an attempt at the task may run.
     pub fn timeout(mut self, limit: Duration) -> Remote {
-        self.run_limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+        self.0.set_timeout(limit);
         self
     }
 
     /// Submits the task. It is on its way when this returns, with the next batch of submissions at the latest when something is
     /// waited for or the task that submits returns.
     pub fn submit(self) -> Result<TaskHandle, RemoteError> {
-        if let Some(failure) = self.failure {
-            return Err(failure);
-        }
-        let (module, function) = match self.target.rsplit_once(':') {
-            Some((module, function)) if !module.is_empty() && !function.is_empty() => (module, function),
-            _ => {
-                let text = format!("a task is named `module:function`, but got `{}`", self.target);
-                return Err(RemoteError::submission(text));
-            }
-        };
-        let host_submit = host::entry(|host| host.host_submit).map_err(RemoteError::submission)?;
-        let arguments = array(&self.arguments);
-        let references: Vec<_> = self.arguments.iter().enumerate().filter_map(reference).collect();
-        let current = current_context();
-        let (context, baggage) =
-            current.as_ref().map_or((None, ""), |(context, baggage)| (Some(context.raw()), baggage));
-        let submission = abi::Submission {
-            size: size_of::<abi::Submission>(),
-            submitter: runtime::current().map_or(0, |current| current.task_id),
-            module: Str::new(module),
-            function: Str::new(function),
-            arguments: Bytes::new(&arguments),
-            references: references.as_ptr(),
-            reference_count: references.len(),
-            name: Str::new(&self.name),
-            run_limit_ms: self.run_limit_ms,
-            parent: context.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
-            baggage: Str::new(baggage),
-        };
-        let mut ticket = 0;
-        // SAFETY: everything is borrowed from locals that outlive the call.
-        with_reason(|error| unsafe { host_submit(&submission, &mut ticket, error) })
-            .map_err(RemoteError::submission)?;
-        let target = format!("{}.{function}", stem(module));
-        Ok(TaskHandle { ticket, target })
+        let (module, function) = self.0.target("a task", "module:function")?;
+        let called = format!("{}.{function}", stem(module));
+        submit(&self.0, module, function, called, 0, std::ptr::null())
     }
+}
+
+/// Hands a submission to the host. `called` is what people call it; `actor` and `options` are for actors.
+pub(crate) fn submit(
+    parts: &Parts,
+    module: &str,
+    function: &str,
+    called: String,
+    actor: u64,
+    options: *const abi::ActorOptions,
+) -> Result<TaskHandle, RemoteError> {
+    let host_submit = host::entry(|host| host.host_submit).map_err(RemoteError::submission)?;
+    let arguments = array(&parts.arguments);
+    let references: Vec<_> = parts.arguments.iter().enumerate().filter_map(reference).collect();
+    let current = current_context();
+    let (context, baggage) = current.as_ref().map_or((None, ""), |(context, baggage)| (Some(context.raw()), baggage));
+    let submission = abi::Submission {
+        size: size_of::<abi::Submission>(),
+        submitter: runtime::current().map_or(0, |current| current.task_id),
+        module: Str::new(module),
+        function: Str::new(function),
+        arguments: Bytes::new(&arguments),
+        references: references.as_ptr(),
+        reference_count: references.len(),
+        name: Str::new(&parts.name),
+        run_limit_ms: parts.run_limit_ms,
+        parent: context.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+        baggage: Str::new(baggage),
+        actor_id: actor,
+        actor_options: options,
+    };
+    let mut ticket = 0;
+    // SAFETY: everything is borrowed from locals and arguments that outlive the call.
+    with_reason(|error| unsafe { host_submit(&submission, &mut ticket, error) }).map_err(RemoteError::submission)?;
+    Ok(TaskHandle { ticket, target: called })
 }
 
 /// The name of a module that may be given as the path of its library.
@@ -178,7 +213,7 @@ fn current_context() -> Option<(PlainContext, String)> {
 }
 
 /// Calls a function of the host, and returns its status, or what it says went wrong.
-fn with_reason(call: impl FnOnce(&mut TextBuffer) -> u32) -> Result<u32, String> {
+pub(crate) fn with_reason(call: impl FnOnce(&mut TextBuffer) -> u32) -> Result<u32, String> {
     let mut buffer = [0; 4096];
     let mut error = TextBuffer::new(&mut buffer);
     let status = call(&mut error);
@@ -470,7 +505,7 @@ pub enum RemoteErrorKind {
 }
 
 impl RemoteError {
-    fn submission(message: impl Into<String>) -> RemoteError {
+    pub(crate) fn submission(message: impl Into<String>) -> RemoteError {
         RemoteError {
             task_id: None,
             target: String::new(),

@@ -13,6 +13,8 @@ use tracer_abi as abi;
 pub struct RuntimeContext {
     /// The id of the task. It stays the same across attempts.
     pub task_id: u64,
+    /// The id of the actor that the task makes, or is a method of; none for other tasks.
+    pub actor_id: Option<u64>,
     /// The id of the job that the task belongs to.
     pub job_id: u64,
     /// Which attempt at the task this is, from 1.
@@ -32,6 +34,7 @@ impl RuntimeContext {
     pub(crate) unsafe fn of_call(call: &abi::TaskCall) -> RuntimeContext {
         RuntimeContext {
             task_id: call.task_id,
+            actor_id: Some(call.actor_id).filter(|&id| id != 0),
             job_id: call.job_id,
             attempt: call.attempt,
             worker_id: call.worker_id,
@@ -58,6 +61,7 @@ impl RuntimeContext {
     pub(crate) unsafe fn of_running(running: &abi::Runtime) -> RuntimeContext {
         RuntimeContext {
             task_id: running.task_id,
+            actor_id: Some(running.actor_id).filter(|&id| id != 0),
             job_id: running.job_id,
             attempt: running.attempt,
             worker_id: running.worker_id,

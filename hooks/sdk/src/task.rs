@@ -64,6 +64,8 @@ pub struct Arguments<'a> {
     item: &'static TaskItem,
     values: Vec<&'a [u8]>,
     phases: Phases,
+    /// Where the actor's state is; null for a task that has to do with none.
+    pub(crate) state: *mut *mut c_void,
 }
 
 /// Tells the host which part of a call begins, if it asks.
@@ -89,7 +91,12 @@ impl Phases {
 
 impl<'a> Arguments<'a> {
     /// Splits `bytes`, a MessagePack array, into arguments for `item`. No bytes at all are no arguments.
-    pub(crate) fn parse(item: &'static TaskItem, bytes: &'a [u8], phases: Phases) -> Result<Arguments<'a>, Failure> {
+    pub(crate) fn parse(
+        item: &'static TaskItem,
+        bytes: &'a [u8],
+        phases: Phases,
+        state: *mut *mut c_void,
+    ) -> Result<Arguments<'a>, Failure> {
         let values = Reader::new(bytes)
             .elements()
             .map_err(|error| Failure::arguments(format!("the arguments of `{}` cannot be read: {error}", item.name)))?;
@@ -97,7 +104,7 @@ impl<'a> Arguments<'a> {
         if values.len() > most {
             return Err(Failure::arguments(format!("`{}` {}, but got {}", item.name, takes(item), values.len())));
         }
-        Ok(Arguments { item, values, phases })
+        Ok(Arguments { item, values, phases, state })
     }
 
     /// All arguments are decoded; the function runs from now on.

@@ -301,7 +301,7 @@ impl Map<'_> {
             let all: Vec<Vec<u8>> = self.template.arguments.iter().cloned().chain(arguments).collect();
             let all = value::array(&all);
             let Template { module, function, request, .. } = self.template;
-            let spec = TaskSpec::Function(FunctionSpec { module, function, arguments: &all });
+            let spec = TaskSpec::Function(FunctionSpec::of_task(module, function, &all));
             match driver.submit(&SubmitRequest { spec, ..request.clone() }) {
                 Ok(task) => {
                     self.window.insert(task.tag(), place);

@@ -292,6 +292,8 @@ const fn host(tracing: *const Tracing) -> Host {
         host_task_id: None,
         host_forget: None,
         host_is_cancelled: None,
+        host_find_actor: None,
+        host_end_actor: None,
     }
 }
 
@@ -409,6 +411,8 @@ impl Call {
             host_error: Some(host_error),
             node_id: Str::new("node"),
             host_phase: Some(host_phase),
+            actor_id: 0,
+            state: ptr::null_mut(),
         };
         let task = task(module, name);
         take_spans();

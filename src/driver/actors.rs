@@ -1,0 +1,184 @@
+//! Actors, as a driver has them: it creates them, calls them, finds them and ends them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Argument, Driver, DriverError, Remote, Ticket};
+use crate::protocol::wire::WireError;
+use crate::protocol::{ActorReport, ActorState, CancelWhich, Query, Reply};
+use crate::task::{ActorOptions, ActorRole, TaskId};
+
+/// An actor somewhere: it may be called, and passed on as an argument, where it arrives as an `ActorHandle` of `tracer-sdk`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ActorHandle {
+    #[serde(rename = "actor_id")]
+    id: TaskId,
+    #[serde(rename = "actor")]
+    target: String,
+}
+
+impl ActorHandle {
+    /// The actor's id, which is that of the task that creates it.
+    pub fn id(&self) -> TaskId {
+        self.id
+    }
+
+    /// What it is: `module:Type`.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The actor of a row.
+    pub fn of(report: &ActorReport) -> ActorHandle {
+        ActorHandle { id: report.id, target: format!("{}:{}", report.module, report.type_name) }
+    }
+}
+
+/// An actor that is about to be created; see [`Driver::actor`].
+#[must_use = "nothing is created before `create`"]
+pub struct Actor<'a> {
+    remote: Remote<'a>,
+    name: String,
+    options: ActorOptions<'static>,
+}
+
+impl Actor<'_> {
+    /// Adds the next argument of `new`, as [`Remote::arg`] does.
+    pub fn arg(mut self, argument: impl Argument) -> Result<Self, DriverError> {
+        self.remote = self.remote.arg(argument)?;
+        Ok(self)
+    }
+
+    /// Gives it a name, by which [`Driver::find_actor`] finds it. While it lives, no other actor can have that name.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Creates it again when its worker was lost, up to `limit` times; 0 unless said. Its state begins anew.
+    pub fn max_restarts(mut self, limit: u32) -> Self {
+        self.options.max_restarts = limit;
+        self
+    }
+
+    /// Runs a call again that was going on when the worker was lost, up to `limit` times; 0 unless said. Calls that had not begun wait
+    /// in any case, as long as the actor is created again.
+    pub fn max_call_retries(mut self, limit: u32) -> Self {
+        self.options.max_call_retries = limit;
+        self
+    }
+
+    /// Lets it outlive this driver, until somebody ends it.
+    pub fn detached(mut self) -> Self {
+        self.options.is_detached = true;
+        self
+    }
+
+    /// Takes the living actor of this name and type, if there is one, and creates none.
+    pub fn get_or_create(mut self) -> Self {
+        self.options.or_existing = true;
+        self
+    }
+
+    /// Creates the actor. It is accepted when this returns, and `new` may not have run; calls wait for it. If `new` fails, every call fails
+    /// with the reason.
+    pub fn create(self) -> Result<ActorHandle, DriverError> {
+        let Actor { mut remote, name, options } = self;
+        remote.target.push_str(".new");
+        remote.name.clone_from(&name);
+        let (task, driver) = remote.submit_as(ActorRole::Create(ActorOptions { name: &name, ..options }))?;
+        let id = driver.accepted(&task)?;
+        driver.forget(task.tag);
+        let report = driver.actor_report(&id.to_string())?;
+        match report.reason {
+            // Whoever has taken the name is said at once.
+            Some(reason) if !name.is_empty() => Err(DriverError::Refused(reason)),
+            _ => Ok(ActorHandle::of(&report)),
+        }
+    }
+}
+
+/// A call of an actor's method that is being put together; see [`Driver::call`].
+#[must_use = "nothing is called before `submit`"]
+pub struct Call<'a> {
+    remote: Remote<'a>,
+    actor: TaskId,
+}
+
+impl Call<'_> {
+    /// Adds the next argument, as [`Remote::arg`] does.
+    pub fn arg(mut self, argument: impl Argument) -> Result<Self, DriverError> {
+        self.remote = self.remote.arg(argument)?;
+        Ok(self)
+    }
+
+    /// Names the call, for people.
+    pub fn name(mut self, name: &str) -> Self {
+        self.remote = self.remote.name(name);
+        self
+    }
+
+    /// Bounds how long the call may run. It has the actor for itself then. If it does not end, the actor's worker is ended.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.remote = self.remote.timeout(limit);
+        self
+    }
+
+    /// Submits the call. It is sent with the next batch.
+    pub fn submit(self) -> Result<Ticket, DriverError> {
+        self.remote.submit_as(ActorRole::Call(self.actor)).map(|(task, _)| task)
+    }
+}
+
+impl Driver {
+    /// Begins the creation of an actor: `module:Type`. It gets a worker process of its own, and ends with this driver unless it is
+    /// [detached](Actor::detached).
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut driver = tracer::Driver::connect(&tracer::config::default_temp_dir())?;
+    /// let hits = driver.actor("counter:Counter").arg(0)?.name("hits").max_restarts(3).create()?;
+    /// for _ in 0..1000 {
+    ///     driver.call(&hits, "increment").arg(1)?.submit()?;
+    /// }
+    /// let count = driver.call(&hits, "get").submit()?;
+    /// assert_eq!(driver.get::<i64>(count)?, 1000);
+    /// # Ok(()) }
+    /// ```
+    pub fn actor(&mut self, target: &str) -> Actor<'_> {
+        Actor { remote: self.remote(target), name: String::new(), options: ActorOptions::default() }
+    }
+
+    /// Begins a call of an actor's method. Calls that a driver submits run in their order, save for those that are concurrent.
+    pub fn call(&mut self, actor: &ActorHandle, method: &str) -> Call<'_> {
+        Call { actor: actor.id, remote: self.remote(&format!("{}.{method}", actor.target)) }
+    }
+
+    /// Finds an actor by its name, whoever has created it.
+    pub fn find_actor(&mut self, name: &str) -> Result<ActorHandle, DriverError> {
+        let report = self.actor_report(name)?;
+        match &report.reason {
+            Some(reason) if report.state == ActorState::Dead => {
+                let id = report.id;
+                Err(DriverError::Actor(format!("actor {id} `{name}` is dead: {reason}")))
+            }
+            _ => Ok(ActorHandle::of(&report)),
+        }
+    }
+
+    /// What the head says of an actor, which is named by its name or its id.
+    pub fn actor_report(&mut self, wanted: &str) -> Result<ActorReport, DriverError> {
+        match self.query(&Query::Actor { wanted: wanted.into() })? {
+            Reply::Actor(Ok(report)) => Ok(*report),
+            Reply::Actor(Err(reason)) => Err(DriverError::Actor(reason)),
+            _ => Err(DriverError::Protocol(WireError::UnknownValue("reply"))),
+        }
+    }
+
+    /// Ends an actor: calls that wait fail, those that run may take `grace` (2 seconds unless said). One that has ended is none.
+    pub fn end_actor(&mut self, actor: TaskId, grace: Option<Duration>) -> Result<(), DriverError> {
+        let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        self.query(&Query::Cancel { which: CancelWhich::Ids(vec![actor]), grace_ms }).map(drop)
+    }
+}

@@ -1,0 +1,124 @@
+//! The actor of a worker: what it keeps, and what runs beside what.
+//!
+//! The creation and the calls of ordinary methods run on the main thread, one at a time, in the order of their leases. Calls of concurrent
+//! methods begin in that order too, each on a thread of its own, up to a limit; a call of an ordinary method waits until
+//! they have ended, and holds up those behind it. A lease is claimed when its call begins, and not before.
+//!
+//! A thread for each call, and not one for all: what is current on a thread, the span first of all, is then that call's alone.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::attempt::{Attempts, Function};
+use super::results::Results;
+use crate::hook::{ActorState, LoadedActor};
+use crate::protocol::Lease;
+use crate::protocol::wire::Take;
+use crate::task::TaskId;
+
+/// An actor that was made in this process.
+pub(super) struct Living {
+    pub(super) id: TaskId,
+    pub(super) loaded: LoadedActor,
+    pub(super) state: ActorState,
+    /// By their names, those that were called before.
+    pub(super) methods: HashMap<Box<str>, &'static Function>,
+}
+
+/// Runs the calls of concurrent methods.
+pub(super) struct Calls {
+    attempts: Arc<Attempts>,
+    results: Arc<Results>,
+    line: Mutex<Line>,
+    /// A call has begun or ended.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Claimed, with the time of that, and not taken by a thread yet.
+    claimed: VecDeque<(Vec<u8>, u64)>,
+    /// Claimed and not ended.
+    running: usize,
+    threads: usize,
+    idle: usize,
+}
+
+impl Calls {
+    pub(super) fn new(attempts: Arc<Attempts>, results: Arc<Results>) -> Arc<Calls> {
+        Arc::new(Calls { attempts, results, line: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Waits until no call runs.
+    pub(super) fn wait_for_all(&self) {
+        drop(self.wait_for(1));
+    }
+
+    /// Waits until fewer than `limit` calls run. What has ended is told before.
+    fn wait_for(&self, limit: usize) -> MutexGuard<'_, Line> {
+        let line = lock(&self.line);
+        if line.running < limit {
+            return line;
+        }
+        drop(line);
+        // A broken connection is found by the next read.
+        let _ = self.results.send();
+        self.attempts.interrupted();
+        let line = lock(&self.line);
+        self.changed.wait_while(line, |line| line.running >= limit).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a call beside those that run, as soon as there is room.
+    pub(super) fn begin(self: &Arc<Self>, lease: &Lease<'_>, limit: usize) {
+        let mut line = self.wait_for(limit);
+        let Some(claimed) = self.attempts.claim(lease) else { return };
+        let mut bytes = Vec::new();
+        lease.put(&mut bytes);
+        line.claimed.push_back((bytes, claimed));
+        line.running += 1;
+        if line.idle >= line.claimed.len() {
+            self.changed.notify_all();
+            return;
+        }
+        let calls = Arc::clone(self);
+        match std::thread::Builder::new().name("tracer-call".into()).spawn(move || calls.run()) {
+            Ok(_) => line.threads += 1,
+            // Those that there are take it.
+            Err(_) if line.threads > 0 => self.changed.notify_all(),
+            Err(_) => {
+                let call = line.claimed.pop_back();
+                drop(line);
+                call.iter().for_each(|call| self.run_one(call));
+            }
+        }
+    }
+
+    /// Runs calls for as long as the process lives.
+    fn run(&self) {
+        loop {
+            let mut line = lock(&self.line);
+            line.idle += 1;
+            line =
+                self.changed.wait_while(line, |line| line.claimed.is_empty()).unwrap_or_else(PoisonError::into_inner);
+            line.idle -= 1;
+            let call = line.claimed.pop_front();
+            drop(line);
+            call.iter().for_each(|call| self.run_one(call));
+        }
+    }
+
+    fn run_one(&self, (lease, claimed_unix_nano): &(Vec<u8>, u64)) {
+        if let Ok(lease) = Lease::take(&mut Take::new(lease)) {
+            self.results.push(&self.attempts.run_beside(&lease, *claimed_unix_nano), false);
+            // A broken connection is found by the main thread, when it reads again.
+            let _ = self.results.send();
+        }
+        lock(&self.line).running -= 1;
+        self.changed.notify_all();
+    }
+}
+
+fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+    // What the lock guards is whole after every statement.
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
