@@ -30,6 +30,8 @@ use crate::value;
 const X_TRACE_ID: &str = "x-trace-id";
 /// How often a client that follows is told that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The highest number of a line that is taken; there are never so many.
+const LAST_LINE: u64 = (1 << 53) - 1;
 /// Pieces that wait for a client that follows.
 const PIECES: usize = 64;
 
@@ -298,9 +300,15 @@ impl App {
     /// What a task has written, as events, until it has ended.
     async fn follow(&self, id: TaskId, query: &str, parts: &Parts) -> Answer {
         let parameters = parameters::parse(query, &["after"])?;
-        let after = parameters::number(&parameters, "after", 0, u64::MAX >> 1)?;
+        let after = parameters::number(&parameters, "after", 0, LAST_LINE)?;
         // What a client that connects again has seen last.
-        let seen = parts.headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+        let seen = match parts.headers.get("last-event-id") {
+            None => None,
+            Some(seen) => {
+                let seen = [("Last-Event-ID".to_owned(), String::from_utf8_lossy(seen.as_bytes()).into_owned())];
+                parameters::number(&seen, "Last-Event-ID", 0, LAST_LINE)?
+            }
+        };
         let report = self.report(id).await?;
         let Some(log) = self.outputs.of(id) else {
             let text = format!("the output of task {id} is not kept here");
@@ -313,7 +321,7 @@ impl App {
         })?;
         let (pieces, taken) = mpsc::channel(PIECES);
         let link = std::sync::Arc::clone(&self.link);
-        let mut number = seen.filter(|&seen| seen <= u64::MAX >> 1).or(after).unwrap_or(0);
+        let mut number = seen.or(after).unwrap_or(0);
         let maker = tokio::spawn(async move {
             let _place = place;
             loop {

@@ -37,6 +37,7 @@ kinds! {
     WRONG_TYPE = UNSUPPORTED_MEDIA_TYPE, "not-json", "The body has to be JSON";
     KEY_TAKEN = UNPROCESSABLE_ENTITY, "idempotency-key-taken", "The idempotency key names another task";
     REFUSED = UNPROCESSABLE_ENTITY, "refused", "The head refuses the task";
+    CONTRADICTORY = UNPROCESSABLE_ENTITY, "contradictory", "What the submission says contradicts itself";
     TOO_MANY = TOO_MANY_REQUESTS, "too-many-requests", "There are too many requests";
     UNREADABLE = INTERNAL_SERVER_ERROR, "result-unreadable", "The result cannot be read";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The head does not take it now";

@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
-use super::problem::{COMMANDS_OFF, INVALID, Problem};
+use super::problem::{COMMANDS_OFF, CONTRADICTORY, INVALID, Problem};
 use crate::config::NUM_WORKERS_LIMIT;
 use crate::driver::{SubmitRequest, command_spec, split_target};
 use crate::task::{
@@ -38,19 +39,37 @@ struct Document {
     env: Option<BTreeMap<String, String>>,
     cwd: Option<PathBuf>,
     name: Option<String>,
-    timeout_ms: Option<u64>,
-    queue_timeout_ms: Option<u64>,
-    idle_timeout_ms: Option<u64>,
-    grace_ms: Option<u64>,
-    retries: Option<u32>,
-    retry_backoff_ms: Option<u64>,
+    timeout_ms: Option<Whole>,
+    queue_timeout_ms: Option<Whole>,
+    idle_timeout_ms: Option<Whole>,
+    grace_ms: Option<Whole>,
+    retries: Option<Whole>,
+    retry_backoff_ms: Option<Whole>,
     retry_on: Option<Vec<String>>,
-    crash_limit: Option<u32>,
+    crash_limit: Option<Whole>,
     at_most_once: Option<bool>,
-    num_cpus: Option<u32>,
-    resources: Option<BTreeMap<String, i64>>,
+    num_cpus: Option<Whole>,
+    resources: Option<BTreeMap<String, Whole>>,
     output: Option<bool>,
     trace_runtime: Option<bool>,
+}
+
+/// A whole number. `7.0` is one too, as JSON Schema has it: to JSON it is the same number as `7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Whole(i64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Whole, D::Error> {
+        /// From here on not every whole number has a floating point form.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        let number = serde_json::Number::deserialize(deserializer)?;
+        let from_float = |float: f64| (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64);
+        number
+            .as_i64()
+            .or_else(|| from_float(number.as_f64()?))
+            .map(Whole)
+            .ok_or_else(|| D::Error::custom(format!("expected a whole number, found {number}")))
+    }
 }
 
 /// A task to submit.
@@ -98,23 +117,25 @@ impl Submission {
             Problem::new(INVALID, text)
                 .hint("for example {\"function\": \"wordcount:count\", \"arguments\": [\"a b c\"]}")
         })?;
-        let duration = |name: &str, ms: Option<u64>, range: RangeInclusive<u64>| match ms {
-            Some(ms) if !range.contains(&ms) => {
-                let (from, to) = range.into_inner();
-                Err(invalid(format!("`{name}` is {ms}, but takes {from} to {to} milliseconds")))
-            }
-            ms => Ok(ms.map(Duration::from_millis)),
+        let number = |name: &str, number: Option<Whole>, range: RangeInclusive<u64>, unit: &str| match number {
+            None => Ok(None),
+            Some(Whole(number)) => match u64::try_from(number).ok().filter(|number| range.contains(number)) {
+                Some(number) => Ok(Some(number)),
+                None => {
+                    let (from, to) = (range.start(), range.end());
+                    Err(invalid(format!("`{name}` is {number}, but takes {from} to {to}{unit}")))
+                }
+            },
         };
-        let count = |name: &str, count: Option<u32>, default: u32| match count {
-            Some(count) if count > RETRIES => Err(invalid(format!("`{name}` is {count}, but takes 0 to {RETRIES}"))),
-            count => Ok(count.unwrap_or(default)),
+        let duration = |name: &str, ms: Option<Whole>, from: u64| {
+            Ok(number(name, ms, from..=DURATION_MS, " milliseconds")?.map(Duration::from_millis))
+        };
+        let count = |name: &str, count: Option<Whole>, limit: u32, default: u32| {
+            let count = number(name, count, 0..=limit.into(), "")?;
+            Ok(count.and_then(|count| u32::try_from(count).ok()).unwrap_or(default))
         };
         let at_most_once = document.at_most_once.unwrap_or(false);
-        if at_most_once && (document.retries.is_some() || document.crash_limit.is_some()) {
-            return Err(invalid(
-                "`at_most_once` is never started again, so it takes neither `retries` nor `crash_limit`",
-            ));
-        }
+        let has_count = document.retries.is_some() || document.crash_limit.is_some();
         let retry_on = document.retry_on.unwrap_or_default();
         for kind in &retry_on {
             let is_one = !kind.contains(',');
@@ -127,17 +148,12 @@ impl Submission {
             return Err(invalid(format!("`name` has more than {NAME_LENGTH} characters")));
         }
         let resources = document.resources.unwrap_or_default();
-        let resources = resources.iter().map(|(name, &amount)| check_resource(name, amount));
+        let resources = resources.iter().map(|(name, &Whole(amount))| check_resource(name, amount));
         let resources = resources
             .collect::<Result<Vec<_>, _>>()
             .and_then(sort_resources)
             .map_err(|reason| invalid(format!("`resources`: {reason}")))?;
-        let num_cpus = match document.num_cpus {
-            Some(cpus) if cpus > NUM_WORKERS_LIMIT => {
-                return Err(invalid(format!("`num_cpus` is {cpus}, but takes 0 to {NUM_WORKERS_LIMIT}")));
-            }
-            cpus => cpus.unwrap_or(1),
-        };
+        let num_cpus = count("num_cpus", document.num_cpus, NUM_WORKERS_LIMIT, 1)?;
         let what = match (document.function, document.command) {
             (Some(target), None) => {
                 let only_commands = [
@@ -165,25 +181,36 @@ impl Submission {
             }
             _ => return Err(invalid("a submission has either `function` or `command`")),
         };
-        Ok(Submission {
+        let submission = Submission {
             what,
             name,
-            run_limit: duration("timeout_ms", document.timeout_ms, 1..=DURATION_MS)?,
-            queue_limit: duration("queue_timeout_ms", document.queue_timeout_ms, 1..=DURATION_MS)?,
-            idle_limit: duration("idle_timeout_ms", document.idle_timeout_ms, 1..=DURATION_MS)?,
-            grace: duration("grace_ms", document.grace_ms, 0..=DURATION_MS)?.unwrap_or(DEFAULT_GRACE),
-            retries: count("retries", document.retries, 0)?,
-            retry_backoff: duration("retry_backoff_ms", document.retry_backoff_ms, 0..=DURATION_MS)?
-                .unwrap_or(DEFAULT_RETRY_BACKOFF),
+            run_limit: duration("timeout_ms", document.timeout_ms, 1)?,
+            queue_limit: duration("queue_timeout_ms", document.queue_timeout_ms, 1)?,
+            idle_limit: duration("idle_timeout_ms", document.idle_timeout_ms, 1)?,
+            grace: duration("grace_ms", document.grace_ms, 0)?.unwrap_or(DEFAULT_GRACE),
+            retries: count("retries", document.retries, RETRIES, 0)?,
+            retry_backoff: duration("retry_backoff_ms", document.retry_backoff_ms, 0)?.unwrap_or(DEFAULT_RETRY_BACKOFF),
             retry_on: retry_on.join(","),
-            crash_limit: count("crash_limit", document.crash_limit, DEFAULT_CRASH_LIMIT)?,
+            crash_limit: count("crash_limit", document.crash_limit, RETRIES, DEFAULT_CRASH_LIMIT)?,
             at_most_once,
             num_cpus,
             resources,
             key,
             wants_output: document.output.unwrap_or(true),
             trace_runtime: document.trace_runtime.unwrap_or(false),
-        })
+        };
+        let contradiction = |text: &str| Err(Problem::new(CONTRADICTORY, text));
+        if at_most_once && has_count {
+            return contradiction(
+                "`at_most_once` is never started again, so it takes neither `retries` nor `crash_limit`",
+            );
+        }
+        if !submission.retry_on.is_empty() && submission.retries == 0 {
+            return contradiction(
+                "`retry_on` says which failures are tried again, but `retries` says how often, and is 0",
+            );
+        }
+        Ok(submission)
     }
 
     /// Hands it over, in the form that drivers take.
@@ -377,6 +404,7 @@ mod tests {
                 serde_json::json!({"function": "a:b", "retries": 1, "at_most_once": true}),
                 "`at_most_once` is never started again",
             ),
+            (serde_json::json!({"function": "a:b", "retry_on": ["panic"]}), "`retries` says how often, and is 0"),
         ] {
             let text = text_of(parse(body.clone()).unwrap_err());
             assert!(text.contains(expected), "{body}: {text}");
@@ -420,6 +448,15 @@ mod tests {
             assert_eq!(request.policy, Policy::default());
             assert_eq!(request.demand, Demand::default());
             assert_eq!((request.run_limit, request.trace_runtime, request.wants_output), (None, false, true));
+        });
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_decimals() {
+        let body = br#"{"function": "a:b", "retries": 3.0, "timeout_ms": 1e3, "resources": {"gpu": 2.0}}"#;
+        Submission::parse(body, String::new(), false).unwrap().with_request(|request| {
+            assert_eq!((request.policy.retries, request.run_limit), (3, Some(Duration::from_secs(1))));
+            assert_eq!(request.demand.resources, [("gpu", 2)]);
         });
     }
 

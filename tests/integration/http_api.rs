@@ -1,6 +1,8 @@
 //! The HTTP API: what it takes, what it refuses, and that nobody is hurt by those who use it.
 
 mod access;
+mod clients;
+mod description;
 mod tasks;
 
 use crate::support::{Api, Builder, Cluster, HOOK};

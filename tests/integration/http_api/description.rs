@@ -1,0 +1,35 @@
+//! The OpenAPI description, read by somebody else's tester: schemathesis, with all its checks.
+
+use std::fs;
+
+use super::traced;
+use crate::support::python_with;
+
+/// What a submission is answered with by the draft of `Idempotency-Key`, when the key names another task, and for a task that asks for
+/// more than there is, cannot be seen from the description.
+const SETTINGS: &str = "\
+[checks.positive_data_acceptance]
+expected-statuses = [\"2xx\", 401, 403, 404, 422, 429, 503]
+";
+
+#[test]
+fn schemathesis_finds_nothing_that_is_not_as_described() {
+    let Some(python) = python_with("schemathesis") else { return };
+    let (cluster, api) = traced();
+    fs::write(cluster.file("schemathesis.toml"), SETTINGS).expect("the folder is ours");
+    let url = format!("http://{}", api.address);
+    let mut command = cluster.program(python);
+    command.args(["-m", "schemathesis.cli", "--config-file", "schemathesis.toml", "run", "--url", &url]);
+    command.args(["--header", &format!("Authorization: Bearer {}", api.token)]);
+    command.args(["--checks", "all", "--max-examples", "20", "--generation-deterministic", "--no-color"]);
+    // Whatever it keeps, it keeps in the folder of the test.
+    command.env("HOME", cluster.folder()).env("HYPOTHESIS_STORAGE_DIRECTORY", cluster.file("hypothesis"));
+    command.arg(format!("{url}/api/v1/openapi.json"));
+    let run = cluster.run(command);
+    let text = run.stdout_text();
+    assert!(run.output.status.success(), "{text}\n{}", run.stderr_text());
+    assert!(text.contains("Operations:       9 selected / 9 total"), "{text}");
+    assert!(text.contains("Tested: 9"), "{text}");
+    let status = cluster.status();
+    assert_eq!((&status["http"]["restarts"], &status["workers"]["lost"]), (&0.into(), &0.into()), "{status}");
+}
