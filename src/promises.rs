@@ -217,6 +217,21 @@
 //!   `security::what_a_head_makes_is_for_its_user_alone`, `fuzzing::hostile_frames_and_messages_are_refused` and
 //!   `fuzzing::hostile_arguments_are_refused`.
 //!
+//! **Over HTTP only those are let in who have the token, and they hurt nobody.** The API listens on addresses of this machine; every request, of any method,
+//! names this server in `Host` and `Origin` and shows the token. It runs in a process of its own, a driver like any other: whatever clients do, the head
+//! and other drivers go on; when that process dies, it is started again and no task is touched.
+//!
+//! - Functions are found by name; commands are taken only if the head was told so. Who has the token can run code as the user.
+//! - All clients together are one driver, with one turn in the queue. What they wrote to follow later is kept as the description says, and goes with the process.
+//! - Kept by `http_api::access::nothing_is_answered_without_the_token_whatever_the_method`,
+//!   `http_api::access::a_page_that_was_rebound_or_is_of_another_origin_is_refused_whatever_the_method`,
+//!   `http_api::access::an_address_that_others_can_reach_is_refused_with_a_way_that_is_safe`,
+//!   `http_api::clients::requests_that_never_come_to_an_end_are_cut_off_and_hold_nobody_up`,
+//!   `http_api::clients::a_follower_that_does_not_read_holds_neither_the_task_nor_others_up`,
+//!   `http_api::clients::a_front_that_is_killed_comes_back_on_its_port_with_its_token_and_no_task_is_touched`,
+//!   `http_api::description::schemathesis_finds_nothing_that_is_not_as_described` and
+//!   `http_api::tasks::the_trace_goes_on_from_the_callers_header_to_the_workers_spans`.
+//!
 //! # What it costs
 //!
 //! CPU time, of a release build on two virtual cpus, which other work shared; `cargo bench --bench inner -- span` and `-- trace` measure again.

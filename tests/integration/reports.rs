@@ -253,8 +253,8 @@ fn every_test_that_a_promise_names_exists() {
         let tests = kept.split('`').skip(1).step_by(2).filter(|word| word.contains("::"));
         let before = named;
         for test in tests {
-            let (file, function) = test.split_once("::").expect("it was looked for");
-            let source = fs::read_to_string(folder.join(format!("{file}.rs")));
+            let (file, function) = test.rsplit_once("::").expect("it was looked for");
+            let source = fs::read_to_string(folder.join(format!("{}.rs", file.replace("::", "/"))));
             let source = source.unwrap_or_else(|error| panic!("`{test}` of `{title}`: {error}"));
             let is_there = source.contains(&format!("#[test]\nfn {function}()"));
             assert!(is_there, "`{test}`, which keeps `{title}`, does not exist");

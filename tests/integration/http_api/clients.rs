@@ -278,6 +278,17 @@ fn those_who_wait_hear_how_it_ended_when_the_head_is_stopped() {
 }
 
 #[test]
+fn a_worker_that_dies_takes_along_what_it_left_and_not_the_front() {
+    let (cluster, api) = untraced();
+    let pid = front_pid(&cluster);
+    let body = json!({"function": "misbehaving_tasks:aborts", "crash_limit": 0});
+    assert_eq!(api.run(&body)["failure"]["reason"], "worker_lost");
+    // The head has looked for what the worker left by the time that the next one runs a task.
+    assert_eq!(api.run(&json!({"function": "demo:my_function"}))["result"], 1);
+    assert_eq!((front_pid(&cluster), &cluster.status()["http"]["restarts"]), (pid, &json!(0)));
+}
+
+#[test]
 fn a_front_that_hangs_does_not_keep_the_head_from_ending() {
     let (cluster, api) = untraced();
     let pid = front_pid(&cluster);
