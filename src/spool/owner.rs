@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracer_abi as abi;
 
-use super::layout::{Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
+use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, claims, hooks};
@@ -68,7 +68,13 @@ struct Slots {
     returned: VecDeque<u32>,
     /// Ended, and not yet given to the further hooks, oldest first.
     ungiven: VecDeque<u32>,
+    /// Attempts' spans that nobody wants any more, oldest first. They stay until the results of their tasks are surely sent:
+    /// should this process die before, the head learns from them which attempts have a span.
+    told: VecDeque<u32>,
 }
+
+/// Attempts' spans that stay: as many as may have ended without a word to the head.
+const TOLD_LIMIT: usize = CLAIM_COUNT;
 
 /// Trace id and span id, as a slot has them.
 type Identity = [u64; 3];
@@ -114,6 +120,7 @@ impl Spool {
             under_way: HashMap::new(),
             returned: VecDeque::new(),
             ungiven: VecDeque::new(),
+            told: VecDeque::new(),
         };
         header.hooks.store(hooks::FILE, Relaxed);
         Spool {
@@ -468,9 +475,18 @@ impl Spool {
     fn settle(&self, slots: &mut Slots, index: u32, hooks: u32) {
         let slot = self.mapping.slot(index as usize);
         let pending = slot.pending.fetch_and(!hooks, Relaxed);
-        if pending != 0 && pending & !hooks == 0 {
-            slot.state.store(SLOT_FREE, Release);
-            slots.free.push(index);
+        if pending == 0 || pending & !hooks != 0 {
+            return;
+        }
+        let freed = if slot.is_attempt.load(Relaxed) != 0 {
+            slots.told.push_back(index);
+            if slots.told.len() > TOLD_LIMIT { slots.told.pop_front() } else { None }
+        } else {
+            Some(index)
+        };
+        if let Some(freed) = freed {
+            self.mapping.slot(freed as usize).state.store(SLOT_FREE, Release);
+            slots.free.push(freed);
         }
     }
 
@@ -483,7 +499,7 @@ impl Spool {
         let slots = self.slots();
         // With a file alone, what has ended is written by now.
         let written = if self.hooks() == hooks::FILE { slots.ended.len() } else { 0 };
-        slots.free.len() + written < SLOT_COUNT
+        slots.free.len() + slots.told.len() + written < SLOT_COUNT
     }
 
     /// Removes the file: this process has nothing left that someone else would have to finish.
@@ -508,7 +524,7 @@ impl Spool {
             (next as usize) < self.mapping.slots_backed() || self.mapping.back_more_slots().is_ok()
         });
         let free = if can_use_free { slots.free.pop() } else { None };
-        free.or_else(|| {
+        free.or_else(|| slots.told.pop_front()).or_else(|| {
             let oldest = self.least_needed(&mut slots)?;
             self.mapping.header().evicted.fetch_add(1, Relaxed);
             Some(oldest)

@@ -194,7 +194,7 @@ fn identity(slot: &SlotHeader) -> [u64; 4] {
 mod tests {
     use tracer_abi as abi;
 
-    use super::super::{SLOT_COUNT, SpanOpening, Spool, hooks};
+    use super::super::{Arrival, SLOT_COUNT, SpanOpening, Spool, hooks};
     use super::*;
 
     fn spool() -> (tempfile::TempDir, Spool, Story) {
@@ -314,6 +314,7 @@ mod tests {
     fn a_slot_is_free_when_every_hook_has_its_span_and_further_hooks_get_sampled_ones_only() {
         let (_folder, spool, story) = spool();
         spool.set_hooks(hooks::FILE | hooks::further(0) | hooks::further(1), 0);
+        let opening = |id| SpanOpening { is_attempt: false, ..opening(id) };
         let [sampled, only_recorded] = [1, 2].map(|id| spool.open(&opening(id)).unwrap());
         for (slot, is_sampled) in [(sampled, true), (only_recorded, false)] {
             spool.end(slot, 2000);
@@ -327,6 +328,31 @@ mod tests {
         assert_eq!(story.spans()[0].pending, hooks::further(0), "a hook has not got it");
         spool.settled(&given, hooks::further(0));
         assert_eq!(story.spans(), []);
+    }
+
+    #[test]
+    fn the_span_of_an_attempt_stays_when_it_is_delivered_until_others_need_the_slot() {
+        let (_folder, spool, story) = spool();
+        spool.set_hooks(hooks::EXPORTERS, 0);
+        let deliver = |is_attempt| {
+            let slot = spool.open(&SpanOpening { is_attempt, ..opening(1) }).expect("there is a slot");
+            spool.end(slot, 2000);
+            spool.delivered([([7; 16], [1; 8])].into_iter(), Arrival::Arrived);
+            slot
+        };
+        deliver(false);
+        assert_eq!(story.spans(), [], "nobody needs to know of another span");
+        let first = deliver(true);
+        assert!(matches!(&story.spans()[..], [SpanStory { has_ended: true, pending: 0, .. }]));
+        assert!(!spool.has_something_left(), "it is told, and no more");
+        for _ in 0..2 * SLOT_COUNT {
+            deliver(true);
+        }
+        assert!(story.spans().len() < SLOT_COUNT / 2);
+        let slots: Vec<_> = (0..SLOT_COUNT).map_while(|_| spool.open(&opening(2))).collect();
+        assert_eq!((slots.len(), spool.has_something_left()), (SLOT_COUNT, true));
+        assert!(slots.contains(&first));
+        assert_eq!(story.counts(), SpoolCounts::default(), "none was evicted");
     }
 
     #[test]

@@ -83,7 +83,8 @@ impl Live {
             if unrecorded > 0 {
                 look.unrecorded.push((pid, unrecorded));
             }
-            let wanted: Vec<SpanStory> = story.spans().into_iter().filter(|span| is_wanted(trace_id(span))).collect();
+            let is_left = |span: &SpanStory| span.pending != 0 && is_wanted(trace_id(span));
+            let wanted: Vec<SpanStory> = story.spans().into_iter().filter(is_left).collect();
             if wanted.is_empty() {
                 continue;
             }
