@@ -24,7 +24,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
 use tracer_otel_env::Reader;
@@ -44,6 +43,7 @@ use crate::protocol::{
 use crate::recorded_arguments;
 use crate::runtime_spans::RuntimeParent;
 use crate::session::{self, SessionError};
+use crate::spin::{Spin, is_readable};
 use crate::spool::Spool;
 use crate::stored::{self, STORED_FROM, Stored, StoredError};
 use crate::task::{
@@ -109,6 +109,8 @@ pub struct Driver {
     newly_finished: Option<Vec<u64>>,
     /// Whether something was taken in amid submissions.
     has_taken_in: bool,
+    /// Whether to look for what is about to come.
+    spin: Spin,
 }
 
 /// The tracing of this process, and the context that submissions belong to.
@@ -592,6 +594,7 @@ impl Driver {
             is_read_elsewhere: false,
             newly_finished: None,
             has_taken_in: false,
+            spin: Spin::default(),
         })
     }
 
@@ -841,6 +844,7 @@ impl Driver {
         self.batch.clear();
         self.unanswered.push_back((self.batch_first_tag, self.next_tag - self.batch_first_tag));
         self.batch_first_tag = self.next_tag;
+        self.spin.request_began();
         fault::point("before_submit");
         self.stream.write_all(&frame).map_err(DriverError::Disconnected)
     }
@@ -1057,16 +1061,11 @@ impl Driver {
         if self.is_read_elsewhere {
             return Ok(());
         }
-        let mut wanted = [PollFd::new(&self.stream, PollFlags::IN)];
-        match poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(0) => Ok(()),
-            Ok(_) => {
-                self.has_taken_in = true;
-                self.receive()
-            }
-            // It is asked again with the next batch, and by whoever waits.
-            Err(_) => Ok(()),
+        if is_readable(&self.stream) {
+            self.has_taken_in = true;
+            self.receive()?;
         }
+        Ok(())
     }
 
     /// Whether [`receive_what_is_there`](Self::receive_what_is_there) has taken something in since this was asked.
@@ -1076,6 +1075,7 @@ impl Driver {
 
     /// Reads once from the head and takes in what has arrived.
     fn receive(&mut self) -> Result<(), DriverError> {
+        self.spin.look(|| is_readable(&self.stream));
         read(&mut self.inbox, &mut &self.stream)?;
         self.take_in()
     }
@@ -1162,6 +1162,7 @@ impl Driver {
                         }
                     }
                     dropped.iter().for_each(|finished| self.drop_result(finished));
+                    self.spin.request_ended();
                 }
                 kind::OUTPUT => {
                     let output = Output::decode(body)?;

@@ -82,6 +82,7 @@ mod runtime_spans;
 pub mod scheduler;
 pub mod serve;
 pub mod session;
+mod spin;
 pub mod spool;
 pub mod stored;
 pub mod suggestion;

@@ -23,6 +23,7 @@ use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
 use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
 use crate::session;
+use crate::spin::{Spin, is_readable};
 use crate::spool::Spool;
 use crate::task::WorkerId;
 
@@ -81,10 +82,13 @@ fn take_leases(
     results: &Arc<Results>,
     calls: &Arc<actor::Calls>,
 ) -> Result<(), WorkerError> {
+    let mut spin = Spin::default();
     loop {
+        spin.look(|| is_readable(stream));
         if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
             return Ok(());
         }
+        spin.request_began();
         attempts.interrupted();
         while let Some((frame_kind, body)) =
             inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))?
@@ -114,6 +118,7 @@ fn take_leases(
             }
         }
         results.send().map_err(WorkerError::Io)?;
+        spin.request_ended();
     }
 }
 

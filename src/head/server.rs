@@ -47,6 +47,7 @@ use crate::protocol::{
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
+use crate::spin::{self, Spin};
 use crate::spool::Story;
 use crate::stored;
 use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
@@ -197,6 +198,8 @@ struct Server {
     program: Option<OwnedFd>,
     /// That program has ended; until when its spans are waited for.
     program_ended: Option<Instant>,
+    /// Whether to look for what is about to come.
+    spin: Spin,
 }
 
 /// A stop that is going on.
@@ -235,6 +238,7 @@ impl Server {
             dirty: Vec::new(),
             held: Vec::new(),
             finished: HashMap::new(),
+            has_told_an_end: false,
             ending: HashMap::new(),
             to_start: Vec::new(),
             journal: opened.journal,
@@ -283,6 +287,7 @@ impl Server {
             stop: None,
             program: None,
             program_ended: None,
+            spin: Spin::default(),
         };
         Ok((server, opened.bytes))
     }
@@ -443,6 +448,7 @@ impl Server {
                 return Ok(end);
             }
             let timeout = self.timeout();
+            self.spin.look(|| spin::is_readable(&self.world.epoll));
             events.clear();
             match epoll::wait(&self.world.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -458,6 +464,9 @@ impl Server {
                 self.handle(source, &mut buffer, now);
             }
             self.respond(now);
+            if std::mem::take(&mut self.world.has_told_an_end) {
+                self.spin.request_ended();
+            }
         }
     }
 
@@ -840,6 +849,7 @@ impl Server {
         outbox: &mut Vec<u8>,
         now: Now,
     ) -> Result<(), String> {
+        self.spin.request_began();
         let submissions = Submissions::decode(body).map_err(|error| error.to_string())?;
         let first_tag = submissions.first_tag;
         if self.state.is_stopping {

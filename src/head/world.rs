@@ -106,6 +106,8 @@ pub(super) struct World {
     pub(super) held: Vec<(u64, WorkerId, Stream)>,
     /// Ends of tasks to tell, encoded, by connection.
     pub(super) finished: HashMap<u64, Bodies>,
+    /// Whether drivers were told how tasks ended since this was asked.
+    pub(super) has_told_an_end: bool,
     /// Processes whose end is waited for, to finish their story, by pid.
     pub(super) ending: HashMap<u32, EndingProcess>,
     /// Workers the reactor wants started.
@@ -607,6 +609,7 @@ impl Effects for World {
         ended_unix_nano: Option<u64>,
         past: &[AttemptReport],
     ) {
+        self.has_told_an_end = true;
         let body = self.finished.entry(driver).or_default().body();
         Finished::put_parts(body, tag, task, attempt, outcome, ended_unix_nano, past);
     }

@@ -82,6 +82,11 @@ impl FrameBuffer {
         Ok(count)
     }
 
+    /// Whether the last read has filled all the room there was, so that more may be there to read.
+    pub fn is_full(&self) -> bool {
+        self.end == self.bytes.len()
+    }
+
     /// Takes the next whole frame, if there is one. `limit` bounds its length.
     pub fn next_frame(&mut self, limit: usize) -> Result<Option<(u8, &[u8])>, FrameError> {
         let Some(length) = self.next_length() else { return Ok(None) };

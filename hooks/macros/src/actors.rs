@@ -1,6 +1,6 @@
 //! The attribute of actors: an `impl` block, and the items that describe the type and its methods.
 //!
-//! The block stays as it is, but for a lint. The items are associated constants in a further block of the same type, so that `Self` means there what it
+//! The block stays as it is. The items are associated constants in a further block of the same type, so that `Self` means there what it
 //! means in the first one.
 
 use proc_macro2::{Ident, TokenStream};
@@ -88,8 +88,7 @@ pub(crate) fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return quote!(#block #errors);
     }
     let described = described(&block, &name, &settings, &items);
-    // Nobody makes an actor in place of another value, so `Default` would be of no use.
-    quote!(#[allow(clippy::new_without_default)] #block #described)
+    quote!(#block #described)
 }
 
 /// Refuses what cannot be an actor. Returns the type's name.
