@@ -15,9 +15,9 @@
 //! | a finished `SdkTracerProvider` | in the spool, and with its exporter at its own pace |
 //! | a table in C without `commit` | the same; with `commit`, wherever it has put them |
 //!
-//! What a dead process left in its spool goes to the span file of the process for a hook that keeps files, to the exporter of another process for
-//! a `Tracing` with exporters, and for the other two to `<pid>.json` in the span folder, whatever else the hook has done with it: a span that its exporter
-//! had got is then in both places, with one id.
+//! What a dead process left in its spool goes to the process's own span file for a hook that keeps one in a form that tracer knows (`local_tmp_tracing`,
+//! `otlp_file`, a `FileProcessor` with their formats), to the exporter of another process for a `Tracing` with exporters (`otlp`, `console`), and for all others to
+//! `<pid>.json` in the span folder, whatever else the hook has done with it: a span that its exporter had got is then in both places, with one id.
 //!
 //! # Promises about spans
 //!
@@ -55,6 +55,9 @@
 //!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_rust`,
 //!   `deaths::however_a_worker_dies_its_spans_are_completed_for_a_hook_in_c`,
 //!   `deaths::a_worker_that_the_kernel_kills_for_memory_is_told_from_one_that_somebody_kills`,
+//!   `deaths::the_death_of_a_worker_alone_brings_its_spans_to_the_file`,
+//!   `backends::the_spans_of_a_killed_worker_are_in_the_files_of_its_hook_and_none_twice`,
+//!   `backends::spans_of_a_killed_worker_are_on_the_console_of_the_next_one_once`,
 //!   `deaths::more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged`,
 //!   `seen_means_recorded::the_next_head_completes_the_spans_that_a_killed_head_left`,
 //!   `seen_means_recorded::head_worker_and_submission_that_are_killed_together_leave_their_spans_to_the_next_head`,

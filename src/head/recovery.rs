@@ -205,8 +205,9 @@ pub(super) fn finish_story(
             ..sum
         })
     };
+    let target = Target::of(&story, folders.spans_dir, pid);
     if finished.iter().any(|span| span.pending & hooks::FILE != 0) {
-        let tail = Tail::read(folders.spans_dir, pid);
+        let tail = target.tail(pid);
         // What an earlier try at this spool has written is in the file too, open or ended.
         for span in finished.iter_mut().filter(|span| span.pending & hooks::FILE != 0) {
             let written = match span.attempt {
@@ -224,7 +225,7 @@ pub(super) fn finish_story(
     found.extend(finished.iter().filter_map(|span| Some((span.attempt?.0, link(&span.record)))));
     finished.retain(|span| span.pending != 0);
     counts = counted(&finished);
-    let brought_on = write_to_file(&finished, &resource, folders.spans_dir, pid)
+    let brought_on = write_to_file(&finished, &resource, &target, pid)
         .and_then(|()| put_into_parcels(finished, &resource, folders.handover, (spool, pid, finisher), mark));
     if let Err(error) = brought_on {
         // The spool stays: the next head tries again.
@@ -248,16 +249,53 @@ struct Finished {
     attempt: Option<Attempt>,
 }
 
-fn write_to_file(spans: &[Finished], resource: &[(String, OwnedValue)], spans_dir: &Path, pid: u32) -> io::Result<()> {
-    let resource = resource_json(resource);
+/// The file that the spans of a dead process go to.
+struct Target {
+    folder: PathBuf,
+    /// What its name has after the pid and a dot.
+    extension: String,
+    is_otlp: bool,
+}
+
+impl Target {
+    /// That of the process's hook, if it said which that is, in a form that is known; else `<pid>.json` in the folder of the span files.
+    fn of(story: &Story, spans_dir: &Path, pid: u32) -> Target {
+        let own = || Target { folder: spans_dir.into(), extension: "json".into(), is_otlp: false };
+        let Some((path, format)) = story.span_file() else { return own() };
+        let name = path.file_name().and_then(|name| name.to_str());
+        let extension = name.and_then(|name| name.strip_prefix(&format!("{pid}.")));
+        match (path.parent(), extension, format) {
+            (Some(folder), Some(extension), abi::SPAN_FILE_CONSOLE | abi::SPAN_FILE_OTLP) if path.is_absolute() => {
+                let is_otlp = format == abi::SPAN_FILE_OTLP;
+                Target { folder: folder.into(), extension: extension.into(), is_otlp }
+            }
+            _ => own(),
+        }
+    }
+
+    fn tail(&self, pid: u32) -> Tail {
+        let take = if self.is_otlp { Tail::take_otlp } else { Tail::take };
+        Tail::read(&self.folder, [format!("{pid}.{}", self.extension), format!("{pid}.1.{}", self.extension)], take)
+    }
+}
+
+fn write_to_file(spans: &[Finished], resource: &[(String, OwnedValue)], target: &Target, pid: u32) -> io::Result<()> {
+    let of_file = || spans.iter().filter(|span| span.pending & hooks::FILE != 0).map(|span| &span.record);
     let mut lines = Vec::new();
-    for span in spans.iter().filter(|span| span.pending & hooks::FILE != 0) {
-        span.record.write_line(&mut lines, &resource);
+    if target.is_otlp {
+        // As the hook would have written them, which its own library knows best.
+        let request = export_request(resource, of_file().cloned().collect());
+        lines = tracer_otlp_file::lines(&request).map_err(io::Error::other)?;
+    } else {
+        let resource = resource_json(resource);
+        of_file().for_each(|record| record.write_line(&mut lines, &resource));
     }
     if lines.is_empty() {
         return Ok(());
     }
-    let mut file = SpanFile::try_new(spans_dir, pid, Rotation::from_env()).map_err(io::Error::other)?;
+    let extension = target.extension.clone();
+    let mut file =
+        SpanFile::try_with_extension(&target.folder, pid, extension, Rotation::from_env()).map_err(io::Error::other)?;
     file.append(&lines).map_err(io::Error::other)
 }
 
@@ -393,15 +431,15 @@ struct Tail {
 }
 
 impl Tail {
-    fn read(spans_dir: &Path, pid: u32) -> Tail {
+    /// Reads the end of a file, and of the one before, because it may have been rotated since.
+    fn read(folder: &Path, names: [String; 2], take: fn(&mut Tail, &str)) -> Tail {
         let mut tail = Tail::default();
         let mut left = TAIL;
-        // The file may have been rotated since.
-        for name in [format!("{pid}.json"), format!("{pid}.1.json")] {
+        for name in names {
             // A file that is not there has nothing; one that cannot be read cannot be appended to either, which is said then.
-            let text = read_end(&spans_dir.join(name), left).unwrap_or_default();
+            let text = read_end(&folder.join(name), left).unwrap_or_default();
             // A torn last line is no span.
-            text.split_inclusive('\n').filter(|line| line.ends_with('\n')).for_each(|line| tail.take(line));
+            text.split_inclusive('\n').filter(|line| line.ends_with('\n')).for_each(|line| take(&mut tail, line));
             left = left.saturating_sub(text.len() as u64);
         }
         tail
@@ -415,6 +453,25 @@ impl Tail {
             && let Some(trace_id) = after(line, "\"trace_id\": \"0x").and_then(hex)
             && let Some(task) = after(line, &format!("\"{}\": ", names::TASK_ID)).and_then(number)
             && let Some(attempt) = after(line, &format!("\"{}\": ", names::ATTEMPT)).and_then(number)
+            && let Ok(attempt) = u32::try_from(attempt)
+        {
+            self.attempts.insert((TaskId(task), attempt, trace_id), span_id);
+        }
+    }
+}
+
+impl Tail {
+    /// The same for a line of OTLP. The span comes after its resource and its scope, its own ids before those of its links.
+    fn take_otlp(&mut self, line: &str) {
+        let Some(span) = after(line, "\"spans\":[{") else { return };
+        let Some(span_id) = after(span, "\"spanId\":\"").and_then(hex) else { return };
+        self.spans.insert(span_id);
+        let integer =
+            |key: &str| after(span, &format!("{{\"key\":\"{key}\",\"value\":{{\"intValue\":\"")).and_then(number);
+        if span.contains("\"kind\":5,")
+            && let Some(trace_id) = after(span, "\"traceId\":\"").and_then(hex)
+            && let Some(task) = integer(names::TASK_ID)
+            && let Some(attempt) = integer(names::ATTEMPT)
             && let Ok(attempt) = u32::try_from(attempt)
         {
             self.attempts.insert((TaskId(task), attempt, trace_id), span_id);

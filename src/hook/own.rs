@@ -132,6 +132,8 @@ impl OwnTracing {
             description: abi::Str::new(description),
             listen: None,
             sink_export: None,
+            span_file: abi::Str::EMPTY,
+            span_file_format: 0,
         })))
     }
 

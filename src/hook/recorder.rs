@@ -195,6 +195,10 @@ impl Recorder {
             }
             wanting |= further_sinks.iter().fold(0, |all, (hook, _)| all | hook);
             sinks.extend(further_sinks.iter().filter_map(|(_, sink)| *sink));
+            // SAFETY: the text lives as long as the process, by contract of the ABI.
+            if let Ok(path) = std::str::from_utf8(unsafe { hook.span_file.as_bytes() }) {
+                spool.set_span_file(path, hook.span_file_format);
+            }
             spool.set_hooks(wanting, mark);
             if wanting != hooks::FILE {
                 deliveries = Deliveries::start(spool, further_sinks, mark);
@@ -223,6 +227,8 @@ impl Recorder {
             // Whom the spans go to is between the host and its hooks.
             listen: None,
             sink_export: None,
+            span_file: abi::Str::EMPTY,
+            span_file_format: 0,
         };
         let recorder = Box::leak(Box::new(Recorder {
             lent,

@@ -24,7 +24,8 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2048;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
+const PATH_SIZE: usize = 1024;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
 const CLAIM_TASKS_OFFSET: usize = CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
@@ -114,11 +115,17 @@ pub(super) struct Header {
     pub(super) hooks: AtomicU32,
     /// What tells these hooks from those of another session.
     pub(super) hooks_mark: AtomicU32,
+    /// In which form the owner keeps its spans in its span file: one of `tracer_abi::SPAN_FILE_*`; 0 when it does not say.
+    pub(super) span_file_format: AtomicU32,
+    /// Bytes of `span_file` that hold its path.
+    pub(super) span_file_len: AtomicU32,
     /// Slots from the first on that have their space on the disk. The others may not be touched, not even to read: where there is no
     /// space for a page of a mapping, the kernel's answer is SIGBUS.
     pub(super) slots_backed: AtomicU32,
     /// Bytes of `resource` that hold attributes.
     pub(super) resource_len: AtomicU32,
+    /// The path of the owner's span file.
+    pub(super) span_file: [AtomicU32; PATH_SIZE / 4],
     /// The resource of the owner's spans, as entries of a [record](super::record).
     pub(super) resource: [AtomicU32; RESOURCE_SIZE / 4],
     /// Tasks that the owner has begun while others of its tasks waited, whether or not they have ended; 0 for none.
@@ -288,6 +295,12 @@ impl Mapping {
         // SAFETY: within the mapping by the assertion.
         let start = unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE + size_of::<SlotHeader>()) };
         NonNull::slice_from_raw_parts(start, ENTRIES_SIZE)
+    }
+
+    /// The bytes for the path of the span file.
+    pub(super) fn span_file(&self) -> NonNull<[u8]> {
+        let start = NonNull::from(&self.header().span_file).cast::<u8>();
+        NonNull::slice_from_raw_parts(start, PATH_SIZE)
     }
 
     /// The bytes for the resource.

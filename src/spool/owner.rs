@@ -208,6 +208,18 @@ impl Spool {
         header.command_group.store(group, Release);
     }
 
+    /// Says in which file and which form, one of `tracer_abi::SPAN_FILE_*`, the first hook keeps the spans of this process. A path
+    /// that is too long is left out.
+    pub fn set_span_file(&self, path: &str, format: u32) {
+        // SAFETY: the bytes are within the mapping, and only this process writes them, once.
+        let room = unsafe { self.mapping.span_file().as_mut() };
+        let Some(room) = room.get_mut(..path.len()) else { return };
+        room.copy_from_slice(path.as_bytes());
+        let header = self.mapping.header();
+        header.span_file_len.store(path.len() as u32, Relaxed);
+        header.span_file_format.store(format, Release);
+    }
+
     /// Stores the resource of this process's spans, for whoever completes them.
     ///
     /// # Safety

@@ -1,6 +1,6 @@
 //! The side of whoever comes after: reads what a process left.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
@@ -108,6 +108,17 @@ impl Story {
         // A process that has not come as far as its hook: whatever it began is for the span file.
         let hooks = Some(header.hooks.load(Acquire)).filter(|&hooks| hooks != 0).unwrap_or(super::hooks::FILE);
         (hooks, header.hooks_mark.load(Relaxed))
+    }
+
+    /// The file in which the process's hook keeps its spans, and in which form, one of `tracer_abi::SPAN_FILE_*`; none when the hook
+    /// does not say.
+    pub fn span_file(&self) -> Option<(PathBuf, u32)> {
+        let header = self.mapping.header();
+        let format = Some(header.span_file_format.load(Acquire)).filter(|&format| format != 0)?;
+        let len = header.span_file_len.load(Relaxed) as usize;
+        // SAFETY: within the mapping; it was written once, before the format.
+        let bytes = unsafe { self.mapping.span_file().as_ref() }.get(..len)?;
+        Some((std::str::from_utf8(bytes).ok()?.into(), format))
     }
 
     /// The resource of the process's spans.

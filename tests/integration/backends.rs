@@ -1,10 +1,12 @@
 //! The shipped hooks that write for others than tracer itself. What they write is read by those others' own code.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, python_with, wait_until};
+use crate::support::{Cluster, kill, python_with, wait_until};
 
 /// Reads OTLP with the official protobuf classes.
 const OTLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/otlp.py");
@@ -157,17 +159,73 @@ fn otlp_lines_come_from_the_built_in_hook_too() {
     assert_eq!(lines.len(), 3, "{lines:#?}");
 }
 
+/// The spans in the files of OTLP lines, each with the file that it is in.
+fn otlp_spans(folder: &Path) -> Vec<(Value, PathBuf)> {
+    let mut spans = Vec::new();
+    for (file, _) in otlp_files(folder) {
+        let text = std::fs::read_to_string(&file).expect("a span file can be read");
+        for line in text.lines() {
+            let line: Value = serde_json::from_str(line).expect("a line is JSON");
+            spans.push((line["resourceSpans"][0]["scopeSpans"][0]["spans"][0].clone(), file.clone()));
+        }
+    }
+    spans
+}
+
+/// The value of a span's attribute, whatever its type.
+fn otlp_attribute<'a>(span: &'a Value, key: &str) -> &'a Value {
+    let attributes = span["attributes"].as_array().into_iter().flatten();
+    let found = attributes.filter(|attribute| attribute["key"] == key).map(|attribute| &attribute["value"]).next();
+    found.and_then(|value| value.as_object()?.values().next()).unwrap_or(&Value::Null)
+}
+
+/// Wherever the worker is killed: before, between and after the steps in which its hook writes the spans.
 #[test]
-fn the_spans_of_a_killed_worker_are_in_the_files_whatever_the_hook() {
-    let cluster = Cluster::builder().hook("otlp_file:setup_tracing").start();
-    let pid = cluster.worker_pids()[0];
-    cluster.submit("misbehaving_tasks:aborts", &["--crash-limit=0"]).status(1);
-    let spans = cluster.wait_for_spans("the attempt that was killed", |spans| !spans.is_empty());
-    let attempt = spans.named("misbehaving_tasks.aborts tracer.remote_worker");
-    assert_eq!(*attempt.attribute("error.type"), "signal:6");
-    assert_eq!(attempt.file, cluster.spans_dir().join(format!("{pid}.json")));
-    wait_until("another worker is there", || (cluster.worker_pids() != [pid]).then_some(()));
-    cluster.submit("demo:my_function", &[]).success();
+fn the_spans_of_a_killed_worker_are_in_the_files_of_its_hook_and_none_twice() {
+    for point in ["after_claim", "function_returned", "after_span_end", "after_write", "after_commit"] {
+        let cluster = Cluster::builder().hook("otlp_file:setup_tracing").build();
+        cluster.note(format!("a worker dies at {point}"));
+        let mut start = cluster.start_command(&[]);
+        start.env("TRACER_TEST_KILL_AT", format!("{point}:1"));
+        start.env("TRACER_TEST_KILL_ONCE", cluster.file("killed"));
+        cluster.run(start).success();
+        let pid = cluster.worker_pids()[0];
+        cluster.submit("misbehaving_tasks:makes_spans", &["3", "--crash-limit=0"]).status(1);
+        // No waiting: what anyone can see to have ended is in the files.
+        let spans = otlp_spans(&cluster.spans_dir());
+        let ids: HashSet<&str> = spans.iter().filter_map(|(span, _)| span["spanId"].as_str()).collect();
+        assert_eq!(ids.len(), spans.len(), "a span is there twice: {spans:#?}");
+        let is_claimed_only = point == "after_claim";
+        assert_eq!(spans.len(), 2 + if is_claimed_only { 1 } else { 5 }, "{point}: {spans:#?}");
+        let of_worker = cluster.spans_dir().join(format!("{pid}.otlp.jsonl"));
+        for (span, file) in &spans {
+            let parent = span["parentSpanId"].as_str();
+            assert!(parent.is_none_or(|parent| ids.contains(parent)), "{point}: {span}");
+            let is_of_worker = !["tracer job", "misbehaving_tasks.makes_spans tracer.remote"]
+                .contains(&span["name"].as_str().expect("a span has a name"));
+            assert_eq!(*file == of_worker, is_of_worker, "{point}: {span} in {}", file.display());
+        }
+        let named = |name: &str| spans.iter().find(|(span, _)| span["name"] == name).map(|(span, _)| span);
+        let attempt = named("misbehaving_tasks.makes_spans tracer.remote_worker").expect("the attempt");
+        assert_eq!(attempt["kind"], 5);
+        let left_open = named("left open");
+        assert_eq!(left_open.is_none(), is_claimed_only, "{point}");
+        let is_closed = ["after_claim", "function_returned"].contains(&point);
+        for span in left_open.into_iter().chain(is_closed.then_some(attempt)) {
+            assert_eq!(*otlp_attribute(span, "error.type"), "signal:9", "{point}: {span}");
+            assert_eq!(span["status"]["code"], 2, "{point}: {span}");
+            assert!(span["endTimeUnixNano"].as_str() >= span["startTimeUnixNano"].as_str(), "{point}: {span}");
+        }
+        assert!(cluster.spans().is_empty(), "there is no other file: {}", cluster.spans().describe());
+        if let Some(python) = python_with("opentelemetry.proto.trace.v1.trace_pb2") {
+            let mut command = cluster.program(&python);
+            command.args([OTLP, "lines"]).arg(&of_worker);
+            let of_file = cluster.run(command).success().json();
+            assert_eq!(of_file.as_array().map(Vec::len), Some(spans.len() - 2));
+        }
+        let shown = cluster.tracer(&["trace", "show", "last", "--format", "json"]).success().json();
+        assert_eq!((&shown["duplicates"], &shown["missing_parents"]), (&json!(0), &json!([])));
+    }
 }
 
 /// The lines of the console hook in the outputs of a command and of the workers, without the beginning that names the process.
@@ -212,6 +270,32 @@ fn spans_on_the_console_are_lines_that_begin_with_the_process() {
         let count = lines.iter().filter(|(of, line)| *of == pid && line.starts_with(start)).count();
         assert_eq!(count, 1, "`{start}` of {pid} in {lines:#?}");
     }
+}
+
+#[test]
+fn spans_of_a_killed_worker_are_on_the_console_of_the_next_one_once() {
+    let cluster = Cluster::builder().hook("console:setup_tracing").start();
+    let pid = cluster.worker_pids()[0];
+    cluster.submit("misbehaving_tasks:makes_spans", &["3"]).success();
+    kill(pid, Signal::KILL);
+    let run = cluster.tracer(&["status"]);
+    let lines = wait_until("the span that was open is there", || {
+        let lines = console_lines(&cluster, &run.stderr_text());
+        lines.iter().any(|(_, line)| line.starts_with("\"left open\" ")).then_some(lines)
+    });
+    let of_worker: Vec<_> = lines.iter().filter(|(of, _)| *of == pid).collect();
+    for (start, end) in [
+        ("\"ended 1\" ", ""),
+        ("\"ended 2\" ", ""),
+        ("\"ended 3\" ", ""),
+        ("\"misbehaving_tasks.makes_spans tracer.remote_worker\" ", ""),
+        ("\"left open\" ", "error.type=\"signal:9\""),
+    ] {
+        let count = of_worker.iter().filter(|(_, line)| line.starts_with(start) && line.contains(end)).count();
+        assert_eq!(count, 1, "`{start}` in {lines:#?}");
+    }
+    assert_eq!((of_worker.len(), lines.len()), (5, 5), "{lines:#?}");
+    assert!(cluster.spans().is_empty(), "nothing is in a file: {}", cluster.spans().describe());
 }
 
 #[test]

@@ -69,6 +69,12 @@
 // An exporter: it says where spans go, and nothing else. Ids, sampling and resource are the product's.
 #define TRACER_HOOK_EXPORTER 1
 
+// The objects of OpenTelemetry's Python console exporter, one a line.
+#define TRACER_SPAN_FILE_CONSOLE 1
+
+// OTLP in JSON, one `TracesData` with one span a line.
+#define TRACER_SPAN_FILE_OTLP 2
+
 // Wherever the hook sends spans.
 #define TRACER_SINK_ALL 0
 
@@ -454,6 +460,12 @@ typedef struct TracerTracing {
     //
     // Called from: any thread. It must not wait for a network.
     uint32_t (*sink_export)(void *data, const struct TracerFinishedSpans *spans, struct TracerTextBuffer *error);
+    // The file in which this table keeps the spans of its process, when `span_file_format` says in which form; its name begins
+    // with the process id and a dot. When the process has died, the host appends what it completes.
+    // Owner: the table's maker; lives as long as the process.
+    struct TracerStr span_file;
+    // One of the `SPAN_FILE_` constants. 0, and a format that the host does not know, mean that the host writes to a file of its own.
+    uint32_t span_file_format;
 } TracerTracing;
 
 // A tracing hook: the function that sets up tracing in a process.

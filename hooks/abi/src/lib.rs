@@ -433,7 +433,19 @@ pub struct Tracing {
     /// Called from: any thread. It must not wait for a network.
     pub sink_export:
         Option<unsafe extern "C" fn(data: *mut c_void, spans: *const FinishedSpans, error: *mut TextBuffer) -> u32>,
+
+    /// The file in which this table keeps the spans of its process, when `span_file_format` says in which form; its name begins
+    /// with the process id and a dot. When the process has died, the host appends what it completes.
+    /// Owner: the table's maker; lives as long as the process.
+    pub span_file: Str,
+    /// One of the `SPAN_FILE_` constants. 0, and a format that the host does not know, mean that the host writes to a file of its own.
+    pub span_file_format: u32,
 }
+
+/// The objects of OpenTelemetry's Python console exporter, one a line.
+pub const SPAN_FILE_CONSOLE: u32 = 1;
+/// OTLP in JSON, one `TracesData` with one span a line.
+pub const SPAN_FILE_OTLP: u32 = 2;
 
 /// What a hook tells the host about the spans that its exporters have dealt with.
 #[repr(C)]
@@ -1008,7 +1020,7 @@ const _: () = {
     assert!(size_of::<Submission>() == 144);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
-    assert!(size_of::<Tracing>() == 176);
+    assert!(size_of::<Tracing>() == 200);
     assert!(size_of::<DeliveryListener>() == 32);
     assert!(size_of::<SpanIdentity>() == 24);
     assert!(size_of::<FinishedSpans>() == 56);

@@ -1,23 +1,22 @@
 //! A tracing hook: every sampled span of a process becomes a line on its standard error.
 //!
-//! [`setup_tracing`] is the hook; [`ConsoleProcessor`] is its span processor. A line begins with the process, as in
+//! [`setup_tracing`] is the hook; [`ConsoleExporter`] is its exporter. A line begins with the process that made the span, as in
 //! `[pid 123] `, because the lines of many processes come together in one terminal or log. It is written as the span ends, with one
 //! `write`, by the thread that ends it.
 //!
 //! What a worker writes to standard error while a task runs is shown to whoever submitted that, so the spans of a task appear
-//! there too. They are not on disk: what a dead process could not write is completed by the host.
+//! there too. They are not on disk: what a dead process could not write, another one writes to its own standard error.
 
 mod text;
 
 use std::fmt;
 use std::io::{self, Stderr, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use opentelemetry::Context;
+use opentelemetry::{Key, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tracer_local_tmp_tracing::{ConsoleFormat, LineFormat};
 use tracer_sdk::hook::Tracing;
 
@@ -69,17 +68,17 @@ pub fn setup_tracing() -> Result<Tracing, FormatError> {
         Format::Text => "spans to standard error, one line each",
         Format::Json => "spans to standard error, one JSON object per line",
     };
-    let processor = ConsoleProcessor::new(format, io::stderr());
-    Ok(Tracing::builder().with_span_processor(processor).with_description(description).build())
+    let exporter = ConsoleExporter::new(format, io::stderr());
+    Ok(Tracing::builder().with_simple_exporter(exporter).with_description(description).build())
 }
 
-/// Writes each sampled span as one line.
-///
-/// A line that cannot be written is lost and counted; the next flush says so.
+/// Writes each span as one line. One whose line cannot be written is not exported, which the result says.
 #[derive(Debug)]
-pub struct ConsoleProcessor<W = Stderr> {
+pub struct ConsoleExporter<W = Stderr> {
     format: Format,
     json: ConsoleFormat,
+    /// The process whose spans these are.
+    pid: i64,
     output: Mutex<Output<W>>,
 }
 
@@ -88,16 +87,13 @@ struct Output<W> {
     writer: W,
     /// Kept for its memory.
     line: Vec<u8>,
-    lost: u64,
-    /// Why, of the last one that was lost.
-    reason: Option<io::Error>,
 }
 
-impl<W: Write> ConsoleProcessor<W> {
-    /// A processor that writes to `writer`, which should not buffer: nothing flushes it.
-    pub fn new(format: Format, writer: W) -> ConsoleProcessor<W> {
-        let output = Output { writer, line: Vec::new(), lost: 0, reason: None };
-        ConsoleProcessor { format, json: ConsoleFormat::default(), output: Mutex::new(output) }
+impl<W: Write> ConsoleExporter<W> {
+    /// An exporter that writes to `writer`, which should not buffer: nothing flushes it.
+    pub fn new(format: Format, writer: W) -> ConsoleExporter<W> {
+        let (json, pid) = (ConsoleFormat::default(), i64::from(std::process::id()));
+        ConsoleExporter { format, json, pid, output: Mutex::new(Output { writer, line: Vec::new() }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Output<W>> {
@@ -106,42 +102,30 @@ impl<W: Write> ConsoleProcessor<W> {
     }
 }
 
-impl<W: Write + fmt::Debug + Send + 'static> SpanProcessor for ConsoleProcessor<W> {
-    fn on_start(&self, _span: &mut Span, _cx: &Context) {}
-
-    fn on_end(&self, span: SpanData) {
-        if !span.span_context.is_sampled() {
-            return;
-        }
+impl<W: Write + fmt::Debug + Send + 'static> SpanExporter for ConsoleExporter<W> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let mut output = self.lock();
-        let Output { writer, line, lost, reason } = &mut *output;
-        line.clear();
-        line.extend_from_slice(format!("[pid {}] ", std::process::id()).as_bytes());
-        match self.format {
-            Format::Text => text::write_line(line, &span),
-            Format::Json => self.json.write_line(line, &span),
+        let Output { writer, line } = &mut *output;
+        for span in &batch {
+            line.clear();
+            line.extend_from_slice(format!("[pid {}] ", self.pid).as_bytes());
+            match self.format {
+                Format::Text => text::write_line(line, span),
+                Format::Json => self.json.write_line(line, span),
+            }
+            writer.write_all(line).map_err(|error| {
+                OTelSdkError::InternalFailure(format!("spans cannot be written to standard error: {error}"))
+            })?;
         }
-        if let Err(error) = writer.write_all(line) {
-            *lost += 1;
-            *reason = Some(error);
-        }
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        let mut output = self.lock();
-        match (std::mem::take(&mut output.lost), output.reason.take()) {
-            (lost @ 1.., Some(reason)) => Err(OTelSdkError::InternalFailure(format!(
-                "{lost} spans could not be written to standard error: {reason}"
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
-        self.force_flush()
+        Ok(())
     }
 
     fn set_resource(&mut self, resource: &Resource) {
         self.json.set_resource(resource);
+        // Of a dead process's spans, it is that one's.
+        self.pid = match resource.get(&Key::from_static_str("process.pid")) {
+            Some(Value::I64(pid)) => pid,
+            _ => i64::from(std::process::id()),
+        };
     }
 }

@@ -1,4 +1,4 @@
-//! The processor in this process: spans made with the SDK's own API, as the lines they become.
+//! The exporter in this process: spans made with the SDK's own API, as the lines they become.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,12 @@ use opentelemetry::trace::{
     Event, Link, Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
     Tracer as _, TracerProvider as _,
 };
-use opentelemetry::{Array, Context, KeyValue, Value};
+use opentelemetry::{Array, Context, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{IdGenerator, SdkTracerProvider};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{IdGenerator, SdkTracerProvider, SpanData, SpanEvents, SpanExporter, SpanLinks};
 use serde_json::Value as Json;
-use tracer_console::{ConsoleProcessor, Format};
+use tracer_console::{ConsoleExporter, Format};
 
 #[derive(Debug)]
 struct Ids;
@@ -56,7 +57,7 @@ fn provider(format: Format, writes: &Writes) -> SdkTracerProvider {
     SdkTracerProvider::builder()
         .with_id_generator(Ids)
         .with_resource(Resource::builder_empty().with_attributes([KeyValue::new("service.name", "test")]).build())
-        .with_span_processor(ConsoleProcessor::new(format, writes.clone()))
+        .with_simple_exporter(ConsoleExporter::new(format, writes.clone()))
         .build()
 }
 
@@ -109,15 +110,52 @@ fn a_span_as_json_is_the_object_of_the_default_hook() {
     assert_eq!(object["resource"]["attributes"]["service.name"], "test");
 }
 
-#[test]
-fn lines_that_cannot_be_written_are_counted() {
-    let provider = provider(Format::Text, &Writes { is_closed: true, ..Writes::default() });
-    for _ in 0..2 {
-        provider.tracer("test").start("lost").end();
+/// A span that has ended, for an exporter.
+fn ended() -> SpanData {
+    SpanData {
+        span_context: SpanContext::new(1.into(), 2.into(), TraceFlags::SAMPLED, false, TraceState::NONE),
+        parent_span_id: SpanId::INVALID,
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: "ended".into(),
+        start_time: time(1),
+        end_time: time(2),
+        attributes: vec![],
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: Status::Unset,
+        instrumentation_scope: InstrumentationScope::default(),
     }
-    let error = provider.force_flush().unwrap_err().to_string();
-    assert!(error.contains("2 spans could not be written to standard error: broken pipe"), "{error}");
-    provider.force_flush().unwrap();
+}
+
+fn export(exporter: &ConsoleExporter<Writes>, spans: Vec<SpanData>) -> OTelSdkResult {
+    let mut exporting = std::pin::pin!(exporter.export(spans));
+    match exporting.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(result) => result,
+        std::task::Poll::Pending => panic!("an export blocks, it does not wait"),
+    }
+}
+
+#[test]
+fn spans_that_cannot_be_written_are_not_exported() {
+    let closed = Writes { is_closed: true, ..Writes::default() };
+    let error = export(&ConsoleExporter::new(Format::Text, closed), vec![ended()]).unwrap_err().to_string();
+    assert!(error.contains("spans cannot be written to standard error: broken pipe"), "{error}");
+}
+
+#[test]
+fn a_line_begins_with_the_process_that_made_the_span() {
+    let writes = Writes::default();
+    let mut exporter = ConsoleExporter::new(Format::Text, writes.clone());
+    exporter.set_resource(&Resource::builder_empty().with_attribute(KeyValue::new("process.pid", 77)).build());
+    export(&exporter, vec![ended(), ended()]).unwrap();
+    exporter.set_resource(&Resource::builder_empty().build());
+    export(&exporter, vec![ended()]).unwrap();
+    let own = std::process::id().to_string();
+    let begun: Vec<_> =
+        writes.done.lock().unwrap().iter().map(|line| line.split_once("] ").unwrap().0.to_owned()).collect();
+    assert_eq!(begun, ["[pid 77", "[pid 77", &format!("[pid {own}")]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use opentelemetry::Context;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
-use tracer_sdk::hook::DurableProcessor;
+use tracer_sdk::hook::{DurableProcessor, FileFormat};
 use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile, dir_from_env};
 
 use crate::span_data::{resource_json, write_span};
@@ -43,6 +43,11 @@ pub trait LineFormat: std::fmt::Debug + Send + 'static {
 
     /// Appends one line, line feed included, to `buffer`. On the path of every span, under a lock.
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData);
+
+    /// The form, if the host knows it: then it appends to the file what the process has left when it died.
+    fn known(&self) -> Option<FileFormat> {
+        None
+    }
 }
 
 /// The format of `<pid>.json`: the keys of the OpenTelemetry Python console exporter.
@@ -69,6 +74,10 @@ impl LineFormat for ConsoleFormat {
 
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData) {
         write_span(buffer, span, &self.resource);
+    }
+
+    fn known(&self) -> Option<FileFormat> {
+        Some(FileFormat::Console)
     }
 }
 
@@ -277,6 +286,10 @@ impl<F: LineFormat> DurableProcessor for FileProcessor<F> {
             )),
             Err(text) => Err(format!("{text} ({waiting} spans wait in memory, {dropped} were dropped)")),
         }
+    }
+
+    fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
+        Some((self.shared.path.clone(), self.shared.lock_buffer().format.known()?))
     }
 
     fn take_over(&self, resource: &Resource, spans: Vec<SpanData>) -> Result<(), String> {

@@ -14,6 +14,7 @@ use opentelemetry::{Array, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
 use tracer_local_tmp_tracing::LineFormat;
+use tracer_sdk::hook::FileFormat;
 use tracer_span_file::json;
 
 /// `SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK`: it is known whether the context is remote.
@@ -76,6 +77,10 @@ impl LineFormat for OtlpFormat {
         write_text(buffer, "schemaUrl", span.instrumentation_scope.schema_url().unwrap_or(""));
         close(buffer, b'}');
         buffer.extend_from_slice(&self.tail);
+    }
+
+    fn known(&self) -> Option<FileFormat> {
+        Some(FileFormat::Otlp)
     }
 }
 

@@ -40,8 +40,9 @@ mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
 pub use delivery::{refused, refused_in_part};
-pub use guard::{DurableProcessor, GuardedExporter};
+pub use guard::{DurableProcessor, FileFormat, GuardedExporter};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
+pub use otlp::decode as decode_otlp;
 
 /// Runs a hook and returns the table for it, which lives as long as the process.
 ///

@@ -13,6 +13,7 @@
 //! torn nevertheless (loss of power) is cut off before the first append, and counted: ending the line instead would leave
 //! text in the file that is not JSON, over which every later reader would stumble, while a half span has no value.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -186,7 +187,7 @@ pub struct SpanFile {
     dir: PathBuf,
     pid: u32,
     /// What the names end in, without the dot.
-    extension: &'static str,
+    extension: Cow<'static, str>,
     rotation: Rotation,
     folder: OwnedFd,
     file: Option<OwnedFd>,
@@ -206,14 +207,14 @@ impl SpanFile {
     pub fn try_with_extension(
         dir: &Path,
         pid: u32,
-        extension: &'static str,
+        extension: impl Into<Cow<'static, str>>,
         rotation: Rotation,
     ) -> Result<SpanFile, SpanDirError> {
         let folder = open_dir(dir)?;
         Ok(SpanFile {
             dir: dir.to_path_buf(),
             pid,
-            extension,
+            extension: extension.into(),
             rotation,
             folder,
             file: None,

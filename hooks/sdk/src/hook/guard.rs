@@ -12,6 +12,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -46,6 +47,24 @@ pub trait DurableProcessor: SpanProcessor {
         spans.into_iter().for_each(|span| self.on_end(span));
         self.commit()
     }
+
+    /// The file that holds this process's spans and the form of its lines, if the host knows that form: when the process has died, the
+    /// host appends what it completes. The name begins with the process id and a dot.
+    ///
+    /// By default none, and the host writes to `<pid>.json` in the folder of the span files.
+    fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
+        None
+    }
+}
+
+/// The form of the lines of a span file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileFormat {
+    /// The objects of OpenTelemetry's Python console exporter.
+    Console,
+    /// OTLP in JSON, a `TracesData` with one span.
+    Otlp,
 }
 
 /// An exporter whose panics are failures. The exporters given to a [`TracingBuilder`](super::TracingBuilder) are wrapped
@@ -165,6 +184,14 @@ impl GuardedProcessor {
         match &self.processor {
             Kind::Plain(processor) => &**processor,
             Kind::Durable(processor) => &**processor,
+        }
+    }
+
+    /// The file that it keeps, if the host knows its form.
+    pub(super) fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
+        match &self.processor {
+            Kind::Durable(processor) => catch_unwind(AssertUnwindSafe(|| processor.span_file())).ok().flatten(),
+            _ => None,
         }
     }
 

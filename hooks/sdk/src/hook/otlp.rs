@@ -15,8 +15,8 @@ use prost::Message;
 /// OTLP span flag: the parent is in another process.
 const PARENT_IS_REMOTE: u32 = 0x200;
 
-/// Takes a request apart, resource by resource.
-pub(super) fn decode(request: &[u8]) -> Result<Vec<(Resource, Vec<SpanData>)>, String> {
+/// Takes an encoded `ExportTraceServiceRequest` of OTLP apart, resource by resource. On failure: what is wrong with it, for people to read.
+pub fn decode(request: &[u8]) -> Result<Vec<(Resource, Vec<SpanData>)>, String> {
     let request = ExportTraceServiceRequest::decode(request)
         .map_err(|error| format!("the spans are no OTLP `ExportTraceServiceRequest`: {error}"))?;
     let mut groups = Vec::with_capacity(request.resource_spans.len());

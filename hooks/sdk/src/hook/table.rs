@@ -23,7 +23,7 @@ use super::Tracing;
 use super::builder::Notice;
 use super::convert;
 use super::delivery::Delivery;
-use super::guard::{GuardedProcessor, panic_text};
+use super::guard::{FileFormat, GuardedProcessor, panic_text};
 use super::sink::{Reply, Sink};
 use crate::runtime::{self, RuntimeContext};
 
@@ -69,6 +69,14 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
     };
     attributes.shrink_to_fit();
     let attributes: &'static [abi::KeyValue] = Vec::leak(attributes);
+    // What a dead process left goes to the first file that there is.
+    let span_file = processors.iter().find_map(|processor| processor.span_file());
+    let span_file = span_file.and_then(|(path, format)| Some((path.into_os_string().into_string().ok()?, format)));
+    let span_file_format = match span_file {
+        None => 0,
+        Some((_, FileFormat::Console)) => abi::SPAN_FILE_CONSOLE,
+        Some((_, FileFormat::Otlp)) => abi::SPAN_FILE_OTLP,
+    };
     // A provider that the hook finished tells nothing and takes nothing.
     let (tells, takes) = (delivery.has_routes(), !processors.is_empty());
     let live: &'static Live = Box::leak(Box::new(Live {
@@ -102,6 +110,8 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         description: convert::leaked_text(&description),
         listen: tells.then_some(listen as _),
         sink_export: takes.then_some(sink_export as _),
+        span_file: convert::leaked_text(span_file.as_ref().map_or("", |(path, _)| path)),
+        span_file_format,
     }))
 }
 

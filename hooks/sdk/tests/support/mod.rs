@@ -275,6 +275,8 @@ static TABLE: Tracing = Tracing {
     description: Str::EMPTY,
     listen: None,
     sink_export: None,
+    span_file: Str::EMPTY,
+    span_file_format: 0,
 };
 
 const fn host(tracing: *const Tracing) -> Host {
