@@ -102,7 +102,9 @@ const END_TIME: Duration = Duration::from_millis(1500);
 /// What a hook may take to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 /// Threads for what takes long: large results.
-const BLOCKING_THREADS: usize = 2;
+const BLOCKING_THREADS: usize = limits::LARGE_ANSWERS;
+/// How much further back than its head it stands when the cpus are all taken.
+const NICE: i32 = 5;
 /// How long it rests when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -164,6 +166,7 @@ struct App {
     strangers: Mutex<Rate>,
     waits: Semaphore,
     streams: Arc<Semaphore>,
+    large: Arc<Semaphore>,
     connections: Connections,
 }
 
@@ -174,6 +177,8 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ServeError> {
     if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != Some(head_pid) {
         return Err(ServeError::Orphaned);
     }
+    // Those who work come first: the head, the workers, and drivers on the socket. Where it is not allowed, nothing is lost.
+    let _ = rustix::process::nice(NICE);
     let (ended, end_tx) = UnixStream::pair().map_err(io_error("watch for signals"))?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, end_tx)
         .map_err(io_error("watch for signals"))?;
@@ -200,6 +205,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ServeError> {
         strangers: Mutex::new(Rate::new(limits::STRANGERS_PER_SECOND, now)),
         waits: Semaphore::new(limits::WAITS),
         streams: Arc::new(Semaphore::new(limits::STREAMS)),
+        large: Arc::new(Semaphore::new(limits::LARGE_ANSWERS)),
         connections: Connections::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()

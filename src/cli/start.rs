@@ -99,8 +99,10 @@ pub(super) struct Args {
     record_arguments: Option<bool>,
     /// Serve the HTTP API on this address of this machine, such as 127.0.0.1:8265; port 0 for one that is free [default: no HTTP API]
     ///
-    /// Clients need the token that is in the session's folder, in the file `http.token`, new at each start. What the API takes and
-    /// answers is described at /api/v1/openapi.json.
+    /// Clients need the token that is in the session's folder, in the file `http.token`, new at each start; `tracer status` names both.
+    /// `curl -H "Authorization: Bearer $(cat TOKEN_FILE)" http://127.0.0.1:8265/` lists what there is, and
+    /// `-H 'Content-Type: application/json' -d '{"function": "demo:my_function"}' 'http://127.0.0.1:8265/api/v1/tasks?wait_ms=10000'`
+    /// runs a function. All of it is described at /api/v1/openapi.json.
     #[arg(long, value_name = "ADDRESS", env = config::HTTP_VARIABLE)]
     http: Option<LoopbackAddress>,
     /// Take commands over HTTP too, and not only functions of modules that are found by name [default: false]

@@ -126,7 +126,9 @@ impl Front {
 
     /// Asks the process to end, and kills it when it takes too long. True when it has ended.
     pub(super) fn end(&mut self, is_forced: bool) -> bool {
-        self.listener = None;
+        if self.listener.take().is_some() {
+            serve::place::remove(&self.session_dir);
+        }
         self.start_at = None;
         let Some(process) = &self.process else { return true };
         let now = Instant::now();

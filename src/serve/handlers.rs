@@ -1,6 +1,7 @@
 //! What each operation does, once a request is let in.
 
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
@@ -11,7 +12,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
 use super::body::Body;
-use super::limits::{self, BODY_BYTES, BODY_TIME};
+use super::limits::{self, BODY_BYTES, BODY_TIME, HELD_TIME, Rate};
 use super::link::LinkError;
 use super::output::Next;
 use super::problem::{self, Problem};
@@ -47,10 +48,14 @@ impl App {
     /// Answers a request. `let_in` is called when it has shown the token.
     pub(super) async fn answer(&self, request: Request<Incoming>, let_in: impl FnOnce()) -> Response<Body> {
         let answer = match self.check_access(&request) {
-            Err(problem) => Err(problem),
+            // Those who are not let in take nothing from those who are.
+            Err(problem) => Err(self.take(&self.strangers, 1).await.err().unwrap_or(problem)),
             Ok(()) => {
                 let_in();
-                self.serve(request).await
+                match self.take(&self.rate, 1).await {
+                    Ok(()) => self.serve(request).await,
+                    Err(problem) => Err(problem),
+                }
             }
         };
         let mut response = answer.unwrap_or_else(Problem::into_response);
@@ -70,10 +75,7 @@ impl App {
             authorizations: &authorizations,
         };
         let address = self.settings.address;
-        let denied = access::check(&claims, address.get(), &self.token).err();
-        let Some(denied) = denied else { return self.take_rate(1) };
-        // Those who are not let in take nothing from those who are.
-        limits::lock(&self.strangers).take(1, Instant::now()).map_err(too_many)?;
+        let Err(denied) = access::check(&claims, address.get(), &self.token) else { return Ok(()) };
         let hint = format!(
             "this server is {} and http://localhost:{}; behind `ssh -L` use the same port on both sides",
             address.url(),
@@ -105,8 +107,17 @@ impl App {
         Problem::new(problem::UNAUTHORIZED, text).hint(hint).header(header::WWW_AUTHENTICATE, "Bearer realm=\"tracer\"")
     }
 
-    fn take_rate(&self, count: u32) -> Result<(), Problem> {
-        limits::lock(&self.rate).take(count, Instant::now()).map_err(too_many)
+    /// Waits until it is this request's turn, or refuses it when that takes too long.
+    async fn take(&self, rate: &Mutex<Rate>, count: u32) -> Result<(), Problem> {
+        let wait = limits::lock(rate).take(count, Instant::now());
+        if wait != Some(Duration::ZERO) {
+            // Also before it is refused: who is refused at once asks again at once.
+            tokio::time::sleep(wait.unwrap_or(HELD_TIME)).await;
+        }
+        wait.map(drop).ok_or_else(|| {
+            Problem::new(problem::TOO_MANY, "more requests come than have their turn within a second")
+                .header(header::RETRY_AFTER, "1")
+        })
     }
 
     async fn serve(&self, request: Request<Incoming>) -> Answer {
@@ -275,7 +286,8 @@ impl App {
         let is_filtered = name.is_some() || state.is_some();
         // Filters look at no more than the newest that one request may list, whatever there is.
         let looked_at = if is_filtered { limits::LIST } else { limit };
-        self.take_rate(u32::try_from(looked_at / limits::LISTED_PER_REQUEST).unwrap_or(u32::MAX))?;
+        let listed = looked_at / limits::LISTED_PER_REQUEST;
+        self.take(&self.rate, u32::try_from(listed).unwrap_or(u32::MAX)).await?;
         let Reply::Tasks(mut list) = self.query(Query::Tasks { limit: looked_at }).await? else {
             return Err(unexpected());
         };
@@ -313,14 +325,15 @@ impl App {
         let Some(log) = self.outputs.of(id) else {
             let text = format!("the output of task {id} is not kept here");
             let hint = "it is for tasks that were submitted over HTTP, unless with \"output\": false, and of the newest of them";
-            return Err(Problem::new(problem::NO_OUTPUT, text).hint(hint));
+            let problem = Problem::new(problem::NO_OUTPUT, text).hint(hint);
+            return Ok(with_trace_id(problem.into_response(), report.trace_id.as_deref()));
         };
-        let place = std::sync::Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+        let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             Problem::new(problem::TOO_MANY, "as many requests follow tasks already as may do so at one time")
                 .header(header::RETRY_AFTER, "1")
         })?;
         let (pieces, taken) = mpsc::channel(PIECES);
-        let link = std::sync::Arc::clone(&self.link);
+        let link = Arc::clone(&self.link);
         let mut number = seen.or(after).unwrap_or(0);
         let maker = tokio::spawn(async move {
             let _place = place;
@@ -382,30 +395,24 @@ impl App {
         let response = match task.stored.take() {
             None => json_answer(status, &*task),
             Some(stored) => {
+                let permit = Arc::clone(&self.large).acquire_owned().await.map_err(|_| unexpected())?;
                 let folder = stored::folder(&self.session_dir);
                 // It is large: others need not wait for it.
                 let read = tokio::task::spawn_blocking(move || {
                     let bytes = stored::load(&folder, &stored).map_err(|error| error.to_string())?;
                     task.result = Some(value::to_json(&bytes).map_err(|error| error.to_string())?);
+                    drop(bytes);
                     serde_json::to_vec(&*task).map_err(|error| error.to_string())
                 });
                 let read = read.await.unwrap_or_else(|error| Err(error.to_string()));
-                match read {
-                    Ok(bytes) => json_bytes(status, bytes.into()),
-                    Err(error) => {
-                        return Err(Problem::new(problem::UNREADABLE, format!("the result of task {id}: {error}")));
-                    }
-                }
+                let unreadable = |error| Problem::new(problem::UNREADABLE, format!("the result of task {id}: {error}"));
+                let mut response = json_bytes(status, Bytes::new());
+                *response.body_mut() = Body::Large(Some(read.map_err(unreadable)?.into()), permit);
+                response
             }
         };
         Ok(with_trace_id(response, trace_id.as_deref()))
     }
-}
-
-fn too_many(wait: Duration) -> Problem {
-    let seconds = wait.as_secs_f64().ceil().max(1.0);
-    Problem::new(problem::TOO_MANY, "more requests come than are served in a second")
-        .header(header::RETRY_AFTER, format!("{seconds}"))
 }
 
 fn unavailable(error: LinkError) -> Problem {

@@ -21,11 +21,13 @@ pub(super) const CONNECTIONS: usize = 256;
 pub(super) const WAITS: usize = 96;
 /// Requests that follow the output of a task, at one time.
 pub(super) const STREAMS: usize = 96;
+/// Answers with large results that are in memory at one time; further ones wait for their turn.
+pub(super) const LARGE_ANSWERS: usize = 2;
 /// The longest wait for the end of a task.
 pub(super) const WAIT_TIME: Duration = Duration::from_secs(60);
 /// The wait of a request that does not say how long.
 pub(super) const DEFAULT_WAIT_TIME: Duration = Duration::from_secs(30);
-/// Requests a second, over all clients, once those that were saved up are used.
+/// Requests a second, over all clients, once those that were saved up are used; further ones wait for their turn.
 pub(super) const REQUESTS_PER_SECOND: u32 = 1000;
 /// The same for requests that are not let in.
 pub(super) const STRANGERS_PER_SECOND: u32 = 50;
@@ -41,9 +43,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A rate: so many a second, and as many at once as one second has.
+/// The longest that a request is held back because of the rate.
+pub(super) const HELD_TIME: Duration = Duration::from_secs(1);
+
+/// A rate: so many a second, and as many at once as one second has. Who comes too early is held back, for as long as it takes, so that a
+/// client that asks without pause gets slow answers and costs nothing.
 pub(super) struct Rate {
     per_second: f64,
+    /// What is left; less than nothing when requests are held back.
     saved: f64,
     looked_at: Instant,
 }
@@ -53,17 +60,17 @@ impl Rate {
         Rate { per_second: per_second.into(), saved: per_second.into(), looked_at: now }
     }
 
-    /// Takes `count` if there are so many, or says how long that will take.
-    pub(super) fn take(&mut self, count: u32, now: Instant) -> Result<(), Duration> {
+    /// Takes `count`, and says how long to wait for that; none when it is longer than a request is held back, and nothing is taken.
+    pub(super) fn take(&mut self, count: u32, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.looked_at).as_secs_f64();
         self.saved = (self.saved + passed * self.per_second).min(self.per_second);
         self.looked_at = now;
-        let count = f64::from(count).min(self.per_second);
-        if self.saved >= count {
-            self.saved -= count;
-            return Ok(());
-        }
-        Err(Duration::from_secs_f64((count - self.saved) / self.per_second))
+        let left = self.saved - f64::from(count).min(self.per_second);
+        let wait = Duration::from_secs_f64((-left).max(0.0) / self.per_second);
+        (wait <= HELD_TIME).then(|| {
+            self.saved = left;
+            wait
+        })
     }
 }
 
@@ -72,25 +79,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_gives_what_a_second_has_at_once_and_then_what_time_brings() {
+    fn a_rate_gives_what_a_second_has_at_once_and_then_each_its_turn() {
         let start = Instant::now();
         let mut rate = Rate::new(100, start);
-        for _ in 0..100 {
-            rate.take(1, start).unwrap();
+        let millis = |rate: &mut Rate, count, after| {
+            rate.take(count, start + Duration::from_millis(after)).map(|wait| wait.as_millis())
+        };
+        assert!((0..100).all(|_| millis(&mut rate, 1, 0) == Some(0)));
+        for turn in 1..=100 {
+            assert_eq!(millis(&mut rate, 1, 0), Some(turn * 10));
         }
-        assert_eq!(rate.take(1, start), Err(Duration::from_millis(10)));
-        let later = start + Duration::from_millis(55);
-        for _ in 0..5 {
-            rate.take(1, later).unwrap();
-        }
-        assert!(rate.take(1, later).is_err());
-        // No more is saved up than a second has.
-        let much_later = start + Duration::from_secs(3600);
-        rate.take(100, much_later).unwrap();
-        assert!(rate.take(1, much_later).is_err());
-        // What is larger than all that can be saved up is had when all is.
-        let full = much_later + Duration::from_secs(1);
-        rate.take(1000, full).unwrap();
-        assert_eq!(rate.take(1000, full), Err(Duration::from_secs(1)));
+        assert_eq!(millis(&mut rate, 1, 0), None, "it would be too long");
+        assert_eq!(millis(&mut rate, 1, 10), Some(1000), "what is not taken costs nothing");
+        assert_eq!(millis(&mut rate, 1, 2010), Some(0));
+        // No more is saved up than a second has, and what is larger counts as much.
+        assert_eq!(millis(&mut rate, 1000, 3_600_000), Some(0));
+        assert_eq!(millis(&mut rate, 1000, 3_600_000), Some(1000));
+        assert_eq!(millis(&mut rate, 1, 3_600_000), None);
     }
 }

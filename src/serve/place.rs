@@ -31,6 +31,12 @@ pub(crate) fn write(session_dir: &Path, settings: &HttpSettings) -> io::Result<(
     create(&settings_path(session_dir))?.write_all(&serde_json::to_vec(settings).map_err(io::Error::other)?)
 }
 
+/// Removes the token: nobody is let in with it any more.
+pub(crate) fn remove(session_dir: &Path) {
+    // One that stays is of no use to anybody.
+    let _ = fs::remove_file(token_path(session_dir));
+}
+
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }

@@ -124,6 +124,7 @@ fn the_token_is_for_its_user_alone_and_new_with_each_head() {
     assert_eq!(std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
     assert_eq!(api.token.len(), 64);
     cluster.stop().success();
+    assert!(!path.exists(), "it is of no use any more");
     cluster.start_head(&[]).success();
     let again = Api::of(&cluster);
     assert_ne!(again.token, api.token);

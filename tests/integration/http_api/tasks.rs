@@ -307,6 +307,15 @@ fn large_results_and_arguments_go_through_too() {
     assert_eq!(big["result"].as_str().map(str::len), Some(3 << 20));
     let length = json!({"function": "misbehaving_tasks:length", "arguments": ["x".repeat(2 << 20)]});
     assert_eq!(api.run(&length)["result"], 2 << 20);
+    // More of them at once than are in memory at one time: each has its turn, also behind a client that takes nothing.
+    let deaf: Vec<_> = (0..2).map(|_| api.ask("GET", "/api/v1/tasks/1").open().expect("it listens")).collect();
+    let answers: Vec<_> = (0..4).map(|_| api.ask("GET", "/api/v1/tasks/1").open().expect("it listens")).collect();
+    api.get("/api/v1/status").status(200);
+    drop(deaf);
+    for mut answer in answers {
+        let answer = crate::support::read_answer(&mut answer, false).expect("it is answered");
+        assert_eq!((answer.status, answer.body.len() > 3 << 20), (200, true));
+    }
 }
 
 #[test]
