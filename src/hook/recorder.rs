@@ -274,7 +274,10 @@ impl Recorder {
 
     /// Starts a span of tracer's own.
     pub fn start(&'static self, request: &SpanRequest<'_>) -> ActiveSpan {
-        let attributes: Vec<_> = request.attributes.iter().map(key_value).collect();
+        with_key_values(request.attributes, |attributes| self.start_with(request, attributes))
+    }
+
+    fn start_with(&'static self, request: &SpanRequest<'_>, attributes: &[abi::KeyValue]) -> ActiveSpan {
         let parent = request.parent.map(|parent| abi::SpanContext {
             size: size_of::<abi::SpanContext>(),
             trace_id: parent.parent.trace_id,
@@ -676,9 +679,10 @@ impl ActiveSpan {
         if self.handle.is_null() {
             return;
         }
-        let attributes: Vec<_> = attributes.iter().map(key_value).collect();
-        // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
-        unsafe { span_set_attributes(self.handle, attributes.as_ptr(), attributes.len()) };
+        with_key_values(attributes, |attributes| {
+            // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
+            unsafe { span_set_attributes(self.handle, attributes.as_ptr(), attributes.len()) };
+        });
     }
 
     /// Adds a span event, now. Nothing happens when the span is not recorded.
@@ -686,16 +690,17 @@ impl ActiveSpan {
         if self.handle.is_null() {
             return;
         }
-        let attributes: Vec<_> = attributes.iter().map(key_value).collect();
-        let event = abi::Event {
-            size: size_of::<abi::Event>(),
-            name: abi::Str::new(name),
-            time_unix_nano: 0,
-            attributes: attributes.as_ptr(),
-            attribute_count: attributes.len(),
-        };
-        // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
-        unsafe { span_add_event(self.handle, &event) };
+        with_key_values(attributes, |attributes| {
+            let event = abi::Event {
+                size: size_of::<abi::Event>(),
+                name: abi::Str::new(name),
+                time_unix_nano: 0,
+                attributes: attributes.as_ptr(),
+                attribute_count: attributes.len(),
+            };
+            // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
+            unsafe { span_add_event(self.handle, &event) };
+        });
     }
 
     /// Sets the status to ERROR.
@@ -727,6 +732,22 @@ impl Drop for ActiveSpan {
 pub fn now_unix_nano() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Lends attributes in the form of the contract. As many as spans of tracer's own have need no memory of their own.
+fn with_key_values<R>(attributes: &[(&str, Attribute<'_>)], work: impl FnOnce(&[abi::KeyValue]) -> R) -> R {
+    const NONE: abi::KeyValue = abi::KeyValue {
+        key: abi::Str::EMPTY,
+        value: abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: 0 } },
+    };
+    let mut room = [NONE; 24];
+    match room.get_mut(..attributes.len()) {
+        Some(room) => {
+            room.iter_mut().zip(attributes).for_each(|(place, attribute)| *place = key_value(attribute));
+            work(room)
+        }
+        None => work(&attributes.iter().map(key_value).collect::<Vec<_>>()),
+    }
 }
 
 fn key_value<'a>((key, value): &(&'a str, Attribute<'a>)) -> abi::KeyValue {

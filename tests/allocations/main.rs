@@ -45,6 +45,10 @@ fn hook() -> Result<tracer_sdk::hook::Tracing, String> {
     tracer_local_tmp_tracing::setup_tracing_in(Path::new(&dir)).map_err(|error| error.to_string())
 }
 
+/// The most allocations of a sampled span with an event. It has 9.3: the handle here, and in the SDK the span, its data, attributes,
+/// event, scope and context. A string that is copied instead of found again shows.
+const SAMPLED_SPAN: u64 = 10;
+
 /// A span as a worker makes it for an attempt.
 fn span(recorder: &'static Recorder, parent: &TraceContext) {
     let span = recorder.start(&SpanRequest {
@@ -89,9 +93,9 @@ fn a_span_that_is_not_sampled_allocates_next_to_nothing_and_leaves_nothing() {
     let count = 100;
     let cost_unsampled = allocations(|| (0..count).for_each(|_| span(recorder, &unsampled)));
     let cost_sampled = allocations(|| (0..count).for_each(|_| span(recorder, &sampled)));
-    // The attributes that the sampler is shown.
-    assert!(cost_unsampled <= count, "{cost_unsampled} allocations for {count} spans that are not sampled");
-    assert!(cost_sampled >= 5 * count, "{cost_sampled} allocations for {count} spans that are sampled");
+    assert!(cost_unsampled < count, "{cost_unsampled} allocations for {count} spans that are not sampled");
+    let (least, most) = (5 * count, SAMPLED_SPAN * count);
+    assert!((least..=most).contains(&cost_sampled), "{cost_sampled} allocations for {count} spans that are sampled");
     recorder.commit().expect("the folder can be written to");
     let lines: usize = std::fs::read_dir(&spans)
         .expect("it is there")
