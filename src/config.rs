@@ -87,6 +87,8 @@ pub struct Overrides {
     pub num_workers: Option<u32>,
     /// See [`Settings::max_processes`].
     pub max_processes: Option<u32>,
+    /// See [`Settings::journal_sync`].
+    pub journal_sync: Option<bool>,
     /// See [`Settings::worker_memory`].
     pub worker_memory: Option<u64>,
     /// See [`Settings::resources`].
@@ -133,6 +135,8 @@ pub struct Settings {
     /// The most worker processes there may be, those included that wait for tasks of their tasks: `num_workers` to
     /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
     pub max_processes: u32,
+    /// Whether no task is acknowledged, and no outcome told, before it is on the disk, so that it survives a loss of power.
+    pub journal_sync: bool,
     /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
     pub worker_memory: Option<u64>,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names. By default nothing.
@@ -297,6 +301,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             .max_processes
             .or(weaker.max_processes)
             .unwrap_or(num_workers.saturating_add(MORE_PROCESSES).min(MAX_PROCESSES_LIMIT)),
+        journal_sync: stronger.journal_sync.or(weaker.journal_sync).unwrap_or(false),
         worker_memory: stronger.worker_memory.or(weaker.worker_memory),
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
             .map_err(|reason| Error::Invalid { flag: "--resources", reason })?,
@@ -423,6 +428,7 @@ mod tests {
                 block: false,
                 num_workers: default_num_workers(),
                 max_processes: default_num_workers() + 16,
+                journal_sync: false,
                 worker_memory: None,
                 resources: Vec::new(),
                 temp_dir: format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into(),
@@ -451,6 +457,7 @@ mod tests {
 block = true
 num_workers = 3
 max_processes = 5
+journal_sync = true
 worker_memory = "2GiB"
 resources = { license = 5, gpu = 2 }
 temp_dir = "/var/tmp/tracer"
@@ -481,6 +488,7 @@ commands = true
                 block: true,
                 num_workers: 3,
                 max_processes: 5,
+                journal_sync: true,
                 worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
                 temp_dir: "/var/tmp/tracer".into(),
@@ -511,6 +519,7 @@ commands = true
             block: Some(false),
             num_workers: Some(8),
             max_processes: Some(9),
+            journal_sync: Some(false),
             worker_memory: Some(64 << 20),
             resources: Some(vec![("tpu".into(), 1)]),
             temp_dir: Some("run".into()),
@@ -540,6 +549,7 @@ commands = true
                 block: false,
                 num_workers: 8,
                 max_processes: 9,
+                journal_sync: false,
                 worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],
                 temp_dir: "run".into(),
@@ -666,7 +676,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
+                 known are `block`, `num_workers`, `max_processes`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
             ),
             (
                 "startup_hook = 'a:b'",

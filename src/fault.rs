@@ -58,3 +58,49 @@ pub(crate) fn is_without(what: &str) -> bool {
 pub(crate) fn is_without(_what: &str) -> bool {
     false
 }
+
+/// The variable that names a place and a file, as `<place>:<path>`: whoever comes to the place waits until the file is there.
+#[cfg(debug_assertions)]
+const HOLD_VARIABLE: &str = "TRACER_TEST_HOLD";
+
+/// Waits here as long as a test wants.
+#[cfg(debug_assertions)]
+pub(crate) fn hold(place: &str) {
+    let Some(value) = std::env::var_os(HOLD_VARIABLE).and_then(|value| value.into_string().ok()) else { return };
+    if let Some((held, path)) = value.split_once(':')
+        && held == place
+    {
+        while !std::path::Path::new(path).exists() {
+            std::thread::park_timeout(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+/// Nobody is held.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub(crate) fn hold(_place: &str) {}
+
+/// The variable that changes settings which are no user's, as `<name>=<number>`.
+#[cfg(debug_assertions)]
+const SETTING_VARIABLE: &str = "TRACER_TEST_SETTING";
+
+/// What a test has set.
+#[cfg(debug_assertions)]
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    use std::sync::OnceLock;
+    static SET: OnceLock<Option<(String, u64)>> = OnceLock::new();
+    let set = SET.get_or_init(|| {
+        let value = std::env::var(SETTING_VARIABLE).ok()?;
+        let (name, number) = value.split_once('=')?;
+        Some((name.to_owned(), number.parse().ok()?))
+    });
+    set.as_ref().filter(|(set, _)| set == name).map(|&(_, number)| number)
+}
+
+/// Nothing is set.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub(crate) fn setting(_name: &str) -> Option<u64> {
+    None
+}

@@ -54,6 +54,11 @@ pub(super) struct Args {
     /// process that waits runs the tasks that it waits for itself.
     #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
+    /// Acknowledge a task, and tell how one ended, only once that is on the disk: it then survives a loss of power, too
+    ///
+    /// Tasks that come meanwhile are synced together. A submission that is waited for takes two syncs of the disk longer.
+    #[arg(long, env = "TRACER_JOURNAL_SYNC", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    journal_sync: Option<bool>,
     /// The most memory of each worker process with everything that it starts, such as 2GiB [default: no bound]
     ///
     /// What a task takes beyond it fails the task with `oom`, and harms nothing else. The kernel holds the bound where the head may make
@@ -156,6 +161,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         block: args.block,
         num_workers: args.num_workers,
         max_processes: args.max_processes,
+        journal_sync: args.journal_sync,
         worker_memory: args.worker_memory,
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
             .map_err(|error| CommandError::new(exit::USAGE, error))?,
@@ -196,6 +202,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         max_processes: settings.max_processes as usize,
+        journal_sync: settings.journal_sync,
         worker_memory: settings.worker_memory,
         resources: settings.resources,
         temp_dir: absolute(settings.temp_dir),

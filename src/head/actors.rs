@@ -764,12 +764,6 @@ pub(super) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed
     }
 }
 
-/// What is to be written to a new journal of an actor whose creation has ended: the envelope, and its attempt and restarts.
-pub(super) fn kept(state: &State, id: TaskId) -> Option<(&[u8], u32, u32)> {
-    let actor = state.actors.all.get(&id).filter(|actor| matches!(actor.life, Life::Alive | Life::Restarting))?;
-    Some((&actor.envelope, actor.attempt, actor.restarts))
-}
-
 /// The rows of every actor that is remembered, newest first.
 pub(super) fn list(state: &State) -> Vec<ActorReport> {
     state.actors.all.iter().rev().map(|(&id, actor)| report(state, id, actor)).collect()

@@ -1,5 +1,6 @@
 //! A client's socket on the head's side: never blocks, reads frames, keeps what could not be written yet.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -35,6 +36,12 @@ impl Peer {
     }
 }
 
+/// A part of an outbox that waits for the journal.
+struct Held {
+    from: usize,
+    position: u64,
+}
+
 /// A client's socket.
 pub(super) struct Connection {
     stream: UnixStream,
@@ -42,6 +49,10 @@ pub(super) struct Connection {
     /// What to write; the first `written` bytes are written.
     pub(super) outbox: Vec<u8>,
     written: usize,
+    /// What of the outbox may be written only when the journal is on the disk up to a position: from where on, in the order of both.
+    held: VecDeque<Held>,
+    /// Bytes at the end of the outbox that were looked at by [`hold`](Self::hold).
+    looked_at: usize,
     pub(super) peer: Peer,
     /// The process at the other end, as it said; 0 before that.
     pub(super) pid: u32,
@@ -70,6 +81,8 @@ impl Connection {
             inbox: FrameBuffer::new(),
             outbox: Vec::new(),
             written: 0,
+            held: VecDeque::new(),
+            looked_at: 0,
             peer: Peer::Unknown,
             pid: 0,
             is_watched_for_room: false,
@@ -93,10 +106,38 @@ impl Connection {
         Ok(ReadState::More)
     }
 
-    /// Writes as much as there is room for. True when everything is written.
+    /// Holds what has come since the last time until the journal is on the disk up to there.
+    pub(super) fn hold(&mut self, position: u64) {
+        if self.looked_at < self.outbox.len() && self.held.back().is_none_or(|held| held.position < position) {
+            self.held.push_back(Held { from: self.looked_at.max(self.written), position });
+        }
+        self.looked_at = self.outbox.len();
+    }
+
+    /// What has come since the last time waits for nothing.
+    pub(super) fn skip_hold(&mut self) {
+        self.looked_at = self.outbox.len();
+    }
+
+    /// The journal is on the disk up to there. True when there may be something to write.
+    pub(super) fn release(&mut self, position: u64) -> bool {
+        let before = self.held.len();
+        while self.held.front().is_some_and(|held| held.position <= position) {
+            self.held.pop_front();
+        }
+        self.held.len() < before
+    }
+
+    /// Whether something waits for the journal.
+    pub(super) fn is_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Writes as much as there is room for and is not held. True when that is everything, but for what is held.
     pub(super) fn write(&mut self) -> io::Result<bool> {
-        while self.written < self.outbox.len() {
-            match self.stream.write(&self.outbox[self.written..]) {
+        let end = self.held.front().map_or(self.outbox.len(), |held| held.from);
+        while self.written < end {
+            match self.stream.write(&self.outbox[self.written..end]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -105,21 +146,27 @@ impl Connection {
                         return Err(io::Error::other("the client does not read what it is sent"));
                     }
                     // A client that never catches up must not make the outbox grow with all that it was ever sent.
-                    if self.written > WRITTEN_LIMIT.max(self.outbox.len() / 2) {
-                        self.outbox.drain(..self.written);
-                        self.written = 0;
-                    }
+                    self.drop_written(WRITTEN_LIMIT.max(self.outbox.len() / 2));
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.outbox.clear();
-        self.written = 0;
-        if self.outbox.capacity() > 1 << 20 {
+        self.drop_written(if self.is_held() { WRITTEN_LIMIT } else { 0 });
+        if self.outbox.is_empty() && self.outbox.capacity() > 1 << 20 {
             self.outbox.shrink_to(64 << 10);
         }
         Ok(true)
+    }
+
+    /// Forgets what is written, if that is more than so many bytes.
+    fn drop_written(&mut self, limit: usize) {
+        if self.written > limit {
+            self.outbox.drain(..self.written);
+            self.held.iter_mut().for_each(|held| held.from -= self.written);
+            self.looked_at -= self.looked_at.min(self.written);
+            self.written = 0;
+        }
     }
 
     /// Bytes that are not written yet.
@@ -179,6 +226,34 @@ mod tests {
         }
         let kept = connection.outbox.len();
         assert!(kept < 8 << 20, "{kept} bytes are kept for a backlog of {}", connection.backlog());
+    }
+
+    #[test]
+    fn what_is_held_is_written_when_the_journal_has_come_so_far_and_in_its_order() {
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        let mut connection = Connection::new(stream).unwrap();
+        let mut read = || {
+            let mut bytes = [0; 64];
+            client.read(&mut bytes).map_or(String::new(), |count| String::from_utf8_lossy(&bytes[..count]).into())
+        };
+        connection.outbox.extend_from_slice(b"free");
+        assert!(connection.write().unwrap());
+        assert_eq!(read(), "free");
+        for (text, position) in [("one", 1), ("two", 1), ("three", 5)] {
+            connection.outbox.extend_from_slice(text.as_bytes());
+            connection.hold(position);
+            assert!(connection.write().unwrap() && connection.is_held());
+        }
+        assert_eq!(read(), "");
+        assert!(connection.release(1) && connection.write().unwrap());
+        assert_eq!(read(), "onetwo");
+        connection.outbox.extend_from_slice(b"four");
+        connection.hold(5);
+        assert!(!connection.release(4) && connection.write().unwrap());
+        assert_eq!((read(), connection.has_backlog()), (String::new(), true));
+        assert!(connection.release(9) && connection.write().unwrap());
+        assert_eq!((read(), connection.has_backlog(), connection.is_held()), ("threefour".into(), false, false));
     }
 
     #[test]

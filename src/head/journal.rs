@@ -1,7 +1,7 @@
 //! The journal: the append-only record from which a head recovers.
 //!
 //! A submission is in the journal before it is acknowledged, and a task's outcome before anyone is told of it. So a task that was
-//! accepted survives a SIGKILL of the head; the loss of power it does not survive, because nothing is synced.
+//! accepted survives a SIGKILL of the head. The loss of power it survives if the journal is [synced](sync), and nothing is acknowledged before.
 //!
 //! ```text
 //! file    = "TRACERJN" version:u32 0:u32 record*        version 3; older ones are read, and are of version 3 from then on
@@ -9,17 +9,28 @@
 //! ```
 //!
 //! A record that was torn or damaged ends the reading, and the file is cut back to the last good one. When the file has grown to
-//! several times what is still worth keeping, what is kept is written to a new file that takes its place.
+//! several times what is still worth keeping, what is kept is [written to a new file](compaction) that takes its place.
+
+mod compaction;
+mod sync;
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Release};
+use std::time::Duration;
+
+use compaction::Compacted;
+use sync::{Events, Syncer};
 
 use super::actors::Death;
 use super::reactor::Remembered;
 use super::state::Ended;
+use crate::fault;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::task::{AttemptReport, JobId, Outcome, SpanLink, TaskId, WorkerId};
 
@@ -30,6 +41,8 @@ const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not turned over.
 const TURN_OVER_BYTES: u64 = 64 << 20;
+/// How long to wait before the journal is written anew that could not be synced.
+const SYNC_PAUSE: Duration = Duration::from_secs(1);
 
 const SUBMITTED: u8 = 1;
 const ENDED: u8 = 2;
@@ -143,7 +156,7 @@ impl std::error::Error for JournalError {
 /// The file, open for appending.
 pub(super) struct Journal {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     /// Bytes of good records in the file, its header included.
     length: u64,
     /// Its length after it was turned over last: what was worth keeping then.
@@ -151,6 +164,37 @@ pub(super) struct Journal {
     /// Ends of tasks that are not written yet.
     pending: Vec<u8>,
     is_suspended: bool,
+    /// `length`, for threads.
+    good: Arc<AtomicU64>,
+    turn_over: Option<TurnOver>,
+    /// After a turn-over that failed, none is tried below this length.
+    retry_above: u64,
+    /// Bytes that were appended since it was opened.
+    written: u64,
+    /// Those of them of which the thread that syncs knows.
+    wanted: u64,
+    /// Those of them that are on the disk.
+    synced: u64,
+    sync_failed: bool,
+    events: Events,
+    syncer: Option<Syncer>,
+}
+
+/// How far a turn-over has come.
+enum TurnOver {
+    /// A thread writes what is kept.
+    Compacting,
+    /// A thread puts the new file in the place of the old one. Both get what is appended.
+    Committing { file: Arc<File>, length: u64 },
+}
+
+/// What threads tell.
+enum Event {
+    Compacted(io::Result<Compacted>),
+    /// Whether its name is on the disk too, where that is wanted.
+    Committed(io::Result<bool>),
+    /// Up to where it is on the disk.
+    Synced(io::Result<u64>),
 }
 
 /// What opening a journal found.
@@ -166,6 +210,8 @@ impl Journal {
     /// Opens the journal of a place, or makes it, and mends its end.
     pub(super) fn open(path: &Path) -> Result<Opened, JournalError> {
         let io = |doing| move |source| JournalError::Io { doing, path: path.into(), source };
+        // Whoever wrote it died before it took the place of this one.
+        let _ = fs::remove_file(compaction::new_path(path));
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -203,11 +249,20 @@ impl Journal {
         Ok(Opened {
             journal: Journal {
                 path: path.into(),
-                file,
+                file: Arc::new(file),
                 length,
                 kept: length,
                 pending: Vec::new(),
                 is_suspended: false,
+                good: Arc::new(AtomicU64::new(length)),
+                turn_over: None,
+                retry_above: 0,
+                written: 0,
+                wanted: 0,
+                synced: 0,
+                sync_failed: false,
+                events: Events::new().map_err(io("watch"))?,
+                syncer: None,
             },
             bytes,
             cut,
@@ -280,37 +335,190 @@ impl Journal {
         self.is_suspended = true;
     }
 
-    /// Whether most of the file is about tasks that nobody remembers.
+    /// Whether most of the file is about tasks that nobody remembers, or it cannot be trusted, and no turn-over is under way.
     pub(super) fn wants_turning_over(&self) -> bool {
-        self.length > TURN_OVER_BYTES && self.length > 4 * self.kept
+        let least = fault::setting("turn_over_bytes").unwrap_or(TURN_OVER_BYTES);
+        let is_long = self.length > least && self.length > 4 * self.kept;
+        (is_long || self.sync_failed)
+            && self.turn_over.is_none()
+            && self.length >= self.retry_above
+            && !self.is_suspended
     }
 
-    /// Writes what is kept to a new file that takes the place of this one. `write` appends the records.
-    pub(super) fn turn_over(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-        let mut bytes = header().to_vec();
-        write(&mut bytes);
-        let new_path = self.path.with_extension("new");
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new_path)?;
-        file.write_all(&bytes)?;
-        fs::rename(&new_path, &self.path)?;
-        self.file = OpenOptions::new().append(true).open(&self.path)?;
-        self.length = bytes.len() as u64;
-        self.kept = self.length;
-        // What has ended is among what was kept.
-        self.pending.clear();
+    /// Begins to write what is worth keeping to a new file, on a thread of its own.
+    pub(super) fn begin_turn_over(&mut self) -> io::Result<()> {
+        self.retry_above = 0;
+        let (path, good, tell) = (self.path.clone(), Arc::clone(&self.good), self.events.teller());
+        let pause = if self.sync_failed { SYNC_PAUSE } else { Duration::ZERO };
+        let run = move || {
+            std::thread::sleep(pause);
+            tell(Event::Compacted(compaction::compact(&path, &good)));
+        };
+        std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
+        self.turn_over = Some(TurnOver::Compacting);
         Ok(())
+    }
+
+    /// Readable when a thread has told something: then [`on_told`](Self::on_told).
+    pub(super) fn watched(&self) -> BorrowedFd<'_> {
+        self.events.watched()
+    }
+
+    /// Takes in what threads have told. Returns what is to be said of it.
+    pub(super) fn on_told(&mut self) -> Vec<String> {
+        let mut said = Vec::new();
+        for event in self.events.take() {
+            let done = match event {
+                Event::Compacted(compacted) => compacted.and_then(|compacted| self.commit(compacted)),
+                Event::Committed(committed) => committed.map(|is_durable| self.end_turn_over(is_durable)),
+                Event::Synced(synced) => {
+                    self.on_synced(synced, &mut said);
+                    continue;
+                }
+            };
+            if let Err(error) = done {
+                said.push(format!("the journal cannot be turned over: {error}"));
+                self.turn_over = None;
+                let _ = fs::remove_file(compaction::new_path(&self.path));
+                // One that is for want of a file to be trusted is tried again and again.
+                self.retry_above = if self.sync_failed { 0 } else { self.length + TURN_OVER_BYTES };
+            }
+        }
+        said
+    }
+
+    /// The new file gets what is missing, and from now on everything, while a thread puts it in the place of the old one.
+    fn commit(&mut self, compacted: Compacted) -> io::Result<()> {
+        let Compacted { mut file, mut length, copied_to } = compacted;
+        let old = File::open(&self.path)?;
+        compaction::copy(&old, copied_to, self.length, &mut file)?;
+        length += self.length - copied_to;
+        let file = Arc::new(file);
+        let (path, is_synced, tell) = (self.path.clone(), self.syncer.is_some(), self.events.teller());
+        let in_thread = Arc::clone(&file);
+        let run = move || tell(Event::Committed(take_place(&path, &in_thread, is_synced)));
+        std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
+        self.turn_over = Some(TurnOver::Committing { file, length });
+        Ok(())
+    }
+
+    fn end_turn_over(&mut self, is_durable: bool) {
+        if let Some(TurnOver::Committing { file, length }) = self.turn_over.take() {
+            self.file = file;
+            self.length = length;
+            self.kept = length;
+            self.good.store(length, Release);
+            if !is_durable {
+                self.sync_failed = true;
+            } else if self.sync_failed {
+                // Everything is in a file that was synced as a whole.
+                self.sync_failed = false;
+                self.wanted = 0;
+                self.sync();
+            }
+        }
+    }
+
+    fn on_synced(&mut self, synced: io::Result<u64>, said: &mut Vec<String>) {
+        match synced {
+            Ok(position) if !self.sync_failed => self.synced = self.synced.max(position),
+            // What the kernel could not write it may not try to write again: only a new file is to be trusted.
+            Ok(_) => {}
+            Err(error) => {
+                if !self.sync_failed {
+                    said.push(format!("the journal cannot be synced, so nothing is acknowledged until it is: {error}"));
+                }
+                self.sync_failed = true;
+            }
+        }
+    }
+
+    /// Begins to bring to the disk what was written, if that is wanted at all.
+    pub(super) fn sync(&mut self) {
+        let Some(syncer) = self.syncer.as_ref().filter(|_| self.wanted < self.written && !self.sync_failed) else {
+            return;
+        };
+        self.wanted = self.written;
+        let mut files = vec![Arc::clone(&self.file)];
+        if let Some(TurnOver::Committing { file, .. }) = &self.turn_over {
+            files.push(Arc::clone(file));
+        }
+        syncer.want(files, self.written);
+    }
+
+    /// Brings everything to the disk, and waits for it.
+    pub(super) fn sync_now(&mut self) -> io::Result<()> {
+        rustix::fs::fdatasync(&*self.file)?;
+        self.synced = self.written;
+        Ok(())
+    }
+
+    /// Syncs from now on.
+    pub(super) fn start_syncing(&mut self) -> io::Result<()> {
+        self.syncer = Some(Syncer::start(|file| Ok(rustix::fs::fdatasync(file)?), self.events.teller())?);
+        // What is there already, the name of the file included.
+        self.file.sync_all()?;
+        sync_folder(&self.path)
+    }
+
+    /// Whether the journal is synced.
+    pub(super) fn is_syncing(&self) -> bool {
+        self.syncer.is_some()
+    }
+
+    /// Whether it cannot be synced.
+    pub(super) fn has_sync_failed(&self) -> bool {
+        self.sync_failed
+    }
+
+    /// How much was written since it was opened, in bytes.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// How much of that is on the disk.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced
     }
 
     /// Appends whole records, or nothing.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.file.write_all(bytes) {
+        let old_length = self.length;
+        let mut appended = (&*self.file).write_all(bytes);
+        if let (Ok(()), Some(TurnOver::Committing { file, length })) = (&appended, &mut self.turn_over) {
+            // Either of the two may be the one that the next head reads.
+            appended = (&**file).write_all(bytes);
+            match appended {
+                Ok(()) => *length += bytes.len() as u64,
+                Err(_) => drop(file.set_len(*length)),
+            }
+        }
+        if let Err(error) = appended {
             // A part of it may be there. If it cannot be cut off now, the next reading cuts it.
-            let _ = self.file.set_len(self.length);
+            let _ = self.file.set_len(old_length);
             return Err(error);
         }
         self.length += bytes.len() as u64;
+        self.written += bytes.len() as u64;
+        self.good.store(self.length, Release);
         Ok(())
     }
+}
+
+/// Puts a new file in the place of the journal.
+fn take_place(path: &Path, file: &File, is_synced: bool) -> io::Result<bool> {
+    if is_synced {
+        rustix::fs::fdatasync(file)?;
+    }
+    fault::point("committing");
+    fs::rename(compaction::new_path(path), path)?;
+    fault::point("committed");
+    Ok(!is_synced || sync_folder(path).is_ok())
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 fn header() -> [u8; HEADER] {
@@ -669,42 +877,294 @@ mod tests {
         journal.submit([submitted(1)].into_iter()).unwrap();
         journal.attempt(TaskId(1), &attempt, Some(span));
         journal.write().unwrap();
-        journal.turn_over(|out| put_key(out, TaskId(1), 42, "nightly")).unwrap();
-        journal.attempt(TaskId(1), &attempt, Some(span));
-        journal.write().unwrap();
+        turn_over(&mut journal);
         let bytes = fs::read(&path).unwrap();
-        assert_eq!(told(&bytes), ["key nightly of 1", "attempt 1 at 1"]);
+        assert_eq!(told(&bytes), ["submitted 1", "attempt 1 at 1", "next 2 3"]);
         let Some(Record::Attempt { attempt: found, span: linked, .. }) = read_records(&bytes).nth(1) else {
             panic!("an attempt")
         };
         assert_eq!((*found, linked), (attempt, Some(span)));
     }
 
+    /// Waits for what a thread tells, and takes it in.
+    fn hear(journal: &mut Journal) -> Vec<String> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
+        let told = poll(&mut [PollFd::new(&journal.watched(), PollFlags::IN)], Some(&limit));
+        assert_eq!(told, Ok(1), "a thread tells something");
+        journal.on_told()
+    }
+
+    fn turn_over(journal: &mut Journal) {
+        journal.begin_turn_over().unwrap();
+        while journal.turn_over.is_some() {
+            assert_eq!(hear(journal), Vec::<String>::new());
+        }
+    }
+
+    fn envelope(policy: crate::task::Policy<'_>, input: Option<u64>) -> Vec<u8> {
+        use crate::task::{Demand, Envelope, FunctionSpec, Input, InputSource, TaskSpec};
+        let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90]));
+        let of_task = |task| Input { argument: 0, source: InputSource::Task(TaskId(task)) };
+        let envelope = Envelope {
+            spec,
+            name: "mine",
+            run_limit: None,
+            policy,
+            demand: Demand::default(),
+            wants_output: false,
+            traces_runtime: false,
+            trace: None,
+            baggage: "",
+            submitter: None,
+            inputs: input.map(of_task).into_iter().collect(),
+        };
+        let mut bytes = Vec::new();
+        envelope.encode(&mut bytes);
+        bytes
+    }
+
+    fn submit(journal: &mut Journal, task: u64, envelope: &[u8]) {
+        let submitted = Submitted { task: TaskId(task), job: JobId(2), submitted_unix_nano: 4, envelope };
+        journal.submit([submitted].into_iter()).unwrap();
+    }
+
+    /// A journal in which one task waits, one has failed once, one has ended with a key, one long ago and is still an argument, and
+    /// very many have ended long ago.
+    fn long_story(path: &Path) -> Journal {
+        let mut journal = Journal::open(path).unwrap().journal;
+        let plain = envelope(crate::task::Policy::default(), None);
+        let keyed = crate::task::Policy { idempotency_key: "nightly", ..Default::default() };
+        submit(&mut journal, 1, &envelope(keyed, None));
+        submit(&mut journal, 2, &plain);
+        submit(&mut journal, 3, &plain);
+        journal.ended(TaskId(3), 1, &ended(Outcome::Returned(vec![3])));
+        submit(&mut journal, 4, &envelope(crate::task::Policy::default(), Some(3)));
+        journal.started(TaskId(4), 1).unwrap();
+        for task in 5..20 + super::super::reactor::HISTORY_LIMIT as u64 {
+            submit(&mut journal, task, &plain);
+            journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
+        }
+        journal.started(TaskId(1), 1).unwrap();
+        journal.ended(TaskId(1), 1, &ended(Outcome::Returned(vec![1])));
+        journal.write().unwrap();
+        journal
+    }
+
+    /// What the journal tells of the first tasks, and how many ends there are.
+    fn gist(bytes: &[u8]) -> (Vec<String>, usize) {
+        let all = told(bytes);
+        let is_of_first = |line: &&String| {
+            let words = line.split(' ').collect::<Vec<_>>();
+            words.iter().any(|word| ["1", "2", "3", "4"].contains(word)) && !line.contains("next")
+        };
+        (all.iter().filter(is_of_first).cloned().collect(), all.iter().filter(|line| line.starts_with("ended")).count())
+    }
+
+    const KEPT: [&str; 8] = [
+        "remembered 1",
+        "key nightly of 1",
+        "submitted 2",
+        "remembered 3",
+        "ended 3",
+        "submitted 4",
+        "started 4 for the 1. time",
+        "ended 1",
+    ];
+
     #[test]
-    fn a_journal_that_is_turned_over_holds_what_was_kept() {
+    fn a_journal_that_is_turned_over_holds_what_is_worth_keeping_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = long_story(&path);
+        let before = journal.length;
+        let last = 19 + super::super::reactor::HISTORY_LIMIT as u64;
+        journal.begin_turn_over().unwrap();
+        // What comes meanwhile is kept too, at whichever step it comes.
+        let mut task = last;
+        while journal.turn_over.is_some() {
+            task += 1;
+            submit(&mut journal, task, b"");
+            assert_eq!(hear(&mut journal), Vec::<String>::new());
+        }
+        submit(&mut journal, task + 1, b"");
+        let bytes = fs::read(&path).unwrap();
+        let (first, ends) = gist(&bytes);
+        assert_eq!(first, KEPT);
+        assert_eq!(ends, super::super::reactor::HISTORY_LIMIT + 1, "those that are remembered, and an argument");
+        let all = told(&bytes);
+        assert!(all.contains(&format!("next {} 3", last + 1)) || all.contains(&format!("next {} 3", last + 2)));
+        for task in last + 1..=task + 1 {
+            assert_eq!(all.iter().filter(|line| **line == format!("submitted {task}")).count(), 1, "{task}");
+        }
+        assert!((bytes.len() as u64) < before && bytes.len() as u64 == journal.length);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+        let again = Journal::open(&path).unwrap();
+        assert_eq!((again.cut, again.bytes), (0, bytes));
+    }
+
+    #[test]
+    fn an_actor_that_lives_is_kept_as_it_was_made_and_a_dead_one_is_not() {
+        use crate::task::{ActorOptions, ActorRole, Envelope, FunctionSpec, TaskSpec};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = Journal::open(&path).unwrap().journal;
-        journal.submit((1..=3).map(submitted)).unwrap();
-        let remembered =
-            Remembered { job: JobId(2), submitted_unix_nano: 4, trace_id: [7; 16], target: "demo.f", name: "mine" };
-        journal
-            .turn_over(|out| {
-                put_next_ids(out, TaskId(4), JobId(3));
-                put_submitted(out, &submitted(2));
-                put_remembered(out, TaskId(3), &remembered);
-                put_ended(out, TaskId(3), 1, &ended(Outcome::Completed));
-            })
-            .unwrap();
-        journal.submit([submitted(4)].into_iter()).unwrap();
-        let bytes = fs::read(&path).unwrap();
-        assert_eq!(told(&bytes), ["next 4 3", "submitted 2", "remembered 3", "ended 3", "submitted 4"]);
-        let found = read_records(&bytes).find_map(|record| match record {
-            Record::Remembered(TaskId(3), found) => Some(found),
-            _ => None,
-        });
-        assert_eq!(found, Some(remembered));
-        assert!(!path.with_extension("new").exists());
+        let plain = envelope(crate::task::Policy::default(), None);
+        let options =
+            ActorOptions { max_restarts: 1, max_call_retries: 0, is_detached: true, or_existing: false, name: "a" };
+        let spec =
+            FunctionSpec { actor: ActorRole::Create(options), ..FunctionSpec::of_task("demo", "A.new", &[0x90]) };
+        let mut creation = Vec::new();
+        Envelope { spec: TaskSpec::Function(spec), ..Envelope::decode(&plain).unwrap() }.encode(&mut creation);
+        for task in 1..=2 {
+            submit(&mut journal, task, &creation);
+            journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
+            journal.actor(TaskId(task), 2, 1, None);
+        }
+        let death = Death { cause: "it was killed".into(), error_type: "signal:9".into() };
+        journal.actor(TaskId(2), 2, 1, Some(&death));
+        for task in 3..10 + crate::head::reactor::HISTORY_LIMIT as u64 {
+            submit(&mut journal, task, &plain);
+            journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
+        }
+        journal.write().unwrap();
+        turn_over(&mut journal);
+        let (first, _) = gist(&fs::read(&path).unwrap());
+        assert_eq!(first, ["submitted 1", "ended 1", "actor 1, attempt 2, restart 1"]);
+    }
+
+    #[test]
+    fn whoever_dies_at_any_step_of_a_turn_over_leaves_one_whole_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = Journal::open(&path).unwrap().journal;
+        let plain = envelope(crate::task::Policy::default(), None);
+        for task in 1..=6 {
+            submit(&mut journal, task, &plain);
+        }
+        journal.ended(TaskId(2), 1, &ended(Outcome::Completed));
+        journal.write().unwrap();
+        let outcome_of = |bytes: &[u8]| {
+            let mut tasks = std::collections::BTreeMap::new();
+            for line in told(bytes) {
+                let (what, task) = line.split_once(' ').unwrap();
+                match what {
+                    "submitted" | "remembered" => drop(tasks.entry(task.to_owned()).or_insert("open")),
+                    "ended" => drop(tasks.insert(task.to_owned(), "ended")),
+                    _ => {}
+                }
+            }
+            tasks
+        };
+        // While the new one is written, cut at every byte: the old one is the journal.
+        let compacted = compaction::compact(&path, &journal.good).unwrap();
+        let new = fs::read(compaction::new_path(&path)).unwrap();
+        assert_eq!((compacted.length, compacted.copied_to), (new.len() as u64, journal.length));
+        let old = fs::read(&path).unwrap();
+        assert_eq!(outcome_of(&new), outcome_of(&old));
+        for length in 0..=new.len() {
+            fs::write(compaction::new_path(&path), &new[..length]).unwrap();
+            let opened = Journal::open(&path).unwrap();
+            assert_eq!((opened.bytes, opened.cut), (old.clone(), 0));
+            assert!(!compaction::new_path(&path).exists());
+        }
+        // From the moment at which both get what is appended, either is the journal, and a torn end is cut off either.
+        fs::write(compaction::new_path(&path), &new).unwrap();
+        let file = OpenOptions::new().append(true).open(compaction::new_path(&path)).unwrap();
+        journal.commit(Compacted { file, length: compacted.length, copied_to: compacted.copied_to }).unwrap();
+        submit(&mut journal, 7, &plain);
+        journal.ended(TaskId(5), 1, &ended(Outcome::Completed));
+        journal.write().unwrap();
+        let (written, length) = match &journal.turn_over {
+            Some(TurnOver::Committing { length, .. }) => (outcome_of(&[&old[..], &[]].concat()), *length),
+            _ => panic!("it commits"),
+        };
+        assert!(hear(&mut journal).is_empty() && journal.turn_over.is_none());
+        let after = fs::read(&path).unwrap();
+        assert_eq!(after.len() as u64, length);
+        assert_eq!(outcome_of(&after).len(), written.len() + 1);
+        for length in new.len()..=after.len() {
+            fs::write(&path, &after[..length]).unwrap();
+            let opened = Journal::open(&path).unwrap();
+            let found = outcome_of(&opened.bytes);
+            assert!(found.len() >= written.len() && opened.bytes.len() as u64 + opened.cut == length as u64);
+        }
+    }
+
+    #[test]
+    fn a_turn_over_without_room_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = long_story(&path);
+        let old = fs::read(&path).unwrap();
+        // Both get what is appended, and the new one has no room.
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let length = 7;
+        journal.turn_over = Some(TurnOver::Committing { file: Arc::new(full), length });
+        let refused = journal.submit([submitted(999_999)].into_iter()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), old);
+        // The thread had none.
+        fs::create_dir(compaction::new_path(&path)).unwrap();
+        journal.turn_over = None;
+        journal.begin_turn_over().unwrap();
+        let said = hear(&mut journal);
+        assert!(said[0].starts_with("the journal cannot be turned over: "), "{said:?}");
+        assert!(!journal.wants_turning_over(), "not at once again");
+        submit(&mut journal, 999_999, b"");
+        assert_eq!(told(&fs::read(&path).unwrap()).last().unwrap(), "submitted 999999");
+    }
+
+    #[test]
+    fn what_is_written_is_synced_later_together_and_never_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = Journal::open(&path).unwrap().journal;
+        let (permit, permits) = std::sync::mpsc::channel::<io::Result<()>>();
+        let syncs = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&syncs);
+        let sync = move |_: &File| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            permits.recv().unwrap_or(Ok(()))
+        };
+        journal.syncer = Some(Syncer::start(sync, journal.events.teller()).unwrap());
+        let plain = envelope(crate::task::Policy::default(), None);
+        submit(&mut journal, 1, &plain);
+        journal.sync();
+        let first = journal.written();
+        while syncs.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        for task in 2..=9 {
+            submit(&mut journal, task, &plain);
+            journal.sync();
+        }
+        assert!(journal.on_told().is_empty());
+        assert_eq!(journal.synced(), 0, "the disk is busy");
+        permit.send(Ok(())).unwrap();
+        hear(&mut journal);
+        assert_eq!(journal.synced(), first, "what came later is not there yet");
+        permit.send(Ok(())).unwrap();
+        hear(&mut journal);
+        assert_eq!(
+            (journal.synced(), syncs.load(std::sync::atomic::Ordering::SeqCst)),
+            (journal.written(), 2),
+            "all at once"
+        );
+
+        // A disk that fails: a new file is needed, as a whole.
+        submit(&mut journal, 10, &plain);
+        journal.sync();
+        permit.send(Err(io::Error::other("bad sector"))).unwrap();
+        assert!(hear(&mut journal)[0].contains("cannot be synced, so nothing is acknowledged until it is: bad sector"));
+        assert!(journal.has_sync_failed() && journal.wants_turning_over());
+        assert!(journal.synced() < journal.written());
+        turn_over(&mut journal);
+        permit.send(Ok(())).unwrap();
+        while journal.synced() < journal.written() {
+            assert_eq!(hear(&mut journal), Vec::<String>::new());
+        }
+        assert!(!journal.has_sync_failed());
     }
 
     #[test]
@@ -715,7 +1175,7 @@ mod tests {
         journal.submit([submitted(1)].into_iter()).unwrap();
         journal.ended(TaskId(1), 1, &ended(Outcome::Completed));
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let file = std::mem::replace(&mut journal.file, full);
+        let file = std::mem::replace(&mut journal.file, Arc::new(full));
         assert_eq!(journal.submit([submitted(2)].into_iter()).unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(journal.write().unwrap_err().kind(), io::ErrorKind::StorageFull);
         journal.file = file;

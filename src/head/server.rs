@@ -19,16 +19,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::connection::{Connection, Peer, ReadState};
 use super::front::Front;
 use super::handover::Handover;
-use super::journal::{
-    Journal, Record, Submitted, put_actor, put_attempt, put_ended, put_key, put_next_ids, put_remembered, put_started,
-    put_submitted, read_records,
-};
+use super::journal::{Journal, Record, Submitted, read_records};
 use super::lanes::{self, Free};
 use super::oom::{self, OomKills};
 use super::process::describe_exit;
-use super::reactor::{self, Effects, LeftClaim, LostAttempt, Remembered, Submission, WorkerExit};
+use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerExit};
 use super::recovery::left_by_a_dead_head;
-use super::state::{DriverId, Now, Past, Progress, State, WorkerPhase};
+use super::state::{DriverId, Now, Progress, State, WorkerPhase};
 use super::world::{Source, World};
 use super::{actors, guard, inputs, nesting};
 use crate::config::{check_memory, otel};
@@ -61,6 +58,8 @@ pub(crate) struct HeadSettings {
     pub(crate) max_processes: usize,
     /// The most memory of a worker with what it starts, in bytes; none for no bound.
     pub(crate) worker_memory: Option<u64>,
+    /// Whether nothing is acknowledged before it is on the disk.
+    pub(crate) journal_sync: bool,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names.
     pub(crate) resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
@@ -243,6 +242,9 @@ impl Server {
             to_start: Vec::new(),
             journal: opened.journal,
             journal_failure: None,
+            unsynced: Vec::new(),
+            unsynced_workers: Vec::new(),
+            has_journaled_start: false,
             spans: SpanCounts::default(),
             handover: Handover::new(session::handover_dir(session.dir()))?,
             attempt_spans: Vec::new(),
@@ -262,6 +264,10 @@ impl Server {
         world.watch(listener.as_fd(), Source::Listener)?;
         world.watch(signals.as_fd(), Source::Signal)?;
         world.watch(world.handover.watched(), Source::Handover)?;
+        world.watch(world.journal.watched(), Source::Journal)?;
+        if world.settings.journal_sync {
+            world.journal.start_syncing()?;
+        }
         let hook = world.settings.hook.as_ref();
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.max_processes = world.settings.max_processes;
@@ -381,54 +387,7 @@ impl Server {
         if !self.world.journal.wants_turning_over() {
             return;
         }
-        let (state, next_job) = (&self.state, JobId(self.world.next_job));
-        let turned = self.world.journal.turn_over(|out| {
-            let mut tasks: Vec<_> = state.tasks.iter_newest_first().collect();
-            tasks.reverse();
-            for (id, task) in tasks {
-                match &task.progress {
-                    Progress::Ended(ended) if actors::keeps_inputs(state, id) => {
-                        let Some((envelope, attempt, restarts)) = actors::kept(state, id) else { continue };
-                        let (job, submitted_unix_nano) = (task.job, task.submitted_unix_nano);
-                        put_submitted(out, &Submitted { task: id, job, submitted_unix_nano, envelope });
-                        put_past(out, id, task.past.as_deref());
-                        put_ended(out, id, task.attempt, ended);
-                        put_actor(out, id, attempt, restarts, None);
-                    }
-                    Progress::Ended(ended) => {
-                        let remembered = Remembered {
-                            job: task.job,
-                            submitted_unix_nano: task.submitted_unix_nano,
-                            trace_id: task.trace_id,
-                            target: state.targets.name(task.target),
-                            name: task.name.as_deref().unwrap_or_default(),
-                        };
-                        put_remembered(out, id, &remembered);
-                        put_past(out, id, task.past.as_deref());
-                        let key = task.key.as_deref().and_then(|key| Some((key, state.keys.get(key)?)));
-                        if let Some((key, keyed)) = key {
-                            put_key(out, id, keyed.fingerprint, key);
-                        }
-                        put_ended(out, id, task.attempt, ended);
-                    }
-                    Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Leased { .. } => {
-                        let submitted = Submitted {
-                            task: id,
-                            job: task.job,
-                            submitted_unix_nano: task.submitted_unix_nano,
-                            envelope: &task.envelope,
-                        };
-                        put_submitted(out, &submitted);
-                        put_past(out, id, task.past.as_deref());
-                        if task.at_most_once && matches!(task.progress, Progress::Leased { .. }) {
-                            put_started(out, id, task.attempt);
-                        }
-                    }
-                }
-            }
-            put_next_ids(out, state.tasks.next_id(), next_job);
-        });
-        if let Err(error) = turned {
+        if let Err(error) = self.world.journal.begin_turn_over() {
             self.world.log(format!("the journal cannot be turned over: {error}"));
         }
     }
@@ -445,6 +404,7 @@ impl Server {
             if let Some(end) = self.finished() {
                 self.world.write_journal();
                 self.world.flush();
+                self.world.settle();
                 return Ok(end);
             }
             let timeout = self.timeout();
@@ -528,6 +488,7 @@ impl Server {
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
             Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
             Source::Handover => self.world.handover.on_change(),
+            Source::Journal => self.world.on_journal_told(),
             Source::FrontExit => self.world.on_front_exit(),
         }
     }
@@ -1204,6 +1165,9 @@ impl Server {
             warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
         }
         warnings.extend(self.world.front.as_ref().and_then(Front::warning));
+        if self.world.journal.has_sync_failed() {
+            warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
+        }
         warnings.extend(self.world.warnings.iter().cloned());
         StatusReport {
             version: crate::VERSION.into(),
@@ -1292,15 +1256,6 @@ fn raise_open_files() -> Option<Rlimit> {
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     setrlimit(Resource::Nofile, raised).ok().map(|()| before)
-}
-
-/// Appends the attempts of a task that failed and were not the last.
-fn put_past(out: &mut Vec<u8>, id: TaskId, past: Option<&Past>) {
-    let Some(past) = past else { return };
-    for (index, attempt) in past.attempts.iter().enumerate() {
-        let is_last = index + 1 == past.attempts.len();
-        put_attempt(out, id, attempt, past.span.filter(|_| is_last));
-    }
 }
 
 /// What the worker whose spool this is had claimed.

@@ -52,6 +52,8 @@ pub(super) enum Source {
     Handover,
     /// The process of the HTTP API has ended.
     FrontExit,
+    /// A thread of the journal has something to tell.
+    Journal,
 }
 
 impl Source {
@@ -67,6 +69,7 @@ impl Source {
             Source::OwnerExit(pid) => (6, u64::from(pid)),
             Source::Handover => (7, 0),
             Source::FrontExit => (8, 0),
+            Source::Journal => (9, 0),
         };
         id << 4 | tag
     }
@@ -83,7 +86,8 @@ impl Source {
             5 => Source::WorkerOutput(WorkerId(id), Stream::Stderr),
             6 => Source::OwnerExit(id as u32),
             7 => Source::Handover,
-            _ => Source::FrontExit,
+            8 => Source::FrontExit,
+            _ => Source::Journal,
         }
     }
 }
@@ -115,6 +119,11 @@ pub(super) struct World {
     pub(super) journal: Journal,
     /// Why the journal could not be written the last time, if it could not.
     pub(super) journal_failure: Option<String>,
+    /// Connections with something that waits until the journal is on the disk.
+    pub(super) unsynced: Vec<u64>,
+    /// Workers whose leases wait for that: a start is journaled first.
+    pub(super) unsynced_workers: Vec<WorkerId>,
+    pub(super) has_journaled_start: bool,
     pub(super) spans: SpanCounts,
     pub(super) handover: Handover,
     /// The spans of attempts that were met while stories of dead processes were finished, for the reactor.
@@ -521,15 +530,70 @@ impl World {
         }
         dirty.sort_unstable();
         dirty.dedup();
+        if self.journal.is_syncing() {
+            self.hold_unsynced(&dirty);
+        }
         for id in dirty {
             self.write_connection(id);
         }
     }
 
+    /// Nothing leaves for a driver before what it follows from is on the disk, and no lease for a start that was journaled.
+    fn hold_unsynced(&mut self, dirty: &[u64]) {
+        let position = self.journal.written();
+        let workers = std::mem::take(&mut self.unsynced_workers);
+        if position == self.journal.synced() {
+            return;
+        }
+        self.journal.sync();
+        for &id in dirty {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let waits = match connection.peer {
+                Peer::Unknown | Peer::Sink(_) => false,
+                Peer::Driver(_) | Peer::Tasks(_) => true,
+                Peer::Worker(worker) => workers.contains(&worker),
+            };
+            // What comes after what is held is held too.
+            if waits || connection.is_held() {
+                connection.hold(position);
+                self.unsynced.push(id);
+            } else {
+                connection.skip_hold();
+            }
+        }
+    }
+
+    /// The head ends: what is held goes, once it is on the disk.
+    pub(super) fn settle(&mut self) {
+        if !self.unsynced.is_empty() && self.journal.sync_now().is_ok() {
+            self.on_journal_told();
+            self.flush();
+        }
+    }
+
+    /// The journal has told something: what waited for it may go.
+    pub(super) fn on_journal_told(&mut self) {
+        for line in self.journal.on_told() {
+            self.log(line);
+        }
+        let synced = self.journal.synced();
+        for id in std::mem::take(&mut self.unsynced) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if connection.release(synced) {
+                self.dirty.push(id);
+            }
+            if connection.is_held() {
+                self.unsynced.push(id);
+            }
+        }
+        self.unsynced.sort_unstable();
+        self.unsynced.dedup();
+    }
+
     pub(super) fn write_connection(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let wants_room = match connection.write() {
-            Ok(true) if connection.is_closing => return self.drop_connection(id, ""),
+            Ok(true) if connection.is_closing && !connection.is_held() => return self.drop_connection(id, ""),
             Ok(is_done) => !is_done,
             // A worker that cannot be written to is dead or dying; its pidfd says so.
             Err(error) => {
@@ -567,6 +631,9 @@ impl World {
 
 impl Effects for World {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        if std::mem::take(&mut self.has_journaled_start) {
+            self.unsynced_workers.push(worker);
+        }
         if let Some(process) = self.processes.get_mut(&worker) {
             process.worker.claims.grant(lease.number, lease.task.0, lease.attempt);
             lease.put(process.leases.body());
@@ -574,6 +641,7 @@ impl Effects for World {
     }
 
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>) {
+        self.has_journaled_start = false;
         // A connection that is gone was a process that is about to be.
         if let Some(id) = self.processes.get(&worker).and_then(|process| process.tasks_connection)
             && let Some(connection) = self.connections.get_mut(&id)
@@ -589,6 +657,7 @@ impl Effects for World {
 
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool {
         let written = self.journal.started(task, attempt);
+        self.has_journaled_start = self.journal.is_syncing();
         self.note_journal(written)
     }
 

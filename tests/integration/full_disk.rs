@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::support::{Cluster, HOOK, wait_until};
 
 /// A small file system in memory, for as long as this lives.
@@ -72,6 +74,36 @@ fn tasks_run_on_while_the_disk_of_the_span_files_is_full_and_every_span_is_writt
     spans.assert_whole(&[]);
     assert_eq!(spans.len(), 5 * 4, "{}", spans.describe());
     cluster.stop().success();
+}
+
+#[test]
+fn a_full_disk_of_the_journal_refuses_new_tasks_by_name_and_loses_none() {
+    for sync in ["--journal-sync=false", "--journal-sync=true"] {
+        let cluster = Cluster::builder().arg(sync).build();
+        let Some(disk) = SmallDisk::mount(&cluster.temp_dir(), "48m") else { return };
+        cluster.start_head(&[]).success();
+        let (started, go) = (json!(cluster.file("started")).to_string(), json!(cluster.file("go")).to_string());
+        cluster.submit("misbehaving_tasks:waits", &[&started, &go, "--no-wait"]).success().stdout("1\n");
+        cluster.wait_for_file(&cluster.file("started"));
+        cluster.submit("demo:my_function", &["--no-wait"]).success().stdout("2\n");
+        fs::write(disk.path.join("filler"), vec![b'x'; 64 << 20]).expect_err("it is smaller than that");
+        // Larger than what is left of the last page.
+        let text = json!("x".repeat(100_000)).to_string();
+        let refused = cluster.submit("wordcount:count", &[&text]).status(1);
+        refused.stderr_contains("the journal cannot be written, so nothing was accepted: ");
+        // What was accepted goes on, and its end is told when it can be written.
+        fs::write(cluster.file("go"), "").unwrap();
+        assert_eq!(cluster.wait_for_task(2)["state"], "succeeded");
+        assert_eq!(cluster.tasks().len(), 2);
+        disk.make_room();
+        cluster.submit("wordcount:count", &[&text]).success().stdout("1\n");
+        assert_eq!(cluster.status()["warnings"], json!([]));
+        cluster.kill_head();
+        cluster.start_head(&[]).success();
+        let outcomes: Vec<_> = (1..=3).map(|id| cluster.task(id)["state"].clone()).collect();
+        assert_eq!(outcomes, ["succeeded", "succeeded", "succeeded"]);
+        cluster.stop().success();
+    }
 }
 
 #[test]

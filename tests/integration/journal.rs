@@ -152,3 +152,119 @@ fn whatever_was_accepted_ends_once_however_often_heads_are_killed() {
         assert!(task["state"] == "succeeded" || is_lost, "{task}");
     }
 }
+
+#[test]
+fn with_journal_sync_nothing_is_acknowledged_before_it_is_on_the_disk() {
+    let cluster = Cluster::builder().build();
+    let (held, synced) = (format!("sync:{}", cluster.file("synced").display()), cluster.file("synced"));
+    let mut start = cluster.start_command(&["--journal-sync"]);
+    start.env("TRACER_TEST_HOLD", held);
+    cluster.run(start).success();
+    let journal = cluster.temp_dir().join("tasks.journal");
+    let empty = fs::metadata(&journal).unwrap().len();
+    let started = cluster.file("started");
+    let (started_argument, go) = (json!(started).to_string(), json!(cluster.file("go")).to_string());
+    let arguments = [started_argument.as_str(), go.as_str(), "--no-wait"];
+    let mut submission = cluster.submit_in_background("misbehaving_tasks:waits", &arguments);
+    // It is written, and even runs; but nobody is told.
+    cluster.wait_for_file(&started);
+    assert!(fs::metadata(&journal).unwrap().len() > empty);
+    let mut second = cluster.submit_in_background("demo:my_function", &["--num-cpus=0"]);
+    assert!(submission.is_running() && second.is_running());
+    assert_eq!(submission.stdout_text(), "");
+    fs::write(&synced, "").unwrap();
+    submission.wait().success().stdout("1\n");
+    second.wait().success().stdout("1\n");
+    fs::write(cluster.file("go"), "").unwrap();
+    cluster.wait_for_task(1);
+    cluster.stop().success();
+}
+
+/// Heads die at each step of a turn-over of the journal, which is turned over every few kilobytes here.
+#[test]
+fn a_head_that_dies_while_its_journal_is_turned_over_loses_nothing() {
+    for (number, point) in ["compacted", "committing", "committed"].into_iter().enumerate() {
+        let sync = if number == 1 { "--journal-sync=true" } else { "--journal-sync=false" };
+        let cluster = Cluster::builder().workers(2).arg(sync).build();
+        let mut start = cluster.start_command(&[]);
+        start.env("TRACER_TEST_SETTING", "turn_over_bytes=4000").env("TRACER_TEST_KILL_AT", format!("{point}:2"));
+        cluster.run(start).success();
+        let head = cluster.head_pid();
+        let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+        let mut accepted = BTreeSet::new();
+        for number in 0_u64.. {
+            assert!(number < 200_000, "{point} is never reached");
+            let task = driver.remote("misbehaving_tasks:makes_one_span").arg(number).and_then(|task| task.submit());
+            let Ok(task) = task else { break };
+            match driver.accepted(&task) {
+                Ok(id) => accepted.insert(id.0),
+                Err(_) => break,
+            };
+        }
+        wait_until("the head is gone", || (!crate::support::is_alive(head)).then_some(()));
+        cluster.start_head(&[]).success();
+        assert!(!cluster.head_log().contains("were cut off"), "{}", cluster.head_log());
+        let listed = wait_until("all have ended", || {
+            let list = cluster.tracer(&["list", "tasks", "--limit", "20000", "--format", "json"]).success().json();
+            let tasks = list["tasks"].as_array().unwrap();
+            tasks.iter().all(|task| !task["ended_unix_nano"].is_null()).then_some(list)
+        });
+        let known: BTreeSet<_> =
+            listed["tasks"].as_array().unwrap().iter().map(|task| task["id"].as_u64().unwrap()).collect();
+        let left_out = listed["forgotten"].as_u64().unwrap();
+        let missing: Vec<_> = accepted.difference(&known).collect();
+        assert!(missing.is_empty() && left_out == 0, "{point}: {missing:?} of {} are not known", accepted.len());
+        let files: Vec<_> = fs::read_dir(cluster.temp_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(!files.iter().any(|name| name.to_string_lossy().ends_with(".new")), "{files:?}");
+        cluster.stop().success();
+    }
+}
+
+/// Torn, short and with flipped bits: what is left of a real journal is what a real head goes on with, and it says what it has cut off.
+#[test]
+fn a_journal_that_is_cut_or_damaged_is_recovered_up_to_its_last_good_record() {
+    let cluster = busy();
+    for _ in 0..6 {
+        cluster.submit("demo:my_function", &["--no-wait"]).success();
+    }
+    cluster.kill_head();
+    let path = cluster.temp_dir().join("tasks.journal");
+    let whole = fs::read(&path).unwrap();
+    // Where each record ends: a length, a checksum, and as many bytes.
+    let mut ends = vec![16];
+    while let Some(length) = whole.get(ends[ends.len() - 1]..ends[ends.len() - 1] + 4) {
+        ends.push(ends[ends.len() - 1] + 8 + u32::from_le_bytes(length.try_into().unwrap()) as usize);
+    }
+    assert_eq!((ends.len(), ends[ends.len() - 1]), (8, whole.len()), "seven submissions");
+    fs::write(cluster.file("released"), "").unwrap();
+    let short = |bytes: usize| whole[..bytes].to_vec();
+    let flipped = |place: usize| {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 4;
+        bytes
+    };
+    for (damaged, left) in [
+        (short(ends[7] - 1), 6),
+        (short(ends[5] + 3), 5),
+        (short(ends[4]), 4),
+        (flipped(ends[6] + 1), 6),
+        (flipped(ends[3] + 5), 3),
+        (flipped(ends[2] + 20), 2),
+        (short(20), 0),
+        (short(7), 0),
+    ] {
+        fs::write(&path, &damaged).unwrap();
+        cluster.start_head(&[]).success();
+        let cut = damaged.len().saturating_sub(ends[left].max(damaged.len().min(16)));
+        let said = cluster.head_log().contains(&format!("the journal ended in {cut} byte"));
+        assert_eq!(said, cut > 0, "{left}: {}", cluster.head_log());
+        assert_eq!(cluster.tasks().len(), left);
+        let next = cluster.submit("demo:my_function", &["--no-wait"]).success().stdout_text();
+        assert_eq!(next, format!("{}\n", left + 1), "it goes on from there");
+        for id in 1..=left as u64 + 1 {
+            cluster.wait_for_task(id);
+        }
+        cluster.kill_head();
+    }
+    cluster.start_head(&[]).success();
+}

@@ -1,0 +1,236 @@
+//! What of a journal is worth keeping, written to a new file: on a thread of its own, from the old file alone, while the head goes on.
+//!
+//! ```text
+//!            head                                 thread
+//!   1  appends to the old file         reads it up to where it was, writes what is kept to `<journal>.new`,
+//!                                      then copies what was appended meanwhile, until little is left
+//!   2  copies what is left; from now   -
+//!      on appends to both files
+//!   3  appends to both                 puts the new file in the place of the old one
+//!   4  goes on with the new file       -
+//! ```
+//!
+//! Whoever dies at whichever point leaves one whole journal under its name: the old one until 3 is done, which has everything, and the new one from
+//! then on, which has it too. A `.new` that is left behind is removed by the next head.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+
+use super::{HEADER, RECORD_HEADER, Record, header, put_key, put_next_ids, put_remembered, read_record};
+use crate::fault;
+use crate::head::reactor::{HISTORY_LIMIT, Remembered};
+use crate::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
+
+/// What may be left to copy when the head takes over from the thread.
+const LEFT_TO_COPY: u64 = 256 << 10;
+/// How often the thread copies what came meanwhile, before it gives up and leaves it to the head.
+const ROUNDS: usize = 16;
+
+/// A new file that holds what is worth keeping.
+#[derive(Debug)]
+pub(super) struct Compacted {
+    pub(super) file: File,
+    /// Bytes in it.
+    pub(super) length: u64,
+    /// Up to where it has what is in the old one.
+    pub(super) copied_to: u64,
+}
+
+pub(super) fn new_path(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+/// Writes what is worth keeping of the journal at `path`, of which `good` says how much is whole.
+pub(super) fn compact(path: &Path, good: &AtomicU64) -> io::Result<Compacted> {
+    let new_path = new_path(path);
+    let _ = fs::remove_file(&new_path);
+    let file = OpenOptions::new().create_new(true).read(true).append(true).mode(0o600).open(&new_path)?;
+    let compacted = write_kept(path, good, file);
+    if compacted.is_err() {
+        let _ = fs::remove_file(&new_path);
+    }
+    compacted
+}
+
+fn write_kept(path: &Path, good: &AtomicU64, file: File) -> io::Result<Compacted> {
+    let old = File::open(path)?;
+    let begin = good.load(Acquire);
+    let kept = Kept::choose(&old, begin)?;
+    let mut out = BufWriter::with_capacity(1 << 20, Counting { file, length: 0 });
+    out.write_all(&header())?;
+    kept.write(&old, begin, &mut out)?;
+    fault::point("compacted");
+    let mut copied_to = begin;
+    for _ in 0..ROUNDS {
+        let end = good.load(Acquire);
+        if end - copied_to <= LEFT_TO_COPY {
+            break;
+        }
+        copy(&old, copied_to, end, &mut out)?;
+        copied_to = end;
+    }
+    let Counting { file, length } = out.into_inner().map_err(|error| error.into_error())?;
+    Ok(Compacted { file, length, copied_to })
+}
+
+/// Copies a part of a file to the end of another.
+pub(super) fn copy(old: &File, from: u64, to: u64, out: &mut impl Write) -> io::Result<()> {
+    let mut old = old;
+    old.seek(SeekFrom::Start(from))?;
+    let copied = io::copy(&mut old.take(to - from), out)?;
+    if copied == to - from { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+struct Counting {
+    file: File,
+    length: u64,
+}
+
+impl Write for Counting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Which tasks are kept, and how.
+#[derive(Debug)]
+struct Kept {
+    /// Every task that has ended, in the order of their ids.
+    ended: Vec<u64>,
+    /// Those of them that are remembered.
+    remembered: HashSet<u64>,
+    /// Those of them that have made an actor which lives: they may be begun again.
+    living: HashSet<u64>,
+    next_task: u64,
+    next_job: u64,
+}
+
+impl Kept {
+    /// Reads everything once.
+    fn choose(old: &File, end: u64) -> io::Result<Kept> {
+        let mut ends = Vec::new();
+        let mut inputs: Vec<(u64, u64)> = Vec::new();
+        // Creations of actors, with whether there is an actor.
+        let mut creations: HashMap<u64, bool> = HashMap::new();
+        let (mut next_task, mut next_job) = (1, 1);
+        for_each_record(old, end, |_, record| {
+            match record {
+                Record::Submitted(submitted) => {
+                    (next_task, next_job) = (next_task.max(submitted.task.0 + 1), next_job.max(submitted.job.0 + 1));
+                    if let Ok(envelope) = Envelope::decode(submitted.envelope) {
+                        if let ActorRole::Create(_) = envelope.spec.actor() {
+                            creations.insert(submitted.task.0, false);
+                        }
+                        inputs.extend(
+                            envelope.inputs.iter().filter_map(Input::task).map(|task| (submitted.task.0, task.0)),
+                        );
+                    }
+                }
+                Record::Remembered(task, remembered) => {
+                    (next_task, next_job) = (next_task.max(task.0 + 1), next_job.max(remembered.job.0 + 1));
+                }
+                Record::Ended(record) => {
+                    ends.push(record.task.0);
+                    if let Some(lives) = creations.get_mut(&record.task.0) {
+                        *lives = !matches!(record.ended.outcome, Outcome::Failed(_));
+                    }
+                }
+                Record::Actor { task, death: Some(_), .. } => drop(creations.remove(&task.0)),
+                Record::NextIds { task, job } => (next_task, next_job) = (next_task.max(task.0), next_job.max(job.0)),
+                Record::Attempt { .. } | Record::Started { .. } | Record::Key { .. } | Record::Actor { .. } => {}
+            }
+            Ok(())
+        })?;
+        let mut remembered: HashSet<_> = ends.iter().rev().take(HISTORY_LIMIT).copied().collect();
+        let mut ended = ends;
+        ended.sort_unstable();
+        let living: HashSet<_> = creations.into_iter().filter(|&(_, lives)| lives).map(|(task, _)| task).collect();
+        let is_open = |task: &u64| ended.binary_search(task).is_err() || living.contains(task);
+        // Their results are still to be arguments.
+        remembered.extend(inputs.into_iter().filter(|(task, _)| is_open(task)).map(|(_, input)| input));
+        Ok(Kept { ended, remembered, living, next_task, next_job })
+    }
+
+    /// Reads everything again and writes what is kept. What is left of a task that has ended is what is shown of it.
+    fn write(&self, old: &File, end: u64, out: &mut impl Write) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for_each_record(old, end, |raw, record| {
+            let task = match &record {
+                Record::Submitted(submitted) => submitted.task,
+                Record::Ended(record) => record.task,
+                Record::Remembered(task, _)
+                | Record::Attempt { task, .. }
+                | Record::Started { task, .. }
+                | Record::Actor { task, .. }
+                | Record::Key { task, .. } => *task,
+                Record::NextIds { .. } => return Ok(()),
+            };
+            if self.ended.binary_search(&task.0).is_err() || self.living.contains(&task.0) {
+                return out.write_all(raw);
+            }
+            if !self.remembered.contains(&task.0) {
+                return Ok(());
+            }
+            match record {
+                Record::Submitted(submitted) => {
+                    bytes.clear();
+                    let envelope = Envelope::decode(submitted.envelope).map_err(io::Error::other)?;
+                    let remembered = Remembered {
+                        job: submitted.job,
+                        submitted_unix_nano: submitted.submitted_unix_nano,
+                        trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),
+                        target: &envelope.spec.target(),
+                        name: envelope.name,
+                    };
+                    put_remembered(&mut bytes, task, &remembered);
+                    let key = envelope.policy.idempotency_key;
+                    if !key.is_empty() {
+                        put_key(&mut bytes, task, envelope.spec.fingerprint(), key);
+                    }
+                    out.write_all(&bytes)
+                }
+                // They matter only until the end.
+                Record::Started { .. } | Record::Actor { .. } => Ok(()),
+                _ => out.write_all(raw),
+            }
+        })?;
+        bytes.clear();
+        put_next_ids(&mut bytes, TaskId(self.next_task), JobId(self.next_job));
+        out.write_all(&bytes)
+    }
+}
+
+/// Calls with each record, and its bytes with their header.
+fn for_each_record(file: &File, end: u64, mut take: impl FnMut(&[u8], Record<'_>) -> io::Result<()>) -> io::Result<()> {
+    let mut file = file;
+    file.seek(SeekFrom::Start(HEADER as u64))?;
+    let mut rest = BufReader::with_capacity(1 << 20, file.take(end.saturating_sub(HEADER as u64)));
+    let mut raw = Vec::new();
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record in the journal is damaged");
+    loop {
+        raw.resize(RECORD_HEADER, 0);
+        match rest.read_exact(&mut raw) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        let length = u32::from_le_bytes(raw[..4].try_into().expect("four of eight bytes")) as usize;
+        let checksum = u32::from_le_bytes(raw[4..8].try_into().expect("four of eight bytes"));
+        raw.resize(RECORD_HEADER + length, 0);
+        rest.read_exact(&mut raw[RECORD_HEADER..])?;
+        if crc32fast::hash(&raw[RECORD_HEADER..]) != checksum {
+            return Err(damaged());
+        }
+        let record = read_record(&raw[RECORD_HEADER..]).map_err(|_| damaged())?;
+        take(&raw, record)?;
+    }
+}
