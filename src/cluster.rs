@@ -3,6 +3,7 @@
 //! The words are those of `tracer_sdk` in a task: `remote("module:function")`, `arg`, `submit`, `get`, [`get_all`], [`wait_any`],
 //! [`TaskHandle`], [`RemoteError`].
 
+mod actor;
 mod completed;
 mod connection;
 mod embedded;
@@ -25,12 +26,14 @@ use crate::hook::{ActiveSpan, Recorder};
 use crate::protocol::{CancelWhich, Query, Reply, Welcome};
 use crate::task::JobId;
 
+pub use self::actor::{Actor, Call};
 pub use self::completed::{AsCompleted, Completed, Progress, as_completed};
 pub use self::embedded::EXECUTABLE_VARIABLE;
 pub use self::error::{RemoteError, RemoteErrorKind};
 pub use self::init::{EmbeddedHead, HookPlace, Init, InitError};
 pub use self::remote::{Argument, Command, Function, Remote};
 pub use self::task::{TaskHandle, get_all, wait_any};
+pub use crate::driver::ActorHandle;
 pub use crate::protocol::{CancelReport, StatusReport};
 
 /// How long submissions may take to be accepted when nobody will ask for them any more.

@@ -92,8 +92,8 @@ pub mod value;
 mod worker;
 
 pub use cluster::{
-    AsCompleted, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, Progress, Remote, RemoteError,
-    RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
+    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, Progress,
+    Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
 };
 pub use driver::Driver;
 

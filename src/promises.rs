@@ -204,6 +204,28 @@
 //!   `nesting::a_process_that_may_be_the_only_one_runs_what_it_waits_for` and
 //!   `nesting::a_parent_that_is_killed_while_it_waits_takes_its_children_with_it_in_one_whole_trace`.
 //!
+//! **An actor's calls run in the order of their submission, and none runs twice unless it is said.** When its worker is killed, it is created again as often as
+//! its creation allows; calls that had not begun keep their place, one that was going on fails, or is run again as often as allowed.
+//!
+//! - Calls of `async` methods that take `&self` begin in order, and run beside each other.
+//! - The order is that of one submitter's calls; a call whose argument comes late holds up those of its submitter.
+//! - A detached actor is created again under the next head, if it may be; one that is not detached ends with the job that has created it.
+//! - Kept by `actors::ten_thousand_calls_of_one_driver_run_in_their_order`,
+//!   `actors::an_actor_whose_worker_is_killed_begins_again_and_every_span_is_there`,
+//!   `actors::a_call_that_was_going_on_is_run_again_as_often_as_its_actor_allows`,
+//!   `actors::a_call_whose_argument_comes_late_holds_up_its_submitters_and_nobody_elses`,
+//!   `actors::a_detached_actor_outlives_the_head_and_the_calls_that_wait_for_it_are_run` and
+//!   `actors::an_actor_ends_with_the_job_that_created_it_unless_it_is_detached`.
+//!
+//! **A call of an actor is in one whole trace, however it was made.** Through a wrapped method, by a name from another process, on a handle that is older than the
+//! tracing; functions without `self` are tasks and traced like all. No span of a call that runs beside others has another's ids.
+//!
+//! - Kept by `actors::a_method_that_another_attribute_has_wrapped_is_called_and_its_trace_is_whole`,
+//!   `actors::a_static_function_of_an_actor_is_a_task_and_is_traced`,
+//!   `actors::an_actor_found_by_name_from_another_process_is_called_in_one_whole_trace`,
+//!   `actors::an_actor_created_and_a_call_begun_before_tracing_are_traced_from_then_on` and
+//!   `actors::concurrent_calls_run_beside_each_other_up_to_the_limit_and_no_context_is_anothers`.
+//!
 //! **Large values do not pass through the head.** From 256 KiB on, arguments and results go by file, for this user only, gone when nobody needs them.
 //!
 //! - All of them together take at most 4 GiB.

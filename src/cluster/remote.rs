@@ -14,7 +14,8 @@ use super::{Cluster, RemoteError, TaskHandle};
 use crate::driver::{SubmitRequest, Ticket, command_spec, split_target};
 use crate::propagation::Carrier;
 use crate::task::{
-    Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on, sort_resources,
+    ActorRole, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on,
+    sort_resources,
 };
 use crate::value;
 
@@ -22,8 +23,8 @@ use crate::value;
 /// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
 #[must_use = "nothing is submitted before `submit`"]
 pub struct Remote<'a, What = Function> {
-    cluster: &'a Cluster,
-    what: What,
+    pub(super) cluster: &'a Cluster,
+    pub(super) what: What,
     /// The first thing that is wrong.
     failure: Option<RemoteError>,
     name: String,
@@ -44,7 +45,7 @@ pub struct Remote<'a, What = Function> {
 /// A function of a module, in a submission.
 #[derive(Debug)]
 pub struct Function {
-    target: String,
+    pub(super) target: String,
     arguments: Vec<Vec<u8>>,
     inputs: Vec<Input>,
 }
@@ -282,7 +283,12 @@ impl<'a> Remote<'a> {
     /// together, when something is waited for, with [`Cluster::flush`], or when the cluster is dropped, whichever comes first.
     ///
     /// Blocks while the head takes nothing more in.
-    pub fn submit(mut self) -> Result<TaskHandle, RemoteError> {
+    pub fn submit(self) -> Result<TaskHandle, RemoteError> {
+        self.submit_as(ActorRole::None)
+    }
+
+    /// Submits it as what it has to do with an actor.
+    pub(super) fn submit_as(mut self, actor: ActorRole<'_>) -> Result<TaskHandle, RemoteError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -297,7 +303,8 @@ impl<'a> Remote<'a> {
         } else {
             Cow::Borrowed(module)
         };
-        let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &arguments));
+        let function = FunctionSpec { actor, ..FunctionSpec::of_task(&module, function, &arguments) };
+        let spec = TaskSpec::Function(function);
         let ticket = self.send(&target, spec, &inputs)?;
         Ok(TaskHandle::new(Arc::clone(&self.cluster.0), ticket, target))
     }

@@ -327,6 +327,11 @@ pub(super) fn is_living(state: &State, id: TaskId) -> bool {
     state.actors.all.get(&id).is_some_and(|actor| !actor.is_dead())
 }
 
+/// Whether an actor outlives the job that has created it.
+pub(super) fn is_detached(state: &State, id: TaskId) -> bool {
+    state.actors.all.get(&id).is_some_and(|actor| actor.is_detached)
+}
+
 /// The task of a dead actor is forgotten.
 pub(super) fn forget(state: &mut State, id: TaskId) {
     state.actors.all.remove(&id);

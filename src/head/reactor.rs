@@ -1484,7 +1484,12 @@ pub fn on_cancel_many(
     grace_ns: Option<u64>,
     now: Now,
 ) -> Vec<(TaskId, CancelReport)> {
-    let is_open = |id, task: &Task| !matches!(task.progress, Progress::Ended(_)) || actors::is_living(state, id);
+    // What a job has created for longer than itself, it leaves.
+    let takes_detached = !matches!(which, CancelWhich::Job(_));
+    let is_open = |id, task: &Task| {
+        let has_ended = matches!(task.progress, Progress::Ended(_));
+        !has_ended || (actors::is_living(state, id) && (takes_detached || !actors::is_detached(state, id)))
+    };
     let open = |fits: &dyn Fn(&Task) -> bool| {
         let open = state.tasks.iter_newest_first().filter(|&(id, task)| is_open(id, task) && fits(task));
         open.map(|(id, _)| id).collect()

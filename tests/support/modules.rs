@@ -22,6 +22,7 @@ const PACKAGES: &[&str] = &[
     "otlp_file",
     "otlp_grpc",
     "console",
+    "actor_tasks",
     "misbehaving_tasks",
     "nested_tasks",
     "bad_hooks",

@@ -1,6 +1,6 @@
 //! The attribute of actors: an `impl` block, and the items that describe the type and its methods.
 //!
-//! The block stays as it is. The items are associated constants in a further block of the same type, so that `Self` means there what it
+//! The block stays as it is, but for a lint. The items are associated constants in a further block of the same type, so that `Self` means there what it
 //! means in the first one.
 
 use proc_macro2::{Ident, TokenStream};
@@ -74,7 +74,9 @@ pub(crate) fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let mut mistakes = Mistakes::default();
     let name = check(&block, &mut mistakes);
     let functions: Vec<_> = block.items.iter().filter_map(|item| exported(item, &mut mistakes)).collect();
-    if !functions.iter().any(|(role, _)| *role == Role::Creation) {
+    // One that is wrong is said to be, and of another trait's block nothing is expected.
+    let is_new = |item: &ImplItem| matches!(item, ImplItem::Fn(function) if is_public_new(function));
+    if block.trait_.is_none() && !block.items.iter().any(is_new) {
         mistakes.add(
             &block.self_ty,
             "an actor needs `pub fn new`, which makes its state and returns `Self` or a `Result` of it",
@@ -88,7 +90,12 @@ pub(crate) fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return quote!(#block #errors);
     }
     let described = described(&block, &name, &settings, &items);
-    quote!(#block #described)
+    // Nobody makes an actor in place of another value, so `Default` would be of no use.
+    quote!(#[allow(clippy::new_without_default)] #block #described)
+}
+
+fn is_public_new(function: &ImplItemFn) -> bool {
+    function.sig.ident == "new" && matches!(function.vis, Visibility::Public(_))
 }
 
 /// Refuses what cannot be an actor. Returns the type's name.

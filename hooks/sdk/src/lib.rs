@@ -288,11 +288,6 @@ pub mod __private {
     pub use crate::blocking::block_on;
 
     /// The state of an actor with methods that run beside each other.
-    #[diagnostic::on_unimplemented(
-        message = "`{Self}` cannot be shared by threads, which an actor with `async` methods that take `&self` has to be",
-        label = "this is not `Send` and `Sync`",
-        note = "let those methods take `&mut self`, so that they run one at a time"
-    )]
     pub trait SharedState {}
     impl<T: Send + Sync> SharedState for T {}
 

@@ -42,6 +42,8 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
     let found = match role.as_str() {
         "throughput" => serde_json::to_string(&throughput(&mut driver, count)?)?,
         "round_trips" => serde_json::to_string(&round_trips(&mut driver, count)?)?,
+        "calls" => serde_json::to_string(&calls(&mut driver, count)?)?,
+        "calls_in_a_row" => serde_json::to_string(&calls_in_a_row(&mut driver, count)?)?,
         "nested" => serde_json::to_string(&nested(&mut driver, count)?)?,
         "large" => serde_json::to_string(&large(&mut driver, count)?)?,
         "commands" => serde_json::to_string(&commands(&mut driver, count)?)?,
@@ -95,6 +97,44 @@ fn round_trips(driver: &mut Driver, count: usize) -> Result<Vec<f64>, Failure> {
         }
     }
     Ok(times)
+}
+
+/// Nanoseconds of each.
+fn calls(driver: &mut Driver, count: usize) -> Result<Vec<f64>, Failure> {
+    let counter = driver.actor("counter:Counter").create()?;
+    let mut times = Vec::with_capacity(count);
+    for number in 0..count + WARM_UP {
+        let begun = Instant::now();
+        let call = driver.call(&counter, "increment").arg(1)?.submit()?;
+        expect_count(driver, call, number + 1)?;
+        if number >= WARM_UP {
+            times.push(nanos(begun.elapsed()));
+        }
+    }
+    Ok(times)
+}
+
+/// Seconds from the first submission to the last result.
+fn calls_in_a_row(driver: &mut Driver, count: usize) -> Result<f64, Failure> {
+    let counter = driver.actor("counter:Counter").create()?;
+    let run = |driver: &mut Driver, before: usize, count: usize| {
+        let begun = Instant::now();
+        let submit = |_| Ok::<_, Failure>(driver.call(&counter, "increment").arg(1)?.submit()?);
+        let calls = (0..count).map(submit).collect::<Result<Vec<_>, _>>()?;
+        for (call, number) in calls.into_iter().zip(before + 1..) {
+            expect_count(driver, call, number)?;
+        }
+        Ok::<_, Failure>(begun.elapsed().as_secs_f64())
+    };
+    run(driver, 0, WARM_UP)?;
+    run(driver, WARM_UP, count)
+}
+
+fn expect_count(driver: &mut Driver, call: Ticket, expected: usize) -> Result<(), Failure> {
+    match driver.get::<usize>(call)? {
+        count if count == expected => Ok(()),
+        count => Err(format!("the counter returned {count}, expected {expected}").into()),
+    }
 }
 
 /// Seconds that one task takes to submit so many tasks and to sum what they return.

@@ -80,12 +80,13 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 8] = [
+const GROUPS: [(&str, Measure); 9] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
     ("round_trip", round_trip),
     ("nested", nested),
+    ("actor", actor),
     ("large", large),
     ("command", command),
     ("death", death),
@@ -327,6 +328,32 @@ fn round_trip(run: &mut Run) -> Result<(), Failure> {
                 ..Figure::time(&format!("round trip, p{percent}"), variant, report::percentile(&times, percent))
             });
         }
+    }
+    Ok(())
+}
+
+/// Calls of an actor: one after the other, each waited for, and many in a row, which the head leases ahead of time.
+fn actor(run: &mut Run) -> Result<(), Failure> {
+    let (back_to_back, in_a_row) = (run.effort.round_trips, run.effort.tasks);
+    cluster::build("counter")?;
+    say(&format!("floor: {back_to_back} round trips through a relay process"));
+    let floors = floor::relay_times(back_to_back)?;
+    for variant in VARIANTS {
+        say(&format!("actor, {variant}, {back_to_back} calls one after the other"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let times: Vec<f64> = cluster.drive(&["calls".into(), back_to_back.to_string()])?;
+        say(&format!("actor, {variant}, {in_a_row} calls in a row"));
+        let seconds: f64 = cluster.drive(&["calls_in_a_row".into(), in_a_row.to_string()])?;
+        cluster.stop()?;
+        for percent in [50, 99] {
+            run.report.add(Figure {
+                floor: Some(("64 bytes through a relay process and back", report::percentile(&floors, percent))),
+                ..Figure::time(&format!("call of an actor, p{percent}"), variant, report::percentile(&times, percent))
+            });
+        }
+        let name = format!("calls of an actor, {in_a_row} by one driver");
+        run.report.add(Figure::rate(&name, variant, in_a_row as f64 / seconds));
     }
     Ok(())
 }
