@@ -33,7 +33,7 @@ pub fn actor(target: impl Into<String>) -> Actor {
     Actor { parts: Parts::new(target), name: String::new(), max_restarts: 0, max_call_retries: 0, flags: 0 }
 }
 
-/// An actor that is about to be created; see [`actor`].
+/// An actor that is about to be created; see [`actor`](fn@actor).
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct Actor {

@@ -52,7 +52,7 @@ pub struct TaskItem {
     pub run: fn(&mut Arguments<'_>) -> Outcome,
 }
 
-/// A type of actors, as [`actor`](crate::actor) describes it. What makes one is named `Type.new`, methods are `Type.method`.
+/// A type of actors, as [`actor`](macro@crate::actor) describes it. What makes one is named `Type.new`, methods are `Type.method`.
 #[derive(Debug)]
 pub struct ActorItem {
     /// The type's name.
