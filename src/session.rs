@@ -263,6 +263,13 @@ pub(crate) fn lock_leavings(temp_dir: &Path) -> Result<File, SessionError> {
     /// Longer than it takes to write all that the spools of a session can hold.
     const LIMIT: Duration = Duration::from_secs(20);
     let path = temp_dir.join("leavings.lock");
+    let owner = fs::metadata(temp_dir).map_err(io_error("look at", temp_dir))?.uid();
+    let own = rustix::process::geteuid().as_raw();
+    if owner != own {
+        // What another user, root for one, made here would keep the owner's own head out.
+        let reason = format!("the place belongs to user {owner}, but this process runs as user {own}");
+        return Err(io_error("lock", &path)(io::Error::new(io::ErrorKind::PermissionDenied, reason)));
+    }
     let mut lock = open_lock(&path, Opening::Create)?;
     lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, LIMIT)
         .map_err(|error| io_error("lock", &path)(error.into()))?;

@@ -53,6 +53,10 @@ enum What {
         format: FormatArgs,
     },
     /// Show one trace as a tree with durations
+    ///
+    /// A `*` marks the spans of the critical path, which the end of the trace waited for. Where nothing ran for long, the waterfall is
+    /// folded: one column with `⋯` stands for that time, and a line in the tree says how long it was. In JSON, `critical_path` has the
+    /// path's stretches from the start to the end.
     Show {
         /// The trace's id, its beginning, or `last`
         #[arg(default_value = "last")]

@@ -190,3 +190,25 @@ fn a_place_that_cannot_be_written_to_is_read_as_far_as_it_goes() {
     fs::create_dir(&lock).expect("the test's folder can be written to");
     assert_eq!(read(&cluster, &["list"])["traces"][0]["spans"], 6);
 }
+
+/// What root made in the place of somebody else would be in the way of that one's next head.
+#[test]
+fn in_the_place_of_somebody_else_nothing_is_written() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a folder to somebody else");
+        return;
+    }
+    let (cluster, waiting) = with_a_task_that_runs();
+    kill_all(&cluster);
+    drop(waiting.wait());
+    let lock = cluster.temp_dir().join("leavings.lock");
+    fs::remove_file(&lock).expect("the head has made it");
+    std::os::unix::fs::chown(cluster.temp_dir(), Some(65534), None).expect("root may do that");
+    let list = cluster.tracer(&["trace", "list", "--format", "json"]);
+    let list =
+        list.success().stderr_contains("the place belongs to user 65534, but this process runs as user 0").json();
+    assert_eq!(list["traces"].as_array().map(Vec::len), Some(0), "{list}");
+    assert!(!lock.exists());
+    std::os::unix::fs::chown(cluster.temp_dir(), Some(0), None).expect("root may do that");
+    assert_eq!(read(&cluster, &["list"])["traces"][0]["spans"], 6);
+}
