@@ -6,6 +6,7 @@
 mod actor;
 mod completed;
 mod connection;
+mod current;
 mod embedded;
 mod error;
 mod init;
@@ -13,6 +14,7 @@ mod interrupts;
 mod remote;
 mod task;
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -108,7 +110,7 @@ impl Cluster {
     /// assert_eq!(task.get::<u64>()?, 1);
     /// # Ok(()) }
     /// ```
-    pub fn remote(&self, target: impl Into<String>) -> Remote<'_> {
+    pub fn remote<'a>(&'a self, target: impl Into<Cow<'a, str>>) -> Remote<'a> {
         Remote::function(self, target.into())
     }
 

@@ -1,4 +1,4 @@
-//! A driver: whoever submits tasks. The command line stands on this, and so does a Rust program that submits work.
+//! A driver: whoever submits tasks. The command line stands on this, and so does [`cluster`](crate::cluster), which is what programs use.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -517,7 +517,9 @@ pub struct SubmitRequest<'a> {
 
 /// Splits `module:function`. A path may hold colons, so the last one counts.
 pub fn split_target(target: &str) -> Result<(&str, &str), DriverError> {
-    match target.rsplit_once(':') {
+    // A name is short, and looking at its bytes is quicker than a search for long texts.
+    let colon = target.bytes().rposition(|byte| byte == b':').map(|colon| (&target[..colon], &target[colon + 1..]));
+    match colon {
         Some((module, function)) if !module.is_empty() && !function.is_empty() => Ok((module, function)),
         _ => Err(DriverError::Target { given: target.into() }),
     }
@@ -705,10 +707,15 @@ impl Driver {
         }
     }
 
-    /// As [`submit`](Self::submit), as the child of something in another process, or in a part of this one that tracer does not trace.
-    pub(crate) fn submit_under(&mut self, parent: Carrier, request: &SubmitRequest<'_>) -> Result<Ticket, DriverError> {
+    /// As [`submit`](Self::submit), as the child of something else than all the others.
+    pub(crate) fn submit_under(
+        &mut self,
+        parent: Carrier,
+        is_remote: bool,
+        request: &SubmitRequest<'_>,
+    ) -> Result<Ticket, DriverError> {
         let carrier = std::mem::replace(&mut self.tracing.carrier, parent);
-        let is_remote = std::mem::replace(&mut self.tracing.is_carrier_remote, true);
+        let is_remote = std::mem::replace(&mut self.tracing.is_carrier_remote, is_remote);
         let submitted = self.submit(request);
         (self.tracing.carrier, self.tracing.is_carrier_remote) = (carrier, is_remote);
         submitted
@@ -786,8 +793,10 @@ impl Driver {
         }
         let length = u32::try_from(bytes).expect("the limit is less than 4 GiB");
         self.batch[start..start + 4].copy_from_slice(&length.to_le_bytes());
-        let is_creation = matches!(request.spec.actor(), ActorRole::Create(_));
-        self.producers.extend(producer.map(|producer| (producer, is_creation)));
+        if let Some(producer) = producer {
+            let is_creation = matches!(request.spec.actor(), ActorRole::Create(_));
+            self.producers.push_back((producer, is_creation));
+        }
         let task = Ticket { tag: self.next_tag, trace_id };
         self.next_tag += 1;
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
@@ -1080,16 +1089,17 @@ impl Driver {
         self.take_in()
     }
 
-    /// Gives the inbox away, so that someone can wait for the head without this driver. Until it is given back nothing is read here.
-    pub(crate) fn lend_inbox(&mut self) -> FrameBuffer {
+    /// Gives away what it reads with, so that someone can wait for the head without this driver. Until it is given back nothing is
+    /// read here.
+    pub(crate) fn lend_inlet(&mut self) -> Inlet {
         self.is_read_elsewhere = true;
-        std::mem::take(&mut self.inbox)
+        Inlet { inbox: std::mem::take(&mut self.inbox), spin: std::mem::take(&mut self.spin) }
     }
 
-    /// Takes the inbox back, with what has come meanwhile.
-    pub(crate) fn return_inbox(&mut self, inbox: FrameBuffer) -> Result<(), DriverError> {
+    /// Takes it back, with what has come meanwhile.
+    pub(crate) fn return_inlet(&mut self, inlet: Inlet) -> Result<(), DriverError> {
         self.is_read_elsewhere = false;
-        self.inbox = inbox;
+        (self.inbox, self.spin) = (inlet.inbox, inlet.spin);
         self.take_in()
     }
 
@@ -1224,8 +1234,21 @@ impl Driver {
     }
 }
 
-/// Reads once.
-pub(crate) fn read(inbox: &mut FrameBuffer, stream: &mut &UnixStream) -> Result<(), DriverError> {
+/// What a driver reads with.
+pub(crate) struct Inlet {
+    inbox: FrameBuffer,
+    spin: Spin,
+}
+
+impl Inlet {
+    /// Reads once.
+    pub(crate) fn read(&mut self, mut stream: &UnixStream) -> Result<(), DriverError> {
+        self.spin.look(|| is_readable(stream));
+        read(&mut self.inbox, &mut stream)
+    }
+}
+
+fn read(inbox: &mut FrameBuffer, stream: &mut &UnixStream) -> Result<(), DriverError> {
     loop {
         match inbox.read_from(stream) {
             Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),

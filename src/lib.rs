@@ -1,7 +1,43 @@
 //! `tracer` launches tasks, and every task is a trace.
 //!
-//! This page is the map of the code. What a user needs is in README.md and `tracer --help`; what is promised, with its limits and its tests, is in
-//! [`promises`]; a Rust program that submits tasks uses [`Driver`].
+//! What a user of the command line needs is in README.md and `tracer --help`; what is promised, with its limits and its tests, is in [`promises`].
+//!
+//! # A program that submits tasks
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use_built_executable();
+//! let cluster = tracer::init()?;
+//! let tasks = (0..3).map(|_| cluster.remote("demo:my_function").submit());
+//! let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
+//! let ones: Vec<u64> = tracer::get_all(tasks)?;
+//! assert_eq!(ones, [1, 1, 1]);
+//! # Ok(()) }
+//! ```
+//!
+//! [`init`] connects to the head that runs on this machine. If none does it starts one, from the executable `tracer`, which lives as long as the
+//! program. `demo` is built into `tracer`; tasks of your own are functions of a library, written with `tracer_sdk`, where submitting has the
+//! same words.
+//!
+//! | to | |
+//! |---|---|
+//! | say which head, how many workers, which hook, and what a Ctrl-C does | [`Init`] |
+//! | submit a function or a command, with retries, limits and needs | [`Cluster::remote`], [`Cluster::command`], [`Remote`] |
+//! | pass the result of a task to another one without waiting for it | [`Remote::arg`] takes `&TaskHandle` |
+//! | wait for one, all, any | [`TaskHandle::get`], [`get_all`], [`wait_any`] |
+//! | take results as tasks end, and show how far they are | [`as_completed`], [`Progress`] |
+//! | wait in an executor, without blocking its thread | [`TaskHandle::get_async`], [`AsCompleted::next_async`] |
+//! | cancel | [`TaskHandle::cancel`], [`Cluster::cancel_all`], [`Init::cancel_on_ctrl_c`] |
+//! | know why a task failed | [`RemoteError`]: its kind, type, message, stack, attempts and trace |
+//!
+//! Submissions are collected, and sent when some have come together or something is waited for; [`Cluster::flush`] sends them at once.
+//!
+//! If the cluster is traced, so is the program: its hook runs here too, and each submission is a span. It is a child of the span that
+//! the crate `opentelemetry` 0.33 has current, if the program makes spans of its own; else of what [`Remote::parent`], [`Init::parent`] or
+//! `TRACEPARENT` say, or of a span around all of it, which [`Init::job_span`] asks for.
+//!
+//! `examples/driver` is a whole program. The rest of this page is the map of the code.
 //!
 //! # The picture
 //!
@@ -35,7 +71,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`cli`], [`driver`], [`serve`] | speak to people, programs and HTTP clients |
+//! | [`cli`], [`cluster`], [`driver`], [`serve`] | speak to people, programs and HTTP clients |
 //! | [`head`], `worker`, [`session`], [`stored`] | speak to the operating system |
 //! | [`protocol`], [`hook`], [`spool`], [`propagation`] | guard one boundary each |
 //! | [`trace`] | reads traces back |

@@ -241,6 +241,17 @@
 //!   `leftovers::a_daemon_that_a_task_leaves_ends_with_the_head_however_that_ends` and
 //!   `leftovers::a_worker_that_is_killed_takes_everything_along_that_its_function_has_started`.
 //!
+//! **A head of a program's own ends with the program.** [`init`](crate::init) starts one if none runs. However the program ends, SIGKILL and a Ctrl-C in its
+//! terminal included, what it has running is ended and recorded, and nothing is left of the head and its place.
+//!
+//! - Tasks that run then get a second to end; when the program drops its [`Cluster`](crate::Cluster), as long as [`Init::grace`](crate::Init::grace) says.
+//! - Its place stays when spans wait there that no exporter took. When program, guard and head are all killed at once, its files stay, and no process.
+//! - Kept by `library_programs::a_program_that_is_killed_leaves_no_process_and_all_spans`,
+//!   `library_programs::a_program_that_is_killed_with_its_head_and_guard_leaves_no_process`,
+//!   `library_programs::a_ctrl_c_ends_a_program_and_its_head_records_what_ran`,
+//!   `library_programs::a_program_that_panics_stops_its_head_and_its_job_says_so` and
+//!   `library::a_head_of_its_own_lives_as_long_as_the_cluster`.
+//!
 //! **Hostile bytes harm nobody.** A torn or hostile frame closes its connection and nothing else; what is announced takes no memory; everything that a head makes is for
 //! its user alone.
 //!

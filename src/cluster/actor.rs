@@ -1,5 +1,6 @@
 //! Actors, as a program has them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,7 +118,7 @@ impl Cluster {
     /// assert_eq!(cluster.call(&hits, "get").submit()?.get::<i64>()?, 1000);
     /// # Ok(()) }
     /// ```
-    pub fn actor(&self, target: impl Into<String>) -> Actor<'_> {
+    pub fn actor<'a>(&'a self, target: impl Into<Cow<'a, str>>) -> Actor<'a> {
         Actor { remote: self.remote(target), name: String::new(), options: ActorOptions::default() }
     }
 
@@ -154,7 +155,7 @@ impl Cluster {
 
 impl Remote<'_> {
     fn create(mut self, options: ActorOptions<'_>) -> Result<TaskHandle, RemoteError> {
-        self.what.target.push_str(".new");
+        self.what.target.to_mut().push_str(".new");
         self.submit_as(ActorRole::Create(options))
     }
 

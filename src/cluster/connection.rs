@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::completed::Ended;
-use crate::driver::{self, Driver, DriverError};
+use crate::driver::{Driver, DriverError};
 use crate::protocol::{Query, Reply};
 
 pub(super) struct Connection {
@@ -39,6 +39,8 @@ struct Link {
     /// Who wants to know of the end of a task, by its tag.
     watches: HashMap<u64, Watch>,
     to_wake: Vec<Waker>,
+    /// What was submitted last.
+    last_target: Arc<str>,
 }
 
 /// Who wants to know of the end of a task.
@@ -62,6 +64,7 @@ impl Connection {
                 broken: None,
                 watches: HashMap::new(),
                 to_wake: Vec::new(),
+                last_target: "".into(),
             }),
             changed: Condvar::new(),
             is_closed: AtomicBool::new(false),
@@ -78,15 +81,19 @@ impl Connection {
         act(&mut self.lock().driver)
     }
 
-    /// Submits something.
-    pub(super) fn submit<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
+    /// Submits something. Returns what it is called, too, of which there is one text however often the same is submitted.
+    pub(super) fn submit<R>(&self, target: &str, act: impl FnOnce(&mut Driver) -> R) -> (R, Arc<str>) {
         let mut link = self.lock();
+        if *link.last_target != *target {
+            link.last_target = target.into();
+        }
+        let target = Arc::clone(&link.last_target);
         let submitted = act(&mut link.driver);
         // Whoever submits and submits takes in what has come, and must not keep that to himself.
         if link.driver.has_taken_in() {
             drop(self.tell(link, None));
         }
-        submitted
+        (submitted, target)
     }
 
     /// Sends what was submitted.
@@ -141,14 +148,14 @@ impl Connection {
         mut link: MutexGuard<'a, Link>,
         left: Option<Duration>,
     ) -> Result<MutexGuard<'a, Link>, DriverError> {
-        let mut inbox = link.driver.lend_inbox();
+        let mut inlet = link.driver.lend_inlet();
         link.is_read = true;
         drop(link);
         let is_there = left.is_none_or(|left| self.is_readable_within(left));
-        let read = if is_there { driver::read(&mut inbox, &mut &self.stream) } else { Ok(()) };
+        let read = if is_there { inlet.read(&self.stream) } else { Ok(()) };
         let mut link = self.lock();
         link.is_read = false;
-        let taken = read.and(link.driver.return_inbox(inbox));
+        let taken = read.and(link.driver.return_inlet(inlet));
         let link = self.tell(link, taken.as_ref().err());
         taken.map(|()| link)
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Cluster, RemoteError, TaskHandle};
-use crate::driver::{SubmitRequest, Ticket, command_spec, split_target};
+use super::{Cluster, RemoteError, TaskHandle, current};
+use crate::driver::{SubmitRequest, command_spec, split_target};
 use crate::propagation::Carrier;
 use crate::task::{
     ActorRole, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on,
@@ -22,7 +22,7 @@ use crate::value;
 /// A submission that is being put together: of a function, which [`Cluster::remote`] begins, or of a command, which
 /// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
 #[must_use = "nothing is submitted before `submit`"]
-pub struct Remote<'a, What = Function> {
+pub struct Remote<'a, What = Function<'a>> {
     pub(super) cluster: &'a Cluster,
     pub(super) what: What,
     /// The first thing that is wrong.
@@ -44,8 +44,8 @@ pub struct Remote<'a, What = Function> {
 
 /// A function of a module, in a submission.
 #[derive(Debug)]
-pub struct Function {
-    pub(super) target: String,
+pub struct Function<'a> {
+    pub(super) target: Cow<'a, str>,
     arguments: Vec<Vec<u8>>,
     inputs: Vec<Input>,
 }
@@ -208,8 +208,8 @@ impl<'a, What> Remote<'a, What> {
         self
     }
 
-    /// Makes the task a part of another trace: what it is a child of, as a W3C `traceparent`. Stronger than what
-    /// [`Init`](super::Init) said.
+    /// What the task is a child of, as a W3C `traceparent`. Unless said it is the span that OpenTelemetry has current on this thread, if this
+    /// program makes spans of its own with the crate `opentelemetry` 0.33; else what [`Init`](super::Init) said.
     pub fn parent(mut self, traceparent: &str) -> Self {
         match Carrier::from_headers([traceparent], [], []) {
             (carrier, rejections) if rejections.is_empty() => self.parent = Some(carrier),
@@ -229,7 +229,7 @@ impl<'a, What> Remote<'a, What> {
     }
 
     /// Submits what `spec` describes.
-    fn send(&mut self, target: &str, spec: TaskSpec<'_>, inputs: &[Input]) -> Result<Ticket, RemoteError> {
+    fn send(&mut self, target: &str, spec: TaskSpec<'_>, inputs: &[Input]) -> Result<TaskHandle, RemoteError> {
         let resources = sort_resources(std::mem::take(&mut self.resources)).map_err(RemoteError::submission)?;
         let demand = Demand {
             num_cpus: self.num_cpus,
@@ -247,16 +247,22 @@ impl<'a, What> Remote<'a, What> {
             trace_runtime: self.trace_runtime,
             inputs,
         };
-        let submitted = self.cluster.0.connection.submit(|driver| match &self.parent {
+        let is_remote = self.parent.is_some();
+        let parent = self.parent.clone().or_else(current::carrier);
+        let inner = &self.cluster.0;
+        let (submitted, name) = inner.connection.submit(target, |driver| match parent {
             None => driver.submit(&request),
-            Some(parent) => driver.submit_under(parent.clone(), &request),
+            Some(parent) => driver.submit_under(parent, is_remote, &request),
         });
-        submitted.map_err(|error| RemoteError::from(error).of(&target_name(target), None))
+        match submitted {
+            Ok(ticket) => Ok(TaskHandle::new(Arc::clone(inner), ticket, name)),
+            Err(error) => Err(RemoteError::from(error).of(&target_name(target), None)),
+        }
     }
 }
 
 impl<'a> Remote<'a> {
-    pub(super) fn function(cluster: &'a Cluster, target: String) -> Remote<'a> {
+    pub(super) fn function(cluster: &'a Cluster, target: Cow<'a, str>) -> Remote<'a> {
         Remote::new(cluster, Function { target, arguments: Vec::new(), inputs: Vec::new() })
     }
 
@@ -304,9 +310,7 @@ impl<'a> Remote<'a> {
             Cow::Borrowed(module)
         };
         let function = FunctionSpec { actor, ..FunctionSpec::of_task(&module, function, &arguments) };
-        let spec = TaskSpec::Function(function);
-        let ticket = self.send(&target, spec, &inputs)?;
-        Ok(TaskHandle::new(Arc::clone(&self.cluster.0), ticket, target))
+        self.send(&target, TaskSpec::Function(function), &inputs)
     }
 }
 
@@ -365,8 +369,7 @@ impl<'a> Remote<'a, Command> {
         let environment = environment.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
         let arguments = arguments.iter().map(Vec::as_slice).collect();
         let spec = command_spec(&program, arguments, environment, &directory);
-        let ticket = self.send(&target, spec, &[])?;
-        Ok(TaskHandle::new(Arc::clone(&self.cluster.0), ticket, target))
+        self.send(&target, spec, &[])
     }
 }
 

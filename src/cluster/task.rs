@@ -26,7 +26,7 @@ pub struct TaskHandle {
     pub(super) inner: Arc<Inner>,
     ticket: Ticket,
     /// As it was submitted: `module:function`, or a program.
-    target: String,
+    target: Arc<str>,
     /// Whether the outcome was taken, so that there is nothing to forget.
     is_taken: bool,
 }
@@ -46,7 +46,7 @@ impl Drop for TaskHandle {
 }
 
 impl TaskHandle {
-    pub(super) fn new(inner: Arc<Inner>, ticket: Ticket, target: String) -> TaskHandle {
+    pub(super) fn new(inner: Arc<Inner>, ticket: Ticket, target: Arc<str>) -> TaskHandle {
         TaskHandle { inner, ticket, target, is_taken: false }
     }
 

@@ -198,6 +198,22 @@ fn a_submission_is_a_part_of_the_trace_that_it_is_given() {
 }
 
 #[test]
+fn a_submission_is_a_child_of_the_span_that_the_program_has_current() {
+    let cluster = Cluster::traced();
+    let said = cluster.run(driver_program(&cluster, &["has-spans-of-its-own"])).success().json();
+    assert_eq!(said["baggage"], json!([{ "customer": "ada" }, {}]));
+    let own = format!("0x{}", said["span_id"].as_str().unwrap());
+    let spans = cluster.spans();
+    // The program's own provider keeps its spans for itself.
+    spans.assert_whole(&[&own]);
+    let submissions = spans.all_named("misbehaving_tasks.baggage tracer.remote");
+    assert_eq!(submissions.len(), 2);
+    assert_eq!(submissions[0].parent_id(), Some(own.as_str()));
+    assert_eq!(submissions[0].trace_id(), format!("0x{}", said["trace_id"].as_str().unwrap()));
+    assert_eq!(spans.parent_of(submissions[1]).name(), "tracer job");
+}
+
+#[test]
 fn what_cannot_be_taken_over_amid_threads_is_said() {
     let cluster = Cluster::traced();
     let mut command = driver_program(&cluster, &["has-threads"]);
