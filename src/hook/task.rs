@@ -111,6 +111,8 @@ pub struct TaskContext<'a> {
     pub baggage: &'a str,
     /// Told of the parts of the call; none when nobody asks.
     pub(crate) phases: Option<&'a Phases>,
+    /// Told when the task waits for the first time; none when nobody asks.
+    pub on_wait: Option<&'a dyn Fn()>,
     /// Makes an outcome of the value that the task returns.
     pub keep: &'a dyn Fn(&[u8]) -> Outcome,
 }
@@ -119,6 +121,7 @@ pub struct TaskContext<'a> {
 struct CallData<'a> {
     outcome: Option<Outcome>,
     phases: Option<&'a Phases>,
+    on_wait: Option<&'a dyn Fn()>,
     keep: &'a dyn Fn(&[u8]) -> Outcome,
 }
 
@@ -159,7 +162,7 @@ impl LoadedTask {
             is_remote: u8::from(context.span.is_none()),
             trace_state: abi::Str::new(&trace_context.trace_state),
         });
-        let mut data = CallData { outcome: None, phases: context.phases, keep: context.keep };
+        let mut data = CallData { outcome: None, phases: context.phases, on_wait: context.on_wait, keep: context.keep };
         let call = abi::TaskCall {
             size: size_of::<abi::TaskCall>(),
             arguments: abi::Bytes::new(arguments),
@@ -176,7 +179,7 @@ impl LoadedTask {
             node_id: abi::Str::new(context.node_id),
             actor_id: context.actor.map_or(0, |actor| actor.0),
             state: state.map_or(std::ptr::null_mut(), |state| &raw mut state.0),
-            host_phase: context.phases.is_some().then_some(host_phase as _),
+            host_phase: (context.phases.is_some() || context.on_wait.is_some()).then_some(host_phase as _),
         };
         // SAFETY: the module passed the staircase and is ready; everything is lent for the call.
         let status = unsafe { on_run(self.task.original(), &call) };
@@ -242,6 +245,9 @@ unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError)
 unsafe extern "C" fn host_phase(data: *mut c_void, phase: u32) {
     // SAFETY: as in `host_result`; the host waits for the call, and the module calls from one thread at a time.
     let data = unsafe { &*data.cast::<CallData<'_>>() };
+    if phase == abi::TASK_PHASE_WAIT {
+        return data.on_wait.map_or((), |on_wait| on_wait());
+    }
     if let Some(phases) = data.phases {
         phases.begin(name_of_phase(phase));
     }

@@ -1,11 +1,12 @@
 //! The actor of a worker: what it keeps, and what runs beside what.
 //!
 //! The creation and the calls of ordinary methods run on the main thread, one at a time, in the order of their leases. Calls of concurrent
-//! methods begin in that order too, each on a thread of its own, up to a limit; a call of an ordinary method waits until
+//! methods begin in that order too, each on a thread of its own, up to a limit: the next one when the one before waits for the first time. A call of an ordinary method waits until
 //! they have ended, and holds up those behind it. A lease is claimed when its call begins, and not before.
 //!
 //! A thread for each call, and not one for all: what is current on a thread, the span first of all, is then that call's alone.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -40,6 +41,8 @@ struct Line {
     claimed: VecDeque<(Vec<u8>, u64)>,
     /// Claimed and not ended.
     running: usize,
+    /// Whether the last of them has not come to its first wait, nor to its end: the next one does not begin before.
+    is_beginning: bool,
     threads: usize,
     idle: usize,
 }
@@ -56,8 +59,9 @@ impl Calls {
 
     /// Waits until fewer than `limit` calls run. What has ended is told before.
     fn wait_for(&self, limit: usize) -> MutexGuard<'_, Line> {
-        let line = lock(&self.line);
-        if line.running < limit {
+        let must_wait = |line: &mut Line| line.running >= limit || line.is_beginning;
+        let mut line = lock(&self.line);
+        if !must_wait(&mut line) {
             return line;
         }
         drop(line);
@@ -65,7 +69,7 @@ impl Calls {
         let _ = self.results.send();
         self.attempts.interrupted();
         let line = lock(&self.line);
-        self.changed.wait_while(line, |line| line.running >= limit).unwrap_or_else(PoisonError::into_inner)
+        self.changed.wait_while(line, must_wait).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a call beside those that run, as soon as there is room.
@@ -76,6 +80,7 @@ impl Calls {
         lease.put(&mut bytes);
         line.claimed.push_back((bytes, claimed));
         line.running += 1;
+        line.is_beginning = true;
         if line.idle >= line.claimed.len() {
             self.changed.notify_all();
             return;
@@ -108,11 +113,20 @@ impl Calls {
     }
 
     fn run_one(&self, (lease, claimed_unix_nano): &(Vec<u8>, u64)) {
+        let has_begun = Cell::new(false);
+        let begun = || {
+            if !has_begun.replace(true) {
+                lock(&self.line).is_beginning = false;
+                self.changed.notify_all();
+            }
+        };
         if let Ok(lease) = Lease::take(&mut Take::new(lease)) {
-            self.results.push(&self.attempts.run_beside(&lease, *claimed_unix_nano), false);
+            self.results.push(&self.attempts.run_beside(&lease, *claimed_unix_nano, &begun), false);
+            begun();
             // A broken connection is found by the main thread, when it reads again.
             let _ = self.results.send();
         }
+        begun();
         lock(&self.line).running -= 1;
         self.changed.notify_all();
     }

@@ -120,21 +120,22 @@ impl Attempts {
     /// Runs the task of a lease. None when the head has taken the lease back.
     pub(super) fn run(&self, lease: &Lease<'_>) -> Option<AttemptResult> {
         let started_unix_nano = self.claim(lease)?;
-        let result = self.run_claimed(lease, started_unix_nano, false);
+        let result = self.run_claimed(lease, started_unix_nano, None);
         self.spool.attempt_ended();
         Some(result)
     }
 
     /// Runs a call that was claimed, on a thread of its own, beside other calls.
-    pub(super) fn run_beside(&self, lease: &Lease<'_>, started_unix_nano: u64) -> AttemptResult {
-        self.run_claimed(lease, started_unix_nano, true)
+    /// `on_wait` is told when it waits for the first time.
+    pub(super) fn run_beside(&self, lease: &Lease<'_>, started_unix_nano: u64, on_wait: &dyn Fn()) -> AttemptResult {
+        self.run_claimed(lease, started_unix_nano, Some(on_wait))
     }
 
-    fn run_claimed(&self, lease: &Lease<'_>, started_unix_nano: u64, is_beside: bool) -> AttemptResult {
+    fn run_claimed(&self, lease: &Lease<'_>, started_unix_nano: u64, beside: Beside<'_>) -> AttemptResult {
         let started = Instant::now();
         let (outcome, span, is_creation) = match Envelope::decode(lease.envelope) {
             Ok(envelope) => {
-                let (outcome, span) = self.run_traced(lease, &envelope, started_unix_nano, is_beside);
+                let (outcome, span) = self.run_traced(lease, &envelope, started_unix_nano, beside);
                 (outcome, span, matches!(envelope.spec.actor(), ActorRole::Create(_)))
             }
             Err(error) => {
@@ -177,7 +178,7 @@ impl Attempts {
         let inner = Meter::begin_inside();
         let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
         let (outcome, span) = match (entry, Envelope::decode(lease.envelope)) {
-            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano, false),
+            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano, None),
             (None, _) => {
                 let message = format!("more than {INLINE_LIMIT} tasks run inside of one another in its worker");
                 (Outcome::Failed(Failure::NoWorker { message }), None)
@@ -207,8 +208,9 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         started_unix_nano: u64,
-        is_beside: bool,
+        beside: Beside<'_>,
     ) -> (Outcome, Option<SpanLink>) {
+        let is_beside = beside.is_some();
         let parent = envelope.trace.map(|trace| TraceContext {
             parent: TraceParent { trace_id: trace.trace_id, span_id: trace.span_id, flags: trace.trace_flags },
             trace_state: trace.trace_state.into(),
@@ -241,7 +243,7 @@ impl Attempts {
         let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
                 let traced = Traced { span: span.as_ref(), parent: parent.as_ref(), phases: phases.as_ref() };
-                (self.run_function(lease, envelope, function, traced, is_beside), None)
+                (self.run_function(lease, envelope, function, traced, beside), None)
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
@@ -329,7 +331,7 @@ impl Attempts {
         envelope: &Envelope<'_>,
         function: &FunctionSpec<'_>,
         Traced { span, parent, phases }: Traced<'_>,
-        is_beside: bool,
+        beside: Beside<'_>,
     ) -> Outcome {
         if let Some(phases) = phases {
             phases.begin(Some(names::LOAD_SPAN));
@@ -365,7 +367,7 @@ impl Attempts {
         self.nested.begin(Submitter {
             task: lease.task,
             attempt: lease.attempt,
-            is_beside,
+            is_beside: beside.is_some(),
             job: lease.job,
             carrier: Carrier {
                 trace_context: span.map(ActiveSpan::context).or(parent).cloned(),
@@ -385,6 +387,7 @@ impl Attempts {
                 trace_context: parent,
                 baggage: envelope.baggage,
                 phases,
+                on_wait: beside,
                 keep: &|value| self.keep(value),
             },
             kept.as_mut().map(|(_, state)| state),
@@ -558,6 +561,9 @@ impl Living {
 
 /// An actor's state where a call finds it, with the type if it is about to be made.
 type Kept = (Option<LoadedActor>, ActorState);
+
+/// Of a call that runs beside others: who is told when it waits for the first time.
+type Beside<'a> = Option<&'a dyn Fn()>;
 
 /// How an attempt is traced.
 #[derive(Clone, Copy)]

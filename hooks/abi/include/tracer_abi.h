@@ -129,8 +129,8 @@
 // It failed.
 #define TRACER_SPAN_STATUS_ERROR 2
 
-// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. All
-// other calls of an actor, and its creation, run one at a time, on the worker's main thread.
+// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. They begin in
+// the order of their submission: the next one when the one before waits for the first time ([`TASK_PHASE_WAIT`]) or has ended. All other calls of an actor, and its creation, run one at a time, on the worker's main thread.
 #define TRACER_TASK_CONCURRENT 1
 
 // The module decodes the arguments.
@@ -144,6 +144,10 @@
 
 // Something else, which nobody needs to know about.
 #define TRACER_TASK_PHASE_END 4
+
+// The function of a call with [`TASK_CONCURRENT`] waits for the first time. It ends no part; the host lets the next call begin. A
+// function that never waits need not say so. Since ABI 1.2.
+#define TRACER_TASK_PHASE_WAIT 5
 
 // The function returned an error.
 #define TRACER_TASK_ERROR_RETURNED 1

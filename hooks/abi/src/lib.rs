@@ -763,8 +763,8 @@ pub struct Task {
     pub flags: u32,
 }
 
-/// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. All
-/// other calls of an actor, and its creation, run one at a time, on the worker's main thread.
+/// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. They begin in
+/// the order of their submission: the next one when the one before waits for the first time ([`TASK_PHASE_WAIT`]) or has ended. All other calls of an actor, and its creation, run one at a time, on the worker's main thread.
 pub const TASK_CONCURRENT: u32 = 1;
 
 /// A type of actors: a state in a worker of its own, and the methods that work on it.
@@ -854,6 +854,9 @@ pub const TASK_PHASE_RUN: u32 = 2;
 pub const TASK_PHASE_ENCODE: u32 = 3;
 /// Something else, which nobody needs to know about.
 pub const TASK_PHASE_END: u32 = 4;
+/// The function of a call with [`TASK_CONCURRENT`] waits for the first time. It ends no part; the host lets the next call begin. A
+/// function that never waits need not say so. Since ABI 1.2.
+pub const TASK_PHASE_WAIT: u32 = 5;
 
 /// Why a task failed.
 #[repr(C)]

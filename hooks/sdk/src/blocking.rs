@@ -7,7 +7,19 @@
 //! So what is current on the thread is the task's only while the task's own future is polled. In between there is nothing: what an
 //! earlier task left behind must not see this one's context.
 
-use crate::task::Failure;
+use std::cell::Cell;
+
+use crate::task::{Failure, Phases};
+
+thread_local! {
+    /// Who is told when the call on this thread waits for the first time.
+    static FIRST_WAIT: Cell<Option<Phases>> = const { Cell::new(None) };
+}
+
+/// Says who is told when the call on this thread waits for the first time, if anybody.
+pub(crate) fn tell_first_wait(to: Option<Phases>) {
+    FIRST_WAIT.set(to);
+}
 
 #[cfg(feature = "async")]
 mod tokio_runtime {
@@ -20,7 +32,9 @@ mod tokio_runtime {
     use tokio::runtime::{Builder, Handle, Runtime};
     use tokio::time::{MissedTickBehavior, interval};
 
-    use super::Failure;
+    use tracer_abi::TASK_PHASE_WAIT;
+
+    use super::{FIRST_WAIT, Failure};
     use crate::{proxy, runtime};
 
     /// Runtimes that nobody is in. There is one, unless tasks were nested: a runtime that is waited in runs nothing
@@ -68,6 +82,9 @@ mod tokio_runtime {
                 let running = future.as_mut().as_pin_mut().expect("it is taken away with the last poll");
                 if let Poll::Ready(output) = running.poll(context) {
                     return Poll::Ready(Ok(output));
+                }
+                if let Some(phases) = FIRST_WAIT.take() {
+                    phases.begin(TASK_PHASE_WAIT);
                 }
                 while call.is_some() && looks.poll_tick(context).is_ready() {
                     if call.is_some_and(|call| call.is_cancelled()) {

@@ -23,7 +23,7 @@ pub use crate::task::{
     Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, ViaBoxedError, ViaDisplay, ViaError, ViaNothing,
     ViaResult, ViaValue, encode,
 };
-use crate::{host, panics, proxy, runtime};
+use crate::{blocking, host, panics, proxy, runtime};
 
 /// A task, as [`task`](crate::task) describes it.
 #[derive(Debug)]
@@ -453,7 +453,7 @@ unsafe impl Send for OtherThread<'_> {}
 /// Runs the task where it can run: an `async fn` cannot on a thread whose runtime is busy, as it is when a future of
 /// one task waits for another task and the host runs that meanwhile.
 fn run(item: &'static TaskItem, call: &TaskCall) -> Outcome {
-    if !(item.is_async && crate::blocking::is_entered()) {
+    if !(item.is_async && blocking::is_entered()) {
         return perform(item, call);
     }
     let call = OtherThread(call);
@@ -474,12 +474,15 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     let attached = unsafe { proxy::attach(call) };
     let phases = Phases::of_call(call);
     phases.begin(TASK_PHASE_DECODE);
+    // Hosts that have actors are told; what has to do with none runs alone.
+    blocking::tell_first_wait(Some(phases).filter(|_| call.actor_id != 0));
     let outcome = panics::catch(|| {
         // SAFETY: as above.
         let bytes = unsafe { call.arguments.as_bytes() };
         let mut arguments = Arguments::parse(item, bytes, phases, call.state)?;
         (item.run)(&mut arguments)
     });
+    blocking::tell_first_wait(None);
     phases.begin(TASK_PHASE_END);
     drop(attached);
     static HAS_RUN: AtomicBool = AtomicBool::new(false);

@@ -140,7 +140,8 @@ pub use tracer_macros::task;
 /// names with [`ActorHandle::call`], or from the shell; the others stay what they are. Parameters and results are as those of a [`task`](macro@task).
 ///
 /// - `&mut self`, and `&self` that is not `async`: one at a time, in the order in which they were submitted.
-/// - `async` with `&self`: beside each other, up to `max_concurrency` of them, each on a thread of its own. They begin in order; a call of
+/// - `async` with `&self`: beside each other, up to `max_concurrency` of them, each on a thread of its own. They begin in order: the next one when
+///   the one before waits for the first time. A call of
 ///   another method waits until they have ended, and holds up those behind it. The type is then `Send` and `Sync`.
 /// - Public functions without `self` are tasks, by the name `Type.function`: they run anywhere and have no state.
 ///
