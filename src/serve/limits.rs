@@ -36,7 +36,7 @@ pub(super) const LIST: usize = 1000;
 /// The tasks that are listed if the request does not say how many.
 pub(super) const DEFAULT_LIST: usize = 100;
 /// As many listed tasks count as one more request.
-pub(super) const LISTED_PER_REQUEST: usize = 20;
+pub(super) const LISTED_PER_REQUEST: usize = 10;
 
 /// What is behind the lock is whole after every statement.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
