@@ -453,7 +453,7 @@ fn task_id(text: &str) -> Result<TaskId, Problem> {
     }
 }
 
-const STATES: [TaskState; 9] = [
+pub(super) const STATES: [TaskState; 9] = [
     TaskState::Waiting,
     TaskState::Retrying,
     TaskState::Leased,

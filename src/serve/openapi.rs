@@ -94,6 +94,9 @@ mod tests {
         for schema in ["FunctionSubmission", "CommandSubmission"] {
             let properties = &document["components"]["schemas"][schema]["properties"];
             assert_eq!(properties["timeout_ms"]["maximum"], submission::DURATION_MS);
+            let memory = &properties["memory_bytes"]["minimum"];
+            assert!(crate::config::check_memory(memory.as_u64().unwrap()).is_ok());
+            assert!(crate::config::check_memory(memory.as_u64().unwrap() - 1).is_err());
             assert_eq!(properties["name"]["maxLength"], submission::NAME_LENGTH);
             for count in ["retries", "crash_limit"] {
                 assert_eq!(properties[count]["maximum"], submission::RETRIES);
@@ -106,6 +109,16 @@ mod tests {
         );
         assert_eq!(command["maxItems"], submission::WORDS);
         assert_eq!(submission::KEY_LENGTH, 255);
+    }
+
+    #[test]
+    fn states_are_those_of_the_code() {
+        use crate::protocol::WorkerState;
+        let schemas = &source()["components"]["schemas"];
+        assert_eq!(schemas["State"]["enum"], serde_json::to_value(super::super::handlers::STATES).unwrap());
+        let workers =
+            [WorkerState::Starting, WorkerState::Idle, WorkerState::Busy, WorkerState::Waiting, WorkerState::Stopping];
+        assert_eq!(schemas["Worker"]["properties"]["state"]["enum"], serde_json::to_value(workers).unwrap());
     }
 
     #[test]

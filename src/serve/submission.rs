@@ -10,7 +10,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::problem::{COMMANDS_OFF, CONTRADICTORY, INVALID, Problem};
-use crate::config::NUM_WORKERS_LIMIT;
+use crate::config::{NUM_WORKERS_LIMIT, check_memory};
 use crate::driver::{SubmitRequest, command_spec, split_target};
 use crate::task::{
     DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Demand, FunctionSpec, Policy, TaskSpec, check_resource,
@@ -50,6 +50,7 @@ struct Document {
     at_most_once: Option<bool>,
     num_cpus: Option<Whole>,
     resources: Option<BTreeMap<String, Whole>>,
+    memory_bytes: Option<Whole>,
     output: Option<bool>,
     trace_runtime: Option<bool>,
 }
@@ -89,6 +90,7 @@ pub(super) struct Submission {
     num_cpus: u32,
     /// In the order of their names.
     resources: Vec<(String, u64)>,
+    memory_bytes: Option<u64>,
     key: String,
     /// Whether its output is kept for those who follow it.
     pub(super) wants_output: bool,
@@ -154,6 +156,10 @@ impl Submission {
             .and_then(sort_resources)
             .map_err(|reason| invalid(format!("`resources`: {reason}")))?;
         let num_cpus = count("num_cpus", document.num_cpus, NUM_WORKERS_LIMIT, 1)?;
+        let memory_bytes = number("memory_bytes", document.memory_bytes, 1..=i64::MAX as u64, " bytes")?;
+        memory_bytes
+            .map_or(Ok(()), |bytes| check_memory(bytes).map(drop))
+            .map_err(|reason| invalid(format!("`memory_bytes`: {reason}")))?;
         let what = match (document.function, document.command) {
             (Some(target), None) => {
                 let only_commands = [
@@ -195,6 +201,7 @@ impl Submission {
             at_most_once,
             num_cpus,
             resources,
+            memory_bytes,
             key,
             wants_output: document.output.unwrap_or(true),
             trace_runtime: document.trace_runtime.unwrap_or(false),
@@ -246,7 +253,7 @@ impl Submission {
             demand: Demand {
                 num_cpus: self.num_cpus,
                 resources: self.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-                memory_bytes: None,
+                memory_bytes: self.memory_bytes,
             },
             wants_output: self.wants_output,
             trace_runtime: self.trace_runtime,
@@ -453,10 +460,13 @@ mod tests {
 
     #[test]
     fn a_whole_number_may_be_written_with_decimals() {
-        let body = br#"{"function": "a:b", "retries": 3.0, "timeout_ms": 1e3, "resources": {"gpu": 2.0}}"#;
+        let body = br#"{"function": "a:b", "retries": 3.0, "timeout_ms": 1e3, "resources": {"gpu": 2.0}, "memory_bytes": 1e9}"#;
         Submission::parse(body, String::new(), false).unwrap().with_request(|request| {
             assert_eq!((request.policy.retries, request.run_limit), (3, Some(Duration::from_secs(1))));
-            assert_eq!(request.demand.resources, [("gpu", 2)]);
+            assert_eq!(
+                (&*request.demand.resources, request.demand.memory_bytes),
+                (&[("gpu", 2)][..], Some(1_000_000_000))
+            );
         });
     }
 

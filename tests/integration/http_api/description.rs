@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use super::traced;
 use crate::support::python_with;
 
@@ -11,6 +13,35 @@ const SETTINGS: &str = "\
 [checks.positive_data_acceptance]
 expected-statuses = [\"2xx\", 401, 403, 404, 422, 429, 503]
 ";
+
+#[test]
+fn every_field_of_an_answer_is_described() {
+    let (_cluster, api) = traced();
+    let failing =
+        serde_json::json!({"function": "misbehaving_tasks:returns_error", "arguments": ["no"], "num_cpus": 0});
+    api.run(&failing);
+    let description = api.get("/api/v1/openapi.json").json();
+    let is_described = |schema: &str, answer: &Value| {
+        let properties = &description["components"]["schemas"][schema]["properties"];
+        let fields = answer.as_object().unwrap_or_else(|| panic!("{schema} is an object: {answer}"));
+        let unknown: Vec<_> = fields.keys().filter(|field| properties[*field].is_null()).collect();
+        assert!(unknown.is_empty(), "{schema} has fields that are not described: {unknown:?}");
+    };
+    let task = api.get("/api/v1/tasks/1").json();
+    is_described("Task", &task);
+    is_described("Attempt", &task["attempts"][0]);
+    is_described("Failure", &serde_json::json!({"reason": task["failure"]["reason"]}));
+    let list = api.get("/api/v1/tasks").json();
+    is_described("TaskList", &list);
+    is_described("Task", &list["tasks"][0]);
+    let workers = api.get("/api/v1/workers").json();
+    is_described("WorkerList", &workers);
+    is_described("Worker", &workers["workers"][0]);
+    is_described("Status", &api.get("/api/v1/status").json());
+    is_described("Index", &api.get("/").json());
+    is_described("Cancelled", &api.ask("POST", "/api/v1/tasks/1/cancel").send().json());
+    is_described("Problem", &api.get("/nowhere").json());
+}
 
 #[test]
 fn schemathesis_finds_nothing_that_is_not_as_described() {
