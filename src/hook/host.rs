@@ -14,7 +14,7 @@ use super::module::{read_sized, text};
 use crate::propagation::{TraceContext, TraceParent};
 use crate::protocol::ActorReport;
 use crate::spool::record::slice;
-use crate::task::{ActorOptions, ActorRole, Failure, Outcome, TaskId};
+use crate::task::{ActorOptions, ActorRole, Failure, Outcome, Policy, TaskId, check_retry_on};
 
 /// Takes submissions of tasks. Tasks are named by tickets, which mean something in this process only.
 pub(crate) trait TaskHost: Sync {
@@ -59,6 +59,8 @@ pub(crate) struct TaskSubmission<'a> {
     /// Empty for none.
     pub(crate) name: &'a str,
     pub(crate) run_limit: Option<Duration>,
+    /// What is done when an attempt fails.
+    pub(crate) policy: Policy<'a>,
     /// What it has to do with an actor.
     pub(crate) actor: ActorRole<'a>,
     /// The span that is current where it is submitted, and its baggage; none for the attempt's.
@@ -152,6 +154,35 @@ unsafe fn actor_role<'a>(submission: &abi::Submission) -> Result<ActorRole<'a>, 
     }))
 }
 
+/// What is done when an attempt fails.
+///
+/// # Safety
+///
+/// What the submission points to is readable for as long as what is returned is used.
+unsafe fn policy<'a>(submission: &abi::Submission) -> Result<Policy<'a>, String> {
+    if submission.policy.is_null() {
+        return Ok(Policy::default());
+    }
+    // SAFETY: promised by the caller.
+    let (policy, retry_on, key) = unsafe {
+        let policy = read_sized(submission.policy);
+        (policy, utf8(policy.retry_on, "kinds to try again")?, utf8(policy.idempotency_key, "idempotency key")?)
+    };
+    if !retry_on.is_empty() {
+        check_retry_on(retry_on)?;
+    }
+    Ok(Policy {
+        retries: policy.retries,
+        retry_backoff: Duration::from_millis(policy.retry_backoff_ms),
+        retry_on,
+        crash_limit: policy.crash_limit,
+        at_most_once: policy.at_most_once != 0,
+        idempotency_key: key,
+        queue_limit: Some(policy.queue_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
+        ..Policy::default()
+    })
+}
+
 unsafe extern "C" fn host_submit(
     submission: *const abi::Submission,
     ticket: *mut u64,
@@ -185,6 +216,7 @@ unsafe extern "C" fn host_submit(
                 arguments: submission.arguments.as_bytes(),
                 references: references.iter().map(reference).collect::<Result<_, _>>()?,
                 name: utf8(submission.name, "name of the task")?,
+                policy: policy(&submission)?,
                 actor: actor_role(&submission)?,
                 run_limit: Some(submission.run_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
                 parent: parent.transpose()?,

@@ -22,7 +22,7 @@ use crate::protocol::wire::Take;
 use crate::protocol::{ActorReport, AttemptResult, Finished, Lease, Wait};
 use crate::stored;
 use crate::task::{
-    ActorRole, Demand, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, Policy, TaskId, TaskSpec, WorkerId,
+    ActorRole, Demand, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, TaskId, TaskSpec, WorkerId,
 };
 
 /// The submitting side of a worker. Lives as long as the process.
@@ -285,7 +285,7 @@ impl TaskHost for &'static Nested {
             spec,
             name,
             run_limit,
-            policy: Policy::default(),
+            policy: submission.policy,
             demand: Demand::default(),
             wants_output: false,
             trace_runtime: false,

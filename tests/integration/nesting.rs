@@ -363,3 +363,20 @@ fn a_trace_of_nested_tasks_is_shown_as_a_tree() {
     let json: Value = cluster.tracer(&["trace", "show", "last", "--format", "json"]).success().json();
     assert!(json.to_string().matches("nested_tasks.descend tracer.remote_worker").count() >= 3);
 }
+
+#[test]
+fn a_task_says_what_is_done_when_those_that_it_submits_fail() {
+    let cluster = Cluster::builder().workers(2).start();
+    let folder = json!(cluster.folder()).to_string();
+    let ends = cluster.submit("nested_tasks:with_policies", &[&folder]).success().json();
+    let ends: Vec<_> = ends.as_array().expect("a list").iter().map(|end| end.as_str().expect("a text")).collect();
+    assert_eq!(ends[0], "3", "two failures, tried again");
+    assert_eq!(ends[1], "alloc::string::String", "another kind than is tried again");
+    assert_eq!(ends[2], "alloc::string::String", "nothing is tried again unless it is said");
+    assert_eq!(ends[3], "2", "a lost worker, as it is unless something is said");
+    assert_eq!(ends[4..6], ["lost", "signal:6"]);
+    assert_eq!(ends[6], "true", "one task for one key");
+    assert!(ends[7].contains("exit:many"), "{}", ends[7]);
+    let starts = |name: &str| std::fs::read_to_string(cluster.file(name)).unwrap_or_default().lines().count();
+    assert_eq!(["again", "other_kind", "never", "dies", "once", "no_crash"].map(starts), [3, 1, 1, 2, 1, 1]);
+}

@@ -614,6 +614,26 @@ typedef struct TracerActorOptions {
     uint32_t flags;
 } TracerActorOptions;
 
+// What is done when an attempt at a task fails. Since ABI 1.2.
+typedef struct TracerPolicy {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // How often it is tried again after failures of its own.
+    uint32_t retries;
+    // How often it is started again after its worker was lost.
+    uint32_t crash_limit;
+    // The wait before the first retry, in milliseconds. It doubles with each further one, up to a minute.
+    uint64_t retry_backoff_ms;
+    // Which failures of its own are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
+    struct TracerStr retry_on;
+    // Submissions with the same key are one task; empty for none.
+    struct TracerStr idempotency_key;
+    // The longest it may wait until its first attempt begins, in milliseconds; 0 for no limit.
+    uint64_t queue_limit_ms;
+    // 1 if it must never be started a second time, else 0.
+    uint8_t at_most_once;
+} TracerPolicy;
+
 // A task to submit from a task.
 typedef struct TracerSubmission {
     // The size of this struct, as the module compiled it.
@@ -642,6 +662,8 @@ typedef struct TracerSubmission {
     uint64_t actor_id;
     // Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
     const struct TracerActorOptions *actor_options;
+    // What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
+    const struct TracerPolicy *policy;
 } TracerSubmission;
 
 // An actor, as the head knows it.

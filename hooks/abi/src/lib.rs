@@ -291,6 +291,30 @@ pub struct Submission {
     pub actor_id: u64,
     /// Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
     pub actor_options: *const ActorOptions,
+    /// What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
+    pub policy: *const Policy,
+}
+
+/// What is done when an attempt at a task fails. Since ABI 1.2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// How often it is tried again after failures of its own.
+    pub retries: u32,
+    /// How often it is started again after its worker was lost.
+    pub crash_limit: u32,
+    /// The wait before the first retry, in milliseconds. It doubles with each further one, up to a minute.
+    pub retry_backoff_ms: u64,
+    /// Which failures of its own are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
+    pub retry_on: Str,
+    /// Submissions with the same key are one task; empty for none.
+    pub idempotency_key: Str,
+    /// The longest it may wait until its first attempt begins, in milliseconds; 0 for no limit.
+    pub queue_limit_ms: u64,
+    /// 1 if it must never be started a second time, else 0.
+    pub at_most_once: u8,
 }
 
 /// How an actor is to be treated.
@@ -1020,7 +1044,8 @@ const _: () = {
     assert!(size_of::<ActorIdentity>() == 64);
     assert!(size_of::<ActorOptions>() == 40);
     assert!(size_of::<Actor>() == 80);
-    assert!(size_of::<Submission>() == 144);
+    assert!(size_of::<Submission>() == 152);
+    assert!(size_of::<Policy>() == 72);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
     assert!(size_of::<Tracing>() == 200);

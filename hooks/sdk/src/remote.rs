@@ -59,11 +59,71 @@ pub(crate) struct Parts {
     failure: Option<RemoteError>,
     pub(crate) name: String,
     run_limit_ms: u64,
+    /// None for what is done unless it is said.
+    policy: Option<Box<Policy>>,
+}
+
+/// What is done when an attempt fails.
+#[derive(Debug)]
+struct Policy {
+    retries: u32,
+    crash_limit: u32,
+    retry_backoff: Duration,
+    retry_on: String,
+    idempotency_key: String,
+    queue_limit: Option<Duration>,
+    is_at_most_once: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            retries: 0,
+            // As everywhere else in tracer.
+            crash_limit: 2,
+            retry_backoff: Duration::from_secs(1),
+            retry_on: String::new(),
+            idempotency_key: String::new(),
+            queue_limit: None,
+            is_at_most_once: false,
+        }
+    }
+}
+
+impl Policy {
+    /// As it is handed to the host, which reads it while it takes the submission.
+    fn raw(&self) -> abi::Policy {
+        abi::Policy {
+            size: size_of::<abi::Policy>(),
+            retries: self.retries,
+            crash_limit: self.crash_limit,
+            retry_backoff_ms: milliseconds(self.retry_backoff),
+            retry_on: Str::new(&self.retry_on),
+            idempotency_key: Str::new(&self.idempotency_key),
+            queue_limit_ms: self.queue_limit.map_or(0, |limit| milliseconds(limit).max(1)),
+            at_most_once: self.is_at_most_once.into(),
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Parts {
     pub(crate) fn new(target: impl Into<String>) -> Parts {
-        Parts { target: target.into(), arguments: Vec::new(), failure: None, name: String::new(), run_limit_ms: 0 }
+        Parts {
+            target: target.into(),
+            arguments: Vec::new(),
+            failure: None,
+            name: String::new(),
+            run_limit_ms: 0,
+            policy: None,
+        }
+    }
+
+    fn policy(&mut self) -> &mut Policy {
+        self.policy.get_or_insert_default()
     }
 
     pub(crate) fn add(&mut self, argument: &impl Argument) {
@@ -153,6 +213,50 @@ impl Remote {
         self
     }
 
+    /// Bounds how long it may wait until its first attempt begins.
+    pub fn queue_timeout(mut self, limit: Duration) -> Remote {
+        self.0.policy().queue_limit = Some(limit);
+        self
+    }
+
+    /// Tries it again after failures of its own, up to `retries` times. Lost workers are not counted here. 0 unless said.
+    pub fn retries(mut self, retries: u32) -> Remote {
+        self.0.policy().retries = retries;
+        self
+    }
+
+    /// The wait before the first retry; 1 second unless said. It doubles with each further one, up to a minute; between half of it and all of it
+    /// is waited.
+    pub fn retry_backoff(mut self, first: Duration) -> Remote {
+        self.0.policy().retry_backoff = first;
+        self
+    }
+
+    /// Which failures of its own are tried again: kinds with commas between, as `tracer submit task --retry-on` takes them.
+    pub fn retry_on(mut self, kinds: impl Into<String>) -> Remote {
+        self.0.policy().retry_on = kinds.into();
+        self
+    }
+
+    /// Starts it again after its worker was lost, up to `limit` times. 2 unless said.
+    pub fn crash_limit(mut self, limit: u32) -> Remote {
+        self.0.policy().crash_limit = limit;
+        self
+    }
+
+    /// Never starts it a second time, whatever happens: when its worker or its head dies, it is reported lost.
+    pub fn at_most_once(mut self) -> Remote {
+        self.0.policy().is_at_most_once = true;
+        self
+    }
+
+    /// Names the task for the head: a submission with a key that the head remembers is that task, and no other one is begun. So an attempt that is
+    /// made again finds the tasks of the one before.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Remote {
+        self.0.policy().idempotency_key = key.into();
+        self
+    }
+
     /// Submits the task. It is on its way when this returns, with the next batch of submissions at the latest when something is
     /// waited for or the task that submits returns.
     pub fn submit(self) -> Result<TaskHandle, RemoteError> {
@@ -176,6 +280,7 @@ pub(crate) fn submit(
     let references: Vec<_> = parts.arguments.iter().enumerate().filter_map(reference).collect();
     let current = current_context();
     let (context, baggage) = current.as_ref().map_or((None, ""), |(context, baggage)| (Some(context.raw()), baggage));
+    let policy = parts.policy.as_ref().map(|policy| policy.raw());
     let submission = abi::Submission {
         size: size_of::<abi::Submission>(),
         submitter: runtime::current().map_or(0, |current| current.task_id),
@@ -190,6 +295,7 @@ pub(crate) fn submit(
         baggage: Str::new(baggage),
         actor_id: actor,
         actor_options: options,
+        policy: policy.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
     };
     let mut ticket = 0;
     // SAFETY: everything is borrowed from locals and arguments that outlive the call.
@@ -281,7 +387,7 @@ impl TaskHandle {
     /// Waits for the task to end and returns its result. When the task that waits is itself to end, it returns at once with an error of the
     /// kind [`Cancelled`](RemoteErrorKind::Cancelled); so do all that wait.
     ///
-    /// In an `async` task this blocks the thread, and with it every future on it; `handle.await` does not.
+    /// In an `async` task this blocks the thread, and with it every future on it; [`get_async`](Self::get_async) does not.
     pub fn get<T: DeserializeOwned>(self) -> Result<T, RemoteError> {
         wait(&[self.ticket], 1, None)?;
         self.take()
