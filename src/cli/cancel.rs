@@ -15,11 +15,13 @@ use crate::task::TaskId;
 /// which `tracer list tasks` shows: a function is asked (cancelling: the future of an async function is dropped, others ask
 /// `runtime_context().is_cancelled()`), then gets SIGTERM (terminating), then SIGKILL (killing) with its worker, which is
 /// replaced, and everything that it started. A command gets SIGTERM at once, then SIGKILL. No other task is touched.
+///
+/// The id of an actor ends the actor: calls that wait fail, those that run may take --grace, then its worker gets SIGKILL.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer cancel 7\n  tracer cancel --name 'nightly-*' --grace 10s")]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
 pub(super) struct Args {
-    /// The tasks' ids
+    /// The ids of tasks or actors
     #[arg(value_name = "ID", group = "which")]
     ids: Vec<TaskId>,
     /// Every task that has not ended

@@ -47,6 +47,9 @@ fn render(status: &StatusReport) -> String {
     if workers.waiting > 0 {
         worker_parts.push(format!("{} waiting for tasks of their tasks", workers.waiting));
     }
+    if workers.actors > 0 {
+        worker_parts.push(format!("{} with an actor", workers.actors));
+    }
     if workers.starting > 0 {
         worker_parts.push(format!("{} starting", workers.starting));
     }

@@ -388,6 +388,8 @@ fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: Wo
         actor.attempt += 1;
         actor.worker = Some(worker_id);
         worker.actor = Some(id);
+        let limits = state.tasks.get(id).and_then(|task| task.limits.as_ref());
+        worker.bound_memory(effects, worker_id, limits.map_or(0, |limits| limits.memory_bytes));
         let inputs = inputs::values(&state.tasks, id);
         let number = worker.grant(id, 0, 0, false, now);
         effects.lease(
@@ -425,7 +427,11 @@ pub(super) fn serve(state: &mut State, effects: &mut impl Effects, now: Now) {
             let Some(call) = next_call(state, actor) else { break };
             let is_alone = state.tasks.get(call).is_some_and(|task| task.must_be_alone);
             let has_leases = state.workers.get(&worker).is_some_and(|worker| !worker.leases.is_empty());
-            if is_alone && has_leases || !super::reactor::lease_to(state, effects, worker, call, now) {
+            if is_alone && has_leases {
+                break;
+            }
+            if !super::reactor::lease_to(state, effects, worker, call, now) {
+                state.actors.to_serve.insert(actor);
                 break;
             }
             if let Some(actor) = state.actors.all.get_mut(&actor) {
@@ -661,7 +667,9 @@ pub(super) fn end(
     die(state, effects, id, Death::of(cause));
     let Some(worker_id) = worker_id else { return true };
     super::reactor::take_back_unclaimed(state, effects, worker_id);
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return true };
+    // If it was to be made again there and that had not begun, the worker is any task's again.
+    let worker = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id));
+    let Some(worker) = worker else { return true };
     let default_ns = u64::try_from(DEFAULT_GRACE.as_nanos()).unwrap_or(u64::MAX);
     let grace_ns = grace_ns.unwrap_or(default_ns);
     worker.ending.get_or_insert(Ending::ActorEnded { actor: id, until_ns: now.monotonic_ns.saturating_add(grace_ns) });

@@ -1176,11 +1176,9 @@ pub(super) fn lease_to(
     }
     task.attempt += 1;
     task.progress = Progress::Leased { worker: worker_id };
-    let memory = task.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
     // An actor's bound is that of its creation.
-    if memory != worker.memory_bytes && !matches!(task.actor, Part::Call(_)) {
-        worker.memory_bytes = memory;
-        effects.bound_memory(worker_id, memory);
+    if !matches!(task.actor, Part::Call(_)) {
+        worker.bound_memory(effects, worker_id, task.limits.as_ref().map_or(0, |limits| limits.memory_bytes));
     }
     let expected_ns = state.targets.run_time(task.target).expected_ns();
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
@@ -1202,6 +1200,17 @@ pub(super) fn lease_to(
     state.counts.waiting -= 1;
     state.counts.leased += 1;
     true
+}
+
+impl Worker {
+    /// Bounds its memory for what it is about to be given; 0 for what every worker may take.
+    pub(super) fn bound_memory(&mut self, effects: &mut impl Effects, id: WorkerId, bytes: u64) {
+        let bound = Some(bytes).filter(|&bytes| bytes > 0);
+        if bound != self.memory_bytes {
+            self.memory_bytes = bound;
+            effects.bound_memory(id, bound);
+        }
+    }
 }
 
 /// How long a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.

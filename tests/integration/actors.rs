@@ -155,6 +155,29 @@ fn concurrent_calls_run_beside_each_other_up_to_the_limit_and_no_context_is_anot
 }
 
 #[test]
+fn a_processor_of_a_hook_is_told_the_call_that_a_span_is_of_although_others_run_beside_it() {
+    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:stamping_exporter").workers(2).start();
+    let id = create(&cluster, "actor_tasks:Beside", &["--name", "beside"]);
+    let until = json!(cluster.file("until")).to_string();
+    let calls: Vec<_> =
+        (0..3).map(|number| call_later(&cluster, "beside", "run", &[&number.to_string(), &until])).collect();
+    let inner = |cluster: &Cluster| cluster.tasks().iter().filter(|task| task["target"] == "actor_tasks.same").count();
+    wait_until("all have submitted their task", || (inner(&cluster) == 3).then_some(()));
+    fs::write(cluster.file("until"), "").unwrap();
+    calls.iter().for_each(|&task| assert_eq!(cluster.wait_for_task(task)["state"], "succeeded"));
+    cluster.stop().success();
+    let spans = super::hooks::exported(&cluster);
+    for (number, &task) in calls.iter().enumerate() {
+        let own = spans.named(&format!("run {number}"));
+        let submitted = spans.children_of(own)[0];
+        for span in [spans.attempt_of(task), own, submitted] {
+            let ids = (span.attribute("fixture.task"), span.attribute("fixture.actor"));
+            assert_eq!(ids, (&json!(task), &json!(id)), "{}", span.value);
+        }
+    }
+}
+
+#[test]
 fn a_call_whose_argument_comes_late_holds_up_its_submitters_and_nobody_elses() {
     let cluster = Cluster::builder().workers(2).start();
     let folder = json!(cluster.folder()).to_string();

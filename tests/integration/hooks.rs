@@ -15,7 +15,7 @@ use crate::support::{
 const REFUSED: i32 = 4;
 
 /// What went through the provider of a hook of the module `hook_forms`.
-fn exported(cluster: &Cluster) -> Spans {
+pub(super) fn exported(cluster: &Cluster) -> Spans {
     Spans::read(&cluster.file("exported"))
 }
 
