@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::BufRead;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,8 @@ use crate::support::{Api, Cluster, wait_until};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
+/// Well before the time of those who wait is up, which is a minute.
+const WELL_BEFORE: Duration = Duration::from_secs(40);
 
 #[test]
 fn a_submission_is_waited_for_and_its_result_is_json() {
@@ -38,10 +41,12 @@ fn what_is_not_waited_for_is_accepted_and_waited_for_later() {
     // Two wait for it; both hear of its end.
     let waiting = [(); 2].map(|()| api.ask("GET", "/api/v1/tasks/1/wait?timeout_ms=60000").open().expect("it listens"));
     fs::write(&released, "").expect("the folder is ours");
+    let start = Instant::now();
     for mut waiting in waiting {
         let task = crate::support::read_answer(&mut waiting, false).expect("it is answered").json();
         assert_eq!(task["state"], "succeeded");
     }
+    assert!(start.elapsed() < WELL_BEFORE, "they were told when it had ended, and not when the time was up");
     assert_eq!(api.get("/api/v1/tasks/1/wait").json()["state"], "succeeded", "that it has ended is told at once");
 }
 
@@ -55,8 +60,10 @@ fn a_task_of_another_driver_is_read_and_waited_for_too() {
     let mut waiting = api.ask("GET", "/api/v1/tasks/1/wait?timeout_ms=60000").open().expect("it listens");
     wait_until("it is waited for", || (api.get("/api/v1/tasks/1").json()["state"] == "running").then_some(()));
     fs::write(&released, "").expect("the folder is ours");
+    let start = Instant::now();
     let task = crate::support::read_answer(&mut waiting, false).expect("it is answered").json();
     assert_eq!(task["state"], "succeeded");
+    assert!(start.elapsed() < WELL_BEFORE, "it was told when it had ended, and not when the time was up");
     submitted.wait().success();
     api.get("/api/v1/tasks/1/logs").problem(404, "no-output-kept");
 }
