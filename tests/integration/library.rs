@@ -506,3 +506,28 @@ fn a_future_ends_with_an_error_when_the_head_dies() {
     assert!(waiting.join().expect("no panic").is_err());
     assert!(set.join().expect("no panic").is_err());
 }
+
+#[test]
+fn waits_end_while_another_thread_submits_without_pause() {
+    let place = support::Cluster::builder().workers(2).start();
+    let cluster = connect(&place);
+    for round in 0..3 {
+        let future = cluster.remote("nested_tasks:square").arg(round).submit().unwrap();
+        let blocking = cluster.remote("nested_tasks:square").arg(round).submit().unwrap();
+        cluster.flush().unwrap();
+        let waiting = [
+            thread::spawn(move || block_on(future.get_async::<u64>()).expect("it ends well")),
+            thread::spawn(move || blocking.get::<u64>().expect("it ends well")),
+        ];
+        // Whoever submits looks now and then at what has come, and waits for nothing.
+        let mut submitted = 0;
+        while !waiting.iter().all(thread::JoinHandle::is_finished) {
+            drop(cluster.remote("demo:my_function").submit().unwrap());
+            submitted += 1;
+            assert!(submitted < 1_000_000, "nobody was woken");
+        }
+        waiting.into_iter().for_each(|thread| assert_eq!(thread.join().expect("no panic"), round * round));
+        // The next two shall not wait behind all of those.
+        cluster.cancel_all().unwrap();
+    }
+}
