@@ -15,7 +15,7 @@ mod span_names;
 pub use attempt::{AttemptReport, PastAttempts, SpanLink};
 pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
 pub use envelope::{
-    ActorOptions, ActorRole, CommandSpec, Envelope, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
+    ActorOptions, ActorRole, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
 };
 pub use id::{JobId, TaskId, WorkerId};
 pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit};

@@ -22,8 +22,8 @@ pub use super::actors::Death;
 use super::actors::{self, Part};
 use super::lanes::{self, Free, LaneKey, Needs};
 use super::state::{
-    DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, StartAgain, State, StopStep, Stopping,
-    TargetIndex, Task, ToStop, Worker, WorkerPhase,
+    DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, StartAgain, State, StopStep,
+    Stopping, TargetIndex, Task, ToStop, Worker, WorkerPhase,
 };
 use super::{explain, inputs, nesting};
 
@@ -280,7 +280,7 @@ fn past_attempts(task: &Task) -> &[AttemptReport] {
 /// Enters a task's key, with what stands for what it runs.
 fn remember_key(state: &mut State, id: TaskId, fingerprint: u64) {
     if let Some(key) = state.tasks.get(id).and_then(|task| task.key.clone()) {
-        state.keys.insert(key, Keyed { task: id, fingerprint });
+        state.keys.insert(*key, Keyed { task: id, fingerprint });
     }
 }
 
@@ -308,14 +308,13 @@ fn new_task(
     let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
     let task = Task {
         envelope: submission.envelope.into(),
-        name: (!envelope.name.is_empty()).then(|| envelope.name.into()),
         target,
         submitter: envelope.submitter,
         links: (!envelope.inputs.is_empty()).then(|| Box::new(Links { inputs: envelope.inputs, ..Links::default() })),
         driver: submission.driver,
         tag: submission.tag,
         job: submission.job,
-        trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),
+        shown: None,
         submitted_unix_nano,
         limits: (limits != Limits::default()).then(|| Box::new(limits)),
         needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
@@ -330,7 +329,7 @@ fn new_task(
         wants_output: envelope.wants_output,
         traces_runtime: envelope.traces_runtime,
         at_most_once: envelope.policy.at_most_once,
-        key: (!key.is_empty()).then(|| key.into()),
+        key: (!key.is_empty()).then(|| Box::new(key.into())),
         past: None,
         progress: Progress::Waiting,
     };
@@ -366,14 +365,13 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
         id,
         Task {
             envelope: Box::default(),
-            name: (!task.name.is_empty()).then(|| task.name.into()),
             target,
             submitter: None,
             links: None,
             driver: None,
             tag: 0,
             job: task.job,
-            trace_id: task.trace_id,
+            shown: Some(Box::new(Shown { name: task.name.into(), trace_id: task.trace_id })),
             submitted_unix_nano: task.submitted_unix_nano,
             limits: None,
             needs: None,
@@ -394,7 +392,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
 /// The key of a task under a head before this one is read back.
 pub fn on_restored_key(state: &mut State, id: TaskId, key: &str, fingerprint: u64) {
     if let Some(task) = state.tasks.get_mut(id) {
-        task.key = Some(key.into());
+        task.key = Some(Box::new(key.into()));
         remember_key(state, id, fingerprint);
     }
 }
@@ -415,7 +413,7 @@ pub struct Remembered<'a> {
     pub job: JobId,
     /// See [`Task::submitted_unix_nano`].
     pub submitted_unix_nano: u64,
-    /// See [`Task::trace_id`].
+    /// See [`Shown::trace_id`].
     pub trace_id: [u8; 16],
     /// Its target's name.
     pub target: &'a str,
@@ -995,7 +993,7 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
         Outcome::Failed(_) => state.counts.failed += 1,
         Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => state.counts.succeeded += 1,
     }
-    task.envelope = Box::default();
+    task.forget_envelope();
     if task.traces_runtime {
         state.runtime_since.remove(&id);
     }
@@ -1017,7 +1015,7 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
             inputs::drop_outcome(state, &ended.outcome);
         }
         if let Some(key) = oldest.key {
-            state.keys.remove(&key);
+            state.keys.remove(&*key);
         }
         if oldest.actor == Part::Creation {
             actors::forget(state, oldest_id);
@@ -1507,9 +1505,10 @@ pub fn on_cancel_many(
         CancelWhich::Ids(ids) => ids.clone(),
         CancelWhich::All => open(&|_| true),
         CancelWhich::Job(job) => open(&|task| task.job == *job),
-        CancelWhich::Named(pattern) => {
-            open(&|task| task.name.as_deref().is_some_and(|name| crate::pattern::fits(pattern, name)))
-        }
+        CancelWhich::Named(pattern) => open(&|task| {
+            let name = task.shown().name;
+            !name.is_empty() && crate::pattern::fits(pattern, name)
+        }),
     };
     // Those that wait first and the newest first: what is ended makes room, which nothing of this shall take.
     let mut reports: Vec<_> = ids.into_iter().map(|id| (id, on_cancel(state, effects, id, grace_ns, now))).collect();

@@ -8,7 +8,10 @@ use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
 use crate::protocol::{self, INLINE_LEASE, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
-use crate::task::{AttemptReport, Failure, Input, JobId, Outcome, SpanLink, StopReason, TaskId, TimeLimit, WorkerId};
+use crate::task::{
+    AttemptReport, Envelope, EnvelopeHead, Failure, Input, JobId, Outcome, SpanLink, StopReason, TaskId, TimeLimit,
+    WorkerId,
+};
 
 /// A connected driver, as the server numbers its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -222,7 +225,10 @@ impl Turns {
 
     fn remove(&mut self, id: TaskId, job: JobId) {
         let Some(tasks) = self.tasks.get_mut(&job) else { return };
-        let Some(place) = tasks.iter().position(|&queued| queued == id) else { return };
+        // From both ends: whoever takes many out takes the oldest or the newest.
+        let last = tasks.len().saturating_sub(1);
+        let near = |distance| [distance, last - distance].into_iter().find(|&place| tasks[place] == id);
+        let Some(place) = (0..=last / 2).find_map(near) else { return };
         tasks.remove(place);
         self.len -= 1;
         if tasks.is_empty() {
@@ -292,13 +298,20 @@ pub struct Past {
     pub span: Option<SpanLink>,
 }
 
-/// A task that the head has accepted.
+/// What is shown of a task's description when it has ended.
+#[derive(Debug)]
+pub struct Shown {
+    /// The name given with `--name`; empty for none.
+    pub name: Box<str>,
+    /// All zero when the submission was not traced.
+    pub trace_id: [u8; 16],
+}
+
+/// A task that the head has accepted. There may be very many, so what few have is behind a pointer, and what the envelope says is not said twice.
 #[derive(Debug)]
 pub struct Task {
     /// Empty once the task has ended.
     pub envelope: Box<[u8]>,
-    /// The name given with `--name`.
-    pub name: Option<Box<str>>,
     /// What it runs, as people call it.
     pub target: TargetIndex,
     /// The task that has submitted it; none for a driver's.
@@ -311,8 +324,8 @@ pub struct Task {
     pub tag: u64,
     /// The driver's job that it belongs to.
     pub job: JobId,
-    /// All zero when the submission was not traced.
-    pub trace_id: [u8; 16],
+    /// What is shown of its description, once that is gone; none for one without a name that was not traced.
+    pub shown: Option<Box<Shown>>,
     /// When it was taken in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
     /// What bounds it; none for the many that nothing does.
@@ -335,7 +348,7 @@ pub struct Task {
     /// Whether its start is journaled first, and it is never started again.
     pub at_most_once: bool,
     /// Its key among [`State::keys`].
-    pub key: Option<Box<str>>,
+    pub key: Option<Box<Box<str>>>,
     /// What its ended attempts have left; none for the many that have had none.
     pub past: Option<Box<Past>>,
     /// Where it is.
@@ -737,14 +750,15 @@ impl State {
 
     /// The task's row for people; `phase` tells leased from running.
     pub fn report(&self, id: TaskId, task: &Task, phase: Phase) -> protocol::TaskReport {
+        let shown = task.shown();
         let mut report = protocol::TaskReport {
             id,
-            name: task.name.as_deref().map(Into::into),
+            name: Some(shown.name).filter(|name| !name.is_empty()).map(Into::into),
             target: self.targets.name(task.target).into(),
             state: phase,
             job_id: task.job,
-            trace_id: (task.trace_id != [0; 16])
-                .then(|| task.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
+            trace_id: (shown.trace_id != [0; 16])
+                .then(|| shown.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
             attempt: task.attempt,
             demand: task.demand_report(),
             attempts: task.past.as_ref().map(|past| past.attempts.clone()).unwrap_or_default(),
@@ -831,7 +845,7 @@ impl State {
             ensure(is_known, format!("task {id} has a limit to its waiting, but does not know"))?;
         }
         for (key, keyed) in &self.keys {
-            let known = self.tasks.get(keyed.task).and_then(|task| task.key.as_ref());
+            let known = self.tasks.get(keyed.task).and_then(|task| task.key.as_deref());
             ensure(known == Some(key), format!("key `{key}` names task {}, which does not know", keyed.task))?;
         }
         for id in self.also_waiting.keys() {
@@ -847,6 +861,22 @@ impl State {
 }
 
 impl Task {
+    /// What is shown of its description.
+    pub fn shown(&self) -> EnvelopeHead<'_> {
+        match &self.shown {
+            Some(shown) => EnvelopeHead { name: &shown.name, trace_id: shown.trace_id },
+            None => Envelope::head_of(&self.envelope).unwrap_or_default(),
+        }
+    }
+
+    /// Forgets the description, but for what is shown of it.
+    pub fn forget_envelope(&mut self) {
+        if let Some(head) = Envelope::head_of(&self.envelope).filter(|head| *head != EnvelopeHead::default()) {
+            self.shown = Some(Box::new(Shown { name: head.name.into(), trace_id: head.trace_id }));
+        }
+        self.envelope = Box::default();
+    }
+
     /// What it asked for, if that is more than a slot.
     fn demand_report(&self) -> Option<protocol::DemandReport> {
         let memory_bytes = self.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
@@ -896,14 +926,13 @@ impl Task {
     pub(super) fn sample(tag: u64) -> Task {
         Task {
             envelope: Box::default(),
-            name: None,
             target: TargetIndex(0),
             submitter: None,
             links: None,
             driver: None,
             tag,
             job: JobId(1),
-            trace_id: [0; 16],
+            shown: None,
             submitted_unix_nano: 0,
             traces_runtime: false,
             limits: None,

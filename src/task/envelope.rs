@@ -33,6 +33,15 @@ pub struct Envelope<'a> {
     pub inputs: Vec<Input>,
 }
 
+/// The beginning of an envelope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EnvelopeHead<'a> {
+    /// See [`Envelope::name`].
+    pub name: &'a str,
+    /// Of [`Envelope::trace`]; all zero for none.
+    pub trace_id: [u8; 16],
+}
+
 /// An argument whose value does not travel in the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -308,6 +317,16 @@ impl<'a> Envelope<'a> {
         })
     }
 
+    /// What an encoded envelope says at its beginning, without a look at the rest.
+    pub(crate) fn head_of(bytes: &'a [u8]) -> Option<EnvelopeHead<'a>> {
+        let mut take = Take::new(bytes);
+        let flags = take.u8().ok()?;
+        take.u64().ok()?;
+        let name = take.str().ok()?;
+        let trace_id = if flags & HAS_TRACE != 0 { take.array().ok()? } else { [0; 16] };
+        Some(EnvelopeHead { name, trace_id })
+    }
+
     /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
     pub(crate) fn traces_runtime_of(bytes: &[u8]) -> bool {
         bytes.first().is_some_and(|flags| flags & TRACES_RUNTIME != 0)
@@ -492,6 +511,8 @@ mod tests {
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);
             prop_assert_eq!(Envelope::traces_runtime_of(&bytes), traces_runtime);
+            let trace_id = envelope.trace.map_or([0; 16], |trace| trace.trace_id);
+            prop_assert_eq!(Envelope::head_of(&bytes), Some(EnvelopeHead { name: &name, trace_id }));
             prop_assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
             for length in 0..bytes.len() {
                 prop_assert!(Envelope::decode(&bytes[..length]).is_err(), "cut at {}", length);

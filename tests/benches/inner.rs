@@ -421,7 +421,7 @@ fn head(criterion: &mut Criterion) {
     let envelope = envelope_bytes();
     let mut group = criterion.benchmark_group("head: submit, schedule, end a task");
     group.throughput(Throughput::Elements(1));
-    for queued in [10, 1_000, 100_000] {
+    for queued in [10, 1_000, 100_000, 1_000_000] {
         group.bench_function(BenchmarkId::new("queued", queued), |bencher| {
             let mut state = State::new(2, false);
             let mut effects = Remembered::default();
