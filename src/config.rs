@@ -32,6 +32,8 @@ pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
 pub const NUM_WORKERS_VARIABLE: &str = "TRACER_NUM_WORKERS";
 /// The environment variable for [`Settings::max_processes`].
 pub const MAX_PROCESSES_VARIABLE: &str = "TRACER_MAX_PROCESSES";
+/// The environment variable for [`Settings::queue_memory`]: a size such as `2GiB`.
+pub const QUEUE_MEMORY_VARIABLE: &str = "TRACER_QUEUE_MEMORY";
 /// The environment variable for [`Settings::worker_memory`]: a size such as `2GiB`.
 pub const WORKER_MEMORY_VARIABLE: &str = "TRACER_WORKER_MEMORY";
 /// The environment variable for [`Settings::resources`]: `name=amount`, separated by commas.
@@ -69,7 +71,7 @@ pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 pub const NUM_WORKERS_LIMIT: u32 = 1024;
 /// The largest [`Settings::max_processes`].
 pub const MAX_PROCESSES_LIMIT: u32 = 4096;
-/// The lowest bound on memory: below it a worker could not even start.
+/// The lowest bound on memory. Below it a worker could not even start.
 pub const MEMORY_LEAST: u64 = 32 << 20;
 /// How many more processes there may be than workers, unless it is said otherwise.
 const MORE_PROCESSES: u32 = 16;
@@ -87,6 +89,8 @@ pub struct Overrides {
     pub num_workers: Option<u32>,
     /// See [`Settings::max_processes`].
     pub max_processes: Option<u32>,
+    /// See [`Settings::queue_memory`].
+    pub queue_memory: Option<u64>,
     /// See [`Settings::journal_sync`].
     pub journal_sync: Option<bool>,
     /// See [`Settings::worker_memory`].
@@ -135,6 +139,9 @@ pub struct Settings {
     /// The most worker processes there may be, those included that wait for tasks of their tasks: `num_workers` to
     /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
     pub max_processes: u32,
+    /// The most memory that tasks which have not ended may take in the head, in bytes: at least [`MEMORY_LEAST`]. Beyond it no more are accepted. By
+    /// default a quarter of the machine's memory.
+    pub queue_memory: u64,
     /// Whether no task is acknowledged, and no outcome told, before it is on the disk, so that it survives a loss of power.
     pub journal_sync: bool,
     /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
@@ -301,6 +308,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             .max_processes
             .or(weaker.max_processes)
             .unwrap_or(num_workers.saturating_add(MORE_PROCESSES).min(MAX_PROCESSES_LIMIT)),
+        queue_memory: stronger.queue_memory.or(weaker.queue_memory).unwrap_or_else(default_queue_memory),
         journal_sync: stronger.journal_sync.or(weaker.journal_sync).unwrap_or(false),
         worker_memory: stronger.worker_memory.or(weaker.worker_memory),
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
@@ -337,6 +345,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
     if let Some(bytes) = settings.worker_memory {
         check_memory(bytes).map_err(|reason| Error::Invalid { flag: "--worker-memory", reason })?;
     }
+    check_memory(settings.queue_memory).map_err(|reason| Error::Invalid { flag: "--queue-memory", reason })?;
     check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
     Ok(settings)
 }
@@ -372,6 +381,12 @@ fn check_hooks(names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
+fn default_queue_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let memory = u64::try_from(info.totalram).unwrap_or(0).saturating_mul(info.mem_unit.into());
+    (memory / 4).max(MEMORY_LEAST)
+}
+
 fn default_num_workers() -> u32 {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     u32::try_from(cpus).unwrap_or(u32::MAX).min(NUM_WORKERS_LIMIT)
@@ -395,7 +410,7 @@ fn check_max_processes(max_processes: i64) -> Result<u32, String> {
 pub(crate) fn check_memory(bytes: u64) -> Result<u64, String> {
     if bytes < MEMORY_LEAST {
         let least = Size(MEMORY_LEAST);
-        return Err(format!("expected at least {least}, which a worker needs itself, found {}", Size(bytes)));
+        return Err(format!("expected at least {least}, found {}", Size(bytes)));
     }
     Ok(bytes)
 }
@@ -428,6 +443,7 @@ mod tests {
                 block: false,
                 num_workers: default_num_workers(),
                 max_processes: default_num_workers() + 16,
+                queue_memory: default_queue_memory(),
                 journal_sync: false,
                 worker_memory: None,
                 resources: Vec::new(),
@@ -457,6 +473,7 @@ mod tests {
 block = true
 num_workers = 3
 max_processes = 5
+queue_memory = "1GiB"
 journal_sync = true
 worker_memory = "2GiB"
 resources = { license = 5, gpu = 2 }
@@ -488,6 +505,7 @@ commands = true
                 block: true,
                 num_workers: 3,
                 max_processes: 5,
+                queue_memory: 1 << 30,
                 journal_sync: true,
                 worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
@@ -519,6 +537,7 @@ commands = true
             block: Some(false),
             num_workers: Some(8),
             max_processes: Some(9),
+            queue_memory: Some(1 << 29),
             journal_sync: Some(false),
             worker_memory: Some(64 << 20),
             resources: Some(vec![("tpu".into(), 1)]),
@@ -549,6 +568,7 @@ commands = true
                 block: false,
                 num_workers: 8,
                 max_processes: 9,
+                queue_memory: 1 << 29,
                 journal_sync: false,
                 worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],
@@ -676,7 +696,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
+                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
             ),
             (
                 "startup_hook = 'a:b'",

@@ -54,6 +54,9 @@ pub(super) struct Args {
     /// process that waits runs the tasks that it waits for itself.
     #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
+    /// The most memory that tasks which have not ended may take in the head, such as 2GiB; beyond it no more are accepted [default: a quarter of the memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::QUEUE_MEMORY_VARIABLE)]
+    queue_memory: Option<u64>,
     /// Acknowledge a task, and tell how one ended, only once that is on the disk: it then survives a loss of power, too
     ///
     /// Tasks that come meanwhile are synced together. A submission that is waited for takes two syncs of the disk longer.
@@ -161,6 +164,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         block: args.block,
         num_workers: args.num_workers,
         max_processes: args.max_processes,
+        queue_memory: args.queue_memory,
         journal_sync: args.journal_sync,
         worker_memory: args.worker_memory,
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
@@ -202,6 +206,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
     let mut settings = HeadSettings {
         num_workers: settings.num_workers as usize,
         max_processes: settings.max_processes as usize,
+        queue_memory: settings.queue_memory,
         journal_sync: settings.journal_sync,
         worker_memory: settings.worker_memory,
         resources: settings.resources,

@@ -182,6 +182,7 @@ pub struct Submission<'a> {
 pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -> Result<TaskId, WireError> {
     let (task, keyed) = new_task(state, submission, now.unix_nano)?;
     let traces_runtime = task.traces_runtime;
+    state.open_bytes += task.open_bytes();
     let id = state.tasks.insert(task);
     if traces_runtime {
         state.runtime_since.insert(id, submission.queued_unix_nano);
@@ -350,6 +351,7 @@ pub fn on_restored_submission(
     if task.traces_runtime {
         state.runtime_since.insert(id, queued_unix_nano);
     }
+    state.open_bytes += task.open_bytes();
     state.tasks.restore(id, task);
     inputs::pin(state, id);
     nesting::note_child(state, id);
@@ -993,6 +995,7 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
         Outcome::Failed(_) => state.counts.failed += 1,
         Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => state.counts.succeeded += 1,
     }
+    state.open_bytes -= task.open_bytes();
     task.forget_envelope();
     if task.traces_runtime {
         state.runtime_since.remove(&id);

@@ -25,12 +25,12 @@ use super::oom::{self, OomKills};
 use super::process::describe_exit;
 use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerExit};
 use super::recovery::left_by_a_dead_head;
-use super::state::{DriverId, Now, Progress, State, WorkerPhase};
+use super::state::{DriverId, Now, Progress, State, TASK_BYTES, WorkerPhase};
 use super::world::{Source, World};
 use super::{actors, guard, inputs, nesting};
 use crate::config::{check_memory, otel};
 use crate::control_group::Group;
-use crate::count::Count;
+use crate::count::{Count, Size};
 use crate::fault;
 use crate::hook::now_unix_nano;
 use crate::identity::{DYING_LIMIT, wait_for_end};
@@ -58,6 +58,8 @@ pub(crate) struct HeadSettings {
     pub(crate) max_processes: usize,
     /// The most memory of a worker with what it starts, in bytes; none for no bound.
     pub(crate) worker_memory: Option<u64>,
+    /// The most memory of tasks that have not ended, in bytes.
+    pub(crate) queue_memory: u64,
     /// Whether nothing is acknowledged before it is on the disk.
     pub(crate) journal_sync: bool,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names.
@@ -841,6 +843,10 @@ impl Server {
                 }
             }
         }
+        if let Err(reason) = self.check_room(job.is_none(), &envelopes) {
+            put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
+            return Ok(());
+        }
         // No lease could carry it.
         if let Some(envelope) = envelopes.iter().find(|envelope| envelope.len() > PAYLOAD_LIMIT) {
             let length = envelope.len();
@@ -879,6 +885,24 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Says that there are as many tasks as the head has memory for, if so. Those that tasks submit may take twice as much: what has begun shall
+    /// end.
+    fn check_room(&self, is_of_task: bool, envelopes: &[&[u8]]) -> Result<(), String> {
+        let limit = self.world.settings.queue_memory.saturating_mul(if is_of_task { 2 } else { 1 });
+        let more: u64 = envelopes.iter().map(|envelope| envelope.len() as u64 + TASK_BYTES).sum();
+        if self.state.open_bytes + more <= limit {
+            return Ok(());
+        }
+        let tasks = Count(self.state.counts.waiting + self.state.counts.leased, "task");
+        Err(format!(
+            "{}: {tasks} that have not ended take {} of memory, and may take {}; nothing was accepted\n\
+             (hint: submit more when some have ended, or start the head with a higher --queue-memory)",
+            refusal::FULL,
+            Size(self.state.open_bytes),
+            Size(limit)
+        ))
     }
 
     /// Says why a task with this demand can never run here, if so.

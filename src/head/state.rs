@@ -47,6 +47,8 @@ pub struct State {
     pub stored_limit: u64,
     /// Files of values that nobody needs any more.
     pub values_to_remove: Vec<String>,
+    /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
+    pub open_bytes: u64,
     /// How many tasks are held until others have ended.
     pub held: usize,
     /// Tasks that are to fail because an argument will not come.
@@ -369,6 +371,9 @@ pub struct Links {
     /// Whether nobody can ask for its result any more, save for those.
     pub is_forgotten: bool,
 }
+
+/// What a task that waits takes of the head's memory beyond its description, about.
+pub const TASK_BYTES: u64 = 192;
 
 /// Bytes of results in files that are kept for tasks that have ended.
 const STORED_LIMIT: u64 = 4 << 30;
@@ -718,6 +723,7 @@ impl State {
             values_to_remove: Vec::new(),
             children: HashMap::new(),
             abandoned: Vec::new(),
+            open_bytes: 0,
             held: 0,
             without_input: Vec::new(),
             retrying: BTreeSet::new(),
@@ -806,6 +812,11 @@ impl State {
             ensure(waits, format!("task {id} is queued but does not wait"))?;
         }
         self.queue.check()?;
+        let open: u64 = self.tasks.iter_newest_first().map(|(_, task)| task.open_bytes()).sum();
+        ensure(
+            open == self.open_bytes,
+            format!("{open} bytes are of tasks that have not ended, {} counted", self.open_bytes),
+        )?;
         let mut leased = 0;
         for (worker_id, worker) in &self.workers {
             ensure(worker.load.leases == worker.leases.len(), format!("worker {worker_id} miscounts its leases"))?;
@@ -867,6 +878,11 @@ impl Task {
             Some(shown) => EnvelopeHead { name: &shown.name, trace_id: shown.trace_id },
             None => Envelope::head_of(&self.envelope).unwrap_or_default(),
         }
+    }
+
+    /// What it counts for in [`State::open_bytes`] while it has not ended.
+    pub fn open_bytes(&self) -> u64 {
+        if self.envelope.is_empty() { 0 } else { self.envelope.len() as u64 + TASK_BYTES }
     }
 
     /// Forgets the description, but for what is shown of it.

@@ -69,8 +69,10 @@ pub mod refusal {
     pub const STOPPING: &str = "the head is stopping";
     /// The journal cannot be written.
     pub const JOURNAL: &str = "the journal cannot be written";
+    /// There are as many tasks as there is memory for.
+    pub const FULL: &str = "the queue is full";
     /// Those after which the same submission may be accepted later.
-    pub const WAIT: [&str; 2] = [STOPPING, JOURNAL];
+    pub const WAIT: [&str; 3] = [STOPPING, JOURNAL, FULL];
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";

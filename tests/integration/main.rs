@@ -26,6 +26,7 @@ mod large_values;
 mod leftovers;
 mod library;
 mod library_programs;
+mod load;
 mod map;
 mod modules;
 mod nesting;

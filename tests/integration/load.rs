@@ -1,0 +1,205 @@
+//! Much of everything: many tasks that wait, many clients, clients that are slow or dead, and what a head costs when nothing happens.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use serde_json::json;
+use tracer::Driver;
+
+use crate::support::{Cluster, HOOK, kill, wait_until};
+
+/// What a process has now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Footprint {
+    files: usize,
+    threads: usize,
+    /// Memory that is its own, in KiB.
+    memory: u64,
+}
+
+fn footprint(pid: u32) -> Footprint {
+    let count = |folder: &str| fs::read_dir(format!("/proc/{pid}/{folder}")).expect("it runs").count();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel says it");
+    let memory = memory.trim().trim_end_matches(" kB").parse().expect("a number");
+    Footprint { files: count("fd"), threads: count("task"), memory }
+}
+
+/// Processor time in ticks, and how often each of its threads went to sleep.
+fn activity(pid: u32) -> (u64, u64) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<_> = stat[stat.rfind(')').expect("a name") + 2..].split(' ').collect();
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+    let mut switches = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten() {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        switches += line.map_or(0, |count| count.trim().parse::<u64>().expect("a number"));
+    }
+    (ticks, switches)
+}
+
+#[test]
+fn a_cluster_in_which_nothing_happens_does_nothing() {
+    let cluster = Cluster::builder()
+        .workers(2)
+        .hook(HOOK)
+        .arg("--worker-memory=1GiB")
+        .env("TRACER_TEST_WITHOUT", "control_groups")
+        .arg("--journal-sync")
+        .start();
+    cluster.submit("demo:my_function", &[]).success();
+    let pids: Vec<_> = cluster.processes().iter().map(|process| process.pid).collect();
+    assert!(pids.len() >= 4, "the head, its guard, and two workers");
+    let all = || pids.iter().map(|&pid| (pid, activity(pid))).collect::<BTreeMap<_, _>>();
+    // It comes to rest, and then rests for two seconds: this is what is measured, and nothing is waited for.
+    let rest = wait_until("it comes to rest", || {
+        let (before, since) = (all(), Instant::now());
+        while since.elapsed() < Duration::from_secs(2) {
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        let after = all();
+        (before == after).then_some(after)
+    });
+    assert_eq!(rest.len(), pids.len());
+}
+
+#[test]
+fn files_threads_and_memory_stay_as_they_are_however_much_is_done() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).start();
+    let head = cluster.head_pid();
+    let round = |number: u64| {
+        let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+        driver.start_tracing();
+        let tasks: Vec<_> = (0..300_u64)
+            .map(|task| driver.remote("misbehaving_tasks:makes_one_span").arg(task).unwrap().submit().unwrap())
+            .collect();
+        let failing = driver.remote("misbehaving_tasks:returns_error").arg("no").unwrap().submit().unwrap();
+        for task in tasks {
+            driver.wait(task).unwrap();
+        }
+        driver.wait(failing).unwrap();
+        if number % 3 == 0 {
+            let pid = cluster.worker_pids()[0];
+            kill(pid, Signal::KILL);
+            wait_until("it is replaced", || {
+                let idle = cluster.status()["workers"]["idle"] == 2;
+                (idle && !cluster.worker_pids().contains(&pid)).then_some(())
+            });
+        }
+        cluster.tracer(&["submit", "command", "--", "true"]).success();
+    };
+    let at_rest = || {
+        wait_until("the head has closed what it does not need", || {
+            let first = footprint(head);
+            (cluster.status()["tasks"]["leased"] == 0 && footprint(head).files == first.files).then_some(first)
+        })
+    };
+    // What is remembered of tasks is bounded, but not filled yet: so the memory is compared per task.
+    (0..6).for_each(round);
+    let warm = at_rest();
+    let workers: Vec<_> = cluster.worker_pids().into_iter().map(|pid| (pid, footprint(pid))).collect();
+    (7..27).filter(|number| number % 3 != 0).for_each(round);
+    let after = at_rest();
+    assert_eq!((after.files, after.threads), (warm.files, warm.threads));
+    let more = after.memory.saturating_sub(warm.memory);
+    assert!(more < 8 << 10, "{more} KiB more for 4,000 tasks, which are remembered");
+    for (pid, before) in workers {
+        let now = footprint(pid);
+        assert_eq!((now.files, now.threads), (before.files, before.threads), "worker {pid}");
+        assert!(now.memory < before.memory + (8 << 10), "worker {pid}: {before:?}, then {now:?}");
+    }
+}
+
+#[test]
+fn thousands_of_connections_and_clients_that_are_slow_or_dead_hurt_nobody() {
+    const CONNECTIONS: usize = 3000;
+    let allowed = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, maximum: allowed.maximum });
+    if getrlimit(Resource::Nofile).current.is_some_and(|files| files < CONNECTIONS as u64 + 500) {
+        eprintln!("skipped: this process may not open {CONNECTIONS} files");
+        return;
+    }
+    let cluster = Cluster::builder().workers(2).start();
+    let socket = cluster.session_dir().join("head.sock");
+    let mut hello = Vec::new();
+    tracer::protocol::Hello::of_this_process(tracer::protocol::Role::Driver).encode(&mut hello);
+    let mut connections = Vec::new();
+    for number in 0..CONNECTIONS {
+        let mut stream = UnixStream::connect(&socket).unwrap_or_else(|error| panic!("{number}: {error}"));
+        match number % 4 {
+            // Says nothing.
+            0 => {}
+            // Says hello, and nothing more.
+            1 => stream.write_all(&hello).unwrap(),
+            // Dies amid its hello, for the head.
+            2 => stream.write_all(&hello[..hello.len() / 2]).unwrap(),
+            // Dies amid a frame.
+            _ => {
+                stream.write_all(&hello).unwrap();
+                stream.write_all(&[200, 0, 0, 0, 2, 1, 2, 3]).unwrap();
+            }
+        }
+        connections.push(stream);
+    }
+    // All of them are there, and the others do not notice.
+    let mut welcome = [0; 5];
+    connections[CONNECTIONS - 3].read_exact(&mut welcome).expect("the head answers");
+    cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+    assert!(footprint(cluster.head_pid()).files > CONNECTIONS);
+    // A driver that never reads what becomes of its tasks, with large results.
+    let mut deaf = Driver::connect(&cluster.temp_dir()).unwrap();
+    for _ in 0..200 {
+        deaf.remote("wordcount:count").arg("x ".repeat(50_000)).unwrap().submit().unwrap();
+    }
+    cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+    drop(connections);
+    wait_until("they are forgotten", || (footprint(cluster.head_pid()).files < 100).then_some(()));
+    drop(deaf);
+    cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+    cluster.stop().success();
+}
+
+#[test]
+fn more_tasks_than_there_is_memory_for_are_refused_and_what_is_asked_is_answered_at_once() {
+    let cluster = Cluster::builder().arg("--queue-memory=32MiB").start();
+    let (started, go) = (json!(cluster.file("started")).to_string(), json!(cluster.file("go")).to_string());
+    cluster.submit("misbehaving_tasks:waits", &[&started, &go, "--no-wait"]).success();
+    cluster.wait_for_file(&cluster.file("started"));
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    let mut accepted = 0_u64;
+    let refused = loop {
+        let task = driver.remote("misbehaving_tasks:makes_one_span").arg(accepted).unwrap().submit();
+        let result =
+            task.and_then(|task| if accepted % 128 == 127 { driver.accepted(&task).map(drop) } else { Ok(()) });
+        match result {
+            Ok(()) => accepted += 1,
+            Err(error) => break error.to_string(),
+        }
+        assert!(accepted < 1_000_000, "nothing pushes back");
+    };
+    assert!(refused.contains("the queue is full: ") && refused.contains("and may take 32 MiB"), "{refused}");
+    assert!(refused.contains("(hint: submit more when some have ended"), "{refused}");
+    // 256 bytes each would be 131,072.
+    let waiting = cluster.status()["tasks"]["waiting"].as_u64().unwrap();
+    assert!((80_000..200_000).contains(&waiting), "{waiting}");
+    let memory = footprint(cluster.head_pid()).memory;
+    assert!(memory < 96 << 10, "{memory} KiB for {waiting} tasks");
+    let before = Instant::now();
+    let list = cluster.tracer(&["list", "tasks", "--format", "json"]).success().json();
+    assert_eq!(
+        (list["tasks"].as_array().unwrap().len() as u64, list["left_out"].as_u64()),
+        (100, Some(waiting + 1 - 100))
+    );
+    assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+    cluster.tracer(&["list", "tasks"]).success().stdout_contains(" older tasks (--limit shows more)\n");
+    // There is room again when some have ended.
+    cluster.tracer(&["cancel", "--all"]).success();
+    wait_until("they have ended", || (cluster.status()["tasks"]["waiting"] == 0).then_some(()));
+    fs::write(cluster.file("go"), "").unwrap();
+    cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+}
