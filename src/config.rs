@@ -383,7 +383,7 @@ fn check_hooks(names: &[String]) -> Result<(), String> {
 
 fn default_queue_memory() -> u64 {
     let info = rustix::system::sysinfo();
-    let memory = u64::try_from(info.totalram).unwrap_or(0).saturating_mul(info.mem_unit.into());
+    let memory = info.totalram.saturating_mul(info.mem_unit.into());
     (memory / 4).max(MEMORY_LEAST)
 }
 

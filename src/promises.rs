@@ -146,6 +146,7 @@
 //!   `journal::a_head_that_dies_while_its_journal_is_turned_over_loses_nothing`,
 //!   `journal::a_journal_that_is_cut_or_damaged_is_recovered_up_to_its_last_good_record`,
 //!   `full_disk::a_full_disk_of_the_journal_refuses_new_tasks_by_name_and_loses_none`,
+//!   `soak::whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed`,
 //!   `journal::whatever_was_accepted_ends_once_however_often_heads_are_killed` and
 //!   `journal::a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name`.
 //!
@@ -251,6 +252,18 @@
 //!   `library_programs::a_ctrl_c_ends_a_program_and_its_head_records_what_ran`,
 //!   `library_programs::a_program_that_panics_stops_its_head_and_its_job_says_so` and
 //!   `library::a_head_of_its_own_lives_as_long_as_the_cluster`.
+//!
+//! **Much harms nobody.** A million tasks may wait; what is asked is answered at once, and lists say what they left out. Clients by the thousands, slow or dead
+//! ones among them, do not slow the others. A cluster in which nothing happens uses no processor time.
+//!
+//! - A task that waits takes at most 256 bytes beyond its arguments. When all together take as much as `--queue-memory` says, a quarter of the machine's memory
+//!   unless said, drivers are refused by name; tasks that tasks submit may take twice as much.
+//! - A head takes as many connections as its limit on open files leaves room for, which it raises as far as it may; beyond that, whoever connects waits, and
+//!   `tracer status` says so. A client that has not read 64 MiB is disconnected.
+//! - Kept by `load::more_tasks_than_there_is_memory_for_are_refused_and_what_is_asked_is_answered_at_once`,
+//!   `load::thousands_of_connections_and_clients_that_are_slow_or_dead_hurt_nobody`,
+//!   `load::files_threads_and_memory_stay_as_they_are_however_much_is_done`, `load::a_cluster_in_which_nothing_happens_does_nothing` and the test
+//!   target `queued`, which counts every byte of a million tasks.
 //!
 //! **Hostile bytes harm nobody.** A torn or hostile frame closes its connection and nothing else; what is announced takes no memory; everything that a head makes is for
 //! its user alone.

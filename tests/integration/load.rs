@@ -83,7 +83,7 @@ fn files_threads_and_memory_stay_as_they_are_however_much_is_done() {
             driver.wait(task).unwrap();
         }
         driver.wait(failing).unwrap();
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             let pid = cluster.worker_pids()[0];
             kill(pid, Signal::KILL);
             wait_until("it is replaced", || {
@@ -103,7 +103,7 @@ fn files_threads_and_memory_stay_as_they_are_however_much_is_done() {
     (0..6).for_each(round);
     let warm = at_rest();
     let workers: Vec<_> = cluster.worker_pids().into_iter().map(|pid| (pid, footprint(pid))).collect();
-    (7..27).filter(|number| number % 3 != 0).for_each(round);
+    (7..27_u64).filter(|number| !number.is_multiple_of(3)).for_each(round);
     let after = at_rest();
     assert_eq!((after.files, after.threads), (warm.files, warm.threads));
     let more = after.memory.saturating_sub(warm.memory);

@@ -39,6 +39,7 @@ mod sampling;
 mod security;
 mod seen_means_recorded;
 mod several_hooks;
+mod soak;
 mod spans;
 mod start_stop;
 mod submit;
