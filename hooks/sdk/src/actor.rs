@@ -208,7 +208,7 @@ type FindActor = unsafe extern "C" fn(
 
 /// The host's entry, which is there in all hosts that have actors.
 fn entry() -> Result<FindActor, RemoteError> {
-    host::entry_since(2, "actors", |host| host.host_find_actor).map_err(RemoteError::submission)
+    host::entry_since(2, "there are no actors", |host| host.host_find_actor).map_err(RemoteError::submission)
 }
 
 fn find(host_find_actor: FindActor, wanted: &str) -> Result<Found, RemoteError> {

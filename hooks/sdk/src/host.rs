@@ -94,11 +94,11 @@ pub(crate) fn tracing() -> Option<&'static Tracing> {
 
 /// An entry of the host's table, or why there is none.
 pub(crate) fn entry<F>(pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, String> {
-    entry_since(1, "tasks submitted by tasks", pick)
+    entry_since(1, "tasks cannot submit tasks", pick)
 }
 
-/// As [`entry`], of one that hosts have since a minor version of the ABI, for `what`.
-pub(crate) fn entry_since<F>(since: u32, what: &str, pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, String> {
+/// As [`entry`], of one that hosts have since a minor version of the ABI; in older ones `lack`.
+pub(crate) fn entry_since<F>(since: u32, lack: &str, pick: impl FnOnce(&Host) -> Option<F>) -> Result<F, String> {
     let Some(lent) = lent() else {
         return Err("tasks can be submitted in a task only, and no host has loaded this module\n\
                     (hint: submit in a function with `#[task]` that a worker of tracer runs)"
@@ -107,7 +107,7 @@ pub(crate) fn entry_since<F>(since: u32, what: &str, pick: impl FnOnce(&Host) ->
     pick(&lent.entries).ok_or_else(|| {
         let (major, minor) = (lent.entries.abi_major, lent.entries.abi_minor);
         format!(
-            "the host speaks ABI {major}.{minor}, in which there are no {what}; it takes {major}.{since}\n\
+            "the host speaks ABI {major}.{minor}, in which {lack}; it takes {major}.{since}\n\
              (hint: run the workers with a newer tracer)"
         )
     })

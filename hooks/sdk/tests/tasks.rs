@@ -380,6 +380,18 @@ fn on_a_host_that_is_too_old_a_submission_fails_and_names_both_versions() {
     assert!(message.starts_with(expected), "{message}");
 }
 
+#[task]
+fn creates() -> Result<u64, tracer_sdk::RemoteError> {
+    Ok(tracer_sdk::actor("counter:Counter").create()?.id())
+}
+
+#[test]
+fn on_a_host_without_actors_a_creation_fails_and_names_both_versions() {
+    let (_, message) = call("creates", json!([])).error();
+    let expected = "the host speaks ABI 1.0, in which there are no actors; it takes 1.2\n(hint: ";
+    assert!(message.starts_with(expected), "{message}");
+}
+
 #[cfg(feature = "async")]
 mod asynchronous {
     use super::*;
