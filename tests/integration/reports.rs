@@ -42,7 +42,10 @@ fn status_shows_head_tracing_workers_and_tasks() {
     let status = json_of(&cluster, &["status"]);
     assert_keys(&status, &["version", "head_pid", "node_id", "session_dir", "spans_dir", "uptime_ns", "warnings"]);
     assert_eq!(status["hook"]["import_string"], HOOK);
-    assert_eq!(status["workers"], json!({ "wanted": 2, "starting": 0, "idle": 2, "busy": 0, "waiting": 0, "lost": 0 }));
+    assert_eq!(
+        status["workers"],
+        json!({ "wanted": 2, "starting": 0, "idle": 2, "busy": 0, "waiting": 0, "actors": 0, "lost": 0 })
+    );
     assert_eq!((&status["tasks"]["succeeded"], &status["tasks"]["failed"]), (&json!(1), &json!(1)));
 }
 

@@ -253,6 +253,7 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     let daemon = "(setsid sh -c 'echo > daemon; exec sleep 1000' &) ; while [ ! -s daemon ]; do sleep 0.01; done";
     cluster.tracer(&["submit", "command", "--", "sh", "-c", daemon]).success();
     cluster.submit("demo:my_function", &["--map", "-"]).success();
+    cluster.tracer(&["submit", "actor", "counter:Counter"]).success();
     let spans = cluster.spans();
     spans.assert_whole(&[]);
 
