@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::fs;
 
-use tracer::trace::{Loaded, Report, export, load};
+use tracer::trace::{CriticalPath, Loaded, Report, Tree, export, load, render};
 
 thread_local! {
     static FOLDER: OnceCell<tempfile::TempDir> = const { OnceCell::new() };
@@ -21,6 +21,12 @@ pub(super) fn holds(bytes: &[u8]) {
         let report: Report<'_> = trace.report();
         let _ = value(&report);
         trace.root();
+        let path = CriticalPath::new(trace, &Tree::new(trace));
+        let sum: u64 = path.stretches.iter().map(|stretch| stretch.duration_ns()).sum();
+        assert_eq!(sum, trace.duration_ns(), "the path is as long as the trace");
+        for width in [20, 80, 300] {
+            assert!(!render::show(trace, width, true).is_empty());
+        }
         for span in &trace.spans {
             let _ = (span.attributes(), span.events(), span.links(), span.pid(), span.compact_text());
         }
