@@ -4,7 +4,7 @@
 //! takes one column, which has the same sign in every line, and a line in the tree says how long it was. All other columns
 //! stand for the same time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use unicode_width::UnicodeWidthStr;
 
@@ -50,10 +50,13 @@ pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
     // Of one span there is nothing to choose.
     let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
     let folds = folds(trace, idle(trace, &tree));
-    let lines = lines(trace, &tree, path.as_ref(), &folds);
+    // Read from each span's resource, which is the dearest thing here.
+    let processes: Vec<_> = trace.spans.iter().map(Span::process).collect();
+    let lines = lines(trace, &tree, &processes, path.as_ref(), &folds);
     let columns = Columns::new(&lines, width);
     let axis = Axis::new(trace, &folds, columns.bar);
-    let mut text = header(trace, width, colour);
+    let process_count = processes.iter().collect::<HashSet<_>>().len();
+    let mut text = header(trace, process_count, width, colour);
     for line in &lines {
         text += columns.render(line, &axis, colour).trim_end();
         text.push('\n');
@@ -100,9 +103,9 @@ fn has_failed(span: &Span) -> bool {
     span.status == Status::Error
 }
 
-fn header(trace: &Trace, width: usize, colour: bool) -> String {
+fn header(trace: &Trace, process_count: usize, width: usize, colour: bool) -> String {
     let (id, spans) = (trace.id.to_string(), Count(trace.spans.len(), "span").to_string());
-    let processes = Count(trace.process_count(), "process").to_string();
+    let processes = Count(process_count, "process").to_string();
     let duration = Elapsed::from_nanos(trace.duration_ns()).to_string();
     let (outcome, style) = match (trace.error_count(), trace.running_count()) {
         (0, 0) => ("ok".to_string(), GREEN),
@@ -144,11 +147,17 @@ fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
     }
 }
 
-fn lines<'a>(trace: &'a Trace, tree: &Tree, path: Option<&CriticalPath>, folds: &[Idle]) -> Vec<Line<'a>> {
+fn lines<'a>(
+    trace: &'a Trace,
+    tree: &Tree,
+    processes: &[(Option<u32>, Option<String>)],
+    path: Option<&CriticalPath>,
+    folds: &[Idle],
+) -> Vec<Line<'a>> {
     let mut lines = Vec::with_capacity(tree.nodes.len());
     // For each depth on the way to the current node: whether that ancestor was the last of its siblings, and its process.
     let mut above: Vec<(bool, Option<u32>)> = Vec::new();
-    let mut styles: HashMap<(Option<u32>, Option<String>), Style> = HashMap::new();
+    let mut styles: HashMap<&(Option<u32>, Option<String>), Style> = HashMap::new();
     for node in &tree.nodes {
         above.truncate(node.depth);
         let gutter = gutter(&above, node.depth, node.is_last);
@@ -173,7 +182,7 @@ fn lines<'a>(trace: &'a Trace, tree: &Tree, path: Option<&CriticalPath>, folds: 
         };
         lines.extend(folds.iter().find(|fold| fold.before == index).map(|fold| fold_line(fold, &gutter)));
         let span = &trace.spans[index];
-        let process = span.process();
+        let process = &processes[index];
         let pid = process.0;
         above.push((node.is_last, pid));
         let mut notes = Vec::new();
