@@ -633,18 +633,19 @@ fn the_last_trace_is_shown_as_a_tree_with_durations() {
     let head = lines.next().expect("a first line");
     assert!(head.starts_with(&format!("trace {trace_id}  5 spans  2 processes  ")) && head.ends_with("  ok"), "{text}");
     let tree = [
-        "  tracer job  ",
-        "  └─ wordcount.frequencies tracer.remote  ",
-        "     └─ wordcount.frequencies tracer.remote_worker  ",
-        "        ├─ count  ",
-        "        └─ sort  ",
+        "* tracer job  ",
+        "* └─ wordcount.frequencies tracer.remote  ",
+        "*    └─ wordcount.frequencies tracer.remote_worker  ",
+        "*       ├─ count  ",
+        "*       └─ sort  ",
     ];
     for start in tree {
         let line = lines.next().unwrap_or_else(|| panic!("`{start}` is missing in\n{text}"));
         assert!(line.starts_with(start), "expected `{start}` in\n{text}");
         assert!(line.contains(" µs") || line.contains(" ms") || line.contains(" s"), "no duration: {line}");
     }
-    assert_eq!(lines.next(), None, "{text}");
+    assert_eq!(lines.next(), Some(""), "{text}");
+    assert!(lines.next().is_some_and(|line| line.starts_with("* The critical path, ")), "{text}");
 }
 
 #[test]
