@@ -182,9 +182,13 @@ mod tests {
     #[test]
     fn an_executable_that_was_named_is_the_only_one_that_counts() {
         assert_eq!(find(Some(Path::new("/bin/sh"))).expect("there is a shell"), Path::new("/bin/sh"));
-        for wrong in ["/no/such/tracer", "/etc/hostname", "/bin"] {
-            let error = find(Some(Path::new(wrong))).expect_err("that is no executable").to_string();
-            assert!(error.contains(&format!("`{wrong}`")) && error.contains(EXECUTABLE_VARIABLE), "{error}");
+        let text = tempfile::NamedTempFile::new().expect("a file that nobody may execute");
+        for wrong in [Path::new("/no/such/tracer"), text.path(), Path::new("/bin")] {
+            let error = find(Some(wrong)).expect_err("that is no executable").to_string();
+            assert!(
+                error.contains(&format!("`{}`", wrong.display())) && error.contains(EXECUTABLE_VARIABLE),
+                "{error}"
+            );
         }
     }
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Run, Span, Spans, python_with};
+use crate::support::{Api, Cluster, HOOK, Run, Span, Spans, python_with};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const SHELL_SPAN: &str = "b7ad6b7169203331";
@@ -245,8 +245,13 @@ fn a_command_that_a_signal_kills_has_no_exit_code() {
 
 #[test]
 fn every_name_that_the_product_documents_is_on_some_span() {
-    let cluster = Cluster::builder().hook(HOOK).env("RUST_BACKTRACE", "1").start();
+    let settings = Cluster::builder().hook(HOOK).env("RUST_BACKTRACE", "1");
+    let cluster = settings.arg("--http=127.0.0.1:0").arg("--resources=gpu=1").start();
     cluster.tracer(&["submit", "task", "--name", "mine", "demo:my_function"]).success();
+    cluster.submit("wordcount:count", &["\"a\"", "--num-cpus=0", "--resource=gpu=1", "--memory=1GiB"]).success();
+    let submission =
+        Api::of(&cluster).submission("?wait_ms=60000", &json!({ "function": "wordcount:count", "arguments": ["a"] }));
+    submission.header("user-agent", "somebody").send().status(200);
     cluster.submit("misbehaving_tasks:panics", &["\"boom\""]).status(1);
     cluster.submit("misbehaving_tasks:aborts_with_attribute_of", &["1000000", "--crash-limit=0"]).status(1);
     // It leaves a process behind.
@@ -270,7 +275,8 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     assert!(killed.attribute("tracer.cut").as_i64().is_some_and(|cut| cut >= 1), "{}", killed.value);
 
     let mut seen = BTreeSet::new();
-    for span in spans.iter().filter(|span| span.name().contains("tracer")) {
+    let is_own = |span: &&Span| span.name().contains("tracer") || span.kind() == "SpanKind.SERVER";
+    for span in spans.iter().filter(is_own) {
         let of_events = span.value["events"].as_array().into_iter().flatten().map(|event| &event["attributes"]);
         for attributes in of_events.chain([&span.value["attributes"]]) {
             seen.extend(attributes.as_object().expect("attributes are an object").keys().cloned());
