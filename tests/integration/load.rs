@@ -115,6 +115,68 @@ fn files_threads_and_memory_stay_as_they_are_however_much_is_done() {
     }
 }
 
+/// `TRACER_SOAK_SECONDS` says how long; without it, not long. First all that is remembered of tasks is filled, so that nothing may grow after that.
+#[test]
+fn a_head_that_remembers_as_much_as_it_may_grows_no_more() {
+    let limit = std::env::var("TRACER_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
+    let limit = Duration::from_secs(limit);
+    let setting = ("TRACER_TEST_SETTING", "turn_over_bytes=1000000");
+    let cluster = Cluster::builder().workers(2).hook(HOOK).env(setting.0, setting.1).env("TRACER_SPANS_MAX_BYTES", "1000000").start();
+    let head = cluster.head_pid();
+    let mut done = 0_u64;
+    let mut round = |number: u64| {
+        let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+        driver.start_tracing();
+        let tasks: Vec<_> = (0..1000_u64)
+            .map(|task| driver.remote("misbehaving_tasks:makes_one_span").arg(task).unwrap().submit().unwrap())
+            .collect();
+        let failing = driver.remote("misbehaving_tasks:returns_error").arg("no").unwrap().submit().unwrap();
+        for task in tasks {
+            driver.wait(task).unwrap();
+        }
+        driver.wait(failing).unwrap();
+        done += 1001;
+        if number % 10 == 5 {
+            let pid = cluster.worker_pids()[0];
+            kill(pid, Signal::KILL);
+            wait_until("it is replaced", || {
+                let idle = cluster.status()["workers"]["idle"] == 2;
+                (idle && !cluster.worker_pids().contains(&pid)).then_some(())
+            });
+        }
+    };
+    let at_rest = || {
+        wait_until("the head has closed what it does not need", || {
+            let first = footprint(head);
+            (cluster.status()["tasks"]["leased"] == 0 && footprint(head) == first).then_some(first)
+        })
+    };
+    let journal = || fs::metadata(cluster.temp_dir().join("tasks.journal")).expect("a journal").len();
+    for number in 0.. {
+        round(number);
+        if cluster.tracer(&["list", "tasks", "--limit", "1", "--format", "json"]).success().json()["forgotten"] != 0 {
+            break;
+        }
+    }
+    let warm = at_rest();
+    let (mut most, mut longest, mut number, begun) = (warm.clone(), journal(), 0, Instant::now());
+    while begun.elapsed() < limit {
+        round(number);
+        number += 1;
+        let now = at_rest();
+        most = Footprint {
+            files: most.files.max(now.files),
+            threads: most.threads.max(now.threads),
+            memory: most.memory.max(now.memory),
+        };
+        longest = longest.max(journal());
+    }
+    let last = at_rest();
+    println!("{done} tasks in {:?}: {warm:?} at first, {most:?} at most, {last:?} at last; journal of {longest} bytes at most", begun.elapsed());
+    assert_eq!((last.files, last.threads), (warm.files, warm.threads));
+    assert!(most.memory < warm.memory + (8 << 10), "{warm:?} at first, {most:?} at most");
+}
+
 #[test]
 fn thousands_of_connections_and_clients_that_are_slow_or_dead_hurt_nobody() {
     const CONNECTIONS: usize = 3000;
