@@ -11,10 +11,13 @@ use std::time::Duration;
 use tracer_abi as abi;
 
 use super::module::{read_sized, text};
+use crate::config::check_memory;
 use crate::propagation::{TraceContext, TraceParent};
 use crate::protocol::ActorReport;
 use crate::spool::record::slice;
-use crate::task::{ActorOptions, ActorRole, Failure, Outcome, Policy, TaskId, check_retry_on};
+use crate::task::{
+    ActorOptions, ActorRole, Demand, Failure, Outcome, Policy, TaskId, check_resource, check_retry_on, sort_resources,
+};
 
 /// Takes submissions of tasks. Tasks are named by tickets, which mean something in this process only.
 pub(crate) trait TaskHost: Sync {
@@ -61,6 +64,10 @@ pub(crate) struct TaskSubmission<'a> {
     pub(crate) run_limit: Option<Duration>,
     /// What is done when an attempt fails.
     pub(crate) policy: Policy<'a>,
+    /// Without its resources, which follow.
+    pub(crate) demand: Demand<'static>,
+    /// In the order of their names.
+    pub(crate) resources: Vec<(String, u64)>,
     /// What it has to do with an actor.
     pub(crate) actor: ActorRole<'a>,
     /// The span that is current where it is submitted, and its baggage; none for the attempt's.
@@ -183,6 +190,33 @@ unsafe fn policy<'a>(submission: &abi::Submission) -> Result<Policy<'a>, String>
     })
 }
 
+/// What a task needs, without its resources, and those in order.
+///
+/// # Safety
+///
+/// Everything is borrowed for the call.
+unsafe fn demand(submission: &abi::Submission) -> Result<(Demand<'static>, Vec<(String, u64)>), String> {
+    if submission.demand.is_null() {
+        return Ok(Default::default());
+    }
+    // SAFETY: promised by the caller.
+    let (demand, resources) = unsafe {
+        let demand = read_sized(submission.demand);
+        (demand, slice(demand.resources, demand.resource_count))
+    };
+    let resource = |resource: &abi::Resource| {
+        // SAFETY: as above.
+        let name = unsafe { utf8(resource.name, "name of a resource") }?;
+        check_resource(name, i64::try_from(resource.amount).unwrap_or(i64::MAX))
+    };
+    let resources = sort_resources(resources.iter().map(resource).collect::<Result<_, _>>()?)?;
+    let memory_bytes = match demand.memory_bytes {
+        0 => None,
+        bytes => Some(check_memory(bytes).map_err(|problem| format!("the bound on its memory: {problem}"))?),
+    };
+    Ok((Demand { num_cpus: demand.num_cpus, resources: Vec::new(), memory_bytes }, resources))
+}
+
 unsafe extern "C" fn host_submit(
     submission: *const abi::Submission,
     ticket: *mut u64,
@@ -209,6 +243,7 @@ unsafe extern "C" fn host_submit(
                 Ok::<_, String>((argument, reference.ticket))
             };
             let references = slice(submission.references, submission.reference_count);
+            let (demand, resources) = demand(&submission)?;
             *ticket = host()?.submit(&TaskSubmission {
                 submitter: Some(submission.submitter).filter(|&task| task != 0).map(TaskId),
                 module: utf8(submission.module, "name of the module")?,
@@ -217,6 +252,8 @@ unsafe extern "C" fn host_submit(
                 references: references.iter().map(reference).collect::<Result<_, _>>()?,
                 name: utf8(submission.name, "name of the task")?,
                 policy: policy(&submission)?,
+                demand,
+                resources,
                 actor: actor_role(&submission)?,
                 run_limit: Some(submission.run_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
                 parent: parent.transpose()?,

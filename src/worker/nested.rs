@@ -286,7 +286,10 @@ impl TaskHost for &'static Nested {
             name,
             run_limit,
             policy: submission.policy,
-            demand: Demand::default(),
+            demand: Demand {
+                resources: submission.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
+                ..submission.demand
+            },
             wants_output: false,
             trace_runtime: false,
             inputs: &inputs,

@@ -1,5 +1,7 @@
 //! What tasks ask for: slots and named resources, and that a head is never asked for more than it has.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use tracer::Driver;
 
@@ -132,14 +134,65 @@ fn a_driver_asks_for_what_its_tasks_need_and_never_more_runs_than_there_is() {
     for task in tasks {
         driver.get::<()>(task).unwrap();
     }
-    let text = std::fs::read_to_string(&log).unwrap();
+    let most = most_at_a_time(&log, 61);
+    assert!(most <= 2, "{most} ran at a time that need a gpu each, of which there are 2");
+}
+
+/// How many of these tasks ran at a time that have noted when, at most.
+#[track_caller]
+fn most_at_a_time(log: &Path, tasks: usize) -> i64 {
+    let text = std::fs::read_to_string(log).unwrap();
     let (mut now, mut most) = (0, 0);
     for line in text.lines() {
         now += if line == "begin" { 1 } else { -1 };
         most = most.max(now);
     }
-    assert_eq!((text.lines().count(), now), (122, 0));
-    assert!(most <= 2, "{most} ran at a time that need a gpu each, of which there are 2");
+    assert_eq!((text.lines().count(), now), (2 * tasks, 0));
+    most
+}
+
+#[test]
+fn a_task_asks_for_what_the_tasks_need_that_it_submits() {
+    let cluster = Cluster::builder().hook(HOOK).workers(2).arg("--resources=gpu=2").start();
+    let log = cluster.file("log");
+    cluster.submit("nested_tasks:with_needs", &[&json!(log).to_string(), "20"]).success();
+    assert_eq!(most_at_a_time(&log, 20), 1, "each takes both slots");
+    let task = cluster.tasks().into_iter().find(|task| task["target"] == "misbehaving_tasks.notes_when").unwrap();
+    assert_eq!(task["demand"], json!({ "num_cpus": 2, "resources": { "gpu": 1 }, "memory_bytes": null }));
+    let spans = cluster.spans();
+    for span in spans.all_named("misbehaving_tasks.notes_when tracer.remote_worker") {
+        assert_eq!(
+            (span.attribute("tracer.num_cpus"), span.attribute("tracer.resources")),
+            (&json!(2), &json!("gpu=1"))
+        );
+    }
+    assert_eq!(resource(&cluster.status(), "gpu")["used"], 0);
+
+    // What can never be is said as it is to drivers.
+    for (cpus, name, amount, expected) in [
+        (
+            "3",
+            "gpu",
+            "1",
+            "the task asks for 3 cpus (--num-cpus), but this head has 2, one for each of its workers\n(hint: ",
+        ),
+        ("1", "gpu", "3", "the task asks for `gpu=3`, but this head has 2 of it in all\n(hint: "),
+        ("1", "gpus", "1", "which this head does not have; it has `gpu=2`\n(hint: did you mean `gpu`?)"),
+        ("1", "gpu", "0", "expected a whole number from 1, found 0 for `gpu`"),
+        ("1", "cpu", "1", "`cpu` is no resource by name\n(hint: "),
+    ] {
+        let arguments = [cpus, &json!(name).to_string(), amount];
+        let said = cluster.submit("nested_tasks:with_needs_beyond", &arguments).success().json();
+        assert!(said.as_str().unwrap().contains(expected), "{said}");
+    }
+
+    let said = |mebibytes, bound| cluster.submit("nested_tasks:with_a_bound", &[mebibytes, bound]).success().json();
+    assert_eq!(said("20", "96"), json!(["", "20"]));
+    let failed = said("400", "96");
+    assert_eq!(failed[0], "oom");
+    assert!(failed[1].as_str().unwrap().contains("out of memory: it may take 96 MiB"), "{failed}");
+    let refused = said("1", "1");
+    assert_eq!(refused[1], "the bound on its memory: expected at least 32 MiB, found 1 MiB");
 }
 
 /// Whether this machine lets a head make control groups, which depends on who runs the tests and where.

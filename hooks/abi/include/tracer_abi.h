@@ -16,7 +16,7 @@
 #define TRACER_ABI_MAJOR 1
 
 // The minor version of this contract. It grows with every appended field.
-#define TRACER_ABI_MINOR 2
+#define TRACER_ABI_MINOR 3
 
 // The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
@@ -634,6 +634,29 @@ typedef struct TracerPolicy {
     uint8_t at_most_once;
 } TracerPolicy;
 
+// An amount of a resource of the head. Since ABI 1.3.
+typedef struct TracerResource {
+    // The resource's name. Since ABI 1.3.
+    struct TracerStr name;
+    // How much of it; at least 1. Since ABI 1.3.
+    uint64_t amount;
+} TracerResource;
+
+// What a task needs while it runs. Since ABI 1.3.
+typedef struct TracerDemand {
+    // The size of this struct, as the module compiled it. Since ABI 1.3.
+    size_t size;
+    // How many slots it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
+    uint32_t num_cpus;
+    // `resource_count` resources that it takes, each once. Since ABI 1.3.
+    const struct TracerResource *resources;
+    // How many resources follow. Since ABI 1.3.
+    size_t resource_count;
+    // The most memory of an attempt, in bytes: that of its worker process with everything that it starts; 0 for what every
+    // worker may take. Since ABI 1.3.
+    uint64_t memory_bytes;
+} TracerDemand;
+
 // A task to submit from a task.
 typedef struct TracerSubmission {
     // The size of this struct, as the module compiled it.
@@ -664,6 +687,9 @@ typedef struct TracerSubmission {
     const struct TracerActorOptions *actor_options;
     // What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
     const struct TracerPolicy *policy;
+    // What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
+    // else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
+    const struct TracerDemand *demand;
 } TracerSubmission;
 
 // An actor, as the head knows it.

@@ -40,7 +40,7 @@ use core::ffi::c_void;
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version of this contract. It grows with every appended field.
-pub const ABI_MINOR: u32 = 2;
+pub const ABI_MINOR: u32 = 3;
 /// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 pub const MODULE_MAGIC: u64 = 0x4f4d_5245_4341_5254;
 /// The one symbol a module exports, of type [`ModuleEntry`].
@@ -293,6 +293,36 @@ pub struct Submission {
     pub actor_options: *const ActorOptions,
     /// What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
     pub policy: *const Policy,
+    /// What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
+    /// else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
+    pub demand: *const Demand,
+}
+
+/// What a task needs while it runs. Since ABI 1.3.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// The size of this struct, as the module compiled it. Since ABI 1.3.
+    pub size: usize,
+    /// How many slots it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
+    pub num_cpus: u32,
+    /// `resource_count` resources that it takes, each once. Since ABI 1.3.
+    pub resources: *const Resource,
+    /// How many resources follow. Since ABI 1.3.
+    pub resource_count: usize,
+    /// The most memory of an attempt, in bytes: that of its worker process with everything that it starts; 0 for what every
+    /// worker may take. Since ABI 1.3.
+    pub memory_bytes: u64,
+}
+
+/// An amount of a resource of the head. Since ABI 1.3.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Resource {
+    /// The resource's name. Since ABI 1.3.
+    pub name: Str,
+    /// How much of it; at least 1. Since ABI 1.3.
+    pub amount: u64,
 }
 
 /// What is done when an attempt at a task fails. Since ABI 1.2.
@@ -1044,7 +1074,9 @@ const _: () = {
     assert!(size_of::<ActorIdentity>() == 64);
     assert!(size_of::<ActorOptions>() == 40);
     assert!(size_of::<Actor>() == 80);
-    assert!(size_of::<Submission>() == 152);
+    assert!(size_of::<Submission>() == 160);
+    assert!(size_of::<Demand>() == 40);
+    assert!(size_of::<Resource>() == 24);
     assert!(size_of::<Policy>() == 72);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);

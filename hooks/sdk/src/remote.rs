@@ -61,6 +61,40 @@ pub(crate) struct Parts {
     run_limit_ms: u64,
     /// None for what is done unless it is said.
     policy: Option<Box<Policy>>,
+    /// None for a slot.
+    demand: Option<Box<Demand>>,
+}
+
+/// What a task needs while it runs.
+#[derive(Debug)]
+struct Demand {
+    num_cpus: u32,
+    resources: Vec<(String, u64)>,
+    /// 0 for what every worker may take.
+    memory_bytes: u64,
+}
+
+impl Default for Demand {
+    fn default() -> Demand {
+        Demand { num_cpus: 1, resources: Vec::new(), memory_bytes: 0 }
+    }
+}
+
+impl Demand {
+    fn raw_resources(&self) -> Vec<abi::Resource> {
+        self.resources.iter().map(|(name, amount)| abi::Resource { name: Str::new(name), amount: *amount }).collect()
+    }
+
+    /// As it is handed to the host, which reads it while it takes the submission.
+    fn raw(&self, resources: &[abi::Resource]) -> abi::Demand {
+        abi::Demand {
+            size: size_of::<abi::Demand>(),
+            num_cpus: self.num_cpus,
+            resources: resources.as_ptr(),
+            resource_count: resources.len(),
+            memory_bytes: self.memory_bytes,
+        }
+    }
 }
 
 /// What is done when an attempt fails.
@@ -119,7 +153,12 @@ impl Parts {
             name: String::new(),
             run_limit_ms: 0,
             policy: None,
+            demand: None,
         }
+    }
+
+    fn demand(&mut self) -> &mut Demand {
+        self.demand.get_or_insert_default()
     }
 
     fn policy(&mut self) -> &mut Policy {
@@ -257,6 +296,28 @@ impl Remote {
         self
     }
 
+    /// How many slots it takes; 1 unless said. With 0 it takes none, and runs as soon as there is a process for it. A task that asks for more
+    /// than the head has is refused.
+    pub fn num_cpus(mut self, num_cpus: u32) -> Remote {
+        self.0.demand().num_cpus = num_cpus;
+        self
+    }
+
+    /// Takes so much of a named resource of the head while it runs; at least 1. A task that asks for more than the head has is refused.
+    ///
+    /// A task that waits keeps its named resources, so one that waits for others which need what it has itself waits for ever.
+    pub fn resource(mut self, name: impl Into<String>, amount: u64) -> Remote {
+        self.0.demand().resources.push((name.into(), amount));
+        self
+    }
+
+    /// Bounds the memory of an attempt, in bytes: that of its worker process with everything that it starts. One that takes more fails with
+    /// `oom`.
+    pub fn memory(mut self, bytes: u64) -> Remote {
+        self.0.demand().memory_bytes = bytes;
+        self
+    }
+
     /// Submits the task. It is on its way when this returns, with the next batch of submissions at the latest when something is
     /// waited for or the task that submits returns.
     pub fn submit(self) -> Result<TaskHandle, RemoteError> {
@@ -281,6 +342,11 @@ pub(crate) fn submit(
     let current = current_context();
     let (context, baggage) = current.as_ref().map_or((None, ""), |(context, baggage)| (Some(context.raw()), baggage));
     let policy = parts.policy.as_ref().map(|policy| policy.raw());
+    if parts.demand.is_some() {
+        host::since(3, "tasks cannot say what those need that they submit").map_err(RemoteError::submission)?;
+    }
+    let resources = parts.demand.as_ref().map_or_else(Vec::new, |demand| demand.raw_resources());
+    let demand = parts.demand.as_ref().map(|demand| demand.raw(&resources));
     let submission = abi::Submission {
         size: size_of::<abi::Submission>(),
         submitter: runtime::current().map_or(0, |current| current.task_id),
@@ -296,6 +362,7 @@ pub(crate) fn submit(
         actor_id: actor,
         actor_options: options,
         policy: policy.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+        demand: demand.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
     };
     let mut ticket = 0;
     // SAFETY: everything is borrowed from locals and arguments that outlive the call.
