@@ -121,7 +121,12 @@ fn a_head_that_remembers_as_much_as_it_may_grows_no_more() {
     let limit = std::env::var("TRACER_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
     let limit = Duration::from_secs(limit);
     let setting = ("TRACER_TEST_SETTING", "turn_over_bytes=1000000");
-    let cluster = Cluster::builder().workers(2).hook(HOOK).env(setting.0, setting.1).env("TRACER_SPANS_MAX_BYTES", "1000000").start();
+    let cluster = Cluster::builder()
+        .workers(2)
+        .hook(HOOK)
+        .env(setting.0, setting.1)
+        .env("TRACER_SPANS_MAX_BYTES", "1000000")
+        .start();
     let head = cluster.head_pid();
     let mut done = 0_u64;
     let mut round = |number: u64| {
@@ -172,7 +177,10 @@ fn a_head_that_remembers_as_much_as_it_may_grows_no_more() {
         longest = longest.max(journal());
     }
     let last = at_rest();
-    println!("{done} tasks in {:?}: {warm:?} at first, {most:?} at most, {last:?} at last; journal of {longest} bytes at most", begun.elapsed());
+    println!(
+        "{done} tasks in {:?}: {warm:?} at first, {most:?} at most, {last:?} at last; journal of {longest} bytes at most",
+        begun.elapsed()
+    );
     assert_eq!((last.files, last.threads), (warm.files, warm.threads));
     assert!(most.memory < warm.memory + (8 << 10), "{warm:?} at first, {most:?} at most");
 }
