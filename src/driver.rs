@@ -562,7 +562,7 @@ impl Driver {
                 Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
                 Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
                 Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
-                None => read(&mut inbox, &mut &stream)?,
+                None => read(&mut Spin::default(), &mut inbox, &stream)?,
             }
         };
         Ok(Driver {
@@ -1084,8 +1084,7 @@ impl Driver {
 
     /// Reads once from the head and takes in what has arrived.
     fn receive(&mut self) -> Result<(), DriverError> {
-        self.spin.look(|| is_readable(&self.stream));
-        read(&mut self.inbox, &mut &self.stream)?;
+        read(&mut self.spin, &mut self.inbox, &self.stream)?;
         self.take_in()
     }
 
@@ -1242,15 +1241,14 @@ pub(crate) struct Inlet {
 
 impl Inlet {
     /// Reads once.
-    pub(crate) fn read(&mut self, mut stream: &UnixStream) -> Result<(), DriverError> {
-        self.spin.look(|| is_readable(stream));
-        read(&mut self.inbox, &mut stream)
+    pub(crate) fn read(&mut self, stream: &UnixStream) -> Result<(), DriverError> {
+        read(&mut self.spin, &mut self.inbox, stream)
     }
 }
 
-fn read(inbox: &mut FrameBuffer, stream: &mut &UnixStream) -> Result<(), DriverError> {
+fn read(spin: &mut Spin, inbox: &mut FrameBuffer, stream: &UnixStream) -> Result<(), DriverError> {
     loop {
-        match inbox.read_from(stream) {
+        match spin.read(inbox, stream) {
             Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

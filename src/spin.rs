@@ -8,10 +8,15 @@
 //! When letting others run takes long, someone else needs the core, and when nothing has come, the task takes longer than it pays to
 //! wait for: then the next waits sleep at once, ever more of them until a wait succeeds.
 
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, recv};
+
+use crate::protocol::frame::FrameBuffer;
 
 /// How long an answer is looked for before sleeping.
 const LOOK_NS: u64 = 50_000;
@@ -59,6 +64,19 @@ impl Spin {
         self.look_with(is_ready, std::thread::yield_now, || nanoseconds(clock));
     }
 
+    /// Reads once: what comes while it looks, or else what comes whenever it does.
+    pub(crate) fn read(&mut self, inbox: &mut FrameBuffer, mut stream: &UnixStream) -> io::Result<usize> {
+        let mut found = None;
+        self.look(|| match inbox.read_from(&mut WithoutWaiting(stream)) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            read => {
+                found = Some(read);
+                true
+            }
+        });
+        found.unwrap_or_else(|| inbox.read_from(&mut stream))
+    }
+
     fn look_with(
         &mut self,
         mut is_ready: impl FnMut() -> bool,
@@ -89,6 +107,16 @@ impl Spin {
 
     fn now_ns(&self) -> u64 {
         nanoseconds(self.clock)
+    }
+}
+
+/// Reads what is there, and never waits.
+struct WithoutWaiting<'a>(&'a UnixStream);
+
+impl Read for WithoutWaiting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (count, _) = recv(self.0, buffer, RecvFlags::DONTWAIT)?;
+        Ok(count)
     }
 }
 

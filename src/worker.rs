@@ -23,7 +23,7 @@ use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
 use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
 use crate::session;
-use crate::spin::{Spin, is_readable};
+use crate::spin::Spin;
 use crate::spool::Spool;
 use crate::task::WorkerId;
 
@@ -84,8 +84,7 @@ fn take_leases(
 ) -> Result<(), WorkerError> {
     let mut spin = Spin::default();
     loop {
-        spin.look(|| is_readable(stream));
-        if inbox.read_from(stream).map_err(WorkerError::Io)? == 0 {
+        if spin.read(inbox, stream).map_err(WorkerError::Io)? == 0 {
             return Ok(());
         }
         spin.request_began();

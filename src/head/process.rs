@@ -39,6 +39,12 @@ pub(super) struct WorkerProcess {
     pub(super) log: File,
 }
 
+/// This program, to be started again. When its file was replaced while it runs, that is the one that runs, and not the new one.
+fn own_program() -> io::Result<Command> {
+    let path = std::env::current_exe()?;
+    Ok(Command::new(if path.exists() { path.as_path() } else { Path::new("/proc/self/exe") }))
+}
+
 impl WorkerProcess {
     /// Starts a worker: makes its spool, its log and its process.
     pub(super) fn spawn(command: &WorkerCommand<'_>) -> io::Result<WorkerProcess> {
@@ -52,7 +58,7 @@ impl WorkerProcess {
     }
 
     fn spawn_with(command: &WorkerCommand<'_>, claims: ClaimRing) -> io::Result<WorkerProcess> {
-        let mut program = Command::new(std::env::current_exe()?);
+        let mut program = own_program()?;
         program.arg("worker").arg(command.session_dir).arg(command.worker.to_string());
         program.arg(std::process::id().to_string());
         give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
@@ -136,7 +142,7 @@ impl FrontProcess {
     pub(super) fn spawn(command: &FrontCommand<'_>) -> io::Result<FrontProcess> {
         let log_path = command.session_dir.join("logs/http.log");
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log_path)?;
-        let mut program = Command::new(std::env::current_exe()?);
+        let mut program = own_program()?;
         program.arg("http").arg(command.session_dir).arg(std::process::id().to_string());
         give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
         let mut child = program

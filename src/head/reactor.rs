@@ -172,20 +172,23 @@ pub struct Submission<'a> {
     pub tag: u64,
     /// The driver's job that it belongs to.
     pub job: JobId,
-    /// The encoded [`Envelope`]. It is copied.
-    pub envelope: &'a [u8],
+    /// The encoded envelope. It is copied.
+    pub bytes: &'a [u8],
+    /// What it says.
+    pub envelope: Envelope<'a>,
     /// Since when it waits, in nanoseconds since the Unix epoch; asked for only if the task traces the runtime.
     pub queued_unix_nano: u64,
 }
 
 /// Takes a task in and queues it.
-pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -> Result<TaskId, WireError> {
-    let (task, keyed) = new_task(state, submission, now.unix_nano)?;
+pub fn on_submission(state: &mut State, submission: Submission<'_>, now: Now) -> TaskId {
+    let queued_unix_nano = submission.queued_unix_nano;
+    let (task, keyed) = new_task(state, submission, now.unix_nano);
     let traces_runtime = task.traces_runtime;
     state.open_bytes += task.open_bytes();
     let id = state.tasks.insert(task);
     if traces_runtime {
-        state.runtime_since.insert(id, submission.queued_unix_nano);
+        state.runtime_since.insert(id, queued_unix_nano);
     }
     inputs::pin(state, id);
     nesting::note_child(state, id);
@@ -193,7 +196,7 @@ pub fn on_submission(state: &mut State, submission: &Submission<'_>, now: Now) -
     inputs::queue_or_hold(state, id);
     remember_key(state, id, keyed);
     watch_queue_limit(state, id, now.monotonic_ns);
-    Ok(id)
+    id
 }
 
 /// A key that a submission named, which names another task already.
@@ -286,12 +289,8 @@ fn remember_key(state: &mut State, id: TaskId, fingerprint: u64) {
 }
 
 /// A task from its envelope, and what stands for what it runs if it has a key.
-fn new_task(
-    state: &mut State,
-    submission: &Submission<'_>,
-    submitted_unix_nano: u64,
-) -> Result<(Task, u64), WireError> {
-    let envelope = Envelope::decode(submission.envelope)?;
+fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: u64) -> (Task, u64) {
+    let envelope = submission.envelope;
     let is_command = matches!(envelope.spec, TaskSpec::Command(_));
     let nanos = |limit: Option<std::time::Duration>| {
         limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
@@ -308,7 +307,7 @@ fn new_task(
     let key = envelope.policy.idempotency_key;
     let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
     let task = Task {
-        envelope: submission.envelope.into(),
+        envelope: submission.bytes.into(),
         target,
         submitter: envelope.submitter,
         links: (!envelope.inputs.is_empty()).then(|| Box::new(Links { inputs: envelope.inputs, ..Links::default() })),
@@ -334,7 +333,7 @@ fn new_task(
         past: None,
         progress: Progress::Waiting,
     };
-    Ok((task, fingerprint))
+    (task, fingerprint)
 }
 
 /// A task that a head before this one had accepted is read back. Nobody waits for it any more.
@@ -346,8 +345,9 @@ pub fn on_restored_submission(
     envelope: &[u8],
 ) -> Result<(), WireError> {
     let queued_unix_nano = submitted_unix_nano;
-    let submission = Submission { driver: None, tag: 0, job, envelope, queued_unix_nano };
-    let (task, fingerprint) = new_task(state, &submission, submitted_unix_nano)?;
+    let (bytes, envelope) = (envelope, Envelope::decode(envelope)?);
+    let submission = Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano };
+    let (task, fingerprint) = new_task(state, submission, submitted_unix_nano);
     if task.traces_runtime {
         state.runtime_since.insert(id, queued_unix_nano);
     }

@@ -44,7 +44,7 @@ use crate::protocol::{
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
-use crate::spin::{self, Spin};
+use crate::spin::Spin;
 use crate::spool::Story;
 use crate::stored;
 use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
@@ -409,12 +409,13 @@ impl Server {
                 self.world.settle();
                 return Ok(end);
             }
-            let timeout = self.timeout();
-            self.spin.look(|| spin::is_readable(&self.world.epoll));
             events.clear();
-            match epoll::wait(&self.world.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+            let at_once = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+            // What goes wrong here goes wrong below too.
+            self.spin.look(|| wait(&self.world.epoll, &mut events, at_once).is_ok_and(|()| !events.is_empty()));
+            if events.is_empty() {
+                let timeout = self.timeout();
+                wait(&self.world.epoll, &mut events, timeout.as_ref())?;
             }
             let now = self.now();
             // Exits last: whatever a worker wrote and reported before it died is taken in first.
@@ -695,8 +696,7 @@ impl Server {
                 }
                 (Peer::Worker(worker), kind::RESULTS) => {
                     let results = take_all(body, AttemptResult::take).map_err(|error| error.to_string())?;
-                    // What the tasks wrote before they ended is shown before they are reported.
-                    self.world.read_all_output(&self.state, worker);
+                    self.world.read_watched_output(&self.state, worker);
                     for result in results {
                         if let Outcome::Failed(Failure::OutOfMemory { .. }) = result.outcome
                             && let Some(process) = self.world.processes.get_mut(&worker)
@@ -822,10 +822,11 @@ impl Server {
             return Ok(());
         }
         let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+        let decoded = envelopes.iter().map(|bytes| Envelope::decode(bytes)).collect::<Result<Vec<_>, _>>();
+        let decoded = decoded.map_err(|error| error.to_string())?;
         let mut jobs = Vec::with_capacity(envelopes.len());
         let mut has_key = false;
-        for envelope in &envelopes {
-            let envelope = Envelope::decode(envelope).map_err(|error| error.to_string())?;
+        for envelope in &decoded {
             has_key |= !envelope.policy.idempotency_key.is_empty();
             has_key |= matches!(envelope.spec.actor(), ActorRole::Create(options) if options.or_existing);
             if envelope.demand != Demand::default()
@@ -853,11 +854,10 @@ impl Server {
             return Err(format!("a task of {length} bytes arrived, but at most {PAYLOAD_LIMIT} are taken"));
         }
         if !has_key {
-            return self.accept_tasks(id, &jobs, first_tag, &envelopes, outbox, now).map(drop);
+            return self.accept_tasks(id, &jobs, first_tag, &envelopes, decoded, outbox, now).map(drop);
         }
         // One by one: some may be tasks that are known already.
-        for ((tag, bytes), job) in (first_tag..).zip(&envelopes).zip(&jobs) {
-            let envelope = Envelope::decode(bytes).map_err(|error| error.to_string())?;
+        for (((tag, bytes), envelope), job) in (first_tag..).zip(&envelopes).zip(decoded).zip(&jobs) {
             let existing = actors::find_existing(&self.state, &envelope).map(|actor| Ok(Some(actor)));
             match existing.unwrap_or_else(|| reactor::find_by_key(&self.state, &envelope)) {
                 Ok(Some(known)) => {
@@ -866,7 +866,7 @@ impl Server {
                     reactor::on_submitted_again(&mut self.state, &mut self.world, known, DriverId(id), tag);
                 }
                 Ok(None) => {
-                    if !self.accept_tasks(id, &[*job], tag, &[bytes], outbox, now)? {
+                    if !self.accept_tasks(id, &[*job], tag, &[bytes], vec![envelope], outbox, now)? {
                         return Ok(());
                     }
                 }
@@ -929,10 +929,11 @@ impl Server {
         jobs: &[JobId],
         first_tag: u64,
         envelopes: &[&[u8]],
+        decoded: Vec<Envelope<'_>>,
         outbox: &mut Vec<u8>,
         now: Now,
     ) -> Result<bool, String> {
-        let traces_runtime = envelopes.iter().any(|envelope| Envelope::traces_runtime_of(envelope));
+        let traces_runtime = decoded.iter().any(|envelope| envelope.traces_runtime);
         let journal_start = traces_runtime.then(now_unix_nano);
         // In the journal before they are acknowledged, and before they can be leased.
         let first_task = self.state.tasks.next_id();
@@ -950,9 +951,9 @@ impl Server {
         let journaled = journal_start
             .map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) });
         let queued_unix_nano = journaled.map_or(now.unix_nano, |journaled| journaled.end_unix_nano);
-        for ((tag, envelope), &job) in (first_tag..).zip(envelopes).zip(jobs) {
-            let submission = Submission { driver: Some(DriverId(id)), tag, job, envelope, queued_unix_nano };
-            reactor::on_submission(&mut self.state, &submission, now).map_err(|error| error.to_string())?;
+        for (((tag, bytes), envelope), &job) in (first_tag..).zip(envelopes).zip(decoded).zip(jobs) {
+            let submission = Submission { driver: Some(DriverId(id)), tag, job, bytes, envelope, queued_unix_nano };
+            reactor::on_submission(&mut self.state, submission, now);
         }
         if !envelopes.is_empty() {
             let count = u32::try_from(envelopes.len()).map_err(|error| error.to_string())?;
@@ -1020,7 +1021,8 @@ impl Server {
             process = again;
         }
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.world.read_process_output(&self.state, worker, &mut process, stream, buffer);
+            let watched = super::world::watched(&self.state, worker, &process);
+            self.world.read_process_output(watched, &mut process, stream, buffer);
         }
         let spool = session::worker_spool(&self.world.session_dir, worker);
         // Before it is reaped: its pid, and so its group, is still its own.
@@ -1247,6 +1249,14 @@ struct Answer {
     pid: u32,
     frames: Vec<u8>,
     is_refused: bool,
+}
+
+/// Waits for events and appends them. An interruption is none.
+fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) -> io::Result<()> {
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn take_all<'a, T>(

@@ -30,7 +30,7 @@ use crate::protocol::wire::Put;
 use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
@@ -273,24 +273,34 @@ impl World {
         Ok(())
     }
 
-    /// Reads what a worker has written to both its outputs, even if the driver is behind: its task has ended.
-    pub(super) fn read_all_output(&mut self, state: &State, worker: WorkerId) {
-        let mut buffer = [0; 4096];
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(mut process) = self.processes.remove(&worker) {
-                self.read_process_output(state, worker, &mut process, stream, &mut buffer);
-                self.processes.insert(worker, process);
-            }
+    /// A task of this worker has ended: if someone watches what it writes, all that it wrote is shown before its end is, even to a driver that is
+    /// behind. What nobody watches is read when it comes.
+    pub(super) fn read_watched_output(&mut self, state: &State, worker: WorkerId) {
+        // One that is watched is leased alone.
+        let front = state.workers.get(&worker).and_then(|worker| state.tasks.get(worker.leases.front()?.task));
+        if front.is_some_and(|task| task.wants_output) {
+            self.read_both_outputs(worker, |process| watched(state, worker, process));
+            // The next task may be another driver's.
+            self.release(|_, held| held == worker);
         }
-        // The next task may be another driver's.
-        self.release(|_, held| held == worker);
+    }
+
+    fn read_both_outputs(&mut self, worker: WorkerId, watched: impl Fn(&Process) -> Option<(TaskId, DriverId)>) {
+        let mut buffer = [0; 4096];
+        let Some(mut process) = self.processes.remove(&worker) else { return };
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let watched = watched(&process);
+            self.read_process_output(watched, &mut process, stream, &mut buffer);
+        }
+        self.processes.insert(worker, process);
     }
 
     /// Reads what a worker has written, and if its driver is too far behind, no more until that has caught up.
     pub(super) fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
         let Some(mut process) = self.processes.remove(&worker) else { return };
-        let driver = self.read_process_output(state, worker, &mut process, stream, buffer);
-        if let Some(DriverId(driver)) = driver
+        let watched = watched(state, worker, &process);
+        self.read_process_output(watched, &mut process, stream, buffer);
+        if let Some((_, DriverId(driver))) = watched
             && self.connections.get(&driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
             && let Some(pipe) = process.output(stream)
             && epoll::delete(&self.epoll, pipe).is_ok()
@@ -314,22 +324,14 @@ impl World {
         }
     }
 
-    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs, which is returned.
+    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs.
     pub(super) fn read_process_output(
         &mut self,
-        state: &State,
-        worker_id: WorkerId,
+        watched: Option<(TaskId, DriverId)>,
         process: &mut Process,
         stream: Stream,
         buffer: &mut [u8],
-    ) -> Option<DriverId> {
-        let watched = state.workers.get(&worker_id).and_then(|worker| {
-            let grant = worker.leases.front().filter(|_| worker.inline.is_empty())?;
-            let task = state.tasks.get(grant.task)?;
-            let is_running = process.worker.claims.state(grant.number) == ClaimState::Claimed;
-            (is_running && task.wants_output && !matches!(task.progress, Progress::Ended(_)))
-                .then_some((grant.task, task.driver?))
-        });
+    ) {
         let worker_pid = process.worker.pid();
         let WorkerProcess { stdout, stderr, log, .. } = &mut process.worker;
         let mut pieces = Vec::new();
@@ -357,7 +359,6 @@ impl World {
                 let _ = epoll::delete(&self.epoll, &closed);
             }
         }
-        watched.map(|(_, driver)| driver)
     }
 
     /// Finishes the story of a dead process, and counts what that took.
@@ -629,10 +630,24 @@ impl World {
     }
 }
 
+/// The task whose output a worker writes now, and who watches it.
+pub(super) fn watched(state: &State, worker: WorkerId, process: &Process) -> Option<(TaskId, DriverId)> {
+    let worker = state.workers.get(&worker)?;
+    let grant = worker.leases.front().filter(|_| worker.inline.is_empty())?;
+    let task = state.tasks.get(grant.task)?;
+    let is_running = process.worker.claims.state(grant.number) == ClaimState::Claimed;
+    (is_running && task.wants_output && !matches!(task.progress, Progress::Ended(_)))
+        .then_some((grant.task, task.driver?))
+}
+
 impl Effects for World {
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         if std::mem::take(&mut self.has_journaled_start) {
             self.unsynced_workers.push(worker);
+        }
+        if Envelope::wants_output_of(lease.envelope) {
+            // What others wrote there is not this one's.
+            self.read_both_outputs(worker, |_| None);
         }
         if let Some(process) = self.processes.get_mut(&worker) {
             process.worker.claims.grant(lease.number, lease.task.0, lease.attempt);

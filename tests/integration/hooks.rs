@@ -223,6 +223,26 @@ fn built_in_hook_needs_no_library() {
 }
 
 #[test]
+fn a_head_whose_program_is_replaced_starts_workers_of_its_own_kind() {
+    let cluster = Cluster::builder().build();
+    let tracer = cluster.file("alone/tracer");
+    fs::create_dir(tracer.parent().unwrap()).unwrap();
+    let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_tracer")).arg(&tracer).status();
+    assert!(copied.unwrap().success());
+    let mut command = cluster.program(&tracer);
+    command.args(["start", "--head", "--num-workers=1"]);
+    cluster.run(command).success();
+    // As an installer does it: the old file goes, and another takes its name.
+    fs::remove_file(&tracer).unwrap();
+    fs::write(&tracer, "of another version").unwrap();
+    let pid = cluster.worker_pids()[0];
+    kill(pid, Signal::KILL);
+    cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+    assert_ne!(cluster.worker_pids(), [pid]);
+    cluster.stop().success();
+}
+
+#[test]
 fn hooks_can_be_tried_out_without_a_head() {
     let cluster = Cluster::builder().build();
     let good = cluster.tracer(&["hooks", "check", "hook_forms:own_provider"]).success().stderr("");

@@ -145,8 +145,10 @@ fn envelope() -> Vec<u8> {
 
 fn submit(state: &mut State, tag: u64, envelope: &[u8]) {
     let job = JobId(1 + tag % 3);
-    let submission = Submission { driver: Some(DriverId(1)), tag, job, envelope, queued_unix_nano: 0 };
-    reactor::on_submission(state, &submission, NOW).expect("the envelope is whole");
+    let bytes = envelope;
+    let envelope = Envelope::decode(bytes).expect("the envelope is whole");
+    let submission = Submission { driver: Some(DriverId(1)), tag, job, bytes, envelope, queued_unix_nano: 0 };
+    reactor::on_submission(state, submission, NOW);
 }
 
 /// One test, because every thread of a process is counted.
