@@ -14,8 +14,9 @@
 //! one for each thread that submits.
 
 mod actors;
+mod by_tag;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
@@ -54,6 +55,7 @@ use crate::task::{
 use crate::value::{self, ValueError};
 
 pub use actors::{Actor, ActorHandle, Call};
+use by_tag::ByTag;
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
@@ -87,7 +89,7 @@ pub struct Driver {
     /// For tasks that trace the runtime and have not ended, by tag: what its spans are children of, and when it was submitted.
     runtime: HashMap<u64, (RuntimeParent, u64)>,
     /// Ends of tasks that nobody has asked for yet.
-    finished: BTreeMap<u64, Finished>,
+    finished: ByTag<Finished>,
     /// Which ids submissions got, as ranges in the order of their tags; adjacent ones are joined.
     accepted: Vec<Accepted>,
     replies: HashMap<u64, Reply>,
@@ -584,7 +586,7 @@ impl Driver {
             looked_at_tag: 0,
             producers: VecDeque::new(),
             runtime: HashMap::new(),
-            finished: BTreeMap::new(),
+            finished: ByTag::default(),
             accepted: Vec::new(),
             replies: HashMap::new(),
             outputs: VecDeque::new(),
@@ -892,7 +894,7 @@ impl Driver {
                 let own: VecDeque<TaskOutput> = own;
                 own.into_iter().for_each(&mut take);
             }
-            if let Some(finished) = self.finished.remove(&task.tag) {
+            if let Some(finished) = self.finished.remove(task.tag) {
                 return Ok(finished);
             }
             self.receive()?;
@@ -905,7 +907,7 @@ impl Driver {
     pub fn next_finished(&mut self) -> Result<Finished, DriverError> {
         self.send()?;
         loop {
-            if let Some((_, finished)) = self.finished.pop_first() {
+            if let Some(finished) = self.finished.pop_first() {
                 return Ok(finished);
             }
             self.receive()?;
@@ -918,7 +920,7 @@ impl Driver {
         if self.finished.is_empty() {
             self.receive_what_is_there()?;
         }
-        Ok(self.finished.pop_first().map(|(_, finished)| finished))
+        Ok(self.finished.pop_first())
     }
 
     /// Waits until a task is accepted, and returns its id.
@@ -957,12 +959,12 @@ impl Driver {
 
     /// Whether the task with this tag has ended, and its outcome was not taken.
     pub(crate) fn has_finished(&self, tag: u64) -> bool {
-        self.finished.contains_key(&tag)
+        self.finished.contains(tag)
     }
 
     /// The end of the task with this tag, once.
     pub(crate) fn take_finished(&mut self, tag: u64) -> Option<Finished> {
-        self.finished.remove(&tag)
+        self.finished.remove(tag)
     }
 
     /// Leases that have come, to be run while tasks wait.
@@ -972,7 +974,7 @@ impl Driver {
 
     /// An end that has arrived, if there is one; of several, that of the task that was submitted first.
     pub(crate) fn pop_finished(&mut self) -> Option<Finished> {
-        self.finished.pop_first().map(|(_, finished)| finished)
+        self.finished.pop_first()
     }
 
     /// What tasks have written since this was asked last.
@@ -1012,7 +1014,7 @@ impl Driver {
 
     /// Nobody will ask for the end of this task.
     pub(crate) fn forget(&mut self, tag: u64) {
-        match self.finished.remove(&tag) {
+        match self.finished.remove(tag) {
             Some(finished) => self.drop_result(&finished),
             None => drop(self.forgotten.insert(tag)),
         }
