@@ -3,7 +3,8 @@
 //! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
 //! back, and a further worker process may take it, up to a limit. Named resources it keeps. When all processes there may be exist, and slots are free
 //! because tasks wait, an awaited task that no worker has begun runs *inline*: in a process that waits for it, on a thread of its own,
-//! beside the task that waits.
+//! beside the task that waits. A task with a bound on its memory never does: the bound is that of a whole process. Where nothing else goes
+//! on and no process can be had for it, it fails and names the limit.
 //!
 //! So nothing waits for ever. A task waits only for tasks that it has submitted itself, and a task that is held for results only for
 //! those that the same submitter had submitted before; there is no way around in a circle. What runs inline is what the task beside it
@@ -18,8 +19,8 @@ use super::lanes::{self, Free};
 use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
 use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
 use super::{actors, inputs};
-use crate::count::Count;
-use crate::protocol::{INLINE_LEASE, Lease, Wait as WaitMessage};
+use crate::count::{Count, Size};
+use crate::protocol::{INLINE_LEASE, Wait as WaitMessage};
 use crate::spool::INLINE_LIMIT;
 use crate::task::{Failure, Outcome, TaskId, WorkerId};
 
@@ -123,26 +124,41 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     let waiting: Vec<_> =
         state.workers.iter().filter(|(_, worker)| worker.phase == WorkerPhase::Ready && worker.is_waiting()).collect();
     let mut chosen = Vec::new();
-    let mut beyond = None;
+    let (mut beyond, mut bounded) = (None, None);
+    let is_bounded = |id: &TaskId| {
+        state.tasks.get(*id).and_then(|task| task.limits.as_ref()).is_some_and(|limits| limits.memory_bytes > 0)
+    };
     for (&worker_id, worker) in waiting {
         let may_begin = |id: &TaskId| {
             let needs = state.tasks.get(*id).and_then(|task| task.needs.as_deref());
-            free.fits(state, needs) && chosen.iter().all(|(_, other)| other != id)
+            !is_bounded(id) && free.fits(state, needs) && chosen.iter().all(|(_, other)| other != id)
         };
         if worker.inline.len() >= INLINE_LIMIT {
             beyond = beyond.or_else(|| awaited(state, worker, |_| true));
         } else if let Some(task) = awaited(state, worker, may_begin) {
             free.take(state, state.tasks.get(task).and_then(|task| task.needs.as_deref()));
             chosen.push((worker_id, task));
+        } else {
+            bounded = bounded.or_else(|| awaited(state, worker, is_bounded));
         }
     }
     for &(worker_id, task) in &chosen {
         lease_inline(state, effects, worker_id, task, now);
     }
-    let runs = state.workers.values().any(Worker::holds_slot);
-    if let (true, false, Some(task)) = (free.cpus > 0, runs, beyond) {
-        fail_beyond_limit(state, effects, task, now);
+    if state.workers.values().any(goes_on) || !state.retrying.is_empty() {
+        return;
     }
+    if let (true, Some(task)) = (free.cpus > 0, beyond) {
+        fail_beyond_limit(state, effects, task, now);
+    } else if let Some(task) = bounded {
+        fail_without_process(state, effects, task, now);
+    }
+}
+
+/// Whether something in a worker may end that others wait for, or the worker itself.
+fn goes_on(worker: &Worker) -> bool {
+    let serves = worker.actor.is_some() && !worker.leases.is_empty() && !worker.is_waiting();
+    worker.holds_slot() || serves || worker.phase == WorkerPhase::Stopping
 }
 
 /// Whether a worker has nothing to do, or will have when it is ready.
@@ -172,20 +188,8 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
     let number = INLINE_LEASE | id.0;
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     worker.inline.push(Grant { number, task: id, slots, expected_ns: 0, granted: now });
-    effects.lease_inline(
-        worker_id,
-        Lease {
-            number,
-            task: id,
-            attempt: task.attempt,
-            job: task.job,
-            submitted_unix_nano: task.submitted_unix_nano,
-            previous: task.past.as_ref().and_then(|past| past.span),
-            envelope: &task.envelope,
-            inputs: &inputs,
-            queued: time_in_queue(task, &state.runtime_since, id, now),
-        },
-    );
+    let queued = time_in_queue(task, &state.runtime_since, id, now);
+    effects.lease_inline(worker_id, task.lease(id, number, queued, &inputs));
 }
 
 fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
@@ -194,6 +198,17 @@ fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, 
     let message = format!(
         "all {processes} that there may be wait for other tasks, and {INLINE_LIMIT} tasks run inside of one another in the one \
          that waits for this\n(hint: start the head with a higher --max-processes)"
+    );
+    end_task(state, effects, id, unstarted(Failure::NoWorker { message }, now));
+}
+
+fn fail_without_process(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
+    let bytes = state.tasks.get(id).and_then(|task| task.limits.as_ref()).map_or(0, |limits| limits.memory_bytes);
+    inputs::take_out(state, id);
+    let (size, processes) = (Size(bytes), Count(state.max_processes, "worker process"));
+    let message = format!(
+        "it may take {size} of memory (--memory), so it needs a process of its own, but all {processes} that there may be \
+         wait for other tasks\n(hint: start the head with a higher --max-processes)"
     );
     end_task(state, effects, id, unstarted(Failure::NoWorker { message }, now));
 }

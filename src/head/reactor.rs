@@ -1184,20 +1184,8 @@ pub(super) fn lease_to(
     let expected_ns = state.targets.run_time(task.target).expected_ns();
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     let number = worker.grant(id, slots, expected_ns, task.must_be_alone, now);
-    effects.lease(
-        worker_id,
-        Lease {
-            number,
-            task: id,
-            attempt: task.attempt,
-            job: task.job,
-            submitted_unix_nano: task.submitted_unix_nano,
-            previous: task.past.as_ref().and_then(|past| past.span),
-            envelope: &task.envelope,
-            queued: time_in_queue(task, &state.runtime_since, id, now),
-            inputs: &inputs,
-        },
-    );
+    let queued = time_in_queue(task, &state.runtime_since, id, now);
+    effects.lease(worker_id, task.lease(id, number, queued, &inputs));
     state.counts.waiting -= 1;
     state.counts.leased += 1;
     true

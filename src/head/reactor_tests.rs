@@ -1218,6 +1218,41 @@ fn where_no_further_worker_may_be_what_is_waited_for_runs_in_the_worker_that_wai
 }
 
 #[test]
+fn a_task_with_a_bound_on_its_memory_has_a_process_of_its_own_or_fails_and_names_the_limit() {
+    let bounded = Demand { memory_bytes: Some(64 << 20), ..Demand::default() };
+    let mut story = Story::with_workers(1);
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    let (first, plain) = (story.submit_demand(Some(TaskId(1)), bounded.clone()), story.submit_nested(TaskId(1)));
+    story.wait(1, 1, 2, &[first, plain]);
+    assert_eq!(story.schedule(), [(1, INLINE_LEASE | plain.0, plain.0, 1)], "the other one needs no process");
+    assert_eq!(story.schedule(), [], "something goes on");
+    story.result(1, INLINE_LEASE | plain.0, 1_000);
+    assert_eq!(story.schedule(), []);
+    let message = "it may take 64 MiB of memory (--memory), so it needs a process of its own, but all 1 worker process that \
+                   there may be wait for other tasks\n(hint: start the head with a higher --max-processes)";
+    assert!(
+        matches!(story.state.tasks.get(first).map(|task| &task.progress), Some(Progress::Ended(ended))
+            if matches!(&ended.outcome, Outcome::Failed(Failure::NoWorker { message: said }) if said == message)),
+        "{:?}",
+        story.state.tasks.get(first)
+    );
+    assert!(!story.state.workers.values().any(|worker| worker.is_waiting()), "whoever waited goes on");
+
+    // One with room for another process gets it.
+    let mut story = Story::with_workers(1);
+    story.state.max_processes = 2;
+    story.submit(1);
+    story.schedule();
+    story.claim(1, 0);
+    let first = story.submit_demand(Some(TaskId(1)), bounded);
+    story.wait(1, 1, 1, &[first]);
+    assert_eq!(story.schedule(), []);
+    assert_eq!(nesting::missing_workers(&story.state), 1);
+}
+
+#[test]
 fn a_task_inside_of_another_is_asked_to_end_and_one_of_a_worker_at_a_time() {
     let inside = || {
         let mut story = Story::with_workers(1);

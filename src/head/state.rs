@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::actors::{self, Actors, Part};
 use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
-use crate::protocol::{self, INLINE_LEASE, TaskState as Phase};
+use crate::protocol::{self, INLINE_LEASE, Lease, Period, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
 use crate::task::{
     AttemptReport, Envelope, EnvelopeHead, Failure, Input, JobId, Outcome, SpanLink, StopReason, TaskId, TimeLimit,
@@ -872,6 +872,21 @@ impl State {
 }
 
 impl Task {
+    /// The attempt that it is at, as it is leased.
+    pub fn lease<'a>(&'a self, id: TaskId, number: u64, queued: Option<Period>, inputs: &'a [u8]) -> Lease<'a> {
+        Lease {
+            number,
+            task: id,
+            attempt: self.attempt,
+            job: self.job,
+            submitted_unix_nano: self.submitted_unix_nano,
+            previous: self.past.as_ref().and_then(|past| past.span),
+            envelope: &self.envelope,
+            queued,
+            inputs,
+        }
+    }
+
     /// What is shown of its description.
     pub fn shown(&self) -> EnvelopeHead<'_> {
         match &self.shown {

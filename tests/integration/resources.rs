@@ -195,6 +195,22 @@ fn a_task_asks_for_what_the_tasks_need_that_it_submits() {
     assert_eq!(refused[1], "the bound on its memory: expected at least 32 MiB, found 1 MiB");
 }
 
+#[test]
+fn a_bound_on_memory_is_never_lost_where_tasks_run_in_the_process_that_waits_for_them() {
+    let cluster = Cluster::builder().arg("--max-processes=1").start();
+    let said = |mebibytes, bound| cluster.submit("nested_tasks:with_a_bound", &[mebibytes, bound]).success().json();
+    let refused = said("20", "96");
+    assert_eq!(refused[0], "no_worker");
+    let expected = "it may take 96 MiB of memory (--memory), so it needs a process of its own, but all 1 worker process that \
+                    there may be wait for other tasks\n(hint: start the head with a higher --max-processes)";
+    assert!(refused[1].as_str().unwrap().ends_with(expected), "{refused}");
+    // Without a bound of its own it runs there, and slots and resources are counted.
+    let needs = cluster.submit("nested_tasks:with_needs_beyond", &["2", "\"gpu\"", "1"]).success().json();
+    assert!(needs.as_str().unwrap().contains("the task asks for 2 cpus"), "{needs}");
+    assert_eq!(cluster.submit("nested_tasks:sum_of_squares", &["3"]).success().stdout_text(), "5\n");
+    assert_eq!(cluster.worker_pids().len(), 1);
+}
+
 /// Whether this machine lets a head make control groups, which depends on who runs the tests and where.
 fn is_held_by_kernel(cluster: &Cluster) -> bool {
     cluster.status()["worker_memory"]["is_held_by_kernel"].as_bool().expect("it is said")
