@@ -591,12 +591,28 @@ pub struct WorkerExit {
 /// What a lost worker's spans are closed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The value of `error.type` on every span that is closed for the worker.
-    pub error_type: String,
-    /// What happened, as the description of their status.
-    pub description: String,
+    /// What those are closed with of which nothing else is known.
+    pub why: Why,
+    /// What those of some tasks are closed with.
+    pub of_tasks: Vec<(TaskId, Why)>,
     /// Attempts that had begun, with what is needed to make their span if they did not get that far.
     pub attempts: Vec<LostAttempt>,
+}
+
+/// What a span is closed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// The value of `error.type`.
+    pub error_type: String,
+    /// What happened, as the description of its status.
+    pub description: String,
+}
+
+impl Loss {
+    /// What the spans of this task are closed with; of task 0, those of none.
+    pub fn why(&self, task: TaskId) -> &Why {
+        self.of_tasks.iter().find(|(of, _)| *of == task).map_or(&self.why, |(_, why)| why)
+    }
 }
 
 /// An attempt that a worker had claimed and not reported.
@@ -654,7 +670,7 @@ pub fn on_worker_exited(
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
         _ => exit.error_type.clone(),
     };
-    let mut loss = Loss { error_type, description, attempts: Vec::new() };
+    let mut loss = Loss { why: Why { error_type, description }, of_tasks: Vec::new(), attempts: Vec::new() };
     let running = effects.running(worker_id);
     let mut unclaimed = Vec::new();
     let mut had_begun_actor = true;
@@ -685,7 +701,12 @@ pub fn on_worker_exited(
             }
             Some(Ending::Cancelled { task }) if *task == grant.task => nesting::why_cancelled(state, *task),
             Some(Ending::Stopped) => Failure::HeadStopped,
-            _ if worker.to_stop.iter().any(|next| next.lease == grant.number) => why_to_stop(state, &worker, grant),
+            _ if worker.to_stop.iter().any(|next| next.lease == grant.number) => {
+                let failure = why_to_stop(state, &worker, grant);
+                let why = Why { error_type: failure.error_type(), description: failure.to_string() };
+                loss.of_tasks.push((grant.task, why));
+                failure
+            }
             _ if task.actor != Part::None && worker.actor != Some(grant.task) => {
                 let (cause, error_type) = why_actor_died(&worker, exit);
                 actors::why_lost(state, grant.task, &cause, &error_type).unwrap_or(Failure::HeadLost)
@@ -713,6 +734,13 @@ pub fn on_worker_exited(
             ended_unix_nano: now.unix_nano,
         };
         end_attempt(state, effects, grant.task, ended, None, now);
+    }
+    if let Some((task, what)) = killed_for(&worker)
+        && loss.attempts.iter().any(|lost| lost.task != task)
+    {
+        let others =
+            Why { error_type: exit.error_type.clone(), description: format!("{what}, so the worker {}", exit.cause) };
+        loss.of_tasks.push((task, std::mem::replace(&mut loss.why, others)));
     }
     for task in unclaimed.into_iter().rev() {
         put_back(state, task);
@@ -750,12 +778,18 @@ pub fn on_worker_exited(
 /// Why the actor of a worker that is gone has died: in words, and as a value of `error.type`.
 fn why_actor_died(worker: &Worker, exit: &WorkerExit) -> (String, String) {
     let pid = worker.pid;
-    let what = match &worker.ending {
-        Some(Ending::TimedOut { task, .. }) => format!("call {task} ran for too long and did not end, so "),
-        Some(Ending::Cancelled { task }) => format!("call {task} was cancelled and did not end, so "),
-        _ => String::new(),
-    };
+    let what = killed_for(worker).map_or_else(String::new, |(_, what)| format!("{what}, so "));
     (format!("{what}its worker (pid {pid}) {}", exit.cause), exit.error_type.clone())
+}
+
+/// The task for whose end its worker was killed, and why in words.
+fn killed_for(worker: &Worker) -> Option<(TaskId, String)> {
+    let noun = if worker.actor.is_some() { "call" } else { "task" };
+    match &worker.ending {
+        Some(Ending::TimedOut { task, .. }) => Some((*task, format!("{noun} {task} ran for too long and did not end"))),
+        Some(Ending::Cancelled { task }) => Some((*task, format!("{noun} {task} was cancelled and did not end"))),
+        _ => None,
+    }
 }
 
 /// Whether a claimed lease is being run, by what the worker says of those in its ring.

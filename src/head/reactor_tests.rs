@@ -481,8 +481,8 @@ fn a_lost_worker_fails_what_it_had_begun_and_gives_the_rest_back_free_of_charge(
     story.finished();
     let loss = story.exit(1);
     assert_eq!(story.finished(), ended([1, 2], "signal:9"));
-    assert_eq!(loss.error_type, "signal:9");
-    assert_eq!(loss.description, "the worker was killed by SIGKILL (signal 9)");
+    assert_eq!(loss.why.error_type, "signal:9");
+    assert_eq!(loss.why.description, "the worker was killed by SIGKILL (signal 9)");
     assert_eq!(loss.attempts.iter().map(|lost| lost.task.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(story.state.workers_lost, 1);
 
@@ -558,7 +558,7 @@ fn a_function_that_runs_into_its_limit_is_asked_then_gets_a_signal_then_costs_it
     assert_eq!(tick(&mut story), None, "nothing but its end is waited for");
     assert_eq!((state(&story), &*story.effects.killed), (TaskState::Killing, &[WorkerId(worker)][..]));
     let loss = story.exit(worker);
-    assert_eq!((loss.error_type.as_str(), story.finished()), ("timeout", ended([0], "timeout")));
+    assert_eq!((loss.why.error_type.as_str(), story.finished()), ("timeout", ended([0], "timeout")));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tracer_abi as abi;
 use tracer_span_file::{Rotation, SpanFile};
 
-use super::reactor::{Loss, LostAttempt};
+use super::reactor::{Loss, LostAttempt, Why};
 use crate::attempt_span::AttemptSpan;
 use crate::hook::now_unix_nano;
 use crate::protocol::SpanCounts;
@@ -78,7 +78,7 @@ impl Finisher<'_> {
 /// What the spans are closed with that the processes of a dead head left open.
 pub(super) fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
     let description = "the head of its session died, and it with it".into();
-    Loss { error_type: "lost".into(), description, attempts }
+    Loss { why: Why { error_type: "lost".into(), description }, of_tasks: Vec::new(), attempts }
 }
 
 /// What [`finish_leavings`] found.
@@ -349,23 +349,23 @@ fn close(span: SpanStory, loss: &Loss, finisher: Finisher<'_>, now_unix_nano: u6
     }
     if !has_ended {
         record.end_time_unix_nano = now_unix_nano.max(record.start_time_unix_nano);
-        fail(&mut record, loss, finisher, span.is_attempt);
+        fail(&mut record, loss.why(TaskId(span.task_id)), finisher, span.is_attempt);
     }
     record
 }
 
-fn fail(record: &mut SpanRecord, loss: &Loss, finisher: Finisher<'_>, is_attempt: bool) {
+fn fail(record: &mut SpanRecord, why: &Why, finisher: Finisher<'_>, is_attempt: bool) {
     record.status = abi::SPAN_STATUS_ERROR;
-    record.status_description.clone_from(&loss.description);
-    record.set_attribute(names::ERROR_TYPE, loss.error_type.as_str().into());
+    record.status_description.clone_from(&why.description);
+    record.set_attribute(names::ERROR_TYPE, why.error_type.as_str().into());
     record.set_attribute(names::COMPLETED_BY, finisher.name().into());
     if is_attempt {
         record.events.push(EventRecord {
             name: names::EXCEPTION_EVENT.into(),
             time_unix_nano: record.end_time_unix_nano,
             attributes: vec![
-                (names::EXCEPTION_TYPE.into(), loss.error_type.as_str().into()),
-                (names::EXCEPTION_MESSAGE.into(), loss.description.as_str().into()),
+                (names::EXCEPTION_TYPE.into(), why.error_type.as_str().into()),
+                (names::EXCEPTION_MESSAGE.into(), why.description.as_str().into()),
             ],
         });
     }
@@ -418,7 +418,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         trace_state: String::new(),
         attributes: Vec::new(),
     }));
-    fail(&mut record, loss, Finisher::Head(place), true);
+    fail(&mut record, loss.why(lost.task), Finisher::Head(place), true);
     Some(record)
 }
 

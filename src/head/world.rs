@@ -17,7 +17,7 @@ use super::handover::Handover;
 use super::journal::Journal;
 use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, Loss};
+use super::reactor::{Effects, Loss, Why};
 use super::recovery::{Finisher, Folders, Place, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, Progress, State};
@@ -420,8 +420,8 @@ impl World {
             return;
         }
         let loss = Loss {
-            error_type: "lost".into(),
-            description: "the process that waited for it died".into(),
+            why: Why { error_type: "lost".into(), description: "the process that waited for it died".into() },
+            of_tasks: Vec::new(),
             attempts: Vec::new(),
         };
         self.finish_at_end_of(pid, spools, loss);

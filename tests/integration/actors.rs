@@ -408,6 +408,35 @@ fn a_concurrent_call_that_is_cancelled_is_dropped_and_the_others_go_on() {
 }
 
 #[test]
+fn a_concurrent_call_that_must_be_killed_is_cancelled_and_the_others_say_what_it_has_done_to_them() {
+    let cluster = Cluster::traced();
+    create(&cluster, "actor_tasks:Beside", &["--name", "beside"]);
+    let until = json!(cluster.file("never")).to_string();
+    let other = call_later(&cluster, "beside", "run", &["1", &until]);
+    wait_until("it has its task done", || {
+        (cluster.spans().all_named("actor_tasks.same tracer.remote_worker").len() == 1).then_some(())
+    });
+    let stuck = call_later(&cluster, "beside", "stick", &[&json!(cluster.file("stuck")).to_string()]);
+    cluster.wait_for_file(&cluster.file("stuck"));
+    cluster.tracer(&["cancel", &stuck.to_string(), "--grace", "0s"]).success();
+    assert_eq!(cluster.wait_for_task(stuck)["failure"]["reason"], "cancelled");
+    assert_eq!(cluster.wait_for_task(other)["failure"]["reason"], "actor_died");
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    for span in [spans.attempt_of(stuck), spans.named("stuck")] {
+        assert_eq!(
+            (span.attribute("error.type"), span.status_description()),
+            (&json!("cancelled"), "it was cancelled")
+        );
+    }
+    let why = format!("call {stuck} was cancelled and did not end, so the worker was killed by SIG");
+    for span in [spans.attempt_of(other), spans.named("run 1")] {
+        assert!(span.attribute("error.type").as_str().unwrap().starts_with("signal:"), "{}", span.name());
+        assert!(span.status_description().starts_with(&why), "{}", span.name());
+    }
+}
+
+#[test]
 fn a_detached_actor_outlives_the_head_and_the_calls_that_wait_for_it_are_run() {
     let cluster = Cluster::builder().hook(HOOK).workers(2).start();
     let kept = fragile(&cluster, &["--name", "kept", "--max-restarts", "2"]);
