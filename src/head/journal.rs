@@ -721,6 +721,7 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::{ActorOptions, ActorRole};
 
     fn ended(outcome: Outcome) -> Ended {
         let worker = Some(WorkerId(3));
@@ -1003,21 +1004,32 @@ mod tests {
         assert_eq!((again.cut, again.bytes), (0, bytes));
     }
 
+    fn of_actor(actor: ActorRole<'_>) -> Vec<u8> {
+        use crate::task::{Envelope, FunctionSpec, TaskSpec};
+        let spec = FunctionSpec { actor, ..FunctionSpec::of_task("demo", "A.new", &[0x90]) };
+        let (plain, mut bytes) = (envelope(crate::task::Policy::default(), None), Vec::new());
+        Envelope { spec: TaskSpec::Function(spec), ..Envelope::decode(&plain).unwrap() }.encode(&mut bytes);
+        bytes
+    }
+
+    fn creation() -> Vec<u8> {
+        of_actor(ActorRole::Create(ActorOptions {
+            max_restarts: 1,
+            max_call_retries: 0,
+            is_detached: true,
+            or_existing: false,
+            name: "a",
+        }))
+    }
+
     #[test]
     fn an_actor_that_lives_is_kept_as_it_was_made_and_a_dead_one_is_not() {
-        use crate::task::{ActorOptions, ActorRole, Envelope, FunctionSpec, TaskSpec};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = Journal::open(&path).unwrap().journal;
         let plain = envelope(crate::task::Policy::default(), None);
-        let options =
-            ActorOptions { max_restarts: 1, max_call_retries: 0, is_detached: true, or_existing: false, name: "a" };
-        let spec =
-            FunctionSpec { actor: ActorRole::Create(options), ..FunctionSpec::of_task("demo", "A.new", &[0x90]) };
-        let mut creation = Vec::new();
-        Envelope { spec: TaskSpec::Function(spec), ..Envelope::decode(&plain).unwrap() }.encode(&mut creation);
         for task in 1..=2 {
-            submit(&mut journal, task, &creation);
+            submit(&mut journal, task, &creation());
             journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
             journal.actor(TaskId(task), 2, 1, None);
         }
@@ -1043,6 +1055,11 @@ mod tests {
             submit(&mut journal, task, &plain);
         }
         journal.ended(TaskId(2), 1, &ended(Outcome::Completed));
+        // An actor that was begun again, with a call that waits.
+        submit(&mut journal, 7, &creation());
+        journal.ended(TaskId(7), 1, &ended(Outcome::Completed));
+        journal.actor(TaskId(7), 2, 1, None);
+        submit(&mut journal, 8, &of_actor(ActorRole::Call(TaskId(7))));
         journal.write().unwrap();
         let outcome_of = |bytes: &[u8]| {
             let mut tasks = std::collections::BTreeMap::new();
@@ -1051,6 +1068,7 @@ mod tests {
                 match what {
                     "submitted" | "remembered" => drop(tasks.entry(task.to_owned()).or_insert("open")),
                     "ended" => drop(tasks.insert(task.to_owned(), "ended")),
+                    "actor" => drop(tasks.insert(line.to_owned(), "alive")),
                     _ => {}
                 }
             }
@@ -1062,6 +1080,7 @@ mod tests {
         assert_eq!((compacted.length, compacted.copied_to), (new.len() as u64, journal.length));
         let old = fs::read(&path).unwrap();
         assert_eq!(outcome_of(&new), outcome_of(&old));
+        assert_eq!(outcome_of(&new)["actor 7, attempt 2, restart 1"], "alive");
         for length in 0..=new.len() {
             fs::write(compaction::new_path(&path), &new[..length]).unwrap();
             let opened = Journal::open(&path).unwrap();
@@ -1072,7 +1091,8 @@ mod tests {
         fs::write(compaction::new_path(&path), &new).unwrap();
         let file = OpenOptions::new().append(true).open(compaction::new_path(&path)).unwrap();
         journal.commit(Compacted { file, length: compacted.length, copied_to: compacted.copied_to }).unwrap();
-        submit(&mut journal, 7, &plain);
+        submit(&mut journal, 9, &plain);
+        journal.actor(TaskId(7), 3, 2, None);
         journal.ended(TaskId(5), 1, &ended(Outcome::Completed));
         journal.write().unwrap();
         let (written, length) = match &journal.turn_over {
@@ -1082,12 +1102,13 @@ mod tests {
         assert!(hear(&mut journal).is_empty() && journal.turn_over.is_none());
         let after = fs::read(&path).unwrap();
         assert_eq!(after.len() as u64, length);
-        assert_eq!(outcome_of(&after).len(), written.len() + 1);
+        assert_eq!(outcome_of(&after).len(), written.len() + 2);
         for length in new.len()..=after.len() {
             fs::write(&path, &after[..length]).unwrap();
             let opened = Journal::open(&path).unwrap();
             let found = outcome_of(&opened.bytes);
             assert!(found.len() >= written.len() && opened.bytes.len() as u64 + opened.cut == length as u64);
+            assert_eq!((found["8"], found["actor 7, attempt 2, restart 1"]), ("open", "alive"));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Actors: a state in a worker of its own, which is called from anywhere, and the traces of that.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -461,6 +462,77 @@ fn a_detached_actor_outlives_the_head_and_the_calls_that_wait_for_it_are_run() {
     assert_eq!(actor(&cluster, kept)["restarts"], 1);
     let row = actor(&cluster, spent);
     assert_eq!((&row["state"], &row["reason"]), (&json!("dead"), &json!("the head died, and its worker with it")));
+    cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn a_journal_that_is_turned_over_keeps_actors_that_live_with_their_names_restarts_and_calls() {
+    let cluster = Cluster::builder().hook(HOOK).workers(2).build();
+    let mut start = cluster.start_command(&[]);
+    start.env("TRACER_TEST_SETTING", "turn_over_bytes=4000");
+    cluster.run(start).success();
+    let kept = fragile(&cluster, &["--name", "kept", "--max-restarts", "4"]);
+    let unnamed = fragile(&cluster, &["--max-restarts", "1"]);
+    let ended = fragile(&cluster, &["--name", "ended", "--max-restarts", "4"]);
+    // One restart is spent before, and a name is free again.
+    call(&cluster, "kept", "die", &["1"]).status(1);
+    assert_eq!(wait_for_state(&cluster, kept, "alive")["restarts"], 1);
+    cluster.tracer(&["cancel", &ended.to_string()]).success();
+    wait_for_state(&cluster, ended, "dead");
+    let running = call_later(&cluster, "kept", "hold", &["\"never\""]);
+    cluster.wait_for_file(&cluster.file("held"));
+    let waiting: Vec<_> = (0..5).map(|_| call_later(&cluster, "kept", "count", &[])).collect();
+    let of_unnamed = {
+        let held = call_later(&cluster, &unnamed.to_string(), "hold", &["\"released\""]);
+        wait_until("it runs", || (cluster.task(held)["state"] == "running").then_some(()));
+        held
+    };
+
+    // Each turn-over makes another file.
+    let file = || fs::metadata(cluster.temp_dir().join("tasks.journal")).unwrap().ino();
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    for _ in 0..3 {
+        let before = file();
+        wait_until("the journal is turned over", || {
+            let tasks: Vec<_> =
+                (0..50).map(|_| driver.remote("demo:my_function").submit().expect("it is taken in")).collect();
+            tasks.into_iter().for_each(|task| assert_eq!(driver.get::<u64>(task).unwrap(), 1));
+            (file() != before).then_some(())
+        });
+    }
+    let pids = [kept, unnamed].map(|id| worker_of(&cluster, id));
+    cluster.kill_head();
+    wait_until("the actors' workers die with their head", || pids.iter().all(|&pid| !is_alive(pid)).then_some(()));
+    cluster.start_head(&[]).success();
+    assert!(!cluster.head_log().contains("were cut off"), "{}", cluster.head_log());
+
+    for (task, count) in waiting.iter().zip(1..) {
+        let task = cluster.wait_for_task(*task);
+        assert_eq!((&task["result"][0], &task["result"][1]), (&json!(kept), &json!(count)), "in their order: {task}");
+    }
+    for lost in [running, of_unnamed] {
+        assert_eq!(cluster.wait_for_task(lost)["failure"]["reason"], "actor_died");
+    }
+    let told = |id| {
+        let row = actor(&cluster, id);
+        json!([row["name"], row["state"], row["restarts"], row["max_restarts"]])
+    };
+    assert_eq!(told(kept), json!(["kept", "alive", 2, 4]));
+    assert_eq!(call(&cluster, &unnamed.to_string(), "count", &[]).success().json()[0], unnamed);
+    assert_eq!(told(unnamed), json!([null, "alive", 1, 1]));
+    let is_dead = |row: &Value| row["id"] != ended || row["state"] == "dead";
+    assert!(actors(&cluster).iter().all(is_dead), "those that are dead need not be remembered");
+    // The names are as they were: one is taken, the other free.
+    let folder = json!(cluster.folder()).to_string();
+    let again = |name: &str| cluster.tracer(&["submit", "actor", "actor_tasks:Fragile", &folder, "--name", name]);
+    again("kept").status(1).stderr_contains("`kept`");
+    again("ended").success();
+    // Restarts are spent as they were counted.
+    call(&cluster, "kept", "die", &["2"]).status(1);
+    call(&cluster, "kept", "die", &["3"]).status(1);
+    assert_eq!(wait_for_state(&cluster, kept, "alive")["restarts"], 4);
+    call(&cluster, "kept", "die", &["4"]).status(1);
+    wait_for_state(&cluster, kept, "dead");
     cluster.spans().assert_whole(&[]);
 }
 
