@@ -5,7 +5,9 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK, Span, Spans, build_standalone, compile_c, kill, module_folder, wait_until};
+use crate::support::{
+    Cluster, HOOK, Span, Spans, build_standalone, compile_c, compile_c_with, kill, module_folder, wait_until,
+};
 
 /// The spans of the one task that was submitted, and its attempt among them. Nothing is torn, double or without its parent.
 #[track_caller]
@@ -328,6 +330,28 @@ fn module_whose_preparation_fails_runs_no_task() {
     }
     cluster.submit("wordcount:count", &["\"a\""]).success();
     assert_eq!(cluster.status()["workers"]["lost"], 0, "the task was not called");
+}
+
+#[test]
+fn modules_of_an_older_and_of_a_newer_minor_version_run_tasks_and_submit_others() {
+    let cluster = Cluster::traced();
+    let source = "tests/fixtures/c/other_minor.c";
+    compile_c(source, &cluster.file("libolder.so"));
+    compile_c_with(source, &cluster.file("libnewer.so"), &["-DNEWER"]);
+    for (library, abi) in [("./libolder.so", "1.1"), ("./libnewer.so", "1.99")] {
+        let shown = cluster.tracer(&["modules", "show", library, "--format", "json"]).success().json();
+        assert_eq!(shown["abi"], abi);
+        cluster.submit(&format!("{library}:answer"), &[]).success().stdout("42\n");
+        cluster.submit(&format!("{library}:asks"), &[]).success().stdout("3\n");
+    }
+    assert_eq!(cluster.status()["workers"]["lost"], 0);
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    for module in ["older", "newer"] {
+        let asks = spans.named(&format!("{module}.asks tracer.remote_worker"));
+        let submitted = spans.children_of(asks);
+        assert_eq!(submitted.iter().map(|span| span.name()).collect::<Vec<_>>(), ["wordcount.count tracer.remote"]);
+    }
 }
 
 #[test]
