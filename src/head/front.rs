@@ -70,6 +70,8 @@ pub(super) struct Front {
     restarts: u64,
     /// How it ended the last time, if it did.
     last_end: Option<String>,
+    /// The hooks that failed in it, in words.
+    pub(super) hook_failures: Vec<String>,
     /// Once it was asked to end: when it is killed.
     kill_at: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl Front {
             start_at: Some(Instant::now()),
             restarts: 0,
             last_end: None,
+            hook_failures: Vec::new(),
             kill_at: None,
         })
     }
@@ -113,10 +116,12 @@ impl Front {
     }
 
     /// What a person should know.
-    pub(super) fn warning(&self) -> Option<String> {
-        let end = self.last_end.as_ref()?;
-        let log = self.session_dir.join("logs/http.log");
-        Some(format!("the process of the HTTP API {end}, and is started again each time; see `{}`", log.display()))
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let end = self.last_end.as_ref().map(|end| {
+            let log = self.session_dir.join("logs/http.log");
+            format!("the process of the HTTP API {end}, and is started again each time; see `{}`", log.display())
+        });
+        self.hook_failures.iter().cloned().chain(end)
     }
 
     /// When it wants to be looked at next.
@@ -195,6 +200,7 @@ impl World {
         };
         let _ = rustix::event::epoll::delete(&self.epoll, &process.pidfd);
         front.process = None;
+        front.hook_failures.clear();
         if front.listener.is_some() {
             front.start_at = Some(Instant::now() + START_AGAIN);
             front.restarts += 1;

@@ -978,6 +978,12 @@ impl Server {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
                 Reply::Cancelled(reactor::on_cancel_many(state, world, &which, grace_ns, now))
             }
+            Query::HttpTracing { pid, failures } => {
+                if let Some(front) = world.front.as_mut().filter(|front| front.pid() == Some(pid)) {
+                    front.hook_failures = failures;
+                }
+                Reply::Noted
+            }
             Query::Stop { grace_ms, force } => {
                 self.begin_stop(Some((id, number)), Duration::from_millis(grace_ms), force, now);
                 return None;
@@ -1190,7 +1196,7 @@ impl Server {
         if let Some(reason) = &self.world.journal_failure {
             warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
         }
-        warnings.extend(self.world.front.as_ref().and_then(Front::warning));
+        warnings.extend(self.world.front.iter().flat_map(Front::warnings));
         if self.world.journal.has_sync_failed() {
             warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
         }

@@ -258,6 +258,13 @@ pub enum Query {
         /// How long each step may take, in milliseconds; none for what the task's submission said.
         grace_ms: Option<u64>,
     },
+    /// Said by the process of the HTTP API: hooks have failed in it. Answered by [`Reply::Noted`].
+    HttpTracing {
+        /// Which process that is; one before it is not heard any more.
+        pid: u32,
+        /// In words, for `tracer status`.
+        failures: Vec<String>,
+    },
     /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
     Stop {
         /// How long running tasks may take to end before their workers are killed, in milliseconds.
@@ -288,6 +295,8 @@ pub enum Reply {
     Actor(Result<Box<ActorReport>, String>),
     /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
     Cancelled(Vec<(TaskId, CancelReport)>),
+    /// To [`Query::HttpTracing`].
+    Noted,
     /// Sent when everything has stopped; the head exits after it.
     Stopped(StopReport),
 }

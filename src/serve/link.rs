@@ -59,11 +59,18 @@ impl Link {
         on_gone: impl FnOnce(String) + Send + 'static,
     ) -> Result<(Link, Welcome, Option<&'static Recorder>), DriverError> {
         let mut driver = Driver::of_service(session_dir)?;
-        if let Some(failure) = driver.start_tracing() {
-            eprintln!("tracer: the hook failed, so tracer writes the spans of the HTTP API itself: {failure}");
-        }
-        for failure in driver.further_failures() {
-            eprintln!("tracer: a further hook failed, which gets these spans through another process: {failure}");
+        let failure = driver.start_tracing().map(|failure| {
+            format!("the hook failed in the process of the HTTP API, whose spans tracer writes itself: {failure}")
+        });
+        let further = driver.further_failures().iter().map(|failure| {
+            format!(
+                "a further hook failed in the process of the HTTP API, and gets its spans through another one: {failure}"
+            )
+        });
+        let failures: Vec<_> = failure.into_iter().chain(further).collect();
+        failures.iter().for_each(|failure| eprintln!("tracer: {failure}"));
+        if !failures.is_empty() {
+            driver.query(&Query::HttpTracing { pid: std::process::id(), failures })?;
         }
         let (welcome, recorder) = (driver.welcome().clone(), driver.recorder());
         let (commands, queue) = sync_channel(QUEUE);

@@ -617,6 +617,27 @@ fn hook_that_fails_in_one_worker_is_fatal_when_tracing_is_required() {
 }
 
 #[test]
+fn a_hook_that_fails_in_the_process_of_the_http_api_is_said_by_status() {
+    let cluster = Cluster::builder().hook("bad_hooks:fails_in_the_http_process").arg("--http=127.0.0.1:0").start();
+    let failed = "the hook failed in the process of the HTTP API, whose spans tracer writes itself: hook \
+                  `bad_hooks:fails_in_the_http_process` (<bin>/libbad_hooks.so) returned an error: no connection from a server";
+    wait_until("status says it", || {
+        let run = cluster.tracer(&["status"]);
+        run.normalized(&run.stdout_text()).contains(failed).then_some(())
+    });
+    let status = cluster.status();
+    assert_eq!(status["hook"]["failed_workers"], json!([]), "the workers are well: {status}");
+    let pid = u32::try_from(status["http"]["pid"].as_u64().expect("it runs")).unwrap();
+    // The next process says it anew.
+    kill(pid, Signal::KILL);
+    wait_until("the next one says it", || {
+        let status = cluster.status();
+        let is_said = status["warnings"].to_string().matches("whose spans tracer writes itself").count() == 1;
+        (is_said && status["http"]["pid"].as_u64().is_some_and(|now| now != u64::from(pid))).then_some(())
+    });
+}
+
+#[test]
 fn driver_whose_hook_fails_submits_and_tracer_writes_its_spans() {
     let cluster = Cluster::builder().hook("bad_hooks:fails_in_drivers").start();
     let run = cluster.submit("traced_tasks:nested", &[]).success();
