@@ -11,8 +11,6 @@ pub(crate) struct AttemptSpan<'a> {
     /// [`TaskSpec::target`] of the envelope.
     pub(crate) target: &'a str,
     pub(crate) task: TaskId,
-    /// The task's id as text.
-    pub(crate) message_id: &'a str,
     pub(crate) attempt: u32,
     pub(crate) job: JobId,
     pub(crate) worker: WorkerId,
@@ -26,9 +24,9 @@ pub(crate) struct AttemptSpan<'a> {
 }
 
 /// How many attributes there are at the most.
-const COUNT: usize = 19;
+const COUNT: usize = 14;
 /// How many of them every attempt has.
-const ALWAYS: usize = 14;
+const ALWAYS: usize = 9;
 
 impl<'a> AttemptSpan<'a> {
     /// The attributes. The second value says how many of the array there are.
@@ -44,11 +42,6 @@ impl<'a> AttemptSpan<'a> {
             (names::NODE_ID, Attribute::Str(self.node_id)),
             (names::ATTEMPT, self.attempt.into()),
             (names::QUEUED_NS, self.queued_ns.into()),
-            (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
-            (names::MESSAGING_OPERATION_TYPE, "process".into()),
-            (names::MESSAGING_OPERATION_NAME, "process".into()),
-            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(self.target)),
-            (names::MESSAGING_MESSAGE_ID, Attribute::Str(self.message_id)),
             none,
             none,
             none,

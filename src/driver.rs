@@ -1275,10 +1275,6 @@ impl DriverTracing {
             (names::PID, self.pid.into()),
             (names::JOB_ID, welcome.job_id.0.into()),
             (names::NODE_ID, Attribute::Str(&welcome.node_id)),
-            (names::MESSAGING_SYSTEM, names::MESSAGING_SYSTEM_TRACER.into()),
-            (names::MESSAGING_OPERATION_TYPE, "send".into()),
-            (names::MESSAGING_OPERATION_NAME, "send".into()),
-            (names::MESSAGING_DESTINATION_NAME, Attribute::Str(&span_names.target)),
             (names::TASK_NAME, Attribute::Str(task_name)),
             (names::TASK_NAME, Attribute::Str(task_name)),
         ];
@@ -1305,8 +1301,7 @@ impl DriverTracing {
 /// The submission is accepted: its span gets the task's id, and ends.
 fn finish_producer((producer, is_creation): (ActiveSpan, bool), id: TaskId) {
     if producer.is_recording() {
-        let text = id.to_string();
-        producer.set_attributes(&[(names::TASK_ID, id.0.into()), (names::MESSAGING_MESSAGE_ID, Attribute::Str(&text))]);
+        producer.set_attributes(&[(names::TASK_ID, id.0.into())]);
         if is_creation {
             producer.set_attributes(&[(names::ACTOR_ID, id.0.into())]);
         }

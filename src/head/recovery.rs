@@ -393,13 +393,11 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         end_time_unix_nano: now_unix_nano.max(lost.granted_unix_nano),
         ..SpanRecord::default()
     };
-    let message_id = lost.task.to_string();
     let resources = envelope.demand.resources_text();
     let (attributes, count) = AttemptSpan {
         envelope: &envelope,
         target: &target,
         task: lost.task,
-        message_id: &message_id,
         attempt: lost.attempt,
         job: lost.job,
         worker: place.worker?,

@@ -736,18 +736,24 @@ pub fn now_unix_nano() -> u64 {
 
 /// Lends attributes in the form of the contract. As many as spans of tracer's own have need no memory of their own.
 fn with_key_values<R>(attributes: &[(&str, Attribute<'_>)], work: impl FnOnce(&[abi::KeyValue]) -> R) -> R {
-    const NONE: abi::KeyValue = abi::KeyValue {
-        key: abi::Str::EMPTY,
-        value: abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: 0 } },
-    };
-    let mut room = [NONE; 24];
-    match room.get_mut(..attributes.len()) {
-        Some(room) => {
-            room.iter_mut().zip(attributes).for_each(|(place, attribute)| *place = key_value(attribute));
-            work(room)
-        }
-        None => work(&attributes.iter().map(key_value).collect::<Vec<_>>()),
+    match attributes.len() {
+        0 => work(&[]),
+        1..=4 => work(lend(attributes, &mut [NO_KEY_VALUE; 4])),
+        5..=16 => work(lend(attributes, &mut [NO_KEY_VALUE; 16])),
+        _ => work(&attributes.iter().map(key_value).collect::<Vec<_>>()),
     }
+}
+
+const NO_KEY_VALUE: abi::KeyValue = abi::KeyValue {
+    key: abi::Str::EMPTY,
+    value: abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: 0 } },
+};
+
+/// Fills the first places.
+#[inline]
+fn lend<'a>(attributes: &[(&str, Attribute<'_>)], room: &'a mut [abi::KeyValue]) -> &'a [abi::KeyValue] {
+    room.iter_mut().zip(attributes).for_each(|(place, attribute)| *place = key_value(attribute));
+    &room[..attributes.len()]
 }
 
 fn key_value<'a>((key, value): &(&'a str, Attribute<'a>)) -> abi::KeyValue {

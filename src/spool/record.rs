@@ -72,35 +72,41 @@ impl<'a> EntryWriter<'a> {
         unsafe {
             let key = attribute.key.as_bytes();
             match value.tag {
-                abi::VALUE_I64 => self.plain_attribute(key, value.tag, None, &value.as_.i64_.to_le_bytes()),
+                abi::VALUE_I64 => {
+                    let Some(room) = self.room_of_value(key, value.tag, 8) else { return false };
+                    room.copy_from_slice(&value.as_.i64_.to_le_bytes());
+                    true
+                }
                 abi::VALUE_STR => {
                     let text = value.as_.str_.as_bytes();
-                    self.plain_attribute(key, value.tag, Some(text.len()), text)
+                    let Some(room) = self.room_of_value(key, value.tag, 4 + text.len()) else { return false };
+                    let (room_of_len, room) = room.split_at_mut(4);
+                    room_of_len.copy_from_slice(&(text.len() as u32).to_le_bytes());
+                    room.copy_from_slice(text);
+                    true
                 }
                 _ => self.entry(ENTRY_ATTRIBUTE, |writer| writer.put_attribute(attribute)),
             }
         }
     }
 
-    /// Appends an attribute whose length is known, as nearly all are: there is room for the whole of it, or for nothing.
-    fn plain_attribute(&mut self, key: &[u8], value_tag: u32, value_len: Option<usize>, value: &[u8]) -> bool {
-        let sized = value_len.map_or(0, |_| 4);
-        let payload = 4 + key.len() + 1 + sized + value.len();
-        let Some(room) = self.room.get_mut(self.len..self.len + 5 + payload) else { return false };
-        self.len += 5 + payload;
-        let (head, room) = room.split_at_mut(9);
-        head[0] = ENTRY_ATTRIBUTE;
-        head[1..5].copy_from_slice(&(payload as u32).to_le_bytes());
-        head[5..9].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    /// Begins an attribute whose length is known, as that of nearly all is, and lends the room of its value: there is room for the whole of
+    /// it, or for nothing.
+    #[inline]
+    fn room_of_value(&mut self, key: &[u8], value_tag: u32, value_len: usize) -> Option<&mut [u8]> {
+        const HEAD: usize = 9;
+        let length = HEAD + key.len() + 1 + value_len;
+        let room = self.room.get_mut(self.len..self.len + length)?;
+        self.len += length;
+        let (head, room) = room.split_first_chunk_mut::<HEAD>()?;
+        let [p0, p1, p2, p3] = ((length - 5) as u32).to_le_bytes();
+        let [k0, k1, k2, k3] = (key.len() as u32).to_le_bytes();
+        *head = [ENTRY_ATTRIBUTE, p0, p1, p2, p3, k0, k1, k2, k3];
         let (room_of_key, room) = room.split_at_mut(key.len());
         room_of_key.copy_from_slice(key);
-        room[0] = value_tag as u8;
-        let (room_of_len, room) = room[1..].split_at_mut(sized);
-        if let Some(len) = value_len {
-            room_of_len.copy_from_slice(&(len as u32).to_le_bytes());
-        }
-        room.copy_from_slice(value);
-        true
+        let (tag, room) = room.split_first_mut()?;
+        *tag = value_tag as u8;
+        Some(room)
     }
 
     /// # Safety

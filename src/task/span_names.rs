@@ -25,12 +25,21 @@ pub(crate) struct SpanNameTable {
     /// By module and function, so that a look-up needs no text of its own.
     functions: HashMap<Box<str>, HashMap<Box<str>, Arc<SpanNames>>>,
     len: usize,
+    /// The function looked up last, which mostly comes again.
+    last: Option<Last>,
+}
+
+#[derive(Debug)]
+struct Last {
+    module: Box<str>,
+    function: Box<str>,
+    names: Arc<SpanNames>,
 }
 
 impl SpanNameTable {
     /// A table of spans that are named after their target and end in `suffix`.
     pub(crate) fn new(suffix: &'static str) -> SpanNameTable {
-        SpanNameTable { suffix, functions: HashMap::new(), len: 0 }
+        SpanNameTable { suffix, functions: HashMap::new(), len: 0, last: None }
     }
 
     /// The names for a task.
@@ -45,6 +54,19 @@ impl SpanNameTable {
     fn of_function(&mut self, spec: &TaskSpec<'_>, function: &FunctionSpec<'_>) -> Arc<SpanNames> {
         // The names of an actor's methods do not have the module in them.
         let module = if function.actor == ActorRole::None { function.module } else { "" };
+        if let Some(last) = &self.last
+            && *last.function == *function.function
+            && *last.module == *module
+        {
+            return Arc::clone(&last.names);
+        }
+        let names = self.find(spec, module, function);
+        let (module, function) = (module.into(), function.function.into());
+        self.last = Some(Last { module, function, names: Arc::clone(&names) });
+        names
+    }
+
+    fn find(&mut self, spec: &TaskSpec<'_>, module: &str, function: &FunctionSpec<'_>) -> Arc<SpanNames> {
         if let Some(known) = self.functions.get(module).and_then(|module| module.get(function.function)) {
             return Arc::clone(known);
         }

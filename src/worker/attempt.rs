@@ -473,13 +473,11 @@ impl Attempts {
         started_unix_nano: u64,
     ) -> ActiveSpan {
         let span_names = lock(&self.names).of(&envelope.spec);
-        let message_id = lease.task.to_string();
         let resources = envelope.demand.resources_text();
         let (attributes, count) = AttemptSpan {
             envelope,
             target: &span_names.target,
             task: lease.task,
-            message_id: &message_id,
             attempt: lease.attempt,
             job: lease.job,
             worker: self.worker,

@@ -45,9 +45,9 @@ fn hook() -> Result<tracer_sdk::hook::Tracing, String> {
     tracer_local_tmp_tracing::setup_tracing_in(Path::new(&dir)).map_err(|error| error.to_string())
 }
 
-/// The most allocations of a sampled span with an event. It has 9.3: the handle here, and in the SDK the span, its data, attributes,
-/// event, scope and context. A string that is copied instead of found again shows.
-const SAMPLED_SPAN: u64 = 10;
+/// The most allocations of a sampled span with an event. It has 2.3: the handle here, and in the hook the event's attributes. The span itself
+/// is rendered into memory that is used again. A string that is copied instead of found again shows.
+const SAMPLED_SPAN: u64 = 3;
 
 /// A span as a worker makes it for an attempt.
 fn span(recorder: &'static Recorder, parent: &TraceContext) {
@@ -94,7 +94,7 @@ fn a_span_that_is_not_sampled_allocates_next_to_nothing_and_leaves_nothing() {
     let cost_unsampled = allocations(|| (0..count).for_each(|_| span(recorder, &unsampled)));
     let cost_sampled = allocations(|| (0..count).for_each(|_| span(recorder, &sampled)));
     assert!(cost_unsampled < count, "{cost_unsampled} allocations for {count} spans that are not sampled");
-    let (least, most) = (5 * count, SAMPLED_SPAN * count);
+    let (least, most) = (count, SAMPLED_SPAN * count);
     assert!((least..=most).contains(&cost_sampled), "{cost_sampled} allocations for {count} spans that are sampled");
     recorder.commit().expect("the folder can be written to");
     let lines: usize = std::fs::read_dir(&spans)

@@ -56,7 +56,7 @@ fn line(criterion: &mut Criterion) {
         ("tracer.function", Value::Str("demo.my_function")),
         ("tracer.pid", Value::I64(4711)),
         ("tracer.queued_ns", Value::I64(123_456)),
-        ("messaging.system", Value::Str("tracer")),
+        ("tracer.node_id", Value::Str("machine")),
     ];
     let mut buffer = Vec::with_capacity(1 << 20);
     criterion.bench_function("line of a span with 5 attributes", |bencher| {
@@ -142,7 +142,7 @@ fn span(criterion: &mut Criterion) {
             ("tracer.function", Attribute::Str("demo.my_function")),
             ("tracer.pid", Attribute::I64(4711)),
             ("tracer.queued_ns", Attribute::I64(123_456)),
-            ("messaging.system", Attribute::Str("tracer")),
+            ("tracer.node_id", Attribute::Str("machine")),
         ];
         bencher.iter(|| {
             let span = recorder.start(&SpanRequest {
@@ -191,7 +191,7 @@ fn builder() -> opentelemetry::trace::SpanBuilder {
             KeyValue::new("tracer.function", "demo.my_function"),
             KeyValue::new("tracer.pid", 4711),
             KeyValue::new("tracer.queued_ns", 123_456),
-            KeyValue::new("messaging.system", "tracer"),
+            KeyValue::new("tracer.node_id", "machine"),
         ])
 }
 
@@ -214,7 +214,7 @@ impl Committer {
 fn spool(criterion: &mut Criterion) {
     let folder = folder();
     let spool = Spool::create(&folder.path().join("bench.spool")).expect("the folder can be written to");
-    let attributes: Vec<_> = ["tracer.remote", "tracer.function", "tracer.pid", "tracer.queued_ns", "messaging.system"]
+    let attributes: Vec<_> = ["tracer.remote", "tracer.function", "tracer.pid", "tracer.queued_ns", "tracer.node_id"]
         .into_iter()
         .map(|key| tracer_abi::KeyValue {
             key: tracer_abi::Str::new(key),
@@ -518,7 +518,7 @@ fn write_spans(folder: &Path, count: u64) {
             ("tracer.function", Value::Str("demo.my_function")),
             ("tracer.pid", Value::I64(1)),
             ("tracer.task_id", Value::I64(number as i64)),
-            ("messaging.system", Value::Str("tracer")),
+            ("tracer.node_id", Value::Str("machine")),
         ];
         write_line(&mut lines, &span_of_file(number, &attributes), &resource);
     }

@@ -45,7 +45,7 @@ fn each_line_is_a_task_and_each_result_a_line() {
     let spans = cluster.spans();
     spans.assert_whole(&[]);
     let job = spans.named("tracer job");
-    assert_eq!(job.attribute("messaging.batch.message_count"), 3);
+    assert_eq!(job.attribute("tracer.task_count"), 3);
     for task in 1..=3 {
         let producer = spans.parent_of(spans.attempt_of(task));
         assert_eq!(spans.parent_of(producer).span_id(), job.span_id());

@@ -16,13 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::Context;
+use opentelemetry::trace::{Event, Link};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
-use tracer_sdk::hook::{DurableProcessor, FileFormat};
+use tracer_sdk::hook::{AttributeValue, DurableProcessor, FileFormat, RenderedSpan, SpanWriter};
 use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile, dir_from_env};
 
-use crate::span_data::{resource_json, write_span};
+use crate::span_data::{self, resource_json, write_span};
 
 /// The buffer is written when it holds this much, whether or not somebody asks.
 const WRITE_AT: usize = 64 << 10;
@@ -43,6 +44,25 @@ pub trait LineFormat: std::fmt::Debug + Send + 'static {
 
     /// Appends one line, line feed included, to `buffer`. On the path of every span, under a lock.
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData);
+
+    /// Whether [`push_key`](Self::push_key) and the others after it are there: then spans that nobody else gets are
+    /// rendered as they grow, which is cheaper by far.
+    const RENDERS: bool = false;
+
+    /// As [`SpanWriter::push_key`] says.
+    fn push_key(_rendered: &mut Vec<u8>, _key: &[u8]) {}
+
+    /// As [`SpanWriter::push_value`] says.
+    fn push_value(_rendered: &mut Vec<u8>, _value: AttributeValue<'_>) {}
+
+    /// As [`SpanWriter::push_event`] says.
+    fn push_event(_rendered: &mut Vec<u8>, _event: &Event) {}
+
+    /// As [`SpanWriter::push_link`] says.
+    fn push_link(_rendered: &mut Vec<u8>, _link: &Link) {}
+
+    /// Appends one line, as [`write_line`](Self::write_line) does.
+    fn write_rendered_line(&self, _buffer: &mut Vec<u8>, _span: &RenderedSpan<'_>) {}
 
     /// The form, if the host knows it: then it appends to the file what the process has left when it died.
     fn known(&self) -> Option<FileFormat> {
@@ -74,6 +94,28 @@ impl LineFormat for ConsoleFormat {
 
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData) {
         write_span(buffer, span, &self.resource);
+    }
+
+    const RENDERS: bool = true;
+
+    fn push_key(rendered: &mut Vec<u8>, key: &[u8]) {
+        tracer_span_file::push_key(rendered, key);
+    }
+
+    fn push_value(rendered: &mut Vec<u8>, value: AttributeValue<'_>) {
+        span_data::push_value(rendered, value);
+    }
+
+    fn push_event(rendered: &mut Vec<u8>, event: &Event) {
+        span_data::push_event(rendered, event);
+    }
+
+    fn push_link(rendered: &mut Vec<u8>, link: &Link) {
+        span_data::push_link(rendered, link);
+    }
+
+    fn write_rendered_line(&self, buffer: &mut Vec<u8>, span: &RenderedSpan<'_>) {
+        span_data::write_rendered_span(buffer, span, &self.resource);
     }
 
     fn known(&self) -> Option<FileFormat> {
@@ -216,6 +258,25 @@ impl<F> Shared<F> {
         result.map_err(|(_, text)| text)
     }
 
+    /// Takes the line of a span that has ended.
+    fn append(&self, write_line: impl FnOnce(&F, &mut Vec<u8>)) {
+        let is_due = {
+            let mut buffer = self.lock_buffer();
+            let Buffer { bytes, format } = &mut *buffer;
+            if bytes.len() + self.unwritten_len.load(Ordering::Relaxed) < KEEP {
+                let before = bytes.len();
+                write_line(format, bytes);
+                // Once per so many bytes, not once per span, in case nothing can be written now.
+                before / WRITE_AT != bytes.len() / WRITE_AT
+            } else {
+                self.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETRY_EVERY)
+            }
+        };
+        if is_due {
+            self.try_write();
+        }
+    }
+
     /// Writes when nobody else is writing just now.
     fn try_write(&self) {
         if let Ok(mut output) = self.file.try_lock() {
@@ -236,22 +297,7 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
         if !span.span_context.is_sampled() {
             return;
         }
-        let shared = &*self.shared;
-        let is_due = {
-            let mut buffer = shared.lock_buffer();
-            let Buffer { bytes, format } = &mut *buffer;
-            if bytes.len() + shared.unwritten_len.load(Ordering::Relaxed) < KEEP {
-                let before = bytes.len();
-                format.write_line(bytes, &span);
-                // Once per so many bytes, not once per span, in case nothing can be written now.
-                before / WRITE_AT != bytes.len() / WRITE_AT
-            } else {
-                shared.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETRY_EVERY)
-            }
-        };
-        if is_due {
-            shared.try_write();
-        }
+        self.shared.append(|format, buffer| format.write_line(buffer, &span));
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -267,6 +313,28 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
 
     fn set_resource(&mut self, resource: &Resource) {
         self.shared.lock_buffer().format.set_resource(resource);
+    }
+}
+
+impl<F: LineFormat> SpanWriter for Shared<F> {
+    fn push_key(&self, rendered: &mut Vec<u8>, key: &[u8]) {
+        F::push_key(rendered, key);
+    }
+
+    fn push_value(&self, rendered: &mut Vec<u8>, value: AttributeValue<'_>) {
+        F::push_value(rendered, value);
+    }
+
+    fn push_event(&self, rendered: &mut Vec<u8>, event: &Event) {
+        F::push_event(rendered, event);
+    }
+
+    fn push_link(&self, rendered: &mut Vec<u8>, link: &Link) {
+        F::push_link(rendered, link);
+    }
+
+    fn on_end(&self, span: &RenderedSpan<'_>) {
+        self.append(|format, buffer| format.write_rendered_line(buffer, span));
     }
 }
 
@@ -290,6 +358,11 @@ impl<F: LineFormat> DurableProcessor for FileProcessor<F> {
 
     fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
         Some((self.shared.path.clone(), self.shared.lock_buffer().format.known()?))
+    }
+
+    fn span_writer(&self) -> Option<Arc<dyn SpanWriter>> {
+        let shared = Arc::clone(&self.shared);
+        F::RENDERS.then_some(shared as _)
     }
 
     fn take_over(&self, resource: &Resource, spans: Vec<SpanData>) -> Result<(), String> {

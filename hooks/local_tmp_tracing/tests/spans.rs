@@ -113,9 +113,9 @@ fn a_span_of_the_sdk_becomes_its_line() {
     });
     assert_eq!(lines(temp.path()), [expected]);
     let text = fs::read_to_string(file_in(temp.path())).unwrap();
-    assert!(text.ends_with(
-        ", \"resource\": {\"attributes\": {\"a\": 1, \"service.name\": \"test\"}, \"schema_url\": \"\"}}\n"
-    ));
+    assert!(
+        text.ends_with(",\"resource\":{\"attributes\":{\"a\":1,\"service.name\":\"test\"},\"schema_url\":\"\"}}\n")
+    );
 }
 
 #[test]

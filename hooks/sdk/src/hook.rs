@@ -30,6 +30,7 @@
 mod builder;
 mod convert;
 mod delivery;
+mod direct;
 mod guard;
 mod intern;
 mod into_tracing;
@@ -40,6 +41,7 @@ mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
 pub use delivery::{refused, refused_in_part};
+pub use direct::{AttributeValue, RenderedSpan, SpanWriter};
 pub use guard::{DurableProcessor, FileFormat, GuardedExporter};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 pub use otlp::decode as decode_otlp;

@@ -6,6 +6,16 @@
 use std::cell::Cell;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
+/// The digits of each byte.
+const HEX_BYTES: [[u8; 2]; 256] = {
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = [HEX[byte >> 4], HEX[byte & 0xf]];
+        byte += 1;
+    }
+    table
+};
 
 /// Appends `text` as a JSON string, quotes included.
 ///
@@ -25,6 +35,25 @@ pub(crate) fn write_text(buffer: &mut Vec<u8>, text: &str) {
     } else {
         write_escaped(buffer, text);
     }
+}
+
+/// [`write_text`] of what should be UTF-8. What is not is replaced.
+#[inline]
+pub(crate) fn write_bytes(buffer: &mut Vec<u8>, text: &[u8]) {
+    if is_plain(text) {
+        buffer.extend_from_slice(text);
+    } else {
+        write_escaped(buffer, &String::from_utf8_lossy(text));
+    }
+}
+
+/// Appends what should be UTF-8 as a JSON string, quotes included. What is not UTF-8 is replaced.
+#[inline]
+pub fn write_byte_string(buffer: &mut Vec<u8>, text: &[u8]) {
+    buffer.reserve(text.len() + 2);
+    buffer.push(b'"');
+    write_bytes(buffer, text);
+    buffer.push(b'"');
 }
 
 /// True when every byte is ASCII and none of them needs an escape. Looks at eight bytes at a time.
@@ -107,12 +136,7 @@ pub(crate) fn write_id<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
 
 /// Appends bytes as lower-case hexadecimal digits, without quotes.
 pub fn write_hex<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
-    let start = buffer.len();
-    buffer.resize(start + 2 * N, 0);
-    for (digits, byte) in buffer[start..].chunks_exact_mut(2).zip(id) {
-        digits[0] = HEX[usize::from(byte >> 4)];
-        digits[1] = HEX[usize::from(byte & 0xf)];
-    }
+    buffer.extend_from_slice(id.map(|byte| HEX_BYTES[usize::from(byte)]).as_flattened());
 }
 
 const SECOND_LEN: usize = "2026-11-20T19:34:35".len();

@@ -15,4 +15,7 @@ pub use file::{
     AppendError, Counts, MAX_BYTES_VARIABLE, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env,
     prepare_dir,
 };
-pub use line::{Attributes, Event, Link, ResourceJson, Span, SpanKind, Status, Value, python_trace_state, write_line};
+pub use line::{
+    Attributes, Event, Head, Link, Rendered, ResourceJson, Span, SpanKind, Status, Value, push_event, push_key,
+    push_link, python_trace_state, write_line, write_rendered_line, write_value,
+};

@@ -104,22 +104,32 @@ fn golden_lines() -> Vec<String> {
 }
 
 #[test]
-fn lines_are_those_of_the_python_sdk() {
+fn lines_are_those_of_the_python_sdk_without_its_spaces() {
     let ours = golden_lines();
     assert_eq!(ours.len(), PYTHON.lines().count());
     for (ours, python) in ours.iter().zip(PYTHON.lines()) {
-        // Python escapes what is not ASCII. Everything else is the same to the byte.
-        if python.contains("\\u65e5") {
-            assert_eq!(serde_json::from_str::<Json>(ours).unwrap(), serde_json::from_str::<Json>(python).unwrap());
-            assert_eq!(ours.trim_end(), serde_json_with_python_separators(python));
-        } else {
-            assert_eq!(ours.trim_end_matches('\n'), python);
-        }
+        // Python escapes what is not ASCII. Everything else between the spaces is the same to the byte.
+        let python = without_spaces(python);
+        let python = if python.contains("\\u65e5") { without_escaped_letters(&python) } else { python };
+        assert_eq!(ours.trim_end_matches('\n'), python);
     }
 }
 
+/// A line without the spaces outside of its texts.
+fn without_spaces(line: &str) -> String {
+    let (mut text, mut is_inside, mut is_escaped) = (String::new(), false, false);
+    for character in line.chars() {
+        if is_inside || character != ' ' {
+            text.push(character);
+        }
+        is_inside ^= character == '"' && !is_escaped;
+        is_escaped = character == '\\' && !is_escaped;
+    }
+    text
+}
+
 /// Undoes Python's escapes in a line whose only escapes are those of letters.
-fn serde_json_with_python_separators(line: &str) -> String {
+fn without_escaped_letters(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
     while let Some(at) = rest.find("\\u") {
@@ -142,7 +152,7 @@ fn the_last_value_of_a_repeated_key_stands_in_the_first_place() {
         ("a", Value::Bool(true)),
     ];
     let line = line(&Span { attributes: &attributes, ..span("repeats", 1, SpanKind::Internal) });
-    assert!(line.contains(r#""attributes": {"a": true, "b": "last", "c": 4}, "events""#), "{line}");
+    assert!(line.contains(r#""attributes":{"a":true,"b":"last","c":4},"events""#), "{line}");
 }
 
 #[test]

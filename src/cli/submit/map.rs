@@ -148,7 +148,7 @@ pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> Comm
         (Ok(()), Some(error_type)) => Some((error_type, counts.to_string())),
         (Ok(()), None) => None,
     };
-    close_job(job, &driver, &[(names::MESSAGING_BATCH_MESSAGE_COUNT, map.submissions.into())], failure);
+    close_job(job, &driver, &[(names::TASK_COUNT, map.submissions.into())], failure);
     if let Err(error) = ended {
         report::talk(&format!("{counts}, and then:"));
         return Err(error.into());

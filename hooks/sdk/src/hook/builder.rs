@@ -13,6 +13,7 @@ use opentelemetry_sdk::trace::{
 use tracer_otel_env::{Reader, Root};
 
 use super::delivery::{Delivery, FanOut, Flusher, SharedExporter, SinkTarget, ToldExporter};
+use super::direct::Direct;
 use super::guard::{DurableProcessor, GuardedProcessor, Kind, SharedProcessor};
 use super::limits::{Lengths, SaidLimits, ShorteningProcessor};
 
@@ -37,6 +38,8 @@ pub struct Tracing {
     pub(super) description: String,
     /// A span whose parent is not sampled is certain to be dropped, without asking the sampler.
     pub(super) follows_parent: bool,
+    /// How spans are made without the provider, if nobody could tell.
+    pub(super) direct: Option<Direct>,
 }
 
 impl Tracing {
@@ -68,6 +71,7 @@ impl From<SdkTracerProvider> for Tracing {
             resource: None,
             description: "a tracer provider of the hook's own".to_owned(),
             follows_parent: false,
+            direct: None,
         }
     }
 }
@@ -229,19 +233,28 @@ impl TracingBuilder {
 
     fn build_with(self, environment: &mut Reader<'_>) -> Tracing {
         let mut provider = self.provider;
+        let mut samples_roots = false;
+        let is_default = self.sampler.is_none() && !self.has_id_generator;
         let default_follows_parent = match self.sampler {
             Some(sampler) => {
                 provider = provider.with_sampler(sampler);
                 false
             }
             None => {
-                let (sampler, follows_parent) = default_sampler(environment);
-                provider = provider.with_sampler(sampler);
+                let (root, follows_parent) = default_sampler(environment);
+                samples_roots = match root {
+                    Sampler::AlwaysOn => true,
+                    Sampler::TraceIdRatioBased(ratio) => ratio >= 1.0,
+                    _ => false,
+                };
+                let parent_based = |root| Sampler::ParentBased(Box::new(root));
+                provider = provider.with_sampler(if follows_parent { parent_based(root) } else { root });
                 follows_parent
             }
         };
         let limits = environment.limits();
-        provider = provider.with_span_limits(self.limits.or(&limits));
+        let span_limits = self.limits.or(&limits);
+        provider = provider.with_span_limits(span_limits);
         let lengths = Lengths::of(&limits);
         let resource = merged_resource(&self.resources, &environment.resource_attributes());
         let new = |(processor, target)| Arc::new(GuardedProcessor::new(processor, target, &resource));
@@ -266,6 +279,16 @@ impl TracingBuilder {
                 };
             }
         }
+        let direct = match processors.as_slice() {
+            [only] if is_default && lengths.is_none() => only.span_writer().map(|writer| Direct {
+                writer,
+                processor: Arc::clone(only),
+                limits: span_limits,
+                follows_parent: default_follows_parent,
+                samples_roots,
+            }),
+            _ => None,
+        };
         Tracing {
             provider: provider.with_resource(resource.clone()).build(),
             processors,
@@ -278,11 +301,12 @@ impl TracingBuilder {
             }),
             // The ids of a dropped span would be the generator's.
             follows_parent: default_follows_parent && !self.has_id_generator,
+            direct,
         }
     }
 }
 
-/// What the environment says, else the configured ratio for new traces; and whether it is as a span's parent is.
+/// What the environment says of new traces, else the configured ratio; and whether a span that has a parent is as that one.
 fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
     if let Some(said) = environment.sampler() {
         let root = match said.root {
@@ -290,8 +314,7 @@ fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
             Root::Never => Sampler::AlwaysOff,
             Root::Ratio(ratio) => Sampler::TraceIdRatioBased(ratio),
         };
-        let sampler = if said.follows_parent { Sampler::ParentBased(Box::new(root)) } else { root };
-        return (sampler, said.follows_parent);
+        return (root, said.follows_parent);
     }
     // What is not a number from 0 to 1 is refused where it is configured. Here, all spans are better than none.
     let ratio = environment.text(SAMPLING_RATIO_VARIABLE).and_then(|text| text.parse::<f64>().ok());
@@ -299,7 +322,7 @@ fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
         Some(ratio) => Sampler::TraceIdRatioBased(ratio),
         None => Sampler::AlwaysOn,
     };
-    (Sampler::ParentBased(Box::new(root)), true)
+    (root, true)
 }
 
 /// The hook's resources over the defaults. Sorted, so that every line of a file has the same order.

@@ -80,6 +80,15 @@ pub(super) fn time(unix_nano: u64) -> SystemTime {
     }
 }
 
+/// 0 means now.
+#[inline]
+pub(super) fn unix_nano(unix_nano: u64) -> u64 {
+    match unix_nano {
+        0 => opentelemetry::time::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64),
+        nanos => nanos,
+    }
+}
+
 pub(super) fn kind(kind: u32) -> SpanKind {
     match kind {
         abi::SPAN_KIND_SERVER => SpanKind::Server,
@@ -161,9 +170,19 @@ unsafe fn value(interner: &Interner, value: &abi::Value) -> Option<Value> {
             abi::VALUE_I64 => Value::I64(value.as_.i64_),
             abi::VALUE_F64 => Value::F64(value.as_.f64_),
             abi::VALUE_STR => Value::String(string(interner, value.as_.str_)),
-            tag => return array_value(interner, tag, value.as_.array),
+            tag => return array_value(interner, tag, value.as_.array).map(Value::Array),
         })
     }
+}
+
+/// The values of an array; `None` when there is none of this tag.
+///
+/// # Safety
+///
+/// As for [`value`].
+pub(super) unsafe fn array_of(tag: u32, value: abi::ValueUnion) -> Option<Array> {
+    // SAFETY: promised by the caller: every tag of an array names this member, and it is not read for another.
+    with_interner(|interner| unsafe { array_value(interner, tag, value.array) })
 }
 
 /// The rarer half of [`value`].
@@ -172,23 +191,19 @@ unsafe fn value(interner: &Interner, value: &abi::Value) -> Option<Value> {
 ///
 /// As for [`value`].
 #[cold]
-unsafe fn array_value(interner: &Interner, tag: u32, elements: abi::Array) -> Option<Value> {
+unsafe fn array_value(interner: &Interner, tag: u32, elements: abi::Array) -> Option<Array> {
     // SAFETY: promised by the caller.
     unsafe {
         Some(match tag {
             abi::VALUE_BOOL_ARRAY => {
                 let bytes = array(elements.ptr.cast::<u8>(), elements.count);
-                Value::Array(Array::Bool(bytes.iter().map(|&byte| byte != 0).collect()))
+                Array::Bool(bytes.iter().map(|&byte| byte != 0).collect())
             }
-            abi::VALUE_I64_ARRAY => {
-                Value::Array(Array::I64(array(elements.ptr.cast::<i64>(), elements.count).to_vec()))
-            }
-            abi::VALUE_F64_ARRAY => {
-                Value::Array(Array::F64(array(elements.ptr.cast::<f64>(), elements.count).to_vec()))
-            }
+            abi::VALUE_I64_ARRAY => Array::I64(array(elements.ptr.cast::<i64>(), elements.count).to_vec()),
+            abi::VALUE_F64_ARRAY => Array::F64(array(elements.ptr.cast::<f64>(), elements.count).to_vec()),
             abi::VALUE_STR_ARRAY => {
                 let texts = array(elements.ptr.cast::<abi::Str>(), elements.count);
-                Value::Array(Array::String(texts.iter().map(|&text| string(interner, text)).collect()))
+                Array::String(texts.iter().map(|&text| string(interner, text)).collect())
             }
             _ => return None,
         })

@@ -25,6 +25,7 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 
 use super::delivery::SinkTarget;
+use super::direct::SpanWriter;
 
 /// A span processor that keeps spans on this machine's disk.
 ///
@@ -46,6 +47,12 @@ pub trait DurableProcessor: SpanProcessor {
         let _ = resource;
         spans.into_iter().for_each(|span| self.on_end(span));
         self.commit()
+    }
+
+    /// What takes spans piece by piece, if it can: used in place of [`on_start`](SpanProcessor::on_start) and
+    /// [`on_end`](SpanProcessor::on_end) where nobody else gets to see the spans. Asked once, when the resource is set.
+    fn span_writer(&self) -> Option<Arc<dyn SpanWriter>> {
+        None
     }
 
     /// The file that holds this process's spans and the form of its lines, if the host knows that form: when the process has died, the
@@ -195,6 +202,14 @@ impl GuardedProcessor {
         }
     }
 
+    /// What takes spans piece by piece, if it can.
+    pub(super) fn span_writer(&self) -> Option<Arc<dyn SpanWriter>> {
+        match &self.processor {
+            Kind::Durable(processor) => catch_unwind(AssertUnwindSafe(|| processor.span_writer())).ok().flatten(),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.processor, Kind::Durable(_))
     }
@@ -265,7 +280,7 @@ impl GuardedProcessor {
         self.take_panics().map_err(OTelSdkError::InternalFailure)
     }
 
-    fn count_panic(&self, work: impl FnOnce()) {
+    pub(super) fn count_panic(&self, work: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
             self.panics.fetch_add(1, Ordering::Relaxed);
             std::mem::forget(payload);

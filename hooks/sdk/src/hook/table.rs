@@ -16,13 +16,14 @@ use opentelemetry::baggage::BaggageExt;
 use opentelemetry::trace::{Span as _, SpanBuilder, TraceContextExt, TraceState, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, TraceFlags, TraceId};
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider, Span};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, SdkTracerProvider};
 use tracer_abi as abi;
 
 use super::Tracing;
 use super::builder::Notice;
 use super::convert;
 use super::delivery::Delivery;
+use super::direct::{Direct, Handle};
 use super::guard::{FileFormat, GuardedProcessor, panic_text};
 use super::sink::{Reply, Sink};
 use crate::runtime::{self, RuntimeContext};
@@ -44,6 +45,7 @@ struct Live {
     sink: Arc<Sink>,
     notices: Vec<Notice>,
     follows_parent: bool,
+    direct: Option<Direct>,
     is_shut_down: AtomicBool,
 }
 
@@ -58,7 +60,7 @@ type Outcome = Result<(), (u32, String)>;
 
 /// Makes a table that lives as long as the process.
 pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
-    let Tracing { provider, processors, delivery, notices, resource, description, follows_parent } = tracing;
+    let Tracing { provider, processors, delivery, notices, resource, description, follows_parent, direct } = tracing;
     let mut attributes: Vec<abi::KeyValue> = match &resource {
         Some(resource) => {
             let mut pairs: Vec<_> = resource.iter().collect();
@@ -86,6 +88,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         sink: Arc::default(),
         notices,
         follows_parent,
+        direct,
         is_shut_down: AtomicBool::new(false),
     }));
     Box::leak(Box::new(abi::Tracing {
@@ -137,12 +140,12 @@ unsafe fn live(data: *mut c_void) -> &'static Live {
 /// # Safety
 ///
 /// `span` is null or a handle from `span_start` that is not released, and no other call for it runs.
-unsafe fn with_span(span: *mut c_void, work: impl FnOnce(&mut Span)) {
+unsafe fn with_span(span: *mut c_void, work: impl FnOnce(&mut Handle)) {
     if span.is_null() {
         return;
     }
-    // SAFETY: the caller's promise: it is a `Span` that `span_start` boxed, and nobody else has it now.
-    let span = unsafe { &mut *span.cast::<Span>() };
+    // SAFETY: the caller's promise: it is a `Handle` that `span_start` boxed, and nobody else has it now.
+    let span = unsafe { &mut *span.cast::<Handle>() };
     caught((), || work(span));
 }
 
@@ -241,7 +244,7 @@ impl Started {
 /// # Safety
 ///
 /// All that `start` points to is valid during the call.
-unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box<Span>>, Started) {
+unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box<Handle>>, Started) {
     let mut space = MaybeUninit::uninit();
     let parent = if start.parent.is_null() {
         None
@@ -269,6 +272,16 @@ unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box
     // The call may come from an exporter of this library, through the host: that must not make spans without end.
     if Context::is_current_telemetry_suppressed() {
         return (None, parent.map_or(Started::NOTHING, passed_on));
+    }
+
+    if let Some(direct) = &tracer.live.direct
+        && direct.takes(parent)
+        && !tracer.live.is_shut_down.load(Ordering::Relaxed)
+    {
+        // SAFETY: promised by the caller.
+        let (span, trace_id, span_id) = unsafe { direct.start(parent, start) };
+        let flags = parent.map_or(0, |parent| parent.trace_flags & FLAGS_KNOWN) | TraceFlags::SAMPLED.to_u8();
+        return (Some(span), Started { trace_id, span_id, flags, is_recording: true, has_trace_state: false });
     }
 
     let mut context = Context::new();
@@ -331,7 +344,7 @@ unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box
         has_trace_state,
     };
     let is_needed = started.is_recording || has_trace_state;
-    (is_needed.then(|| Box::new(span)), started)
+    (is_needed.then(|| Box::new(Handle::Sdk(span))), started)
 }
 
 unsafe extern "C" fn span_trace_state(span: *mut c_void, text: *mut abi::TextBuffer) {
@@ -339,8 +352,14 @@ unsafe extern "C" fn span_trace_state(span: *mut c_void, text: *mut abi::TextBuf
         return;
     }
     let mut header = String::new();
+    let read = |span: &mut Handle| {
+        // The other kind has none.
+        if let Handle::Sdk(span) = span {
+            header = span.span_context().trace_state().header();
+        }
+    };
     // SAFETY: the host passes a span handle.
-    unsafe { with_span(span, |span| header = span.span_context().trace_state().header()) };
+    unsafe { with_span(span, read) };
     // SAFETY: the host lends the buffer.
     unsafe { (*text).write(&header) };
 }
@@ -348,12 +367,14 @@ unsafe extern "C" fn span_trace_state(span: *mut c_void, text: *mut abi::TextBuf
 unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const abi::KeyValue, count: usize) {
     // SAFETY: the host passes a span handle, and valid attributes for this call.
     unsafe {
-        with_span(span, |span| {
-            if span.is_recording() {
+        with_span(span, |span| match span {
+            Handle::Direct(span) => span.set_attributes(convert::array(attributes, count)),
+            Handle::Sdk(span) if span.is_recording() => {
                 convert::each_attribute(convert::array(attributes, count), |pair| {
                     span.set_attribute(pair);
                 });
             }
+            Handle::Sdk(_) => {}
         });
     }
 }
@@ -364,11 +385,13 @@ unsafe extern "C" fn span_add_event(span: *mut c_void, event: *const abi::Event)
     }
     // SAFETY: the host passes a span handle, and a valid event for this call.
     unsafe {
-        with_span(span, |span| {
-            if span.is_recording() {
+        with_span(span, |span| match span {
+            Handle::Direct(span) => span.add_event(event),
+            Handle::Sdk(span) if span.is_recording() => {
                 let event = convert::event(event);
                 span.add_event_with_timestamp(event.name, event.timestamp, event.attributes);
             }
+            Handle::Sdk(_) => {}
         });
     }
 }
@@ -379,14 +402,16 @@ unsafe extern "C" fn span_add_link(span: *mut c_void, link: *const abi::Link) {
     }
     // SAFETY: the host passes a span handle, and a valid link for this call.
     unsafe {
-        with_span(span, |span| {
-            if span.is_recording() {
+        with_span(span, |span| match span {
+            Handle::Direct(span) => span.add_link(link),
+            Handle::Sdk(span) if span.is_recording() => {
                 let link = convert::link(link);
                 // As for the links that a span begins with: one to nowhere is dropped.
                 if link.span_context.is_valid() {
                     span.add_link(link.span_context, link.attributes);
                 }
             }
+            Handle::Sdk(_) => {}
         });
     }
 }
@@ -396,7 +421,10 @@ unsafe extern "C" fn span_set_status(span: *mut c_void, code: u32, description: 
     unsafe {
         with_span(span, |span| {
             if let Some(status) = convert::status(code, description) {
-                span.set_status(status);
+                match span {
+                    Handle::Direct(span) => span.set_status(status),
+                    Handle::Sdk(span) => span.set_status(status),
+                }
             }
         });
     }
@@ -404,20 +432,29 @@ unsafe extern "C" fn span_set_status(span: *mut c_void, code: u32, description: 
 
 unsafe extern "C" fn span_update_name(span: *mut c_void, name: abi::Str) {
     // SAFETY: the host passes a span handle, and a valid name for this call.
-    unsafe { with_span(span, |span| span.update_name(convert::name(name))) };
+    unsafe {
+        with_span(span, |span| match span {
+            Handle::Direct(span) => span.update_name(name.as_bytes()),
+            Handle::Sdk(span) => span.update_name(convert::name(name)),
+        });
+    }
 }
 
 unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
+    let end = |span: &mut Handle| match span {
+        Handle::Direct(span) => span.end(end_time_unix_nano),
+        Handle::Sdk(span) => span.end_with_timestamp(convert::time(end_time_unix_nano)),
+    };
     // SAFETY: the host passes a span handle.
-    unsafe { with_span(span, |span| span.end_with_timestamp(convert::time(end_time_unix_nano))) };
+    unsafe { with_span(span, end) };
 }
 
 unsafe extern "C" fn span_release(span: *mut c_void) {
     if span.is_null() {
         return;
     }
-    // SAFETY: a span handle is a box that `span_start` made, and it is given back once. Dropping the span ends it.
-    caught((), || drop(unsafe { Box::from_raw(span.cast::<Span>()) }));
+    // SAFETY: a span handle is a box that `span_start` made, and it is given back once.
+    caught((), || unsafe { Box::from_raw(span.cast::<Handle>()) }.release());
 }
 
 unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u32 {

@@ -1,0 +1,542 @@
+//! Spans without the SDK, where it would only carry what is said of them from one form to another.
+//!
+//! When the only processor of a hook keeps spans on the disk and can [write](SpanWriter) them piece by piece, ids and sampler are the
+//! defaults and values are not shortened, then nobody could tell an SDK's span from one that is rendered as it grows. That one
+//! costs a third.
+//!
+//! Whatever is out of the ordinary about a span's start is left to the SDK: a tracestate, a sampler that has to be asked.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use opentelemetry::trace::{Event, Link, SpanKind, Status};
+use opentelemetry::{Array, TraceFlags};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Span, SpanLimits};
+use tracer_abi as abi;
+
+use super::convert;
+use super::guard::GuardedProcessor;
+
+/// Writes spans that nobody but a durable processor gets, piece by piece.
+///
+/// What is pushed is kept by the caller, who may take an attribute out again when its key comes once more, and is given back when
+/// the span ends. Called from any thread.
+pub trait SpanWriter: fmt::Debug + Send + Sync {
+    /// Appends the key of an attribute, with whatever stands between two attributes. The same key is always the same bytes.
+    fn push_key(&self, rendered: &mut Vec<u8>, key: &[u8]);
+
+    /// Appends the value of an attribute, after its key.
+    fn push_value(&self, rendered: &mut Vec<u8>, value: AttributeValue<'_>);
+
+    /// Appends a span event.
+    fn push_event(&self, rendered: &mut Vec<u8>, event: &Event);
+
+    /// Appends a link.
+    fn push_link(&self, rendered: &mut Vec<u8>, link: &Link);
+
+    /// Takes a span that has ended, as [`on_end`](opentelemetry_sdk::trace::SpanProcessor::on_end) does.
+    fn on_end(&self, span: &RenderedSpan<'_>);
+}
+
+/// The value of an attribute. Texts should be UTF-8, and nobody has looked yet.
+#[derive(Debug)]
+pub enum AttributeValue<'a> {
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    I64(i64),
+    /// A float.
+    F64(f64),
+    /// A text.
+    Str(&'a [u8]),
+    /// Several values.
+    Array(Array),
+}
+
+/// A sampled span that has ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RenderedSpan<'a> {
+    /// Its name, which should be UTF-8.
+    pub name: &'a [u8],
+    /// Its trace. The first byte is the most significant one.
+    pub trace_id: [u8; 16],
+    /// Its id.
+    pub span_id: [u8; 8],
+    /// Its parent; `None` for a root.
+    pub parent_span_id: Option<[u8; 8]>,
+    /// Its kind.
+    pub kind: SpanKind,
+    /// Nanoseconds since the Unix epoch.
+    pub start_time_unix_nano: u64,
+    /// Nanoseconds since the Unix epoch.
+    pub end_time_unix_nano: u64,
+    /// Its status.
+    pub status: &'a Status,
+    /// What was pushed for its attributes, each key once.
+    pub attributes: &'a [u8],
+    /// What was pushed for its events.
+    pub events: &'a [u8],
+    /// What was pushed for its links.
+    pub links: &'a [u8],
+}
+
+/// How a process makes such spans.
+#[derive(Debug)]
+pub(super) struct Direct {
+    pub(super) writer: Arc<dyn SpanWriter>,
+    pub(super) processor: Arc<GuardedProcessor>,
+    pub(super) limits: SpanLimits,
+    /// A span with a parent is sampled as that one.
+    pub(super) follows_parent: bool,
+    /// Every other span is sampled.
+    pub(super) samples_roots: bool,
+}
+
+/// What a span handle points to.
+pub(super) enum Handle {
+    Sdk(Span),
+    Direct(DirectSpan),
+}
+
+/// One such span.
+pub(super) struct DirectSpan {
+    direct: &'static Direct,
+    trace_id: [u8; 16],
+    span_id: [u8; 8],
+    parent_span_id: Option<[u8; 8]>,
+    kind: SpanKind,
+    start_time_unix_nano: u64,
+    status: Status,
+    /// The name as it came, and after it the attributes as they will be in the file.
+    text: Vec<u8>,
+    name_len: usize,
+    attributes: Vec<Attribute>,
+    events: Vec<u8>,
+    event_count: u32,
+    links: Vec<u8>,
+    link_count: u32,
+    has_ended: bool,
+}
+
+/// One attribute in the text.
+#[derive(Clone, Copy)]
+struct Attribute {
+    /// Of its key. Two keys may have the same.
+    hash: u32,
+    /// Where it ends, from the beginning of the first on.
+    end: u32,
+}
+
+/// How many spans a thread keeps the memory of: as many as a driver has under way.
+const KEPT: usize = 512;
+/// What has grown larger is not kept.
+const KEPT_BYTES: usize = 8 << 10;
+/// Enough for the spans that tracer makes.
+const TEXT_ROOM: usize = 640;
+const ATTRIBUTE_ROOM: usize = 20;
+/// How many attributes a thread remembers; a power of two.
+const KNOWN: usize = 64;
+/// What is longer is not remembered.
+const KNOWN_BYTES: usize = 256;
+
+/// What a thread keeps from one span to the next.
+#[derive(Default)]
+struct Local {
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    spares: Vec<Box<Handle>>,
+    /// Attributes as they were rendered last, by the addresses of their keys, which are constants of whoever calls. None before
+    /// the first span.
+    known: Vec<Known>,
+    /// Whose they are.
+    owner: Option<&'static Direct>,
+}
+
+/// An attribute that was rendered before. Most come again with the same value, and nearly all with the same key.
+#[derive(Default)]
+struct Known {
+    /// The key as it came.
+    key: Vec<u8>,
+    hash: u32,
+    rendered: Vec<u8>,
+    /// How much of that is the key.
+    key_len: usize,
+    value: KnownValue,
+    /// How often in a row it came with another value.
+    misses: u8,
+}
+
+#[derive(Default)]
+enum KnownValue {
+    #[default]
+    None,
+    I64(i64),
+    Str(Vec<u8>),
+}
+
+impl KnownValue {
+    #[inline]
+    fn is(&self, value: &AttributeValue<'_>) -> bool {
+        match (self, value) {
+            (KnownValue::I64(known), AttributeValue::I64(value)) => known == value,
+            (KnownValue::Str(known), AttributeValue::Str(value)) => known == value,
+            _ => false,
+        }
+    }
+
+    /// A copy of a value, in the memory of the last if it was of the same kind. None until it is kept again.
+    fn becoming(&mut self, value: &AttributeValue<'_>) -> KnownValue {
+        match (std::mem::take(self), value) {
+            (_, AttributeValue::I64(value)) => KnownValue::I64(*value),
+            (KnownValue::Str(mut known), AttributeValue::Str(value)) => {
+                known.clear();
+                known.extend_from_slice(value);
+                KnownValue::Str(known)
+            }
+            (_, AttributeValue::Str(value)) => KnownValue::Str(value.to_vec()),
+            _ => KnownValue::None,
+        }
+    }
+}
+
+impl Known {
+    /// Appends the attribute. The result is the hash of its key, and how long that is rendered.
+    #[inline]
+    fn push(
+        &mut self,
+        writer: &dyn SpanWriter,
+        text: &mut Vec<u8>,
+        key: &[u8],
+        value: AttributeValue<'_>,
+    ) -> (u32, usize) {
+        // The key may be empty, and what stands before its value never is.
+        if self.key != key || self.key_len == 0 {
+            self.begin(writer, key);
+        }
+        if self.value.is(&value) {
+            self.misses = 0;
+            text.extend_from_slice(&self.rendered);
+        } else {
+            self.push_other(writer, text, value);
+        }
+        (self.hash, self.key_len)
+    }
+
+    #[cold]
+    fn begin(&mut self, writer: &dyn SpanWriter, key: &[u8]) {
+        // Should the writer panic, nothing is remembered.
+        (self.value, self.key_len, self.misses) = (KnownValue::None, 0, 0);
+        self.rendered.clear();
+        writer.push_key(&mut self.rendered, key);
+        key.clone_into(&mut self.key);
+        (self.hash, self.key_len) = (hash(key), self.rendered.len());
+    }
+
+    #[inline]
+    fn push_other(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: AttributeValue<'_>) {
+        text.extend_from_slice(&self.rendered[..self.key_len]);
+        self.misses = self.misses.wrapping_add(1);
+        // One that is another each time need not be kept, but it may have come to rest.
+        let is_kept = self.misses <= 3 || self.misses.is_multiple_of(16);
+        let value = match value {
+            AttributeValue::Str(bytes) if is_kept && bytes.len() <= KNOWN_BYTES => value,
+            AttributeValue::I64(_) if is_kept => value,
+            value => return writer.push_value(text, value),
+        };
+        let known = self.value.becoming(&value);
+        let start = text.len();
+        writer.push_value(text, value);
+        self.rendered.truncate(self.key_len);
+        self.rendered.extend_from_slice(&text[start..]);
+        self.value = known;
+    }
+}
+
+thread_local! {
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local { spares: Vec::new(), known: Vec::new(), owner: None }) };
+}
+
+/// Lends what this thread keeps. Nothing that is done with it calls back, but a thread that ends has nothing any more.
+#[inline]
+fn with_local<R>(direct: &'static Direct, work: impl FnOnce(&mut Local) -> R) -> R {
+    let mut work = Some(work);
+    let lent = LOCAL.try_with(|local| {
+        let mut local = local.try_borrow_mut().ok()?;
+        if !local.owner.is_some_and(|owner| std::ptr::eq(owner, direct)) {
+            // Another provider renders in another way.
+            local.known = (0..KNOWN).map(|_| Known::default()).collect();
+            local.owner = Some(direct);
+        }
+        work.take().map(|work| work(&mut local))
+    });
+    if let Ok(Some(done)) = lent {
+        return done;
+    }
+    let known = (0..KNOWN).map(|_| Known::default()).collect();
+    let work = work.take().expect("it was not done");
+    work(&mut Local { spares: Vec::new(), known, owner: Some(direct) })
+}
+
+impl Direct {
+    /// Whether a span that starts so is made without the SDK.
+    #[inline]
+    pub(super) fn takes(&self, parent: Option<&abi::SpanContext>) -> bool {
+        match parent {
+            Some(parent) if parent.trace_state.len > 0 => false,
+            Some(parent) if self.follows_parent => parent.trace_flags & TraceFlags::SAMPLED.to_u8() != 0,
+            _ => self.samples_roots,
+        }
+    }
+
+    /// Starts a span. The result has its trace id and its own.
+    ///
+    /// # Safety
+    ///
+    /// All that `start` points to is valid during the call.
+    pub(super) unsafe fn start(
+        &'static self,
+        parent: Option<&abi::SpanContext>,
+        start: &abi::SpanStart,
+    ) -> (Box<Handle>, [u8; 16], [u8; 8]) {
+        let ids = RandomIdGenerator::default();
+        let mut handle = self.spare();
+        let Handle::Direct(span) = &mut *handle else { unreachable!("only such memory is kept") };
+        (span.trace_id, span.parent_span_id) = match parent {
+            Some(parent) => (parent.trace_id, Some(parent.span_id)),
+            None => (ids.new_trace_id().to_bytes(), None),
+        };
+        span.span_id = ids.new_span_id().to_bytes();
+        span.kind = convert::kind(start.kind);
+        span.start_time_unix_nano = convert::unix_nano(start.start_time_unix_nano);
+        // SAFETY: promised by the caller.
+        unsafe {
+            let name = start.name.as_bytes();
+            span.text.extend_from_slice(name);
+            span.name_len = name.len();
+            span.set_attributes(convert::array(start.attributes, start.attribute_count));
+            for &link in convert::array(start.links, start.link_count) {
+                span.add_link(link);
+            }
+            for &event in convert::array(start.events, start.event_count) {
+                span.add_event(event);
+            }
+        }
+        let (trace_id, span_id) = (span.trace_id, span.span_id);
+        (handle, trace_id, span_id)
+    }
+
+    fn spare(&'static self) -> Box<Handle> {
+        if let Some(mut spare) = with_local(self, |local| local.spares.pop()) {
+            if let Handle::Direct(span) = &mut *spare {
+                // It may have been another provider's.
+                span.direct = self;
+            }
+            return spare;
+        }
+        Box::new(Handle::Direct(DirectSpan {
+            direct: self,
+            trace_id: [0; 16],
+            span_id: [0; 8],
+            parent_span_id: None,
+            kind: SpanKind::Internal,
+            start_time_unix_nano: 0,
+            status: Status::Unset,
+            text: Vec::with_capacity(TEXT_ROOM),
+            name_len: 0,
+            attributes: Vec::with_capacity(ATTRIBUTE_ROOM),
+            events: Vec::new(),
+            event_count: 0,
+            links: Vec::new(),
+            link_count: 0,
+            has_ended: false,
+        }))
+    }
+}
+
+impl DirectSpan {
+    /// Sets attributes. The last value of a key stands in the place of its first.
+    ///
+    /// # Safety
+    ///
+    /// What `pairs` point to is valid during the call.
+    pub(super) unsafe fn set_attributes(&mut self, pairs: &[abi::KeyValue]) {
+        if self.has_ended {
+            return;
+        }
+        with_local(self.direct, |local| {
+            for pair in pairs {
+                // SAFETY: promised by the caller; the arm of a tag reads the member that it names.
+                let (key, value) = unsafe {
+                    let value = match pair.value.tag {
+                        abi::VALUE_BOOL => AttributeValue::Bool(pair.value.as_.bool_ != 0),
+                        abi::VALUE_I64 => AttributeValue::I64(pair.value.as_.i64_),
+                        abi::VALUE_F64 => AttributeValue::F64(pair.value.as_.f64_),
+                        abi::VALUE_STR => AttributeValue::Str(pair.value.as_.str_.as_bytes()),
+                        tag => match convert::array_of(tag, pair.value.as_) {
+                            Some(array) => AttributeValue::Array(array),
+                            None => continue,
+                        },
+                    };
+                    (pair.key.as_bytes(), value)
+                };
+                let address = key.as_ptr().addr();
+                // Constants lie close to each other, and are not aligned.
+                let known = &mut local.known[(address ^ address >> 6) % KNOWN];
+                if key.len() <= KNOWN_BYTES {
+                    self.set_attribute(known, key, value);
+                } else {
+                    self.set_attribute(&mut Known::default(), key, value);
+                }
+            }
+        });
+    }
+
+    #[inline]
+    fn set_attribute(&mut self, known: &mut Known, key: &[u8], value: AttributeValue<'_>) {
+        let start = self.text.len();
+        let (hash, key_len) = known.push(&*self.direct.writer, &mut self.text, key, value);
+        if self.attributes.iter().any(|set| set.hash == hash) && self.replace(hash, start, key_len) {
+            return;
+        }
+        if self.attributes.len() >= self.direct.limits.max_attributes_per_span as usize {
+            self.text.truncate(start);
+            return;
+        }
+        self.attributes.push(Attribute { hash, end: (self.text.len() - self.name_len) as u32 });
+    }
+
+    /// Puts the attribute at the end of the text in the place of the one with the same key, if there is one.
+    #[cold]
+    fn replace(&mut self, hash: u32, start: usize, key_len: usize) -> bool {
+        let (text, new) = self.text.split_at(start);
+        let mut old_start = self.name_len;
+        let same_key = self.attributes.iter().position(|known| {
+            let old = &text[std::mem::replace(&mut old_start, self.name_len + known.end as usize)..];
+            known.hash == hash && old.starts_with(&new[..key_len])
+        });
+        let Some(at) = same_key else { return false };
+        let new = new.to_vec();
+        self.text.truncate(start);
+        let old_start = self.name_len + if at == 0 { 0 } else { self.attributes[at - 1].end as usize };
+        let old_end = self.name_len + self.attributes[at].end as usize;
+        let longer = new.len() as i64 - (old_end - old_start) as i64;
+        self.text.splice(old_start..old_end, new);
+        for attribute in &mut self.attributes[at..] {
+            attribute.end = (i64::from(attribute.end) + longer) as u32;
+        }
+        true
+    }
+
+    /// Adds a span event.
+    ///
+    /// # Safety
+    ///
+    /// `event` is null, or to an event that, with all it points to, is valid during the call.
+    pub(super) unsafe fn add_event(&mut self, event: *const abi::Event) {
+        let limits = &self.direct.limits;
+        if event.is_null() || self.has_ended || self.event_count >= limits.max_events_per_span {
+            return;
+        }
+        // SAFETY: promised by the caller.
+        let mut event = unsafe { convert::event(event) };
+        event.attributes.truncate(limits.max_attributes_per_event as usize);
+        self.event_count += 1;
+        self.direct.writer.push_event(&mut self.events, &event);
+    }
+
+    /// Adds a link.
+    ///
+    /// # Safety
+    ///
+    /// `link` is null, or to a link that, with all it points to, is valid during the call.
+    pub(super) unsafe fn add_link(&mut self, link: *const abi::Link) {
+        let limits = &self.direct.limits;
+        if link.is_null() || self.has_ended || self.link_count >= limits.max_links_per_span {
+            return;
+        }
+        // SAFETY: promised by the caller.
+        let mut link = unsafe { convert::link(link) };
+        // One to nowhere is dropped.
+        if link.span_context.is_valid() {
+            link.attributes.truncate(limits.max_attributes_per_link as usize);
+            self.link_count += 1;
+            self.direct.writer.push_link(&mut self.links, &link);
+        }
+    }
+
+    pub(super) fn set_status(&mut self, status: Status) {
+        // Ok before error before unset.
+        if !self.has_ended && status > self.status {
+            self.status = status;
+        }
+    }
+
+    pub(super) fn update_name(&mut self, name: &[u8]) {
+        if !self.has_ended {
+            self.text.splice(..self.name_len, name.iter().copied());
+            self.name_len = name.len();
+        }
+    }
+
+    pub(super) fn end(&mut self, end_time_unix_nano: u64) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let (name, attributes) = self.text.split_at(self.name_len);
+        let span = RenderedSpan {
+            name,
+            trace_id: self.trace_id,
+            span_id: self.span_id,
+            parent_span_id: self.parent_span_id,
+            kind: self.kind.clone(),
+            start_time_unix_nano: self.start_time_unix_nano,
+            end_time_unix_nano: convert::unix_nano(end_time_unix_nano),
+            status: &self.status,
+            attributes,
+            events: &self.events,
+            links: &self.links,
+        };
+        let Direct { writer, processor, .. } = self.direct;
+        processor.count_panic(|| writer.on_end(&span));
+    }
+
+    /// Forgets the span. False when it has grown so large that its memory is not worth keeping.
+    fn clear(&mut self) -> bool {
+        self.text.clear();
+        self.attributes.clear();
+        self.events.clear();
+        self.links.clear();
+        (self.event_count, self.link_count, self.has_ended) = (0, 0, false);
+        self.status = Status::Unset;
+        self.text.capacity() + self.events.capacity() + self.links.capacity() <= KEPT_BYTES
+    }
+}
+
+impl Handle {
+    /// Ends the span if it has not, and keeps its memory for another.
+    pub(super) fn release(mut self: Box<Handle>) {
+        // Dropping a span of the SDK ends it.
+        let Handle::Direct(span) = &mut *self else { return };
+        span.end(0);
+        if !span.clear() {
+            return;
+        }
+        let direct = span.direct;
+        with_local(direct, |local| {
+            if local.spares.len() < KEPT {
+                local.spares.push(self);
+            }
+        });
+    }
+}
+
+/// Keys mostly differ in their lengths or their last bytes.
+#[inline]
+fn hash(key: &[u8]) -> u32 {
+    let last = match key.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => key.iter().fold(0, |last, &byte| last << 8 | u64::from(byte)),
+    };
+    ((last ^ key.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
