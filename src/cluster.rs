@@ -72,6 +72,8 @@ pub struct Cluster(Arc<Inner>);
 struct Inner {
     connection: Arc<Connection>,
     session_dir: PathBuf,
+    /// Where large values are.
+    values: PathBuf,
     job_id: JobId,
     welcome: Welcome,
     recorder: Option<&'static Recorder>,

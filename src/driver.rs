@@ -46,7 +46,7 @@ use crate::runtime_spans::RuntimeParent;
 use crate::session::{self, SessionError};
 use crate::spin::{Spin, is_readable};
 use crate::spool::Spool;
-use crate::stored::{self, STORED_FROM, Stored, StoredError};
+use crate::stored::{self, Pending, STORED_FROM, Stored, StoredError, Value, ValueWriter, WriteError, Written};
 use crate::task::{
     ActorRole, AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome,
     PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource, check_retry_on,
@@ -76,6 +76,8 @@ pub struct Driver {
     stream: UnixStream,
     inbox: FrameBuffer,
     welcome: Welcome,
+    /// Where large values are.
+    values: PathBuf,
     tracing: DriverTracing,
     next_tag: u64,
     next_query: u64,
@@ -323,6 +325,8 @@ pub struct Remote<'a> {
     run_limit: Option<Duration>,
     trace_runtime: bool,
     inputs: Vec<Input>,
+    /// Those of them that are in files.
+    pending: Vec<Pending>,
     /// Without its texts, which follow.
     policy: Policy<'static>,
     retry_on: String,
@@ -341,7 +345,13 @@ pub trait Argument {
 
 impl<T: Serialize> Argument for T {
     fn add_to(&self, remote: &mut Remote<'_>) -> Result<(), DriverError> {
-        remote.arguments.push(value::to_bytes(self)?);
+        match encode_argument(self, &remote.driver.values)? {
+            Written::Small(value) => remote.arguments.push(value),
+            Written::Large(stored) => {
+                remote.pending.push(Pending::new(&remote.driver.values, &stored));
+                remote.add_input(InputSource::Stored(stored));
+            }
+        }
         Ok(())
     }
 }
@@ -349,14 +359,29 @@ impl<T: Serialize> Argument for T {
 impl Argument for &Ticket {
     fn add_to(&self, remote: &mut Remote<'_>) -> Result<(), DriverError> {
         let task = remote.driver.accepted(self)?;
-        let argument = u32::try_from(remote.arguments.len()).expect("arguments fit memory");
-        remote.inputs.push(Input { argument, source: InputSource::Task(task) });
-        remote.arguments.push(vec![0xc0]);
+        remote.add_input(InputSource::Task(task));
         Ok(())
     }
 }
 
+/// Encodes an argument; a large one into a file.
+pub(crate) fn encode_argument<T: Serialize>(argument: &T, folder: &Path) -> Result<Written, DriverError> {
+    let mut writer = ValueWriter::new(folder, PAYLOAD_LIMIT);
+    value::write(argument, &mut writer)?;
+    writer.finish().map_err(|error| match error {
+        WriteError::TooLarge { bytes } => DriverError::TooLarge { bytes },
+        WriteError::Io { source, .. } => DriverError::Store { folder: folder.into(), source },
+    })
+}
+
 impl Remote<'_> {
+    /// Adds an argument that does not come with the others; nil stands in its place.
+    fn add_input(&mut self, source: InputSource) {
+        let argument = u32::try_from(self.arguments.len()).expect("arguments fit memory");
+        self.inputs.push(Input { argument, source });
+        self.arguments.push(vec![0xc0]);
+    }
+
     /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments starts when
     /// that task has ended, and fails if that fails. The handle can still be waited for.
     ///
@@ -492,6 +517,7 @@ impl<'a> Remote<'a> {
             trace_runtime: self.trace_runtime,
             inputs: &self.inputs,
         })?;
+        self.pending.into_iter().for_each(Pending::keep);
         Ok((task, self.driver))
     }
 }
@@ -570,6 +596,7 @@ impl Driver {
         Ok(Driver {
             stream,
             inbox,
+            values: stored::folder(&welcome.session_dir),
             welcome,
             tracing: DriverTracing {
                 recorder: None,
@@ -700,6 +727,7 @@ impl Driver {
             run_limit: None,
             trace_runtime: false,
             inputs: Vec::new(),
+            pending: Vec::new(),
             policy: Policy::default(),
             retry_on: String::new(),
             idempotency_key: String::new(),
@@ -726,7 +754,15 @@ impl Driver {
     /// Submits a task. It is sent with the next batch.
     pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<Ticket, DriverError> {
         let mut inputs = request.inputs.to_vec();
+        let in_files = inputs.iter().map(|input| match &input.source {
+            InputSource::Stored(stored) => usize::try_from(stored.bytes).unwrap_or(usize::MAX),
+            InputSource::Task(_) => 0,
+        });
+        let in_files = in_files.fold(0, usize::saturating_add);
         let stored = match &request.spec {
+            TaskSpec::Function(function) if function.arguments.len().saturating_add(in_files) > PAYLOAD_LIMIT => {
+                Err(DriverError::TooLarge { bytes: function.arguments.len().saturating_add(in_files) })
+            }
             TaskSpec::Function(function) if function.arguments.len() >= STORED_FROM => {
                 self.store_large(function.arguments, &mut inputs).map(Some)
             }
@@ -737,7 +773,7 @@ impl Driver {
         let start_unix_nano = if wants_runtime { now_unix_nano() } else { 0 };
         let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome, start_unix_nano);
         if let Some(producer) = producer.as_ref().filter(|_| self.welcome.record_arguments) {
-            recorded_arguments::record(producer, &request.spec, Vec::new);
+            recorded_arguments::record(producer, &request.spec, in_files, Vec::new);
         }
         let small = match stored {
             Ok(small) => small,
@@ -814,10 +850,6 @@ impl Driver {
 
     /// Writes large arguments to files. Returns the arguments with nil in their places.
     fn store_large(&self, arguments: &[u8], inputs: &mut Vec<Input>) -> Result<Vec<u8>, DriverError> {
-        let bytes = arguments.len();
-        if bytes > PAYLOAD_LIMIT {
-            return Err(DriverError::TooLarge { bytes });
-        }
         let Some(elements) = value::elements(arguments) else { return Ok(arguments.to_vec()) };
         let mut small = Vec::with_capacity(elements.len());
         for (argument, element) in (0..).zip(elements) {
@@ -825,8 +857,8 @@ impl Driver {
                 small.push(element.to_vec());
                 continue;
             }
-            let folder = stored::folder(&self.welcome.session_dir);
-            let stored = stored::store(&folder, element).map_err(|source| DriverError::Store { folder, source })?;
+            let stored = stored::store(&self.values, element);
+            let stored = stored.map_err(|source| DriverError::Store { folder: self.values.clone(), source })?;
             inputs.push(Input { argument, source: InputSource::Stored(stored) });
             small.push(vec![0xc0]);
         }
@@ -834,8 +866,8 @@ impl Driver {
     }
 
     /// Reads a large result, which a task that has ended left in a file.
-    pub fn load(&self, stored: &Stored) -> Result<Vec<u8>, DriverError> {
-        stored::load(&stored::folder(&self.welcome.session_dir), stored).map_err(DriverError::Stored)
+    pub fn load(&self, stored: &Stored) -> Result<Value, DriverError> {
+        stored::load(&self.values, stored).map_err(DriverError::Stored)
     }
 
     /// Tells the head that nobody here asks for a task's result any more. It keeps it only as long as others need it.
@@ -862,16 +894,22 @@ impl Driver {
 
     /// Waits for a task and returns its result.
     pub fn get<T: DeserializeOwned>(&mut self, task: Ticket) -> Result<T, DriverError> {
+        Ok(self.get_value(task)?.decode()?)
+    }
+
+    /// Waits for a task and returns its result as it came: a large one stays in its file, and what is [decoded](Value::decode) from it may
+    /// borrow from there.
+    pub fn get_value(&mut self, task: Ticket) -> Result<Value, DriverError> {
         let finished = self.wait(task)?;
         match finished.outcome {
-            Outcome::Returned(bytes) => Ok(value::from_bytes(&bytes)?),
+            Outcome::Returned(bytes) => Ok(bytes.into()),
             Outcome::Stored(stored) => {
-                let bytes = self.load(&stored)?;
+                let value = self.load(&stored)?;
                 self.forget_result(finished.task)?;
-                Ok(value::from_bytes(&bytes)?)
+                Ok(value)
             }
             // A command has no value; its result is the unit.
-            Outcome::Completed => Ok(value::from_bytes(&[0xc0])?),
+            Outcome::Completed => Ok(vec![0xc0].into()),
             Outcome::Failed(failure) => Err(DriverError::Failed { id: finished.task, failure, past: finished.past }),
         }
     }

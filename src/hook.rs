@@ -46,5 +46,5 @@ pub use recorder::{ActiveSpan, Attribute, Recorder, RunningTask, SpanRequest, no
 pub(crate) use search::is_path;
 pub use search::{Located, SearchPath};
 pub use setup::{HookCheck, HookRun, check_hook, run_hook};
-pub use task::{ActorState, LoadedActor, LoadedTask, TaskContext, set_stops};
+pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};
 pub(crate) use task::{is_to_stop, was_told_to_stop};

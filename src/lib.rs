@@ -132,6 +132,7 @@ pub use cluster::{
     Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
 };
 pub use driver::Driver;
+pub use stored::Value;
 
 /// The version of tracer.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

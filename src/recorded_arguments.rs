@@ -14,13 +14,21 @@ const ENCODED_LIMIT: usize = 64 << 10;
 
 /// Puts the arguments onto a span, under the names of the parameters as far as they are known, else under their numbers. `parameters` is asked
 /// only if the span is recorded.
-pub(crate) fn record(span: &ActiveSpan, spec: &TaskSpec<'_>, parameters: impl FnOnce() -> Vec<String>) {
+///
+/// `in_files` is how many bytes of them are in files: of these only the size is told, and that of all.
+pub(crate) fn record(
+    span: &ActiveSpan,
+    spec: &TaskSpec<'_>,
+    in_files: usize,
+    parameters: impl FnOnce() -> Vec<String>,
+) {
     if !span.is_recording() {
         return;
     }
     let texts = match spec {
-        TaskSpec::Function(function) if function.arguments.len() > ENCODED_LIMIT => {
-            let size = u64::try_from(function.arguments.len()).unwrap_or(u64::MAX);
+        TaskSpec::Function(function) if function.arguments.len().saturating_add(in_files) > ENCODED_LIMIT => {
+            let size = function.arguments.len().saturating_add(in_files);
+            let size = u64::try_from(size).unwrap_or(u64::MAX);
             span.set_attributes(&[(names::ARGUMENTS_SIZE, size.into())]);
             return;
         }

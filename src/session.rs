@@ -5,6 +5,7 @@
 //!     head.lock               held by flock for as long as the head lives; says who it is
 //!     leavings.lock           held by flock while somebody finishes what a dead head left: the next head, or a reader
 //!     values/                 large arguments and results, a file for each
+//!     spare_values/           a few of these files that nobody needs any more, for the next values
 //!     sessions/<time>-<pid>/
 //!       head.sock             0600
 //!       spool/                a file for each traced process
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity;
 use crate::spool::Parcel;
+use crate::stored;
 
 /// Sessions whose folders are kept for their logs.
 const SESSIONS_KEPT: usize = 5;
@@ -147,8 +149,8 @@ impl Session {
         let sessions = temp_dir.join("sessions");
         make_private(&sessions)?;
         let dir = sessions.join(format!("{:019}-{}", now_unix_nano, std::process::id()));
-        let values = temp_dir.join("values");
-        for folder in [&dir, &dir.join("spool"), &dir.join("handover"), &dir.join("logs"), &values] {
+        let [values, spare] = ["values", stored::SPARE_FOLDER].map(|name| temp_dir.join(name));
+        for folder in [&dir, &dir.join("spool"), &dir.join("handover"), &dir.join("logs"), &values, &spare] {
             make_private(folder)?;
         }
         let record = HeadRecord {

@@ -1,8 +1,9 @@
 //! Values on their way between JSON, which people type and read, and MessagePack, which travels.
 
 use std::fmt;
+use std::io::Write;
 
-use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A value that cannot be carried over.
@@ -25,8 +26,8 @@ pub fn to_json(value: &[u8]) -> Result<serde_json::Value, ValueError> {
     Ok(json.0)
 }
 
-/// A MessagePack value as a Rust one.
-pub fn from_bytes<T: DeserializeOwned>(value: &[u8]) -> Result<T, ValueError> {
+/// A MessagePack value as a Rust one, which may borrow from it.
+pub fn from_bytes<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, ValueError> {
     let mut deserializer = rmp_serde::Deserializer::from_read_ref(value).with_human_readable();
     T::deserialize(&mut deserializer)
         .map_err(|error| ValueError(format!("the result is not a {}: {error}", std::any::type_name::<T>())))
@@ -35,9 +36,14 @@ pub fn from_bytes<T: DeserializeOwned>(value: &[u8]) -> Result<T, ValueError> {
 /// A Rust value as MessagePack, in the form that it has in JSON: structs with the names of their fields, addresses as text.
 pub fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, ValueError> {
     let mut bytes = Vec::new();
-    let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map().with_human_readable();
-    value.serialize(&mut serializer).map_err(|error| ValueError(error.to_string()))?;
+    write(value, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Writes a Rust value as [`to_bytes`] has it.
+pub fn write(value: &impl Serialize, out: &mut impl Write) -> Result<(), ValueError> {
+    let mut serializer = rmp_serde::Serializer::new(out).with_struct_map().with_human_readable();
+    value.serialize(&mut serializer).map_err(|error| ValueError(error.to_string()))
 }
 
 /// A JSON value, read from a format that has more than JSON has.
@@ -127,8 +133,11 @@ pub fn array(values: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Puts values in the places of a MessagePack array: each with its index, in their order. Everything else stays as it is.
-pub fn fill<'a>(array_bytes: &[u8], values: impl IntoIterator<Item = (u32, &'a [u8])>) -> Result<Vec<u8>, ValueError> {
+/// The elements of a MessagePack array, of which some are replaced: by each value the one with its index.
+pub fn replaced<'a>(
+    array_bytes: &'a [u8],
+    values: impl IntoIterator<Item = (u32, &'a [u8])>,
+) -> Result<Vec<&'a [u8]>, ValueError> {
     let mut elements = elements(array_bytes).ok_or_else(|| ValueError("the arguments are no array".into()))?;
     for (index, value) in values {
         let count = elements.len();
@@ -137,6 +146,15 @@ pub fn fill<'a>(array_bytes: &[u8], values: impl IntoIterator<Item = (u32, &'a [
             .ok_or_else(|| ValueError(format!("there is no argument {} among {count}", u64::from(index) + 1)))?;
         *element = value;
     }
+    Ok(elements)
+}
+
+/// Puts values in the places of a MessagePack array: each with its index, in their order. Everything else stays as it is.
+pub fn fill<'a>(
+    array_bytes: &'a [u8],
+    values: impl IntoIterator<Item = (u32, &'a [u8])>,
+) -> Result<Vec<u8>, ValueError> {
+    let elements = replaced(array_bytes, values)?;
     let mut out = Vec::with_capacity(5 + elements.iter().map(|element| element.len()).sum::<usize>());
     put_array_header(&mut out, elements.len());
     elements.iter().for_each(|element| out.extend_from_slice(element));

@@ -433,7 +433,7 @@ fn follow(driver: &mut Driver, task: Ticket, short_name: &str, is_command: bool)
     }
     // It stays where it is, for `tracer get`.
     if let Outcome::Stored(stored) = &finished.outcome {
-        finished.outcome = Outcome::Returned(driver.load(stored)?);
+        finished.outcome = Outcome::Returned(driver.load(stored)?.into_bytes());
     }
     Ok(finished)
 }

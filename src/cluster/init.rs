@@ -372,6 +372,7 @@ impl Init {
         };
         let inner = Inner::new(Inner {
             connection: Connection::new(driver)?,
+            values: crate::stored::folder(&welcome.session_dir),
             session_dir: welcome.session_dir.clone(),
             job_id: welcome.job_id,
             welcome,

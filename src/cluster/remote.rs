@@ -11,8 +11,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Cluster, RemoteError, TaskHandle, current};
-use crate::driver::{SubmitRequest, command_spec, split_target};
+use crate::driver::{SubmitRequest, command_spec, encode_argument, split_target};
 use crate::propagation::Carrier;
+use crate::stored::{Pending, Written};
 use crate::task::{
     ActorRole, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on,
     sort_resources,
@@ -48,6 +49,8 @@ pub struct Function<'a> {
     pub(super) target: Cow<'a, str>,
     arguments: Vec<Vec<u8>>,
     inputs: Vec<Input>,
+    /// Those of them that are in files.
+    pending: Vec<Pending>,
 }
 
 /// A program, in a submission.
@@ -71,13 +74,14 @@ pub trait Argument {
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Encoded {
-    Value(Vec<u8>),
+    Value(Written),
     Task(crate::task::TaskId),
 }
 
 impl<T: Serialize> Argument for T {
-    fn encode(&self, _: &Cluster) -> Result<Encoded, RemoteError> {
-        value::to_bytes(self).map(Encoded::Value).map_err(|error| RemoteError::submission(error.to_string()))
+    fn encode(&self, cluster: &Cluster) -> Result<Encoded, RemoteError> {
+        let written = encode_argument(self, &cluster.0.values);
+        written.map(Encoded::Value).map_err(|error| RemoteError::submission(error.to_string()))
     }
 }
 
@@ -263,7 +267,7 @@ impl<'a, What> Remote<'a, What> {
 
 impl<'a> Remote<'a> {
     pub(super) fn function(cluster: &'a Cluster, target: Cow<'a, str>) -> Remote<'a> {
-        Remote::new(cluster, Function { target, arguments: Vec::new(), inputs: Vec::new() })
+        Remote::new(cluster, Function { target, arguments: Vec::new(), inputs: Vec::new(), pending: Vec::new() })
     }
 
     /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments
@@ -271,18 +275,25 @@ impl<'a> Remote<'a> {
     pub fn arg(mut self, argument: impl Argument) -> Self {
         let index = self.what.arguments.len();
         match argument.encode(self.cluster) {
-            Ok(Encoded::Value(value)) => self.what.arguments.push(value),
-            Ok(Encoded::Task(task)) => {
-                let argument = u32::try_from(index).expect("arguments fit memory");
-                self.what.inputs.push(Input { argument, source: InputSource::Task(task) });
-                self.what.arguments.push(vec![0xc0]);
+            Ok(Encoded::Value(Written::Small(value))) => self.what.arguments.push(value),
+            Ok(Encoded::Value(Written::Large(stored))) => {
+                self.what.pending.push(Pending::new(&self.cluster.0.values, &stored));
+                self.add_input(InputSource::Stored(stored));
             }
+            Ok(Encoded::Task(task)) => self.add_input(InputSource::Task(task)),
             Err(reason) => {
                 let text = format!("argument {} of `{}`: {reason}", index + 1, self.what.target);
                 self.failure.get_or_insert(RemoteError::submission(text));
             }
         }
         self
+    }
+
+    /// Adds an argument that does not come with the others; nil stands in its place.
+    fn add_input(&mut self, source: InputSource) {
+        let argument = u32::try_from(self.what.arguments.len()).expect("arguments fit memory");
+        self.what.inputs.push(Input { argument, source });
+        self.what.arguments.push(vec![0xc0]);
     }
 
     /// Submits the task. It is on its way when this returns, and sent with the next batch: when [`BATCH`](crate::driver::BATCH) have come
@@ -310,7 +321,10 @@ impl<'a> Remote<'a> {
             Cow::Borrowed(module)
         };
         let function = FunctionSpec { actor, ..FunctionSpec::of_task(&module, function, &arguments) };
-        self.send(&target, TaskSpec::Function(function), &inputs)
+        let pending = std::mem::take(&mut self.what.pending);
+        let task = self.send(&target, TaskSpec::Function(function), &inputs)?;
+        pending.into_iter().for_each(Pending::keep);
+        Ok(task)
     }
 }
 

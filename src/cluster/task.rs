@@ -11,7 +11,7 @@ use super::connection::Watch;
 use super::{CancelReport, Inner, RemoteError};
 use crate::driver::{Driver, DriverError, Ticket};
 use crate::protocol::{CancelWhich, Finished, Query, Reply};
-use crate::stored;
+use crate::stored::{self, Value};
 use crate::task::{Outcome, TaskId};
 use crate::value;
 
@@ -87,6 +87,21 @@ impl TaskHandle {
         self.result(finished)
     }
 
+    /// As [`get`](Self::get), and returns the result as it came: a large one stays in its file, and what is [decoded](Value::decode) from it
+    /// may borrow from there.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = tracer::init()?;
+    /// let value = cluster.remote("maps:render").submit()?.get_value()?;
+    /// let picture: &[u8] = value.decode()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn get_value(mut self) -> Result<Value, RemoteError> {
+        let finished = self.end(None)?.expect("without a limit it is waited until the end");
+        self.value(finished)
+    }
+
     /// As [`get`](Self::get), if the task ends within `limit`; else gives the handle back.
     pub fn get_within<T: DeserializeOwned>(mut self, limit: Duration) -> Result<Result<T, RemoteError>, TaskHandle> {
         match self.end(Some(limit)) {
@@ -153,27 +168,27 @@ impl TaskHandle {
 
     /// What its end means for whoever asks for its result.
     pub(super) fn result<T: DeserializeOwned>(&mut self, finished: Finished) -> Result<T, RemoteError> {
+        let task = finished.task;
+        let value = self.value(finished)?;
+        let decoded = value.decode();
+        decoded.map_err(|error| self.name(RemoteError::other_type(task, format!("{error}; it is {}", shown(&value)))))
+    }
+
+    fn value(&mut self, finished: Finished) -> Result<Value, RemoteError> {
         self.is_taken = true;
         let task = finished.task;
-        let decode = |bytes: &[u8]| {
-            value::from_bytes(bytes)
-                .map_err(|error| RemoteError::other_type(task, format!("{error}; it is {}", shown(bytes))))
-        };
-        let result = match finished.outcome {
-            Outcome::Returned(bytes) => decode(&bytes),
+        let value = match finished.outcome {
+            Outcome::Returned(bytes) => Ok(bytes.into()),
             Outcome::Stored(stored) => {
-                let loaded = stored::load(&stored::folder(&self.inner.session_dir), &stored);
+                let loaded = stored::load(&self.inner.values, &stored);
                 // A broken connection is found by whoever waits.
                 let _ = self.inner.connection.with(|driver| driver.forget_result(task));
-                match loaded {
-                    Ok(bytes) => decode(&bytes),
-                    Err(error) => Err(RemoteError::from(DriverError::Stored(error)).about(Some(task))),
-                }
+                loaded.map_err(|error| RemoteError::from(DriverError::Stored(error)).about(Some(task)))
             }
-            Outcome::Completed => decode(&[0xc0]),
+            Outcome::Completed => Ok(vec![0xc0].into()),
             Outcome::Failed(failure) => Err(RemoteError::failed(task, failure, finished.past)),
         };
-        result.map_err(|error| self.name(error))
+        value.map_err(|error| self.name(error))
     }
 
     /// The outcome cannot be had.

@@ -46,7 +46,7 @@ use crate::serve::HttpSettings;
 use crate::session::{self, Session};
 use crate::spin::Spin;
 use crate::spool::Story;
-use crate::stored;
+use crate::stored::{self, SpareValues};
 use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
 
 /// What a head runs with.
@@ -167,6 +167,7 @@ pub(crate) fn run(
     session.remove_old_sessions();
     let end = server.run(on_started);
     stored::remove_others(&stored::folder(session.dir()), |_| false);
+    server.spare_values.remove_all();
     session.close();
     end
 }
@@ -201,6 +202,7 @@ struct Server {
     program_ended: Option<Instant>,
     /// Whether to look for what is about to come.
     spin: Spin,
+    spare_values: SpareValues,
 }
 
 /// A stop that is going on.
@@ -296,6 +298,7 @@ impl Server {
             program: None,
             program_ended: None,
             spin: Spin::default(),
+            spare_values: SpareValues::new(&stored::folder(session.dir())),
         };
         Ok((server, opened.bytes))
     }
@@ -449,7 +452,7 @@ impl Server {
     /// How long to wait for events: until the next limit is reached, or for ever.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.now();
-        let tick = self.next_tick.into_iter().chain(self.memory_again).min();
+        let tick = self.next_tick.into_iter().chain(self.memory_again).chain(self.spare_values.expires_ns()).min();
         let tick = tick.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         // Once everything is killed there is nothing to wait for but the ends, and they wake the loop.
         let stop = self
@@ -534,6 +537,7 @@ impl Server {
         self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
         self.remove_values();
+        self.spare_values.expire(now.monotonic_ns);
         self.keep_journal_short();
         self.world.flush();
     }
@@ -544,9 +548,9 @@ impl Server {
             return;
         }
         let folder = stored::folder(&self.world.session_dir);
+        let now = self.now().monotonic_ns;
         for name in std::mem::take(&mut self.state.values_to_remove).iter().filter(|name| !name.is_empty()) {
-            // What is left behind goes when the head ends.
-            let _ = std::fs::remove_file(folder.join(name));
+            self.spare_values.put(&folder.join(name), now);
         }
     }
 

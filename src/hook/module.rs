@@ -216,6 +216,11 @@ impl Module {
         Ok(())
     }
 
+    /// Which minor version of the ABI it was compiled for.
+    pub(super) fn abi_minor(&self) -> u32 {
+        self.record.abi_minor
+    }
+
     /// Everything the module says of itself.
     pub fn describe(&self) -> ModuleDescription {
         ModuleDescription {

@@ -1,5 +1,6 @@
 //! Calls a task of a module.
 
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
@@ -10,18 +11,38 @@ use super::{ActiveSpan, Module, ModuleError, Recorder};
 use crate::propagation::TraceContext;
 use crate::runtime_spans::{Phases, name_of_phase};
 use crate::spool::Spool;
+use crate::stored::ValueWriter;
 use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
 
 /// A task that can be called.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedTask {
     task: Record<abi::Task>,
+    /// Of the module that it is in.
+    abi_minor: u32,
 }
 
 /// A type of actors, got ready to be made and called.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedActor {
     actor: Record<abi::Actor>,
+    /// Of the module that it is in.
+    abi_minor: u32,
+}
+
+/// The arguments of a call.
+#[derive(Clone, Debug)]
+pub enum CallArguments<'a> {
+    /// A MessagePack array of them.
+    Array(Cow<'a, [u8]>),
+    /// Each of them, encoded, wherever it is.
+    Values(Vec<&'a [u8]>),
+}
+
+impl<'a> From<&'a [u8]> for CallArguments<'a> {
+    fn from(array: &'a [u8]) -> CallArguments<'a> {
+        CallArguments::Array(array.into())
+    }
 }
 
 impl LoadedActor {
@@ -33,14 +54,14 @@ impl LoadedActor {
     ) -> Result<LoadedActor, ModuleError> {
         let actor = module.actor(type_name)?;
         module.get_ready(tracing)?;
-        Ok(LoadedActor { actor })
+        Ok(LoadedActor { actor, abi_minor: module.abi_minor() })
     }
 
     /// What makes one.
     pub fn creation(&self) -> Result<LoadedTask, ModuleError> {
         let type_name = text(self.actor.name);
         let creation = super::module::creation(&self.actor);
-        creation.map(|task| LoadedTask { task }).ok_or_else(|| ModuleError::NoSuchMethod {
+        creation.map(|task| LoadedTask { task, abi_minor: self.abi_minor }).ok_or_else(|| ModuleError::NoSuchMethod {
             method: format!("{type_name}.new"),
             actor: type_name,
             methods: Vec::new(),
@@ -51,7 +72,7 @@ impl LoadedActor {
     pub fn method(&self, name: &str) -> Result<LoadedTask, ModuleError> {
         let methods = super::module::methods(&self.actor);
         let found = methods.iter().find(|method| text(method.name) == name);
-        found.map(|&task| LoadedTask { task }).ok_or_else(|| {
+        found.map(|&task| LoadedTask { task, abi_minor: self.abi_minor }).ok_or_else(|| {
             let short = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
             ModuleError::NoSuchMethod {
                 actor: text(self.actor.name),
@@ -89,6 +110,9 @@ unsafe impl Send for ActorState {}
 // SAFETY: as above.
 unsafe impl Sync for ActorState {}
 
+/// Since then modules take arguments one by one.
+const ABI_MINOR_OF_VALUES: u32 = 3;
+
 /// What a task is told about itself.
 pub struct TaskContext<'a> {
     /// The task's id.
@@ -113,8 +137,10 @@ pub struct TaskContext<'a> {
     pub(crate) phases: Option<&'a Phases>,
     /// Told when the task waits for the first time; none when nobody asks.
     pub on_wait: Option<&'a dyn Fn()>,
-    /// Makes an outcome of the value that the task returns.
-    pub keep: &'a dyn Fn(&[u8]) -> Outcome,
+    /// Takes the value that the task returns, as it comes.
+    pub result: ValueWriter<'a>,
+    /// Makes an outcome of that value.
+    pub keep: &'a dyn Fn(ValueWriter<'_>) -> Outcome,
 }
 
 /// What the callbacks of a call get back.
@@ -122,7 +148,9 @@ struct CallData<'a> {
     outcome: Option<Outcome>,
     phases: Option<&'a Phases>,
     on_wait: Option<&'a dyn Fn()>,
-    keep: &'a dyn Fn(&[u8]) -> Outcome,
+    /// Until it is an outcome.
+    result: Option<ValueWriter<'a>>,
+    keep: &'a dyn Fn(ValueWriter<'_>) -> Outcome,
 }
 
 impl LoadedTask {
@@ -130,7 +158,7 @@ impl LoadedTask {
     pub fn find(module: Module, function: &str, tracing: Option<&'static Recorder>) -> Result<LoadedTask, ModuleError> {
         let task = module.task(function)?;
         module.get_ready(tracing)?;
-        Ok(LoadedTask { task })
+        Ok(LoadedTask { task, abi_minor: module.abi_minor() })
     }
 
     /// The qualified name of the function, its file and its line.
@@ -148,8 +176,18 @@ impl LoadedTask {
         self.task.flags & abi::TASK_CONCURRENT != 0
     }
 
-    /// Calls the task on this thread. `arguments` is a MessagePack array, `state` that of the actor whose method it is, or where its creation puts it.
-    pub fn run(&self, arguments: &[u8], context: &TaskContext<'_>, state: Option<&mut ActorState>) -> Outcome {
+    /// Whether it takes [`CallArguments::Values`].
+    pub fn takes_values(&self) -> bool {
+        self.abi_minor >= ABI_MINOR_OF_VALUES
+    }
+
+    /// Calls the task on this thread. `state` is that of the actor whose method it is, or where its creation puts it.
+    pub fn run(
+        &self,
+        arguments: &CallArguments<'_>,
+        context: TaskContext<'_>,
+        state: Option<&mut ActorState>,
+    ) -> Outcome {
         let Some(on_run) = self.task.on_run else {
             return Outcome::Failed(Failure::Module { message: "the task has no function to call".into() });
         };
@@ -162,10 +200,20 @@ impl LoadedTask {
             is_remote: u8::from(context.span.is_none()),
             trace_state: abi::Str::new(&trace_context.trace_state),
         });
-        let mut data = CallData { outcome: None, phases: context.phases, on_wait: context.on_wait, keep: context.keep };
+        let mut data = CallData {
+            outcome: None,
+            phases: context.phases,
+            on_wait: context.on_wait,
+            result: Some(context.result),
+            keep: context.keep,
+        };
+        let (array, values) = match arguments {
+            CallArguments::Array(array) => (&**array, Vec::new()),
+            CallArguments::Values(values) => (&[][..], values.iter().map(|value| abi::Bytes::new(value)).collect()),
+        };
         let call = abi::TaskCall {
             size: size_of::<abi::TaskCall>(),
-            arguments: abi::Bytes::new(arguments),
+            arguments: abi::Bytes::new(array),
             span: context.span.map_or(std::ptr::null_mut(), ActiveSpan::handle),
             span_context: span_context.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
             baggage: abi::Str::new(context.baggage),
@@ -180,6 +228,9 @@ impl LoadedTask {
             actor_id: context.actor.map_or(0, |actor| actor.0),
             state: state.map_or(std::ptr::null_mut(), |state| &raw mut state.0),
             host_phase: (context.phases.is_some() || context.on_wait.is_some()).then_some(host_phase as _),
+            argument_values: if values.is_empty() { std::ptr::null() } else { values.as_ptr() },
+            argument_value_count: values.len(),
+            host_result_part: Some(host_result_part),
         };
         // SAFETY: the module passed the staircase and is ready; everything is lent for the call.
         let status = unsafe { on_run(self.task.original(), &call) };
@@ -223,8 +274,18 @@ pub(super) unsafe extern "C" fn host_is_cancelled(task_id: u64, attempt: u32) ->
 unsafe extern "C" fn host_result(data: *mut c_void, value: abi::Bytes) {
     // SAFETY: `data` is that of the call that is going on; the value is borrowed for this one.
     let (data, value) = unsafe { (&mut *data.cast::<CallData<'_>>(), value.as_bytes()) };
-    let keep = data.keep;
-    data.outcome.get_or_insert_with(|| keep(value));
+    if let Some(mut result) = data.result.take() {
+        result.put(value);
+        data.outcome.get_or_insert((data.keep)(result));
+    }
+}
+
+unsafe extern "C" fn host_result_part(data: *mut c_void, part: abi::Bytes) {
+    // SAFETY: as in `host_result`.
+    let (data, part) = unsafe { (&mut *data.cast::<CallData<'_>>(), part.as_bytes()) };
+    if let Some(result) = &mut data.result {
+        result.put(part);
+    }
 }
 
 unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError) {
@@ -239,6 +300,7 @@ unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError)
         abi::TASK_ERROR_CANCELLED => Failure::Cancelled,
         _ => Failure::Error { type_name: text(error.type_name), message, stacktrace },
     };
+    data.result = None;
     data.outcome.get_or_insert(Outcome::Failed(failure));
 }
 

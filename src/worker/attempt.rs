@@ -1,6 +1,5 @@
 //! One attempt: claim, span, run, end.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,8 +14,8 @@ use super::usage::Meter;
 use crate::attempt_span::{AttemptSpan, actor_of};
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, ActorState, Attribute, LoadedActor, LoadedTask, Module, Recorder, RunningTask, SearchPath, SpanRequest,
-    TaskContext, now_unix_nano,
+    ActiveSpan, ActorState, Attribute, CallArguments, LoadedActor, LoadedTask, Module, Recorder, RunningTask,
+    SearchPath, SpanRequest, TaskContext, now_unix_nano,
 };
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
@@ -26,12 +25,12 @@ use crate::protocol::{AttemptResult, LEASED_FILE, LEASED_VALUE, Lease, Period};
 use crate::recorded_arguments;
 use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
-use crate::stored::{self, STORED_FROM, Stored};
+use crate::stored::{self, Stored, Value, ValueWriter, WriteError, Written};
 use crate::task::{
     ActorRole, Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, StopReason, TaskSpec, TimeLimit,
     WorkerId,
 };
-use crate::value;
+use crate::value::{self, ValueError};
 
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
@@ -247,7 +246,7 @@ impl Attempts {
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
-                    recorded_arguments::record(span, &envelope.spec, Vec::new);
+                    recorded_arguments::record(span, &envelope.spec, 0, Vec::new);
                 }
                 let carrier = self.propagators.pass_on(Carrier {
                     trace_context: span.as_ref().map(|span| span.context().clone()).or(parent),
@@ -357,12 +356,16 @@ impl Attempts {
             let known = if file.is_empty() { &code[..1] } else { &code[..] };
             span.set_attributes(known);
             if self.records_arguments {
-                recorded_arguments::record(span, &envelope.spec, || loaded.task.parameters());
+                recorded_arguments::record(span, &envelope.spec, 0, || loaded.task.parameters());
             }
         }
-        let filled = match fill_arguments(function.arguments, lease.inputs, &self.values) {
-            Ok(filled) => filled,
+        let inputs = match take_inputs(lease.inputs, &self.values) {
+            Ok(inputs) => inputs,
             Err(message) => return Outcome::Failed(Failure::Arguments { message }),
+        };
+        let arguments = match fill_arguments(function.arguments, &inputs, loaded.task.takes_values()) {
+            Ok(arguments) => arguments,
+            Err(error) => return Outcome::Failed(Failure::Arguments { message: error.to_string() }),
         };
         self.nested.begin(Submitter {
             task: lease.task,
@@ -375,8 +378,8 @@ impl Attempts {
             },
         });
         let outcome = loaded.task.run(
-            &filled,
-            &TaskContext {
+            &arguments,
+            TaskContext {
                 task: lease.task,
                 attempt: lease.attempt,
                 actor: actor_of(lease.task, &envelope.spec),
@@ -388,7 +391,8 @@ impl Attempts {
                 baggage: envelope.baggage,
                 phases,
                 on_wait: beside,
-                keep: &|value| self.keep(value),
+                result: ValueWriter::new(&self.values, PAYLOAD_LIMIT),
+                keep: &|result| self.keep(result),
             },
             kept.as_mut().map(|(_, state)| state),
         );
@@ -399,27 +403,21 @@ impl Attempts {
         outcome
     }
 
-    /// Makes an outcome of what a function returned: a large value goes to a file at once.
-    fn keep(&self, value: &[u8]) -> Outcome {
-        let bytes = value.len();
-        if bytes < STORED_FROM {
-            return Outcome::Returned(value.to_vec());
-        }
-        if bytes > PAYLOAD_LIMIT {
-            let message = format!(
+    /// Makes an outcome of what a function returned.
+    fn keep(&self, result: ValueWriter<'_>) -> Outcome {
+        let message = match result.finish() {
+            Ok(Written::Small(value)) => return Outcome::Returned(value),
+            Ok(Written::Large(stored)) => return Outcome::Stored(stored),
+            Err(WriteError::TooLarge { bytes }) => format!(
                 "the result has {bytes} bytes, but at most {PAYLOAD_LIMIT} are taken\n\
                  (hint: write large data to a file, and return its path)"
-            );
-            return Outcome::Failed(Failure::Result { message });
-        }
-        stored::store(&self.values, value).map_or_else(
-            |error| {
+            ),
+            Err(WriteError::Io { bytes, source }) => {
                 let folder = self.values.display();
-                let message = format!("the result has {bytes} bytes, and cannot be written to `{folder}`: {error}");
-                Outcome::Failed(Failure::Result { message })
-            },
-            Outcome::Stored,
-        )
+                format!("the result has {bytes} bytes, and cannot be written to `{folder}`: {source}")
+            }
+        };
+        Outcome::Failed(Failure::Result { message })
     }
 
     /// Finds what is to be called: a function, what makes an actor, or a method of the one that was made here.
@@ -589,24 +587,46 @@ fn take_input<'a>(take: &mut Take<'a>) -> Result<(u32, LeasedInput<'a>), WireErr
 }
 
 /// The arguments with the results of other tasks, and those that are in files, in their places.
-fn fill_arguments<'a>(arguments: &'a [u8], inputs: &[u8], folder: &Path) -> Result<Cow<'a, [u8]>, String> {
+fn fill_arguments<'a>(
+    arguments: &'a [u8],
+    inputs: &'a [(u32, Input<'a>)],
+    takes_values: bool,
+) -> Result<CallArguments<'a>, ValueError> {
     if inputs.is_empty() {
-        return Ok(arguments.into());
+        return Ok(CallArguments::Array(arguments.into()));
     }
+    let inputs = inputs.iter().map(|(argument, input)| match input {
+        Input::Value(value) => (*argument, *value),
+        Input::Stored(value) => (*argument, &**value),
+    });
+    if takes_values {
+        value::replaced(arguments, inputs).map(CallArguments::Values)
+    } else {
+        value::fill(arguments, inputs).map(|filled| CallArguments::Array(filled.into()))
+    }
+}
+
+/// An argument that did not come with the others.
+enum Input<'a> {
+    Value(&'a [u8]),
+    Stored(Value),
+}
+
+/// The results of other tasks, and what is in files, with the numbers of the arguments that they are.
+fn take_inputs<'a>(inputs: &'a [u8], folder: &Path) -> Result<Vec<(u32, Input<'a>)>, String> {
     let mut take = Take::new(inputs);
     let mut values = Vec::new();
     while !take.is_empty() {
         let input = take_input(&mut take).map_err(|error| error.to_string())?;
         values.push(match input {
-            (argument, LeasedInput::Value(value)) => (argument, Cow::Borrowed(value)),
+            (argument, LeasedInput::Value(value)) => (argument, Input::Value(value)),
             (argument, LeasedInput::Stored(stored)) => {
                 let loaded = stored::load(folder, &stored);
-                (argument, loaded.map_err(|error| format!("argument {}: {error}", argument + 1))?.into())
+                (argument, Input::Stored(loaded.map_err(|error| format!("argument {}: {error}", argument + 1))?))
             }
         });
     }
-    let values = values.iter().map(|(argument, value)| (*argument, &**value));
-    value::fill(arguments, values).map(Cow::Owned).map_err(|error| error.to_string())
+    Ok(values)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -370,7 +370,7 @@ impl TaskHost for &'static Nested {
                 let folder = stored::folder(&self.session_dir);
                 let loaded = stored::load(&folder, &stored).map_err(|error| error.to_string());
                 let _ = driver.forget_result(task);
-                loaded.map(|value| Some(Outcome::Returned(value)))
+                loaded.map(|value| Some(Outcome::Returned(value.into_bytes())))
             }
             (Some(finished), _) => Ok(Some(finished.outcome)),
             (None, Some(reason)) => Err(reason.clone()),

@@ -20,6 +20,11 @@ fn wait_for_files(cluster: &Cluster, count: usize) {
     wait_until(&format!("there are {count} files of values"), || (files(cluster) == count).then_some(()));
 }
 
+/// How many files there are for the next values.
+fn spare_files(cluster: &Cluster) -> usize {
+    fs::read_dir(cluster.temp_dir().join("spare_values")).map_or(0, Iterator::count)
+}
+
 /// The most memory that the head has used, in bytes.
 fn peak_memory_of_head(cluster: &Cluster) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", cluster.head_pid())).unwrap();
@@ -42,6 +47,52 @@ fn large_values_go_both_ways_and_not_through_the_head() {
     let grown = peak_memory_of_head(&cluster) - before;
     assert!(grown < 8 * MIB, "the head has grown by {grown} bytes");
     wait_for_files(&cluster, 0);
+}
+
+#[test]
+fn what_is_decoded_from_a_large_result_may_stay_in_its_file() {
+    let cluster = Cluster::builder().start();
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    let task = driver.remote("nested_tasks:bytes_of").arg(3 * MIB).unwrap().submit().unwrap();
+    let value = driver.get_value(task).unwrap();
+    let bytes: &[u8] = value.decode().unwrap();
+    assert_eq!(bytes, vec![0; 3 * MIB]);
+    let range = value.as_ptr_range();
+    assert!(range.contains(&bytes.as_ptr()), "it is not copied");
+    wait_for_files(&cluster, 0);
+    for number in 0..3 {
+        let other = "y".repeat(3 * MIB + number);
+        let echoed = driver.remote("nested_tasks:echo").arg(&other).unwrap().submit().unwrap();
+        assert_eq!(driver.get_value(echoed).unwrap().decode::<&str>().unwrap(), other);
+    }
+    assert_eq!(bytes, vec![0; 3 * MIB], "no other value is written to its file");
+    let small = driver.remote("nested_tasks:bytes_of").arg(3).unwrap().submit().unwrap();
+    assert_eq!(driver.get_value(small).unwrap().decode::<&[u8]>().unwrap(), [0; 3]);
+}
+
+#[test]
+fn what_is_large_only_together_goes_by_file_too() {
+    let cluster = Cluster::builder().start();
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    let count = 300_000_u64;
+    let task = driver.remote("nested_tasks:numbers").arg(count).unwrap().submit().unwrap();
+    let value = driver.get_value(task).unwrap();
+    let (numbers, texts): (Vec<u64>, Vec<&str>) = value.decode().unwrap();
+    assert!(numbers.iter().copied().eq(0..count));
+    assert!(
+        texts.iter().zip(0..count).all(|(text, number)| text.parse() == Ok(number)) && texts.len() == numbers.len()
+    );
+}
+
+#[test]
+fn an_argument_that_is_not_submitted_leaves_no_file() {
+    let cluster = Cluster::builder().start();
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    let text = "y".repeat(MIB);
+    let submission = driver.remote("nested_tasks:echo").arg(&text).unwrap();
+    assert_eq!(files(&cluster), 1);
+    drop(submission);
+    assert_eq!(files(&cluster), 0);
 }
 
 #[test]
@@ -71,8 +122,13 @@ fn a_large_result_is_kept_for_get_until_the_head_ends() {
     assert_eq!(run.json().as_str().unwrap().len(), MIB);
     assert_eq!(cluster.task(1)["result"].as_str().unwrap().len(), MIB);
     assert_eq!(files(&cluster), 1);
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    let echoed = driver.remote("nested_tasks:echo").arg("y".repeat(MIB)).unwrap().submit().unwrap();
+    drop(driver.get_value(echoed).unwrap());
+    wait_until("files are kept for the next values", || (spare_files(&cluster) > 0).then_some(()));
+    drop(driver);
     cluster.stop().success();
-    assert_eq!(files(&cluster), 0);
+    assert_eq!((files(&cluster), spare_files(&cluster)), (0, 0));
     cluster.start_head(&[]).success();
     let get = cluster.tracer(&["get", "1"]).success();
     get.stderr_contains("its result cannot be shown: the value, of 1048581 bytes, is not kept any more");
@@ -108,6 +164,6 @@ fn a_folder_that_cannot_be_written_to_is_said() {
     let run = cluster.submit("nested_tasks:text_of", &[&MIB.to_string()]).status(1);
     run.stderr_contains("the result has 1048581 bytes, and cannot be written to `");
     let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
-    let error = driver.remote("nested_tasks:echo").arg("y".repeat(MIB)).unwrap().submit().unwrap_err();
+    let error = driver.remote("nested_tasks:echo").arg("y".repeat(MIB)).err().unwrap();
     assert!(error.to_string().starts_with("a large argument cannot be written to a file in `"), "{error}");
 }

@@ -434,13 +434,7 @@ fn a_task_that_is_too_large_is_refused_by_the_driver_and_the_next_one_is_not() {
     let cluster = Cluster::untraced();
     let mut driver = tracer::Driver::connect(&cluster.temp_dir()).expect("the head runs");
     let text = "x".repeat(300_000_000);
-    let error = driver
-        .remote("misbehaving_tasks:length")
-        .arg(text)
-        .expect("a text")
-        .submit()
-        .expect_err("it is too large")
-        .to_string();
+    let error = driver.remote("misbehaving_tasks:length").arg(text).err().expect("it is too large").to_string();
     assert!(error.starts_with("the task with its arguments has 300000"), "{error}");
     assert!(error.contains("at most 266338304 are taken\n(hint: "), "{error}");
     let task = driver

@@ -557,6 +557,14 @@ typedef struct TracerTaskCall {
     uint64_t actor_id;
     // Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
     void **state;
+    // The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
+    // to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
+    const struct TracerBytes *argument_values;
+    // How many there are.
+    size_t argument_value_count;
+    // Takes the next bytes of a large result; those that are left, none perhaps, go to `host_result`, which ends it. `host_error` drops what came
+    // before. Null when the host takes a result in one piece only. Since ABI 1.3.
+    void (*host_result_part)(void *data, struct TracerBytes part);
 } TracerTaskCall;
 
 // A task: a function that can be submitted.

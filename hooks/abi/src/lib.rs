@@ -898,6 +898,14 @@ pub struct TaskCall {
     pub actor_id: u64,
     /// Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
     pub state: *mut *mut c_void,
+    /// The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
+    /// to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
+    pub argument_values: *const Bytes,
+    /// How many there are.
+    pub argument_value_count: usize,
+    /// Takes the next bytes of a large result; those that are left, none perhaps, go to `host_result`, which ends it. `host_error` drops what came
+    /// before. Null when the host takes a result in one piece only. Since ABI 1.3.
+    pub host_result_part: Option<unsafe extern "C" fn(data: *mut c_void, part: Bytes)>,
 }
 
 /// The module decodes the arguments.
@@ -1095,6 +1103,6 @@ const _: () = {
     assert!(size_of::<Link>() == 80);
     assert!(size_of::<Task>() == 128);
     assert!(size_of::<Parameter>() == 48);
-    assert!(size_of::<TaskCall>() == 152);
+    assert!(size_of::<TaskCall>() == 176);
     assert!(size_of::<TaskError>() == 80);
 };

@@ -478,8 +478,7 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     blocking::tell_first_wait(Some(phases).filter(|_| call.actor_id != 0));
     let outcome = panics::catch(|| {
         // SAFETY: as above.
-        let bytes = unsafe { call.arguments.as_bytes() };
-        let mut arguments = Arguments::parse(item, bytes, phases, call.state)?;
+        let mut arguments = unsafe { Arguments::of_call(item, call, phases)? };
         (item.run)(&mut arguments)
     });
     blocking::tell_first_wait(None);

@@ -5,20 +5,22 @@
 
 use std::any::type_name;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::error::Error;
 use std::ffi::c_void;
 use std::fmt::{Display, Write};
+use std::io;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracer_abi::{
-    TASK_ERROR_ARGUMENTS, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TASK_PHASE_ENCODE, TASK_PHASE_RUN, TaskCall,
+    Bytes, TASK_ERROR_ARGUMENTS, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TASK_PHASE_ENCODE, TASK_PHASE_RUN, TaskCall,
 };
 
 use crate::export::{ParameterItem, TaskItem};
 use crate::messagepack::{self, Reader, counted, describe};
 
-/// The encoded result of a task, or why there is none.
+/// The encoded result of a task, or what is left of it when its beginning went to the host already; or why there is none.
 pub type Outcome = Result<Vec<u8>, Failure>;
 
 /// Why a task has no result.
@@ -64,6 +66,7 @@ pub struct Arguments<'a> {
     item: &'static TaskItem,
     values: Vec<&'a [u8]>,
     phases: Phases,
+    part_taker: Option<PartTaker>,
     /// Where the actor's state is; null for a task that has to do with none.
     pub(crate) state: *mut *mut c_void,
 }
@@ -90,21 +93,36 @@ impl Phases {
 }
 
 impl<'a> Arguments<'a> {
-    /// Splits `bytes`, a MessagePack array, into arguments for `item`. No bytes at all are no arguments.
-    pub(crate) fn parse(
+    /// The arguments of a call of `item`: one by one, or in a MessagePack array. No bytes at all are no arguments.
+    ///
+    /// # Safety
+    ///
+    /// What the call points to is readable for as long as the arguments are used.
+    pub(crate) unsafe fn of_call(
         item: &'static TaskItem,
-        bytes: &'a [u8],
+        call: &TaskCall,
         phases: Phases,
-        state: *mut *mut c_void,
     ) -> Result<Arguments<'a>, Failure> {
-        let values = Reader::new(bytes)
-            .elements()
-            .map_err(|error| Failure::arguments(format!("the arguments of `{}` cannot be read: {error}", item.name)))?;
+        let state = call.state;
+        let values = if call.argument_values.is_null() {
+            // SAFETY: promised by the caller.
+            let bytes = unsafe { call.arguments.as_bytes() };
+            let elements = Reader::new(bytes).elements();
+            elements.map_err(|error| {
+                Failure::arguments(format!("the arguments of `{}` cannot be read: {error}", item.name))
+            })?
+        } else {
+            // SAFETY: promised by the caller; there are as many as the host says.
+            let values = unsafe { std::slice::from_raw_parts(call.argument_values, call.argument_value_count) };
+            // SAFETY: as above.
+            values.iter().map(|value| unsafe { value.as_bytes() }).collect()
+        };
         let most = item.parameters.len();
         if values.len() > most {
             return Err(Failure::arguments(format!("`{}` {}, but got {}", item.name, takes(item), values.len())));
         }
-        Ok(Arguments { item, values, phases, state })
+        let part_taker = call.host_result_part.map(|host_result_part| PartTaker { data: call.data, host_result_part });
+        Ok(Arguments { item, values, phases, part_taker, state })
     }
 
     /// All arguments are decoded; the function runs from now on.
@@ -115,6 +133,7 @@ impl<'a> Arguments<'a> {
     /// The function has returned; what it returned is encoded from now on.
     pub fn begin_encode(&self) {
         self.phases.begin(TASK_PHASE_ENCODE);
+        PART_TAKER.set(self.part_taker);
     }
 
     /// Decodes argument `index`, counted from 0.
@@ -172,13 +191,69 @@ fn takes(item: &TaskItem) -> String {
     format!("takes {count} ({})", list.join(", "))
 }
 
+/// A host that takes results in parts.
+#[derive(Clone, Copy, Debug)]
+struct PartTaker {
+    data: *mut c_void,
+    host_result_part: unsafe extern "C" fn(*mut c_void, Bytes),
+}
+
+thread_local! {
+    /// That of the call whose result is about to be encoded on this thread.
+    static PART_TAKER: Cell<Option<PartTaker>> = const { Cell::new(None) };
+}
+
+impl Drop for Arguments<'_> {
+    /// The call is over, whether or not there was a result to encode.
+    fn drop(&mut self) {
+        PART_TAKER.set(None);
+    }
+}
+
+/// So many bytes are put together before they go to the host,
+const PART: usize = 256 << 10;
+/// unless so many come at once.
+const WHOLE_PART: usize = 64 << 10;
+
+/// Where a result is encoded to. What is large goes on to the host as it comes, if that takes it.
+struct Encoded {
+    rest: Vec<u8>,
+    taker: Option<PartTaker>,
+}
+
+impl Encoded {
+    fn hand_over(taker: PartTaker, part: &[u8]) {
+        // SAFETY: the host's function with its own data, while the call lasts; the part outlives this.
+        unsafe { (taker.host_result_part)(taker.data, Bytes::new(part)) };
+    }
+}
+
+impl io::Write for Encoded {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        if let Some(taker) = self.taker.filter(|_| self.rest.len() + part.len() >= PART) {
+            Encoded::hand_over(taker, &self.rest);
+            self.rest.clear();
+            if part.len() >= WHOLE_PART {
+                Encoded::hand_over(taker, part);
+                return Ok(part.len());
+            }
+        }
+        self.rest.extend_from_slice(part);
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Encodes what a task returned: MessagePack with the names of fields, so that it converts to JSON objects.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Outcome {
-    let mut bytes = Vec::with_capacity(64);
+    let mut encoded = Encoded { rest: Vec::with_capacity(64), taker: PART_TAKER.take() };
     // Human readable, because people will read it: an address is text and not four bytes.
-    let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map().with_human_readable();
+    let mut serializer = rmp_serde::Serializer::new(&mut encoded).with_struct_map().with_human_readable();
     match value.serialize(&mut serializer) {
-        Ok(()) => Ok(bytes),
+        Ok(()) => Ok(encoded.rest),
         Err(error) => {
             let message = format!("the result, a {}, cannot be encoded: {error}", type_name::<T>());
             Err(Failure::new(TASK_ERROR_RESULT, "result", message))

@@ -319,9 +319,10 @@ impl Map<'_> {
         if let Some(place) = self.window.remove(&finished.tag) {
             let place = Place { task: Some(finished.task), ..place };
             let outcome = match finished.outcome {
-                Outcome::Stored(stored) => {
-                    driver.load(&stored).map(Outcome::Returned).map_err(|error| error.to_string())
-                }
+                Outcome::Stored(stored) => driver
+                    .load(&stored)
+                    .map(|value| Outcome::Returned(value.into_bytes()))
+                    .map_err(|error| error.to_string()),
                 outcome => Ok(outcome),
             };
             self.on_ended(Ended { place, outcome });

@@ -150,11 +150,12 @@ fn nested(cluster: &Cluster, count: usize) -> Result<f64, Failure> {
     run(cluster, count)
 }
 
-/// Nanoseconds of each: tasks with 1 MiB in and out, and then, a tenth as often, tasks with 100 MiB out.
-fn large(cluster: &Cluster, count: usize) -> Result<(Vec<f64>, Vec<f64>), Failure> {
+/// Nanoseconds of each: tasks with 1 MiB in and out, and then, a tenth as often, tasks with 100 MiB out: a text that is filled and copied into
+/// one of this program, and bytes that are looked at where they are.
+fn large(cluster: &Cluster, count: usize) -> Result<[Vec<f64>; 3], Failure> {
     const MIB: usize = 1 << 20;
     let text = "x".repeat(MIB);
-    let (mut both_ways, mut out) = (Vec::new(), Vec::new());
+    let (mut both_ways, mut out, mut bytes_out) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..=count {
         let begun = Instant::now();
         let task = cluster.remote("nested_tasks:echo").arg(&text).submit()?;
@@ -173,8 +174,20 @@ fn large(cluster: &Cluster, count: usize) -> Result<(Vec<f64>, Vec<f64>), Failur
             return Err(format!("{} bytes came, expected {}", text.len(), 100 * MIB).into());
         }
     }
+    for _ in 0..=count.div_ceil(10) {
+        let begun = Instant::now();
+        let task = cluster.remote("nested_tasks:bytes_of").arg(100 * MIB).submit()?;
+        let value = task.get_value()?;
+        let bytes: &[u8] = value.decode()?;
+        // Every line of the cache is looked at.
+        let is_whole = bytes.len() == 100 * MIB && bytes.iter().step_by(64).all(|&byte| byte == 0);
+        bytes_out.push(nanos(begun.elapsed()));
+        if !is_whole {
+            return Err(format!("{} bytes came, expected {} zeroes", bytes.len(), 100 * MIB).into());
+        }
+    }
     // The first of each loads the module, and touches memory for the first time.
-    Ok((both_ways.split_off(1), out.split_off(1)))
+    Ok([both_ways, out, bytes_out].map(|mut times| times.split_off(1)))
 }
 
 /// Seconds from the first submission to the last end.

@@ -387,11 +387,13 @@ fn large(run: &mut Run) -> Result<(), Failure> {
         say(&format!("large values, {variant}"));
         let place = Place::new()?;
         let cluster = Cluster::start(&place, run.hook(variant))?;
-        let (both_ways, out): (Vec<f64>, Vec<f64>) = cluster.drive(&["large".into(), run.effort.large.to_string()])?;
+        let [both_ways, out, bytes_out]: [Vec<f64>; 3] =
+            cluster.drive(&["large".into(), run.effort.large.to_string()])?;
         cluster.stop()?;
         for (name, times, peer) in [
             ("1 MiB in and out, p50", both_ways, peer::LARGE_BOTH_WAYS_NS),
-            ("100 MiB out, p50", out, peer::LARGE_OUT_NS),
+            ("100 MiB of text out, as a text of its own, p50", out, peer::LARGE_OUT_NS),
+            ("100 MiB of zeroes out, looked at, p50", bytes_out, peer::LARGE_OUT_NS),
         ] {
             let figure = Figure::time(name, variant, report::percentile(&times, 50));
             run.report.add(Figure { peer: peer.of(variant), ..figure });

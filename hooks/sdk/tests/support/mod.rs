@@ -415,6 +415,9 @@ impl Call {
             host_phase: Some(host_phase),
             actor_id: 0,
             state: ptr::null_mut(),
+            argument_values: ptr::null(),
+            argument_value_count: 0,
+            host_result_part: None,
         };
         let task = task(module, name);
         take_spans();
