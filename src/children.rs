@@ -5,10 +5,15 @@
 
 use std::fs;
 
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
 /// Every child of this process.
 pub(crate) fn of_this_process() -> Vec<Pid> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    if matches!(waitid(WaitId::All, options), Err(Errno::CHILD)) {
+        return Vec::new();
+    }
     of_threads().unwrap_or_else(of_all_processes)
 }
 

@@ -204,7 +204,8 @@ impl Spool {
     /// Says which process group the running command has; 0 for none.
     pub fn set_command_group(&self, group: u32) {
         let header = self.mapping.header();
-        header.command_birth.store(crate::identity::birth(group).unwrap_or(0), Relaxed);
+        let birth = if group == 0 { None } else { crate::identity::birth(group) };
+        header.command_birth.store(birth.unwrap_or(0), Relaxed);
         header.command_group.store(group, Release);
     }
 

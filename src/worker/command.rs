@@ -4,16 +4,17 @@
 //! top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with the worker. When it has
 //! ended, whatever is left of its group is killed before the group's number can be used by anyone else.
 
+mod spawn;
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::usage::Usage;
 use crate::children;
@@ -41,7 +42,7 @@ pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spo
         |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default(), leaked: 0 };
     let directory = Path::new(OsStr::from_bytes(spec.directory));
     let before = children::of_this_process();
-    let pid = match spawn(spec, program, directory, carrier, spool) {
+    let pid = match spawn::spawn(spec, directory, carrier, spool) {
         Ok(pid) => pid,
         Err(error) => {
             spool.set_command_group(0);
@@ -69,44 +70,6 @@ pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spo
     CommandRun { outcome, exit_code, usage, leaked: leaked.pids.len() }
 }
 
-fn spawn(
-    spec: &CommandSpec<'_>,
-    program: &OsStr,
-    directory: &Path,
-    carrier: &Carrier,
-    spool: &'static Spool,
-) -> io::Result<Pid> {
-    let mut command = Command::new(program);
-    command
-        .args(spec.arguments.iter().map(|argument| OsStr::from_bytes(argument)))
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .process_group(0);
-    for (name, value) in carrier.to_env() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command.envs(spec.environment.iter().map(|(key, value)| (OsStr::from_bytes(key), OsStr::from_bytes(value))));
-    let worker = rustix::process::getpid();
-    // SAFETY: between fork and exec there are system calls and one store to shared memory: nothing allocates, locks or logs.
-    unsafe {
-        command.pre_exec(move || {
-            // By the process itself, so that whoever comes after a worker that dies at once knows the group. It leads its own.
-            spool.note_command_group(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The worker may have died before the kernel knew that it matters.
-            if rustix::process::getppid() != Some(worker) {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
-            }
-            Ok(())
-        });
-    }
-    let child = command.spawn()?;
-    Ok(Pid::from_child(&child))
-}
-
 fn not_started(program: String, directory: &Path, error: &io::Error) -> Failure {
     if !directory.is_dir() {
         let message = format!("its working directory `{}` does not exist", directory.display());
@@ -125,9 +88,9 @@ fn not_started(program: String, directory: &Path, error: &io::Error) -> Failure 
 
 /// Waits until the process has ended, and leaves it to be reaped.
 fn wait_for_end(pid: Pid) {
-    // Without a descriptor for it, reaping waits for the end.
-    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {}
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    // Without it, reaping waits for the end.
+    while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
 /// What a command has left behind: processes that left its group, and became children of the worker when their parents ended. They run

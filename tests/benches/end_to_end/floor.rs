@@ -1,10 +1,14 @@
 //! What the operating system alone needs: starting a process, and 64 bytes through three processes and back.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
+
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::Failure;
 use super::report::nanos;
@@ -32,8 +36,38 @@ pub(crate) fn spawn_times(count: usize) -> Result<Vec<f64>, Failure> {
     Ok(times)
 }
 
-/// Processes started and reaped per second by `at_once` threads.
+/// The same with what every command that is looked after needs: its outputs read to their ends, a process group of its own, a signal when its
+/// parent dies, and what it has used.
+fn supervise_true() -> Result<(), Failure> {
+    let mut command = Command::new(TRUE);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    // SAFETY: a system call that allocates nothing.
+    unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+    let mut child = command.spawn()?;
+    let mut written = Vec::new();
+    for output in [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)] {
+        File::from(output.ok_or("no pipe")?).read_to_end(&mut written)?;
+    }
+    let mut status = 0;
+    // SAFETY: all zeroes are a valid rusage; wait4 fills both in for a child that nobody else waits for.
+    let reaped = unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::wait4(i32::try_from(child.id())?, &mut status, 0, &mut usage)
+    };
+    if reaped > 0 && status == 0 { Ok(()) } else { Err(format!("{TRUE} ended with status {status}").into()) }
+}
+
+/// Processes per second that `at_once` threads start and reap.
 pub(crate) fn spawns_per_second(count: usize, at_once: usize) -> Result<f64, Failure> {
+    per_second(spawn_true, count, at_once)
+}
+
+/// Processes per second that `at_once` threads start, look after and reap.
+pub(crate) fn supervised_per_second(count: usize, at_once: usize) -> Result<f64, Failure> {
+    per_second(supervise_true, count, at_once)
+}
+
+fn per_second(spawn_true: fn() -> Result<(), Failure>, count: usize, at_once: usize) -> Result<f64, Failure> {
     let each = count.div_ceil(at_once);
     let begun = Instant::now();
     std::thread::scope(|scope| {

@@ -1,0 +1,252 @@
+//! Starts a program without a copy of the worker's memory map.
+//!
+//! The standard library forks where something is to be done between fork and exec, and a fork copies the page tables of a worker, most of which
+//! are never used again. This one shares the memory with the child, which runs on a stack of its own while the parent waits
+//! (`CLONE_VM | CLONE_VFORK`), until it executes the program or has failed. All that needs memory is made before.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+
+use crate::propagation::Carrier;
+use crate::spool::Spool;
+use crate::task::CommandSpec;
+
+/// What the child needs besides the few calls that it makes: as much as the libraries that it calls take, many times over.
+const STACK_BYTES: usize = 64 << 10;
+/// Where programs are looked for when the environment does not say.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// Runs a file that may be executed and is of no known format, as shells and `execvp` have it.
+const SHELL: &CStr = c"/bin/sh";
+
+/// What the child does. It allocates, locks and logs nothing, because its memory is its parent's.
+struct Plan {
+    /// The files to try, in order.
+    files: Vec<CString>,
+    /// Null at the end.
+    arguments: Vec<*const c_char>,
+    /// The same for a shell: its name, room for the file, and the other arguments.
+    shell_arguments: Vec<*const c_char>,
+    /// Null at the end.
+    environment: Vec<*const c_char>,
+    directory: CString,
+    worker: Pid,
+    spool: &'static Spool,
+    /// Why the program does not run: 0 while it may.
+    errno: c_int,
+}
+
+/// Starts the program of a command: in a process group that it leads, without input, and to die with this worker.
+pub(super) fn spawn(
+    spec: &CommandSpec<'_>,
+    directory: &Path,
+    carrier: &Carrier,
+    spool: &'static Spool,
+) -> io::Result<Pid> {
+    let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    for (name, value) in carrier.to_env() {
+        match value {
+            Some(value) => drop(variables.insert(name.into(), value.into())),
+            None => drop(variables.remove(OsStr::new(name))),
+        }
+    }
+    for (name, value) in &spec.environment {
+        variables.insert(OsStr::from_bytes(name).into(), OsStr::from_bytes(value).into());
+    }
+    let path = variables.get(OsStr::new("PATH")).map_or(DEFAULT_PATH.as_bytes(), |path| path.as_bytes());
+    let files = files(spec.program, path)?;
+    let texts = std::iter::once(&spec.program).chain(&spec.arguments).map(|text| CString::new(*text));
+    let texts = texts.collect::<Result<Vec<_>, _>>()?;
+    let pairs = variables.into_iter().map(|(name, value)| {
+        let mut pair = name.into_vec();
+        pair.push(b'=');
+        pair.extend_from_slice(value.as_bytes());
+        CString::new(pair)
+    });
+    let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+    let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>();
+    let arguments = pointers(&texts);
+    let shell_arguments = [SHELL.as_ptr(), ptr::null()].into_iter().chain(arguments[1..].iter().copied()).collect();
+    let mut plan = Plan {
+        files,
+        arguments,
+        shell_arguments,
+        environment: pointers(&pairs),
+        directory: CString::new(directory.as_os_str().as_bytes())?,
+        worker: rustix::process::getpid(),
+        spool,
+        errno: 0,
+    };
+    forget_peak();
+    let pid = clone(&mut plan)?;
+    if plan.errno == 0 {
+        return Ok(pid);
+    }
+    // It has ended without running anything.
+    let _ = super::reap(pid);
+    Err(io::Error::from_raw_os_error(plan.errno))
+}
+
+/// Where a program may be: in the folders of `path`, unless its name says where.
+fn files(program: &[u8], path: &[u8]) -> io::Result<Vec<CString>> {
+    if program.is_empty() {
+        return Err(io::Error::from_raw_os_error(libc::ENOENT));
+    }
+    if program.contains(&b'/') {
+        return Ok(vec![CString::new(program)?]);
+    }
+    let files = path.split(|&byte| byte == b':').map(|folder| {
+        // An empty one is the current folder.
+        let separator: &[u8] = if folder.is_empty() { b"" } else { b"/" };
+        CString::new([folder, separator, program].concat())
+    });
+    Ok(files.collect::<Result<_, _>>()?)
+}
+
+/// The most memory that this process ever had counts as the child's too, because for a moment it has the same: from now on the most is what
+/// there is now. Where the kernel cannot do that, a command's peak is at least its worker's.
+fn forget_peak() {
+    static KNOWN: AtomicI64 = AtomicI64::new(0);
+    let peak = || {
+        // SAFETY: all zeroes are a valid rusage, which the call fills in.
+        unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+            usage.ru_maxrss
+        }
+    };
+    if peak() > KNOWN.load(Ordering::Relaxed) {
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+        KNOWN.store(peak(), Ordering::Relaxed);
+    }
+}
+
+/// Runs [`child`], and returns when it has ended or executes the program.
+fn clone(plan: &mut Plan) -> io::Result<Pid> {
+    let mut stack = Vec::<u128>::with_capacity(STACK_BYTES / size_of::<u128>());
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: all zeroes are valid signal sets, which the calls fill in. The stack is this function's, has its full size and is aligned; the child
+    // is gone from it, and from `plan`, before `clone` returns, because this thread waits until then. While it runs, no signal handler of this
+    // process can run on its stack: all signals are blocked, and it puts away the handlers before it unblocks them.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let top = stack.as_mut_ptr().add(stack.capacity());
+        let pid = libc::clone(child, top.cast(), flags, ptr::from_mut(plan).cast());
+        let error = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
+        Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)
+    }
+}
+
+/// The child. It returns only if the program does not run.
+extern "C" fn child(plan: *mut c_void) -> c_int {
+    // SAFETY: the plan of the parent, which waits. What is called is safe after a fork, and what it writes, `errno` and the plan, is this thread's
+    // of the parent.
+    unsafe {
+        let plan = &mut *plan.cast::<Plan>();
+        let failed = |call: c_int| (call < 0).then(|| *libc::__errno_location());
+        plan.errno = match prepare(plan, failed) {
+            Some(errno) => errno,
+            None => execute(plan),
+        };
+    }
+    127
+}
+
+/// Makes the process what a command is to be. What has failed, if something has.
+///
+/// # Safety
+///
+/// Called by the child alone.
+unsafe fn prepare(plan: &Plan, failed: impl Fn(c_int) -> Option<c_int>) -> Option<c_int> {
+    // SAFETY: calls with arguments that outlive them.
+    unsafe {
+        if let Some(errno) = failed(libc::setpgid(0, 0)) {
+            return Some(errno);
+        }
+        // By the process itself, so that whoever comes after a worker that dies at once knows the group. It leads its own.
+        plan.spool.note_command_group(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
+        if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+            return Some(error.raw_os_error());
+        }
+        // The worker may have died before the kernel knew that it matters.
+        if rustix::process::getppid() != Some(plan.worker) {
+            return Some(libc::ESRCH);
+        }
+        let input = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
+        let nothing = if input > 0 { libc::dup2(input, 0) } else { input };
+        if let Some(errno) = failed(nothing) {
+            return Some(errno);
+        }
+        if input > 0 {
+            libc::close(input);
+        }
+        if let Some(errno) = failed(libc::chdir(plan.directory.as_ptr())) {
+            return Some(errno);
+        }
+        // No handler of the worker may run here; and a program expects to end by SIGPIPE, which Rust's programs ignore.
+        let mut action: libc::sigaction = std::mem::zeroed();
+        for signal in 1..=libc::SIGRTMAX() {
+            if libc::sigaction(signal, ptr::null(), &mut action) != 0 {
+                continue;
+            }
+            let is_handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+            if is_handled || signal == libc::SIGPIPE {
+                action = std::mem::zeroed();
+                libc::sigaction(signal, &action, ptr::null_mut());
+            }
+        }
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+    }
+    None
+}
+
+/// Executes the first file that can be, and returns only if none can: why, as `execvp` has it.
+///
+/// # Safety
+///
+/// Called by the child alone.
+unsafe fn execute(plan: &mut Plan) -> c_int {
+    let mut reason = libc::ENOENT;
+    let mut is_denied = false;
+    for file in &plan.files {
+        // SAFETY: the lists end with null, and all that they point to outlives the call; what `execve` leaves behind is `errno`.
+        reason = unsafe {
+            libc::execve(file.as_ptr(), plan.arguments.as_ptr(), plan.environment.as_ptr());
+            if *libc::__errno_location() == libc::ENOEXEC {
+                plan.shell_arguments[1] = file.as_ptr();
+                libc::execve(SHELL.as_ptr(), plan.shell_arguments.as_ptr(), plan.environment.as_ptr());
+            }
+            *libc::__errno_location()
+        };
+        match reason {
+            libc::EACCES => is_denied = true,
+            libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+            _ => return reason,
+        }
+    }
+    if is_denied { libc::EACCES } else { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_in_the_folders_of_the_path_unless_its_name_says_where() {
+        let found = |program: &str, path: &str| files(program.as_bytes(), path.as_bytes()).unwrap();
+        assert_eq!(found("ls", "/bin::/usr/bin"), [c"/bin/ls".to_owned(), c"ls".to_owned(), c"/usr/bin/ls".to_owned()]);
+        assert_eq!(found("./ls", "/bin"), [c"./ls".to_owned()]);
+        assert_eq!(files(b"", b"/bin").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
