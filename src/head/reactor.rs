@@ -1136,17 +1136,24 @@ fn begin_first(state: &mut State, effects: &mut impl Effects, lane: &LaneKey, no
 fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usize, now: Now) {
     // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
     let mut index = state.available.len();
-    while index > 0 && !state.queue.plain.is_empty() {
+    if state.queue.plain.is_empty() {
+        return;
+    }
+    // Of those that are left: how many have nothing to do, and how many have something and room for more.
+    let with_room = state.available.iter().filter_map(|id| Some(state.workers.get(id)?.load));
+    let with_room = with_room.filter(|&load| scheduler::wants_more(load));
+    let (mut idle, mut busy) =
+        with_room.fold((0, 0), |(idle, busy), load| if load.leases == 0 { (idle + 1, busy) } else { (idle, busy + 1) });
+    while index > 0 && idle + busy > 0 && !state.queue.plain.is_empty() {
         index -= 1;
         let worker_id = state.available[index];
-        let is_idle = |id: &WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
-        let (idle, busy): (Vec<_>, Vec<_>) = state.available[..=index]
-            .iter()
-            .filter(|id| state.workers.get(id).is_some_and(|worker| scheduler::wants_more(worker.load)))
-            .partition(|id| is_idle(id));
-        let with_room = busy.len() + idle.len().min(free_slots);
-        let was_idle = is_idle(&worker_id);
-        if (was_idle && free_slots == 0) || !(idle.contains(&&worker_id) || busy.contains(&&worker_id)) {
+        let Some(worker) = state.workers.get(&worker_id).filter(|worker| scheduler::wants_more(worker.load)) else {
+            continue;
+        };
+        let was_idle = worker.leases.is_empty();
+        let with_room = busy + free_slots.min(idle);
+        *(if was_idle { &mut idle } else { &mut busy }) -= 1;
+        if was_idle && free_slots == 0 {
             continue;
         }
         grant(state, effects, worker_id, &None, scheduler::share(state.queue.plain.len(), with_room), now);
@@ -1188,8 +1195,9 @@ fn grant(
     }
     if granted > 0 {
         // Moved to the end: it is the one used last.
-        state.available.retain(|&available| available != worker_id);
-        state.available.push(worker_id);
+        if let Some(place) = state.available.iter().rposition(|&available| available == worker_id) {
+            state.available[place..].rotate_left(1);
+        }
     }
     granted
 }

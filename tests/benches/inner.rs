@@ -458,6 +458,60 @@ fn head(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// The head's decisions for a batch of 128 tasks, with many workers and many tasks queued, in memory alone. What a task takes in the head is
+/// written to standard error.
+fn scale(criterion: &mut Criterion) {
+    const BATCH: u64 = 128;
+    let now = Now { monotonic_ns: 1, unix_nano: EPOCH };
+    let envelope = envelope_bytes();
+    let mut group = criterion.benchmark_group("head: submit, schedule, end 128 tasks");
+    group.throughput(Throughput::Elements(BATCH)).sample_size(10);
+    for (workers, queued) in
+        [(10, 1_000), (1_000, 1_000_000), (10_000, 1_000), (10_000, 1_000_000), (10_000, 10_000_000)]
+    {
+        group.bench_function(BenchmarkId::new("workers and queued", format!("{workers}, {queued}")), |bencher| {
+            let mut state = State::new(workers, false);
+            let mut effects = Remembered::default();
+            for worker in (1..=workers as u64).map(WorkerId) {
+                reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, now);
+                let ready = WorkerReady { tracing: "none".into(), hook_failure: None };
+                reactor::on_worker_ready(&mut state, &mut effects, worker, ready, now);
+            }
+            let submit = |state: &mut State, tag| {
+                let submission = Submission {
+                    driver: Some(DriverId(1)),
+                    tag,
+                    job: JobId(1),
+                    envelope: black_box(&envelope),
+                    queued_unix_nano: EPOCH,
+                };
+                reactor::on_submission(state, &submission, now).expect("the envelope is whole");
+            };
+            (0..queued).for_each(|tag| submit(&mut state, tag));
+            eprintln!("{} bytes of memory with {queued} tasks", resident_bytes());
+            let mut tag = queued;
+            bencher.iter(|| {
+                (0..BATCH).for_each(|offset| submit(&mut state, tag + offset));
+                tag += BATCH;
+                reactor::schedule(&mut state, &mut effects, now);
+                for _ in 0..BATCH {
+                    let (worker, lease) = effects.leases.pop_front().expect("there is work, so there are leases");
+                    let outcome = Outcome::Returned(vec![1]);
+                    let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
+                    reactor::on_result(&mut state, &mut effects, worker, result, now);
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("a process can read of itself");
+    let pages: usize = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second is a number");
+    pages * rustix::param::page_size()
+}
+
 /// `tracer trace` on a full folder: reading and grouping everything, figures, other formats.
 fn load(criterion: &mut Criterion) {
     const SPANS: u64 = 100_000;
@@ -528,7 +582,7 @@ fn write_spans(folder: &Path, count: u64) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
-    targets = line, span, spool, wire, head, load
+    targets = line, span, spool, wire, head, scale, load
 }
 
 fn main() {
