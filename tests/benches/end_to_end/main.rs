@@ -393,7 +393,7 @@ fn large(run: &mut Run) -> Result<(), Failure> {
         for (name, times, peer) in [
             ("1 MiB in and out, p50", both_ways, peer::LARGE_BOTH_WAYS_NS),
             ("100 MiB of text out, as a text of its own, p50", out, peer::LARGE_OUT_NS),
-            ("100 MiB of zeroes out, looked at, p50", bytes_out, peer::LARGE_OUT_NS),
+            ("100 MiB of zeroes out, each page looked at, p50", bytes_out, peer::LARGE_OUT_NS),
         ] {
             let figure = Figure::time(name, variant, report::percentile(&times, 50));
             run.report.add(Figure { peer: peer.of(variant), ..figure });
