@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use serde::{Deserialize, Serialize};
 
 use crate::hook::now_unix_nano;
@@ -284,6 +284,7 @@ impl<'a> ValueFile<'a> {
 
     fn write(&mut self, part: &[u8]) -> io::Result<()> {
         self.bytes += part.len() as u64;
+        populate(part);
         self.file.write_all(part)
     }
 
@@ -295,6 +296,16 @@ impl<'a> ValueFile<'a> {
         flock(&self.file, FlockOperation::Unlock)?;
         Ok(Stored { name: std::mem::take(&mut self.name), bytes: self.bytes })
     }
+}
+
+/// Has the pages of memory that was never touched, as that of a vector of zeroes, made before they are written out. A kernel that finds out in
+/// the middle of a write goes on a page at a time.
+fn populate(part: &[u8]) {
+    let page = rustix::param::page_size();
+    let start = part.as_ptr().map_addr(|address| address & !(page - 1));
+    let bytes = part.as_ptr().addr() - start.addr() + part.len();
+    // SAFETY: pages that hold readable memory; the advice changes no contents. A kernel that does not know it is only slower.
+    let _ = unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxPopulateRead) };
 }
 
 impl Drop for ValueFile<'_> {
