@@ -11,6 +11,7 @@ mod embedded;
 mod error;
 mod init;
 mod interrupts;
+mod output;
 mod remote;
 mod task;
 
@@ -33,6 +34,7 @@ pub use self::completed::{AsCompleted, Completed, Progress, as_completed};
 pub use self::embedded::EXECUTABLE_VARIABLE;
 pub use self::error::{RemoteError, RemoteErrorKind};
 pub use self::init::{EmbeddedHead, HookPlace, Init, InitError};
+pub use self::output::OutputLine;
 pub use self::remote::{Argument, Command, Function, Remote};
 pub use self::task::{TaskHandle, get_all, wait_any};
 pub use crate::driver::ActorHandle;

@@ -128,8 +128,8 @@ pub mod value;
 mod worker;
 
 pub use cluster::{
-    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, Progress,
-    Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
+    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, OutputLine,
+    Progress, Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
 };
 pub use driver::Driver;
 pub use stored::Value;

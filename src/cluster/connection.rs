@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::completed::Ended;
-use crate::driver::{Driver, DriverError};
+use super::output::{Followed, Following};
+use crate::driver::{Driver, DriverError, Ticket};
 use crate::protocol::{Query, Reply};
 
 pub(super) struct Connection {
@@ -39,6 +40,8 @@ struct Link {
     /// Who wants to know of the end of a task, by its tag.
     watches: HashMap<u64, Watch>,
     to_wake: Vec<Waker>,
+    /// Whose output somebody reads.
+    following: Following,
     /// What was submitted last.
     last_target: Arc<str>,
 }
@@ -64,6 +67,7 @@ impl Connection {
                 broken: None,
                 watches: HashMap::new(),
                 to_wake: Vec::new(),
+                following: Following::default(),
                 last_target: "".into(),
             }),
             changed: Condvar::new(),
@@ -81,19 +85,26 @@ impl Connection {
         act(&mut self.lock().driver)
     }
 
-    /// Submits something. Returns what it is called, too, of which there is one text however often the same is submitted.
-    pub(super) fn submit<R>(&self, target: &str, act: impl FnOnce(&mut Driver) -> R) -> (R, Arc<str>) {
+    /// Submits something. Returns what it is called, too, of which there is one text however often the same is submitted; and where its
+    /// output comes if that is followed.
+    pub(super) fn submit(
+        &self,
+        target: &str,
+        is_followed: bool,
+        act: impl FnOnce(&mut Driver) -> Result<Ticket, DriverError>,
+    ) -> (Result<Ticket, DriverError>, Arc<str>, Option<Arc<Followed>>) {
         let mut link = self.lock();
         if *link.last_target != *target {
             link.last_target = target.into();
         }
         let target = Arc::clone(&link.last_target);
         let submitted = act(&mut link.driver);
+        let followed = submitted.as_ref().ok().filter(|_| is_followed).map(|ticket| link.following.begin(ticket.tag()));
         // Whoever submits and submits takes in what has come, and must not keep that to himself.
         if link.driver.has_taken_in() {
             drop(self.tell(link, None));
         }
-        (submitted, target)
+        (submitted, target, followed)
     }
 
     /// Sends what was submitted.
@@ -304,7 +315,8 @@ impl Link {
 
     /// Finds who waits for what has ended.
     fn take_woken(&mut self) {
-        let Link { driver, watches, to_wake, broken, .. } = self;
+        let Link { driver, watches, to_wake, broken, following, .. } = self;
+        following.take_in(driver, to_wake);
         let mut tell = |tag: u64, watch: Watch| match watch {
             Watch::Waker(waker) => to_wake.push(waker),
             Watch::Set(set) => to_wake.extend(set.push(tag)),

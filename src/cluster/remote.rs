@@ -206,6 +206,24 @@ impl<'a, What> Remote<'a, What> {
         self
     }
 
+    /// Has what it writes sent here, for [`TaskHandle::lines`]. Beside such a task none is given to its worker.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use_built_executable();
+    /// let cluster = tracer::init()?;
+    /// let task = cluster.command("sh").args(["-c", "echo one; echo two"]).follow().submit()?;
+    /// let lines = task.lines().map(|line| line.map(|line| line.text)).collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(lines, ["one", "two"]);
+    /// task.get::<()>()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn follow(mut self) -> Self {
+        self.wants_output = true;
+        self
+    }
+
     /// Traces the runtime's own work for the task too, if this process is traced.
     pub fn trace_runtime(mut self) -> Self {
         self.trace_runtime = true;
@@ -254,12 +272,12 @@ impl<'a, What> Remote<'a, What> {
         let is_remote = self.parent.is_some();
         let parent = self.parent.clone().or_else(current::carrier);
         let inner = &self.cluster.0;
-        let (submitted, name) = inner.connection.submit(target, |driver| match parent {
+        let (submitted, name, followed) = inner.connection.submit(target, self.wants_output, |driver| match parent {
             None => driver.submit(&request),
             Some(parent) => driver.submit_under(parent, is_remote, &request),
         });
         match submitted {
-            Ok(ticket) => Ok(TaskHandle::new(Arc::clone(inner), ticket, name)),
+            Ok(ticket) => Ok(TaskHandle::new(Arc::clone(inner), ticket, name, followed)),
             Err(error) => Err(RemoteError::from(error).of(&target_name(target), None)),
         }
     }

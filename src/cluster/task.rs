@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::connection::Watch;
+use super::output::Followed;
 use super::{CancelReport, Inner, RemoteError};
 use crate::driver::{Driver, DriverError, Ticket};
 use crate::protocol::{CancelWhich, Finished, Query, Reply};
@@ -27,6 +28,8 @@ pub struct TaskHandle {
     ticket: Ticket,
     /// As it was submitted: `module:function`, or a program.
     target: Arc<str>,
+    /// Where its output comes, if it is followed.
+    followed: Option<Arc<Followed>>,
     /// Whether the outcome was taken, so that there is nothing to forget.
     is_taken: bool,
 }
@@ -46,8 +49,20 @@ impl Drop for TaskHandle {
 }
 
 impl TaskHandle {
-    pub(super) fn new(inner: Arc<Inner>, ticket: Ticket, target: Arc<str>) -> TaskHandle {
-        TaskHandle { inner, ticket, target, is_taken: false }
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        ticket: Ticket,
+        target: Arc<str>,
+        followed: Option<Arc<Followed>>,
+    ) -> TaskHandle {
+        TaskHandle { inner, ticket, target, followed, is_taken: false }
+    }
+
+    pub(super) fn followed(&self) -> Result<&Followed, RemoteError> {
+        self.followed.as_deref().ok_or_else(|| {
+            let text = "what it writes is not sent here\n(hint: submit it with `follow`)";
+            self.name(RemoteError::submission(text))
+        })
     }
 
     pub(super) fn tag(&self) -> u64 {

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use tracer::protocol::Stream;
 use tracer::{CancelReport, Cluster, EmbeddedHead, Init, RemoteErrorKind, TaskHandle, as_completed, get_all, wait_any};
 
 use crate::support::{self, kill, wait_until};
@@ -32,6 +33,46 @@ fn embedded(workers: u32) -> Cluster {
 
 fn release(path: &Path) {
     fs::write(path, "").expect("the folder is there");
+}
+
+#[test]
+fn what_tasks_write_is_followed_line_by_line_while_they_run() {
+    let place = support::Cluster::builder().workers(2).start();
+    let cluster = connect(&place);
+    let released = place.file("released");
+    let script =
+        format!("echo one; echo two >&2; while ! [ -e {} ]; do sleep 0.01; done; printf last", released.display());
+    let command = cluster.command("sh").args(["-c", &script]).follow().submit().unwrap();
+    let other = cluster.remote("misbehaving_tasks:prints_and_waits").arg("line").arg(3).arg(&released).follow();
+    let other = other.submit().unwrap();
+    let mut first: Vec<_> = (0..2).map(|_| command.next_line().unwrap().expect("it runs on")).collect();
+    first.sort_by_key(|line| line.text.clone());
+    let told: Vec<_> = first.iter().map(|line| (line.stream, line.text.as_str(), line.lost_before)).collect();
+    assert_eq!(told, [(Stream::Stdout, "one", 0), (Stream::Stderr, "two", 0)]);
+    assert!(place.worker_pids().contains(&first[0].worker_pid));
+    assert!(!command.has_ended().unwrap());
+    // In a future, of a task that runs beside it.
+    let line = block_on(other.next_line_async()).unwrap().expect("it runs on");
+    assert!(line.text.starts_with("line"), "{line:?}");
+    release(&released);
+    let rest: Vec<_> = command.lines().map(|line| line.unwrap().text).collect();
+    assert_eq!(rest, ["last"]);
+    command.get::<()>().unwrap();
+    let mut lines = 1;
+    block_on(async {
+        while other.next_line_async().await.unwrap().is_some() {
+            lines += 1;
+        }
+    });
+    assert_eq!(lines, 7, "three on each side, and one without an end");
+    block_on(other.get_async::<()>()).unwrap();
+
+    let unheard = cluster.remote("demo:my_function").submit().unwrap();
+    let error = unheard.next_line().unwrap_err().to_string();
+    assert!(error.contains("(hint: submit it with `follow`)"), "{error}");
+    let failed = cluster.command("sh").args(["-c", "echo said; exit 3"]).follow().submit().unwrap();
+    assert_eq!(failed.lines().map(|line| line.unwrap().text).collect::<Vec<_>>(), ["said"]);
+    assert_eq!(failed.get::<()>().unwrap_err().error_type(), "exit:3");
 }
 
 #[test]

@@ -1,0 +1,230 @@
+//! What tasks write, as a program follows it: lines, kept for whoever holds the handle until they are read.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+
+use super::connection::{Connection, Watch};
+use super::{RemoteError, TaskHandle};
+use crate::driver::{Driver, TaskOutput};
+use crate::protocol::Stream;
+use crate::task::TaskId;
+
+/// Bytes of a line that is handed out in pieces if it is longer.
+const LINE_LIMIT: usize = 64 << 10;
+/// Bytes that wait to be read, of one task. What is older is let go.
+const UNREAD_LIMIT: usize = 16 << 20;
+
+/// A line that a task has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutputLine {
+    /// Where it wrote it to.
+    pub stream: Stream,
+    /// The process of the worker that runs it.
+    pub worker_pid: u32,
+    /// The line, without its end. What is no UTF-8 is replaced. One of more than 64 KiB comes in pieces.
+    pub text: String,
+    /// How many bytes of lines before this one were let go, because more than 16 MiB waited to be read.
+    pub lost_before: u64,
+}
+
+/// What a task has written and nobody has read.
+#[derive(Debug, Default)]
+pub(super) struct Followed(Mutex<Unread>);
+
+#[derive(Debug, Default)]
+struct Unread {
+    lines: VecDeque<OutputLine>,
+    /// The bytes of these lines.
+    bytes: usize,
+    /// Let go since the last line that was read.
+    lost: u64,
+    /// Lines without an end yet, and who writes them.
+    begun: Vec<(Stream, u32, Vec<u8>)>,
+    waker: Option<Waker>,
+}
+
+impl Followed {
+    fn lock(&self) -> MutexGuard<'_, Unread> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what was written, and returns who waits for it.
+    fn push(&self, output: &TaskOutput) -> Option<Waker> {
+        let mut unread = self.lock();
+        let (stream, pid) = (output.stream, output.worker_pid);
+        let place = unread.begun.iter().position(|&(of, by, _)| (of, by) == (stream, pid));
+        let mut text = place.map(|place| unread.begun.swap_remove(place).2).unwrap_or_default();
+        for &byte in &output.bytes {
+            let has_ended = byte == b'\n';
+            if has_ended || text.len() == LINE_LIMIT {
+                unread.push(stream, pid, &text);
+                text.clear();
+            }
+            if !has_ended {
+                text.push(byte);
+            }
+        }
+        if !text.is_empty() {
+            unread.begun.push((stream, pid, text));
+        }
+        unread.waker.take().filter(|_| !unread.lines.is_empty())
+    }
+
+    /// The next line; when the task has ended, also one without an end. Inside of none: nothing will come any more.
+    fn next(&self, has_ended: bool) -> Option<Option<OutputLine>> {
+        let mut unread = self.lock();
+        if has_ended && unread.lines.is_empty() && !unread.begun.is_empty() {
+            let (stream, pid, text) = unread.begun.remove(0);
+            unread.push(stream, pid, &text);
+        }
+        match unread.lines.pop_front() {
+            Some(mut line) => {
+                unread.bytes -= line.text.len();
+                line.lost_before = std::mem::take(&mut unread.lost);
+                Some(Some(line))
+            }
+            None => has_ended.then_some(None),
+        }
+    }
+}
+
+impl Unread {
+    fn push(&mut self, stream: Stream, worker_pid: u32, text: &[u8]) {
+        let text = String::from_utf8_lossy(text).into_owned();
+        self.bytes += text.len();
+        self.lines.push_back(OutputLine { stream, worker_pid, text, lost_before: 0 });
+        while self.bytes > UNREAD_LIMIT
+            && let Some(old) = self.lines.pop_front()
+        {
+            self.bytes -= old.text.len();
+            self.lost += old.text.len() as u64 + 1;
+        }
+    }
+}
+
+/// The tasks of a connection whose output is followed, by their tags, with their ids as soon as they have them.
+#[derive(Default)]
+pub(super) struct Following(HashMap<u64, (Option<TaskId>, Weak<Followed>)>);
+
+impl Following {
+    /// Follows a task that was just submitted.
+    pub(super) fn begin(&mut self, tag: u64) -> Arc<Followed> {
+        self.0.retain(|_, (_, followed)| followed.strong_count() > 0);
+        let followed = Arc::new(Followed::default());
+        self.0.insert(tag, (None, Arc::downgrade(&followed)));
+        followed
+    }
+
+    /// Hands out what has come. Nobody may have wanted it for long.
+    pub(super) fn take_in(&mut self, driver: &mut Driver, to_wake: &mut Vec<Waker>) {
+        for output in driver.take_outputs() {
+            let is_of = |(&tag, (id, _)): (&u64, &mut (Option<TaskId>, Weak<Followed>))| {
+                *id = id.or_else(|| driver.id_of_tag(tag));
+                *id == Some(output.id)
+            };
+            // A key of idempotency makes one task of several submissions.
+            let tags: Vec<_> = self.0.iter_mut().filter_map(|entry| Some(*entry.0).filter(|_| is_of(entry))).collect();
+            let followed = tags.iter().filter_map(|tag| self.0[tag].1.upgrade());
+            to_wake.extend(followed.filter_map(|followed| followed.push(&output)));
+        }
+    }
+}
+
+impl TaskHandle {
+    /// Waits for the next line that the task writes; none when it has ended and everything is read. The task was submitted with
+    /// [`follow`](super::Remote::follow).
+    ///
+    /// In a future this blocks the thread; [`next_line_async`](Self::next_line_async) does not.
+    pub fn next_line(&self) -> Result<Option<OutputLine>, RemoteError> {
+        let (followed, tag) = (self.followed()?, self.tag());
+        let look = |driver: &mut Driver| followed.next(driver.has_finished(tag));
+        let line = self.inner.connection.wait_for(None, look).map_err(|error| self.unknown(error))?;
+        Ok(line.flatten())
+    }
+
+    /// As [`next_line`](Self::next_line), without blocking the thread.
+    pub async fn next_line_async(&self) -> Result<Option<OutputLine>, RemoteError> {
+        let (followed, tag) = (self.followed()?, self.tag());
+        let connection: &Arc<Connection> = &self.inner.connection;
+        let line = std::future::poll_fn(|context| {
+            let look = |driver: &mut Driver| {
+                let next = followed.next(driver.has_finished(tag));
+                if next.is_none() {
+                    followed.lock().waker = Some(context.waker().clone());
+                }
+                next
+            };
+            match connection.look_or_watch(look, || (tag, Watch::Waker(context.waker().clone()))) {
+                Ok(None) => Poll::Pending,
+                Ok(Some(line)) => Poll::Ready(Ok(line)),
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        });
+        line.await.map_err(|error| self.unknown(error))
+    }
+
+    /// The lines that the task writes, as they come, until it has ended.
+    pub fn lines(&self) -> impl Iterator<Item = Result<OutputLine, RemoteError>> {
+        let mut has_failed = false;
+        std::iter::from_fn(move || {
+            let line = if has_failed { None } else { self.next_line().transpose() };
+            has_failed = matches!(line, Some(Err(_)));
+            line
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(followed: &Followed, stream: Stream, bytes: &[u8]) {
+        let output = TaskOutput { id: TaskId(1), worker_pid: 7, stream, bytes: bytes.to_vec() };
+        assert!(followed.push(&output).is_none());
+    }
+
+    #[test]
+    fn lines_come_whole_wherever_they_were_cut_and_the_last_one_needs_no_end() {
+        let followed = Followed::default();
+        written(&followed, Stream::Stdout, b"on");
+        written(&followed, Stream::Stderr, b"warning\nano");
+        written(&followed, Stream::Stdout, b"e\n\nrest \xff");
+        let mut lines = Vec::new();
+        while let Some(Some(line)) = followed.next(false) {
+            lines.push((line.stream, line.text));
+        }
+        assert_eq!(followed.next(false), None, "more may come");
+        while let Some(Some(line)) = followed.next(true) {
+            lines.push((line.stream, line.text));
+        }
+        let expected = [
+            (Stream::Stderr, "warning"),
+            (Stream::Stdout, "one"),
+            (Stream::Stdout, ""),
+            (Stream::Stderr, "ano"),
+            (Stream::Stdout, "rest \u{fffd}"),
+        ];
+        assert_eq!(lines, expected.map(|(stream, text)| (stream, text.to_owned())));
+        assert_eq!(followed.next(true), Some(None));
+    }
+
+    #[test]
+    fn what_nobody_reads_is_bounded_and_counted() {
+        let followed = Followed::default();
+        let mut line = vec![b'x'; 1 << 20];
+        line.push(b'\n');
+        for _ in 0..20 {
+            written(&followed, Stream::Stdout, &line);
+        }
+        let first = followed.next(false).flatten().expect("there are lines");
+        assert_eq!((first.text.len(), first.lost_before), (LINE_LIMIT, 4 << 20 | 64));
+        let mut bytes = first.text.len();
+        while let Some(Some(line)) = followed.next(false) {
+            assert_eq!(line.lost_before, 0);
+            bytes += line.text.len();
+        }
+        assert_eq!(bytes, UNREAD_LIMIT);
+    }
+}
