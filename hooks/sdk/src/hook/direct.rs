@@ -136,8 +136,8 @@ const KEPT_BYTES: usize = 8 << 10;
 /// Enough for the spans that tracer makes.
 const TEXT_ROOM: usize = 640;
 const ATTRIBUTE_ROOM: usize = 20;
-/// How many attributes a thread remembers; a power of two.
-const KNOWN: usize = 64;
+/// How many attributes a thread remembers; a power of two. Each has one of two places.
+const KNOWN: usize = 128;
 /// What is longer is not remembered.
 const KNOWN_BYTES: usize = 256;
 
@@ -151,6 +151,27 @@ struct Local {
     known: Vec<Known>,
     /// Whose they are.
     owner: Option<&'static Direct>,
+}
+
+impl Local {
+    /// What is known of the attribute with this key: at least the key.
+    #[inline]
+    fn find(&mut self, writer: &dyn SpanWriter, key: &[u8]) -> &mut Known {
+        let mixed = (key.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (mixed >> (u64::BITS - KNOWN.ilog2())) as usize & !1;
+        // The key may be empty, and what stands before its value never is.
+        let is = |known: &Known| known.key_len > 0 && known.key == key;
+        if is(&self.known[first]) {
+            return &mut self.known[first];
+        }
+        // The first place goes to whoever comes first, so that three do not take turns in driving each other out.
+        let place = if self.known[first].key_len == 0 { first } else { first + 1 };
+        let known = &mut self.known[place];
+        if !is(known) {
+            known.begin(writer, key);
+        }
+        known
+    }
 }
 
 /// An attribute that was rendered before. Most come again with the same value, and nearly all with the same key.
@@ -203,17 +224,7 @@ impl KnownValue {
 impl Known {
     /// Appends the attribute. The result is the hash of its key, and how long that is rendered.
     #[inline]
-    fn push(
-        &mut self,
-        writer: &dyn SpanWriter,
-        text: &mut Vec<u8>,
-        key: &[u8],
-        value: AttributeValue<'_>,
-    ) -> (u32, usize) {
-        // The key may be empty, and what stands before its value never is.
-        if self.key != key || self.key_len == 0 {
-            self.begin(writer, key);
-        }
+    fn push(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: AttributeValue<'_>) -> (u32, usize) {
         if self.value.is(&value) {
             self.misses = 0;
             text.extend_from_slice(&self.rendered);
@@ -380,22 +391,21 @@ impl DirectSpan {
                     };
                     (pair.key.as_bytes(), value)
                 };
-                let address = key.as_ptr().addr();
-                // Constants lie close to each other, and are not aligned.
-                let known = &mut local.known[(address ^ address >> 6) % KNOWN];
                 if key.len() <= KNOWN_BYTES {
-                    self.set_attribute(known, key, value);
+                    self.set_attribute(local.find(&*self.direct.writer, key), value);
                 } else {
-                    self.set_attribute(&mut Known::default(), key, value);
+                    let mut known = Known::default();
+                    known.begin(&*self.direct.writer, key);
+                    self.set_attribute(&mut known, value);
                 }
             }
         });
     }
 
     #[inline]
-    fn set_attribute(&mut self, known: &mut Known, key: &[u8], value: AttributeValue<'_>) {
+    fn set_attribute(&mut self, known: &mut Known, value: AttributeValue<'_>) {
         let start = self.text.len();
-        let (hash, key_len) = known.push(&*self.direct.writer, &mut self.text, key, value);
+        let (hash, key_len) = known.push(&*self.direct.writer, &mut self.text, value);
         if self.attributes.iter().any(|set| set.hash == hash) && self.replace(hash, start, key_len) {
             return;
         }
