@@ -3,6 +3,7 @@
 //! A pid is used again after its process has ended, and all of them after a boot. A pid together with its process's *birth* is not.
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -70,7 +71,10 @@ fn is_exiting(pid: u32) -> bool {
 
 /// The state of a process and when it was started, in the kernel's ticks since the boot.
 fn state_and_start(pid: u32) -> Option<(u8, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // It is shorter, and comes whole: one call, and not the several of a file whose length is not known.
+    let mut bytes = [0; 1024];
+    let count = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut bytes).ok()?;
+    let stat = String::from_utf8_lossy(&bytes[..count]);
     // The second field is the program's name in brackets, which may hold anything; the state is the third, the start the 22nd.
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::de::DeserializeOwned;
@@ -18,6 +19,9 @@ const TRACER: &str = env!("CARGO_BIN_EXE_tracer");
 /// The default hook.
 pub(crate) const HOOK: &str = "local_tmp_tracing:setup_tracing";
 pub(crate) const WORKERS: usize = 2;
+
+/// Whether what is started from now on looks for what is about to come before it sleeps.
+pub(crate) static HAS_SPINNING: AtomicBool = AtomicBool::new(true);
 
 /// The folder of the running cluster, for the thread that waits for signals.
 static RUNNING: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -146,6 +150,9 @@ fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
         }
     }
     command.env("TRACER_TEMP_DIR", temp_dir(folder)).env("TRACER_SPANS_DIR", spans_dir(folder));
+    if !HAS_SPINNING.load(Ordering::Relaxed) {
+        command.env("TRACER_TEST_WITHOUT_SPINNING", "1");
+    }
     command.stdin(Stdio::null());
     command
 }

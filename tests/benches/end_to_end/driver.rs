@@ -2,7 +2,7 @@
 //!
 //! A process of its own, because a hook runs once in a process, and so that its cpu time and memory are the driver's alone.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tracer::{Cluster, EmbeddedHead, Init, TaskHandle};
@@ -39,6 +39,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
     let found = match role.as_str() {
         "throughput" => serde_json::to_string(&throughput(&cluster, count)?)?,
         "round_trips" => serde_json::to_string(&round_trips(&cluster, count)?)?,
+        "sparse" => serde_json::to_string(&sparse(&cluster, count)?)?,
         "calls" => serde_json::to_string(&calls(&cluster, count)?)?,
         "calls_in_a_row" => serde_json::to_string(&calls_in_a_row(&cluster, count)?)?,
         "nested" => serde_json::to_string(&nested(&cluster, count)?)?,
@@ -93,6 +94,21 @@ fn round_trips(cluster: &Cluster, count: usize) -> Result<Vec<f64>, Failure> {
         }
     }
     Ok(times)
+}
+
+/// Nanoseconds of each, begun a millisecond apart, and of this process's cpu time.
+fn sparse(cluster: &Cluster, count: usize) -> Result<(Vec<f64>, u64), Failure> {
+    let pid = std::process::id();
+    let cpu_before = process::cpu_ns(pid)?;
+    let mut times = Vec::with_capacity(count);
+    let first = Instant::now();
+    for number in 0..count as u32 {
+        std::thread::sleep((first + Duration::from_millis(1) * number).saturating_duration_since(Instant::now()));
+        let begun = Instant::now();
+        expect_one(cluster.remote(NO_OP).submit()?)?;
+        times.push(nanos(begun.elapsed()));
+    }
+    Ok((times, process::cpu_ns(pid)? - cpu_before))
 }
 
 /// Nanoseconds of each.

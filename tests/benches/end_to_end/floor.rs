@@ -123,10 +123,33 @@ pub(crate) fn relay_times(count: usize) -> Result<Vec<f64>, Failure> {
     Ok(times)
 }
 
+/// Processes that keep every core busy for as long as this lives.
+pub(crate) struct Burners {
+    _roles: Vec<(Role, UnixStream)>,
+}
+
+impl Burners {
+    pub(crate) fn start(count: usize) -> Result<Burners, Failure> {
+        let start = || {
+            let (here, input) = UnixStream::pair()?;
+            Ok((Role::spawn("burner", input, None)?, here))
+        };
+        Ok(Burners { _roles: (0..count).map(|_| start()).collect::<Result<_, Failure>>()? })
+    }
+}
+
 /// What the copies of this program do.
 pub(crate) fn run_role(role: &[String]) -> Result<(), Failure> {
     let socket = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(UnixStream::from);
     let mut input = socket(std::io::stdin().as_fd())?;
+    if role[0] == "burner" {
+        // The end of the input is looked for now and then.
+        input.set_nonblocking(true)?;
+        while input.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+            (0..1_000_000_u64).for_each(|number| _ = std::hint::black_box(number));
+        }
+        return Ok(());
+    }
     let mut output = if role[0] == "relay" { Some(socket(std::io::stdout().as_fd())?) } else { None };
     let mut message = [0; MESSAGE];
     // The end of the input is the end of the role.

@@ -24,9 +24,10 @@ mod report;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cluster::{Cluster, Hook, Place};
+use cluster::{Cluster, HAS_SPINNING, Hook, Place};
 use report::{Better, Figure, Report, Variant};
 
 /// Why a figure could not be taken. It names what was being done.
@@ -80,11 +81,12 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 9] = [
+const GROUPS: [(&str, Measure); 10] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
     ("round_trip", round_trip),
+    ("sparse", sparse),
     ("nested", nested),
     ("actor", actor),
     ("large", large),
@@ -115,7 +117,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("role") {
         let role: Vec<String> = arguments.by_ref().skip(1).collect();
         return finish(match role.first().map(String::as_str) {
-            Some("relay" | "echo") => floor::run_role(&role),
+            Some("relay" | "echo" | "burner") => floor::run_role(&role),
             _ => driver::run_role(&role),
         });
     }
@@ -327,6 +329,44 @@ fn round_trip(run: &mut Run) -> Result<(), Failure> {
                 peer: peer.of(variant),
                 ..Figure::time(&format!("round trip, p{percent}"), variant, report::percentile(&times, percent))
             });
+        }
+    }
+    Ok(())
+}
+
+/// What looking before sleeping costs and gains where it is not made for: one request each millisecond, and other work on every core. Beside
+/// each figure stands the same without it, as the floor.
+fn sparse(run: &mut Run) -> Result<(), Failure> {
+    let count = run.effort.round_trips;
+    for (when, burners) in [("", 0), (", all cores busy", std::thread::available_parallelism()?.get())] {
+        let mut figures = Vec::new();
+        for has_spinning in [false, true] {
+            say(&format!("one request each millisecond{when}, spinning {has_spinning}, {count} times"));
+            HAS_SPINNING.store(has_spinning, Ordering::Relaxed);
+            let place = Place::new()?;
+            let cluster = Cluster::start(&place, None)?;
+            let burners = floor::Burners::start(burners)?;
+            let close: Vec<f64> = cluster.drive(&["round_trips".into(), count.to_string()])?;
+            let before = cluster.processes()?;
+            let (times, own_cpu): (Vec<f64>, u64) = cluster.drive(&["sparse".into(), count.to_string()])?;
+            let after = cluster.processes()?;
+            drop(burners);
+            cluster.stop()?;
+            let cpu = own_cpu
+                + process::cpu_between(&before, &after, "head")
+                + process::cpu_between(&before, &after, "worker");
+            figures.push([
+                report::percentile(&times, 50),
+                cpu as f64 / times.len() as f64,
+                report::percentile(&close, 50),
+            ]);
+        }
+        HAS_SPINNING.store(true, Ordering::Relaxed);
+        let names =
+            ["one request each millisecond, p50", "one request each millisecond, cpu time of each", "round trip, p50"];
+        for ((name, without), with) in names.into_iter().zip(figures[0]).zip(figures[1]) {
+            let figure = Figure::time(&format!("{name}{when}"), Variant::Untraced, with);
+            run.report.add(Figure { floor: Some(("the same without spinning", without)), ..figure });
         }
     }
     Ok(())
