@@ -496,6 +496,10 @@ fn scale(criterion: &mut Criterion) {
                 tag += BATCH;
                 reactor::schedule(&mut state, &mut effects, now);
                 for _ in 0..BATCH {
+                    // Before it is known how long they take, each worker has one.
+                    if effects.leases.is_empty() {
+                        reactor::schedule(&mut state, &mut effects, now);
+                    }
                     let (worker, lease) = effects.leases.pop_front().expect("there is work, so there are leases");
                     let outcome = Outcome::Returned(vec![1]);
                     let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
