@@ -227,10 +227,12 @@
 //!   `actors::an_actor_created_and_a_call_begun_before_tracing_are_traced_from_then_on` and
 //!   `actors::concurrent_calls_run_beside_each_other_up_to_the_limit_and_no_context_is_anothers`.
 //!
-//! **Large values do not pass through the head.** From 256 KiB on, arguments and results go by file, for this user only, gone when nobody needs them.
+//! **Large values do not pass through the head.** From 256 KiB on, arguments and results go by file, for this user only. When nobody needs a file
+//! any more, it is removed, or kept for five seconds for the next value, unless somebody still reads it: up to four files, of 256 MiB in all.
 //!
 //! - All of them together take at most 4 GiB.
-//! - Kept by `large_values::large_values_go_both_ways_and_not_through_the_head` and
+//! - Kept by `large_values::large_values_go_both_ways_and_not_through_the_head`,
+//!   `large_values::what_is_decoded_from_a_large_result_may_stay_in_its_file` and
 //!   `large_values::after_a_head_that_was_killed_what_is_needed_is_kept_and_the_rest_goes`.
 //!
 //! **No process outlives its owner.** Kill head, worker or submission, any of them together, and what tasks have started ends too, daemons included.
