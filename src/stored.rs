@@ -7,7 +7,7 @@
 //!
 //! What is encoded goes into the file as it is encoded ([`ValueWriter`]), and is read where it is ([`Value`] maps the file), so that a large text or
 //! byte string is copied once on its way out and not at all on its way in. Memory that is touched for the first time costs more than the copy, and
-//! so do the pages of a new file: [`SpareValues`] keeps a few files that nobody needs any more for the next values. A file is locked
+//! so do the pages of a new file: `SpareValues` keeps a few files that nobody needs any more for the next values. A file is locked
 //! exclusively (`flock`) while it is written and shared while it is read, so none is written to that somebody reads.
 
 use std::fmt;

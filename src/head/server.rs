@@ -818,7 +818,7 @@ impl Server {
     ) -> Result<(), String> {
         self.spin.request_began();
         let submissions = Submissions::decode(body).map_err(|error| error.to_string())?;
-        let first_tag = submissions.first_tag;
+        let tags = submissions.first_tag..;
         if self.state.is_stopping {
             put_frame(outbox, kind::REFUSED, |out| {
                 out.put_str(&format!("{} and takes no more tasks", refusal::STOPPING))
@@ -826,11 +826,10 @@ impl Server {
             return Ok(());
         }
         let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        let decoded = envelopes.iter().map(|bytes| Envelope::decode(bytes)).collect::<Result<Vec<_>, _>>();
-        let decoded = decoded.map_err(|error| error.to_string())?;
-        let mut jobs = Vec::with_capacity(envelopes.len());
+        let mut submissions = Vec::with_capacity(envelopes.len());
         let mut has_key = false;
-        for envelope in &decoded {
+        for (tag, &bytes) in tags.zip(&envelopes) {
+            let envelope = Envelope::decode(bytes).map_err(|error| error.to_string())?;
             has_key |= !envelope.policy.idempotency_key.is_empty();
             has_key |= matches!(envelope.spec.actor(), ActorRole::Create(options) if options.or_existing);
             if envelope.demand != Demand::default()
@@ -839,14 +838,13 @@ impl Server {
                 put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
                 return Ok(());
             }
-            match job.or_else(|| Some(self.state.tasks.get(envelope.submitter?)?.job)) {
-                Some(job) => jobs.push(job),
-                None => {
-                    let reason = "the task that submitted it is not known any more, so nothing was accepted";
-                    put_frame(outbox, kind::REFUSED, |out| out.put_str(reason));
-                    return Ok(());
-                }
-            }
+            let Some(job) = job.or_else(|| Some(self.state.tasks.get(envelope.submitter?)?.job)) else {
+                let reason = "the task that submitted it is not known any more, so nothing was accepted";
+                put_frame(outbox, kind::REFUSED, |out| out.put_str(reason));
+                return Ok(());
+            };
+            let (driver, queued_unix_nano) = (Some(DriverId(id)), now.unix_nano);
+            submissions.push(Submission { driver, tag, job, bytes, envelope, queued_unix_nano });
         }
         if let Err(reason) = self.check_room(job.is_none(), &envelopes) {
             put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
@@ -858,24 +856,25 @@ impl Server {
             return Err(format!("a task of {length} bytes arrived, but at most {PAYLOAD_LIMIT} are taken"));
         }
         if !has_key {
-            return self.accept_tasks(id, &jobs, first_tag, &envelopes, decoded, outbox, now).map(drop);
+            return self.accept_tasks(submissions, outbox, now).map(drop);
         }
         // One by one: some may be tasks that are known already.
-        for (((tag, bytes), envelope), job) in (first_tag..).zip(&envelopes).zip(decoded).zip(&jobs) {
-            let existing = actors::find_existing(&self.state, &envelope).map(|actor| Ok(Some(actor)));
-            match existing.unwrap_or_else(|| reactor::find_by_key(&self.state, &envelope)) {
+        for submission in submissions {
+            let (tag, envelope) = (submission.tag, &submission.envelope);
+            let existing = actors::find_existing(&self.state, envelope).map(|actor| Ok(Some(actor)));
+            match existing.unwrap_or_else(|| reactor::find_by_key(&self.state, envelope)) {
                 Ok(Some(known)) => {
-                    self.remove_arguments(&envelope);
+                    self.remove_arguments(envelope);
                     Accepted { first_tag: tag, first_task: known, count: 1, journaled: None }.encode(outbox);
                     reactor::on_submitted_again(&mut self.state, &mut self.world, known, DriverId(id), tag);
                 }
                 Ok(None) => {
-                    if !self.accept_tasks(id, &[*job], tag, &[bytes], vec![envelope], outbox, now)? {
+                    if !self.accept_tasks(vec![submission], outbox, now)? {
                         return Ok(());
                     }
                 }
                 Err(taken) => {
-                    self.remove_arguments(&envelope);
+                    self.remove_arguments(envelope);
                     let reason = format!(
                         "{}`{}` names task {} already, which runs `{}` and is another one",
                         refusal::KEY_TAKEN,
@@ -926,26 +925,24 @@ impl Server {
         }
     }
 
-    /// Takes tasks in, each of its job, and acknowledges them, all or none. False when they were refused.
+    /// Takes tasks in, with tags in a row, and acknowledges them, all or none. False when they were refused.
     fn accept_tasks(
         &mut self,
-        id: u64,
-        jobs: &[JobId],
-        first_tag: u64,
-        envelopes: &[&[u8]],
-        decoded: Vec<Envelope<'_>>,
+        mut submissions: Vec<Submission<'_>>,
         outbox: &mut Vec<u8>,
         now: Now,
     ) -> Result<bool, String> {
-        let traces_runtime = decoded.iter().any(|envelope| envelope.traces_runtime);
+        let Some(first_tag) = submissions.first().map(|submission| submission.tag) else { return Ok(true) };
+        let count = u32::try_from(submissions.len()).map_err(|error| error.to_string())?;
+        let traces_runtime = submissions.iter().any(|submission| submission.envelope.traces_runtime);
         let journal_start = traces_runtime.then(now_unix_nano);
         // In the journal before they are acknowledged, and before they can be leased.
         let first_task = self.state.tasks.next_id();
-        let submitted = (first_task.0..).zip(envelopes).zip(jobs).map(|((task, envelope), &job)| Submitted {
+        let submitted = (first_task.0..).zip(&submissions).map(|(task, submission)| Submitted {
             task: TaskId(task),
-            job,
+            job: submission.job,
             submitted_unix_nano: now.unix_nano,
-            envelope,
+            envelope: submission.bytes,
         });
         if let Err(error) = self.world.journal.submit(submitted) {
             let reason = format!("{}, so nothing was accepted: {error}", refusal::JOURNAL);
@@ -954,15 +951,13 @@ impl Server {
         }
         let journaled = journal_start
             .map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) });
-        let queued_unix_nano = journaled.map_or(now.unix_nano, |journaled| journaled.end_unix_nano);
-        for (((tag, bytes), envelope), &job) in (first_tag..).zip(envelopes).zip(decoded).zip(jobs) {
-            let submission = Submission { driver: Some(DriverId(id)), tag, job, bytes, envelope, queued_unix_nano };
+        if let Some(journaled) = journaled {
+            submissions.iter_mut().for_each(|submission| submission.queued_unix_nano = journaled.end_unix_nano);
+        }
+        for submission in submissions {
             reactor::on_submission(&mut self.state, submission, now);
         }
-        if !envelopes.is_empty() {
-            let count = u32::try_from(envelopes.len()).map_err(|error| error.to_string())?;
-            Accepted { first_tag, first_task, count, journaled }.encode(outbox);
-        }
+        Accepted { first_tag, first_task, count, journaled }.encode(outbox);
         Ok(true)
     }
 
