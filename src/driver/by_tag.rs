@@ -1,11 +1,11 @@
 //! Things by the number of their submission.
 //!
-//! A driver counts its submissions, and most of what it keeps is about the latest few thousand of them: these are in a row, where finding one is
-//! an addition. A tree has the others, such as an end that nobody has asked for since long ago.
+//! A driver counts its submissions, and most of what it keeps is about numbers that are near to each other: these are in a row, where finding one
+//! is an addition. A tree has the others, such as an end that nobody has asked for since long ago.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How far apart the first and the last number in the row may be.
+/// How long the row may be, whatever is in it. It may be longer if a quarter of it is filled.
 const ROW_LIMIT: u64 = 4096;
 
 /// A map from numbers that lie close together, mostly.
@@ -35,11 +35,11 @@ impl<T> ByTag<T> {
             self.first = tag;
         }
         let end = self.first + self.row.len() as u64;
-        if tag >= end && tag - self.first < ROW_LIMIT {
+        if tag >= end && self.may_have(tag - self.first + 1) {
             self.row.extend((end..tag).map(|_| None));
             self.row.push_back(Some(value));
             self.in_row += 1;
-        } else if tag < self.first && end - tag <= ROW_LIMIT {
+        } else if tag < self.first && self.may_have(end - tag) {
             (tag + 1..self.first).for_each(|_| self.row.push_front(None));
             self.row.push_front(Some(value));
             self.first = tag;
@@ -93,6 +93,11 @@ impl<T> ByTag<T> {
         self.len() == 0
     }
 
+    /// Whether the row may be as long.
+    fn may_have(&self, len: u64) -> bool {
+        len <= ROW_LIMIT.max(4 * self.in_row as u64)
+    }
+
     /// Where in the row this number is, or would be.
     fn place(&self, tag: u64) -> Option<usize> {
         let place = tag.checked_sub(self.first)?;
@@ -138,9 +143,20 @@ mod tests {
                     Step::PopFirst => prop_assert_eq!(by_tag.pop_first(), tree.pop_first().map(|(_, value)| value)),
                 }
                 prop_assert_eq!((by_tag.len(), by_tag.is_empty()), (tree.len(), tree.is_empty()));
-                prop_assert!(by_tag.row.len() as u64 <= ROW_LIMIT);
+                prop_assert!(by_tag.row.len() as u64 <= ROW_LIMIT, "no more than a thousand are in it");
             }
         }
+    }
+
+    #[test]
+    fn however_many_are_there_they_are_in_the_row() {
+        let mut ends = ByTag::default();
+        // Two workers, a lease each.
+        for pair in (0..100_000).step_by(512) {
+            (pair + 256..pair + 512).chain(pair..pair + 256).for_each(|tag| ends.insert(tag, tag));
+        }
+        assert!(ends.others.is_empty() && ends.len() > 99_000);
+        assert_eq!((0..ends.len() as u64).find(|&tag| ends.remove(tag) != Some(tag)), None);
     }
 
     #[test]

@@ -72,28 +72,26 @@ impl Hook {
     }
 }
 
-/// Builds a module of the fixtures, if it is not beside the binary, where it is found by its name.
+/// Builds a module of the fixtures, beside the binary, where it is found by its name.
 pub(crate) fn build(module: &str) -> Result<(), Failure> {
     let library = library(module)?;
     if library.is_file() { Ok(()) } else { Err(format!("there is no `{}`", library.display()).into()) }
 }
 
-/// The library of a package, beside the binary; it is built if it is missing.
+/// The library of a package, beside the binary, built from what is there now: an older one would be measured without a word.
 fn library(package: &str) -> Result<PathBuf, Failure> {
     let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
     let library = folder.join(format!("lib{package}.so"));
-    if !library.is_file() {
-        super::say(&format!("building lib{package}.so"));
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--package", package]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if folder.file_name() == Some(OsStr::new("release")) {
-            build.arg("--release");
-        }
-        let built = build.stdout(Stdio::null()).status();
-        if !built.is_ok_and(|status| status.success()) {
-            super::say("it cannot be built");
-        }
+    super::say(&format!("building lib{package}.so"));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", package]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if folder.file_name() == Some(OsStr::new("release")) {
+        build.arg("--release");
+    }
+    let built = build.stdout(Stdio::null()).status();
+    if !built.is_ok_and(|status| status.success()) {
+        super::say("it cannot be built");
     }
     Ok(library)
 }
