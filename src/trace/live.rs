@@ -165,7 +165,7 @@ fn kind(code: u32) -> Kind {
 /// Makes the end of the line that begins at `start` null.
 fn forget_end(bytes: &mut Vec<u8>, start: usize) {
     // No string before it can hold this: a quote in a string has a backslash before it.
-    const KEY: &[u8] = b"\"end_time\": ";
+    const KEY: &[u8] = b"\"end_time\":";
     let value = memchr::memmem::find(&bytes[start..], KEY).map(|at| start + at + KEY.len());
     let Some(value) = value else { return };
     if let Some(len) = memchr::memchr(b',', &bytes[value..]) {
