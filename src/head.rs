@@ -20,6 +20,7 @@ mod explain;
 mod front;
 pub(crate) mod guard;
 mod handover;
+mod heap;
 mod inputs;
 mod journal;
 pub mod lanes;

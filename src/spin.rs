@@ -69,6 +69,11 @@ impl Spin {
         self.last_end_ns = Some(self.now_ns());
     }
 
+    /// Whether the next wait looks before it sleeps.
+    pub(crate) fn will_look(&self) -> bool {
+        self.is_close && self.left == 0
+    }
+
     /// Looks for a while whether `is_ready`, if that pays just now. Whoever calls it sleeps afterwards, if need be.
     pub(crate) fn look(&mut self, is_ready: impl FnMut() -> bool) {
         let clock = self.clock;

@@ -60,6 +60,8 @@ pub(super) struct Connection {
     pub(super) is_watched_for_room: bool,
     /// Whether it is closed once everything is written.
     pub(super) is_closing: bool,
+    /// Whether all that waits to be written are answers that may wait a moment for what comes next.
+    pub(super) may_wait: bool,
 }
 
 /// What a read found.
@@ -87,6 +89,7 @@ impl Connection {
             pid: 0,
             is_watched_for_room: false,
             is_closing: false,
+            may_wait: false,
         })
     }
 

@@ -19,6 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::connection::{Connection, Peer, ReadState};
 use super::front::Front;
 use super::handover::Handover;
+use super::heap::{self, Heap};
 use super::journal::{Journal, Record, Submitted, read_records};
 use super::lanes::{self, Free};
 use super::oom::{self, OomKills};
@@ -184,6 +185,7 @@ struct Server {
     orphans_again: Option<Instant>,
     /// While bounded workers are watched: when to look at them again, by the clock that never jumps.
     memory_again: Option<u64>,
+    heap: Heap,
     /// When something is due next, by the clock that never jumps.
     next_tick: Option<u64>,
     has_said_started: bool,
@@ -239,6 +241,8 @@ impl Server {
             processes: HashMap::new(),
             gone_jobs: Vec::new(),
             dirty: Vec::new(),
+            patient: Vec::new(),
+            late: Vec::new(),
             held: Vec::new(),
             finished: HashMap::new(),
             has_told_an_end: false,
@@ -287,6 +291,7 @@ impl Server {
             listens_again: None,
             orphans_again: None,
             memory_again: None,
+            heap: Heap::default(),
             next_tick: Some(0),
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
@@ -417,6 +422,7 @@ impl Server {
             // What goes wrong here goes wrong below too.
             self.spin.look(|| wait(&self.world.epoll, &mut events, at_once).is_ok_and(|()| !events.is_empty()));
             if events.is_empty() {
+                self.world.flush();
                 let timeout = self.timeout();
                 wait(&self.world.epoll, &mut events, timeout.as_ref())?;
             }
@@ -452,7 +458,8 @@ impl Server {
     /// How long to wait for events: until the next limit is reached, or for ever.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.now();
-        let tick = self.next_tick.into_iter().chain(self.memory_again).chain(self.spare_values.expires_ns()).min();
+        let ticks = self.next_tick.into_iter().chain(self.memory_again).chain(self.spare_values.expires_ns());
+        let tick = ticks.chain(self.heap.next_ns()).min();
         let tick = tick.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         // Once everything is killed there is nothing to wait for but the ends, and they wake the loop.
         let stop = self
@@ -533,6 +540,9 @@ impl Server {
         self.next_tick = reactor::on_tick(&mut self.state, &mut self.world, start_limit, now);
         if self.memory_again.is_none_or(|again| again <= now.monotonic_ns) && self.world.has_to_watch() {
             self.memory_again = self.world.watch_memory(&self.state, now.monotonic_ns);
+        }
+        if self.heap.is_due(self.state.open_bytes, now.monotonic_ns) {
+            heap::give_back();
         }
         self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
@@ -621,7 +631,8 @@ impl Server {
             return false;
         }
         if connection.has_backlog() {
-            self.world.dirty.push(id);
+            let may_wait = std::mem::take(&mut connection.may_wait) && self.spin.will_look();
+            if may_wait { &mut self.world.patient } else { &mut self.world.dirty }.push(id);
         }
         self.world.connections.insert(id, connection);
         matches!(read, Ok(ReadState::More))
@@ -652,7 +663,7 @@ impl Server {
     }
 
     fn handle_frames(&mut self, id: u64, connection: &mut Connection, now: Now) -> Result<(), String> {
-        let Connection { inbox, outbox, peer, pid, is_closing, .. } = connection;
+        let Connection { inbox, outbox, peer, pid, is_closing, may_wait, .. } = connection;
         while !*is_closing {
             let Some((frame_kind, body)) = inbox.next_frame(peer.frame_limit()).map_err(|error| error.to_string())?
             else {
@@ -666,7 +677,11 @@ impl Server {
                     *is_closing = answer.is_refused;
                     outbox.extend_from_slice(&answer.frames);
                 }
-                (Peer::Driver(job), kind::SUBMIT) => self.on_submit(id, Some(job), body, outbox, now)?,
+                (Peer::Driver(job), kind::SUBMIT) => {
+                    // One alone: its end may come at once, and is all that whoever waits for it needs to hear.
+                    *may_wait = outbox.is_empty() && Submissions::decode(body).is_ok_and(|all| all.count() == 1);
+                    self.on_submit(id, Some(job), body, outbox, now)?;
+                }
                 (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, outbox, now)?,
                 (Peer::Driver(_) | Peer::Tasks(_), kind::FORGET) => {
                     for task in take_all(body, Take::u64).map_err(|error| error.to_string())? {

@@ -106,6 +106,10 @@ pub(super) struct World {
     pub(super) gone_jobs: Vec<JobId>,
     /// Connections with something to write.
     pub(super) dirty: Vec<u64>,
+    /// Those whose backlog may wait for the next turn, which begins at once or not at all.
+    pub(super) patient: Vec<u64>,
+    /// Those whose backlog has waited for a turn.
+    pub(super) late: Vec<u64>,
     /// Outputs of workers that are not read until a driver has taken in what it was sent, by that driver's connection.
     pub(super) held: Vec<(u64, WorkerId, Stream)>,
     /// Ends of tasks to tell, encoded, by connection.
@@ -517,6 +521,8 @@ impl World {
     /// Sends what the turn has brought about: leases to workers, ends of tasks to drivers.
     pub(super) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.append(&mut self.late);
+        std::mem::swap(&mut self.late, &mut self.patient);
         for process in self.processes.values_mut().filter(|process| !process.leases.is_empty()) {
             let Some(id) = process.connection else { continue };
             let Some(connection) = self.connections.get_mut(&id) else { continue };

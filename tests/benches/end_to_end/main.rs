@@ -25,13 +25,16 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cluster::{Cluster, HAS_SPINNING, Hook, Place};
 use report::{Better, Figure, Report, Variant};
 
 /// Why a figure could not be taken. It names what was being done.
 type Failure = Box<dyn Error>;
+
+/// How long the cluster rests before its memory is measured: it gives back what many tasks took.
+const REST: Duration = Duration::from_millis(500);
 
 /// How often everything is done.
 #[derive(Clone, Copy, Debug)]
@@ -267,6 +270,7 @@ fn throughput(run: &mut Run) -> Result<(), Failure> {
             let idle = cluster.processes()?;
             let before = place.span_bytes()?;
             let found: driver::Throughput = cluster.drive(&["throughput".into(), tasks.to_string()])?;
+            std::thread::sleep(REST);
             let after = cluster.processes()?;
             let spans = place.span_bytes()? - before;
             let lines = place.span_lines()?;
