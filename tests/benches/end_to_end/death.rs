@@ -99,7 +99,7 @@ pub(crate) fn one(cluster: &Cluster<'_>, way: &str, number: usize) -> Result<f64
         return Err(format!("a task that was to die ({way}) has succeeded").into());
     }
     let text = fs::read_to_string(&file)?;
-    if !text.contains(&format!("\"error.type\": \"{way}\"")) {
+    if !text.contains(&format!("\"error.type\":\"{way}\"")) {
         return Err(format!("no span in `{}` says `{way}`", file.display()).into());
     }
     Ok(written.saturating_duration_since(died).as_secs_f64() * 1e9)
