@@ -445,12 +445,12 @@ impl Tail {
 
     /// Takes a line in. The span's own ids come before those of its parent and its links.
     fn take(&mut self, line: &str) {
-        let Some(span_id) = after(line, "\"span_id\": \"0x").and_then(hex) else { return };
+        let Some(span_id) = id_after(line, "span_id") else { return };
         self.spans.insert(span_id);
         if line.contains("\"SpanKind.CONSUMER\"")
-            && let Some(trace_id) = after(line, "\"trace_id\": \"0x").and_then(hex)
-            && let Some(task) = after(line, &format!("\"{}\": ", names::TASK_ID)).and_then(number)
-            && let Some(attempt) = after(line, &format!("\"{}\": ", names::ATTEMPT)).and_then(number)
+            && let Some(trace_id) = id_after(line, "trace_id")
+            && let Some(task) = value_after(line, names::TASK_ID).and_then(number)
+            && let Some(attempt) = value_after(line, names::ATTEMPT).and_then(number)
             && let Ok(attempt) = u32::try_from(attempt)
         {
             self.attempts.insert((TaskId(task), attempt, trace_id), span_id);
@@ -491,6 +491,15 @@ fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_once(key).map(|(_, rest)| rest)
 }
 
+/// What follows the first key of this name, with or without a space between: files of an older version have one.
+fn value_after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    after(line, &format!("\"{key}\":")).map(str::trim_start)
+}
+
+fn id_after<const N: usize>(line: &str, key: &str) -> Option<[u8; N]> {
+    hex(value_after(line, key)?.strip_prefix("\"0x")?)
+}
+
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     for (index, byte) in bytes.iter_mut().enumerate() {
@@ -501,4 +510,23 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 fn number(text: &str) -> Option<u64> {
     text[..text.find(|character: char| !character.is_ascii_digit())?].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_in_a_file_are_known_with_and_without_spaces_between_its_tokens() {
+        let line = r#"{"name": "a", "context": {"trace_id": "0x0af7651916cd43dd8448eb211c80319c", "span_id": "0xb7ad6b7169203331"}, "kind": "SpanKind.CONSUMER", "parent_id": "0x00f067aa0ba902b7", "attributes": {"tracer.task_id": 7, "tracer.attempt": 2}}"#;
+        for line in [line.to_owned(), line.replace(": ", ":").replace(", ", ",")] {
+            let mut tail = Tail::default();
+            tail.take(&line);
+            let span_id = [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31];
+            assert_eq!(tail.spans, HashSet::from([span_id]), "{line}");
+            let attempts: Vec<_> =
+                tail.attempts.iter().map(|((task, attempt, _), id)| (task.0, *attempt, *id)).collect();
+            assert_eq!(attempts, [(7, 2, span_id)], "{line}");
+        }
+    }
 }

@@ -132,7 +132,7 @@ fn what_a_full_disk_costs_is_counted_and_recording_resumes() {
 #[test]
 fn span_files_are_put_aside_at_their_size_without_a_gap() {
     let cluster = Cluster::builder().hook(HOOK).env("TRACER_SPANS_MAX_BYTES", "65536").start();
-    let lines: String = (0..70).map(|number| format!("{number}\n")).collect();
+    let lines: String = (0..100).map(|number| format!("{number}\n")).collect();
     fs::write(cluster.file("lines"), lines).expect("the folder is ours");
     cluster.submit("misbehaving_tasks:makes_one_span", &["--map", "lines"]).success();
     let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
@@ -141,9 +141,9 @@ fn span_files_are_put_aside_at_their_size_without_a_gap() {
     assert!(sizes.iter().all(|size| (1..=65_536).contains(size)), "{sizes:?}");
     let spans = cluster.spans();
     spans.assert_whole(&[]);
-    assert_eq!((spans.all_named("inner").len(), spans.torn_lines.len()), (70, 0));
+    assert_eq!((spans.all_named("inner").len(), spans.torn_lines.len()), (100, 0));
     // The reader knows them too.
-    assert_eq!(cluster.tracer(&["trace", "list", "--format", "json"]).success().json()["traces"][0]["spans"], 211);
+    assert_eq!(cluster.tracer(&["trace", "list", "--format", "json"]).success().json()["traces"][0]["spans"], 301);
 }
 
 #[test]

@@ -237,7 +237,7 @@ impl Submitter {
 
 /// How many spans of attempts at a task the span files have now. Reads less carefully than [`Spans`], and faster.
 fn recorded_attempts(cluster: &Cluster, id: TaskId) -> usize {
-    let mark = format!("\"tracer.task_id\": {id},");
+    let mark = format!("\"tracer.task_id\":{id},");
     let files = fs::read_dir(cluster.spans_dir()).into_iter().flatten().flatten();
     let texts = files.map(|entry| fs::read_to_string(entry.path()).expect("a span file is UTF-8"));
     texts
