@@ -679,7 +679,8 @@ impl Server {
                 }
                 (Peer::Driver(job), kind::SUBMIT) => {
                     // One alone: its end may come at once, and is all that whoever waits for it needs to hear.
-                    *may_wait = outbox.is_empty() && Submissions::decode(body).is_ok_and(|all| all.count() == 1);
+                    *may_wait =
+                        outbox.is_empty() && Submissions::decode(body).is_ok_and(|all| all.take(2).count() == 1);
                     self.on_submit(id, Some(job), body, outbox, now)?;
                 }
                 (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, outbox, now)?,

@@ -68,37 +68,49 @@ fn a_cluster_in_which_nothing_happens_does_nothing() {
     assert_eq!(rest.len(), pids.len());
 }
 
+/// Runs so many tasks with a span each, and one that fails, with a driver of their own.
+fn run_tasks(cluster: &Cluster, count: u64) {
+    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
+    driver.start_tracing();
+    let tasks: Vec<_> = (0..count)
+        .map(|task| driver.remote("misbehaving_tasks:makes_one_span").arg(task).unwrap().submit().unwrap())
+        .collect();
+    let failing = driver.remote("misbehaving_tasks:returns_error").arg("no").unwrap().submit().unwrap();
+    for task in tasks {
+        driver.wait(task).unwrap();
+    }
+    driver.wait(failing).unwrap();
+}
+
+/// Kills one of two workers, and waits for another in its place.
+fn replace_a_worker(cluster: &Cluster) {
+    let pid = cluster.worker_pids()[0];
+    kill(pid, Signal::KILL);
+    wait_until("it is replaced", || {
+        let idle = cluster.status()["workers"]["idle"] == 2;
+        (idle && !cluster.worker_pids().contains(&pid)).then_some(())
+    });
+}
+
+fn at_rest(cluster: &Cluster, head: u32) -> Footprint {
+    wait_until("the head has closed what it does not need", || {
+        let first = footprint(head);
+        (cluster.status()["tasks"]["leased"] == 0 && footprint(head) == first).then_some(first)
+    })
+}
+
 #[test]
 fn files_threads_and_memory_stay_as_they_are_however_much_is_done() {
     let cluster = Cluster::builder().workers(2).hook(HOOK).start();
     let head = cluster.head_pid();
     let round = |number: u64| {
-        let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
-        driver.start_tracing();
-        let tasks: Vec<_> = (0..300_u64)
-            .map(|task| driver.remote("misbehaving_tasks:makes_one_span").arg(task).unwrap().submit().unwrap())
-            .collect();
-        let failing = driver.remote("misbehaving_tasks:returns_error").arg("no").unwrap().submit().unwrap();
-        for task in tasks {
-            driver.wait(task).unwrap();
-        }
-        driver.wait(failing).unwrap();
+        run_tasks(&cluster, 300);
         if number.is_multiple_of(3) {
-            let pid = cluster.worker_pids()[0];
-            kill(pid, Signal::KILL);
-            wait_until("it is replaced", || {
-                let idle = cluster.status()["workers"]["idle"] == 2;
-                (idle && !cluster.worker_pids().contains(&pid)).then_some(())
-            });
+            replace_a_worker(&cluster);
         }
         cluster.tracer(&["submit", "command", "--", "true"]).success();
     };
-    let at_rest = || {
-        wait_until("the head has closed what it does not need", || {
-            let first = footprint(head);
-            (cluster.status()["tasks"]["leased"] == 0 && footprint(head).files == first.files).then_some(first)
-        })
-    };
+    let at_rest = || at_rest(&cluster, head);
     // What is remembered of tasks is bounded, but not filled yet: so the memory is compared per task.
     (0..6).for_each(round);
     let warm = at_rest();
@@ -130,32 +142,13 @@ fn a_head_that_remembers_as_much_as_it_may_grows_no_more() {
     let head = cluster.head_pid();
     let mut done = 0_u64;
     let mut round = |number: u64| {
-        let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
-        driver.start_tracing();
-        let tasks: Vec<_> = (0..1000_u64)
-            .map(|task| driver.remote("misbehaving_tasks:makes_one_span").arg(task).unwrap().submit().unwrap())
-            .collect();
-        let failing = driver.remote("misbehaving_tasks:returns_error").arg("no").unwrap().submit().unwrap();
-        for task in tasks {
-            driver.wait(task).unwrap();
-        }
-        driver.wait(failing).unwrap();
+        run_tasks(&cluster, 1000);
         done += 1001;
         if number % 10 == 5 {
-            let pid = cluster.worker_pids()[0];
-            kill(pid, Signal::KILL);
-            wait_until("it is replaced", || {
-                let idle = cluster.status()["workers"]["idle"] == 2;
-                (idle && !cluster.worker_pids().contains(&pid)).then_some(())
-            });
+            replace_a_worker(&cluster);
         }
     };
-    let at_rest = || {
-        wait_until("the head has closed what it does not need", || {
-            let first = footprint(head);
-            (cluster.status()["tasks"]["leased"] == 0 && footprint(head) == first).then_some(first)
-        })
-    };
+    let at_rest = || at_rest(&cluster, head);
     let journal = || fs::metadata(cluster.temp_dir().join("tasks.journal")).expect("a journal").len();
     for number in 0.. {
         round(number);
