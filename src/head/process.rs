@@ -45,6 +45,11 @@ fn own_program() -> io::Result<Command> {
     Ok(Command::new(if path.exists() { path.as_path() } else { Path::new("/proc/self/exe") }))
 }
 
+/// The error of a program that could not be started, with its name.
+fn named(program: &Command, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("`{}`: {error}", program.get_program().display()))
+}
+
 impl WorkerProcess {
     /// Starts a worker: makes its spool, its log and its process.
     pub(super) fn spawn(command: &WorkerCommand<'_>) -> io::Result<WorkerProcess> {
@@ -62,8 +67,8 @@ impl WorkerProcess {
         program.arg("worker").arg(command.session_dir).arg(command.worker.to_string());
         program.arg(std::process::id().to_string());
         give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
-        let mut child =
-            program.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        program.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = program.spawn().map_err(|error| named(&program, &error))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let log_path = command.session_dir.join(format!("logs/worker-{}-{}.log", command.worker, child.id()));
