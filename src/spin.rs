@@ -6,52 +6,58 @@
 //! has begun after the last one ended, which is much the same for all three. A request each millisecond makes none of them spin.
 //!
 //! When letting others run takes long, someone else needs the core, and when nothing has come, the task takes longer than it pays to
-//! wait for: then the next waits sleep at once, ever more of them until a wait succeeds.
+//! wait for. Each such wait is set against what the waits before it have saved. If it has cost more, waits sleep at once for a time,
+//! and for twice as long after each further one. The times end at marks of the clock that all processes share. Otherwise one of them
+//! would look while the others sleep, wait in vain for what sleepers cannot send in time, and sleep itself when they look again.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::protocol::frame::FrameBuffer;
 
-/// How long an answer is looked for before sleeping.
-const LOOK_NS: u64 = 50_000;
+/// How long an answer is looked for before sleeping: longer than a short task takes when every other process has to be woken for it.
+const LOOK_NS: u64 = 150_000;
 /// A request that begins this soon after the last one has ended follows it closely.
 const CLOSE_NS: u64 = 100_000;
 /// Others that were let run for this long needed the core.
 const LATE_NS: u64 = 100_000;
-/// How many waits sleep at once after one that was in vain: at first, and at most.
-const PAUSE: (u32, u32) = (16, 4_096);
+/// What a wait that was not in vain has saved: to sleep and to be woken.
+const SAVED_NS: u64 = 20_000;
+/// Waits that cost more than was saved make the next ones sleep at once until the next mark. The marks are so far apart, and twice as
+/// far at each level.
+const MARK_NS: u64 = 256_000;
+/// A quarter of a second.
+const HIGHEST_LEVEL: u32 = 10;
 
 /// For benchmarks, which compare: when it is set, nobody looks before sleeping. Everything that a process with it starts has it too.
 const OFF_VARIABLE: &str = "TRACER_TEST_WITHOUT_SPINNING";
 
-/// Decides whether to look for an answer or to sleep. One for each side of a conversation.
+/// Decides whether to look for an answer or to sleep. One for each side of a conversation. Times are of the monotonic clock.
 #[derive(Debug)]
 pub(crate) struct Spin {
-    clock: Instant,
     last_end_ns: Option<u64>,
     is_close: bool,
     is_off: bool,
-    /// How many of the next waits sleep at once.
-    left: u32,
-    /// How many will, after the next wait that is in vain.
-    pause: u32,
+    sleeps_until_ns: u64,
+    level: u32,
+    /// By the waits since the last one in vain.
+    saved_ns: u64,
 }
 
 impl Default for Spin {
     fn default() -> Spin {
         Spin {
-            clock: Instant::now(),
             last_end_ns: None,
             is_close: false,
             is_off: std::env::var_os(OFF_VARIABLE).is_some(),
-            left: 0,
-            pause: PAUSE.0,
+            sleeps_until_ns: 0,
+            level: 0,
+            saved_ns: 0,
         }
     }
 }
@@ -60,24 +66,23 @@ impl Spin {
     /// A request begins. Only the first one after an end says something.
     pub(crate) fn request_began(&mut self) {
         if let Some(last_end) = self.last_end_ns.take() {
-            self.is_close = !self.is_off && self.now_ns().saturating_sub(last_end) < CLOSE_NS;
+            self.is_close = !self.is_off && now_ns().saturating_sub(last_end) < CLOSE_NS;
         }
     }
 
     /// A request has ended.
     pub(crate) fn request_ended(&mut self) {
-        self.last_end_ns = Some(self.now_ns());
+        self.last_end_ns = Some(now_ns());
     }
 
     /// Whether the next wait looks before it sleeps.
     pub(crate) fn will_look(&self) -> bool {
-        self.is_close && self.left == 0
+        self.is_close && now_ns() >= self.sleeps_until_ns
     }
 
     /// Looks for a while whether `is_ready`, if that pays just now. Whoever calls it sleeps afterwards, if need be.
     pub(crate) fn look(&mut self, is_ready: impl FnMut() -> bool) {
-        let clock = self.clock;
-        self.look_with(is_ready, std::thread::yield_now, || nanoseconds(clock));
+        self.look_with(is_ready, std::thread::yield_now, now_ns);
     }
 
     /// Reads once: what comes while it looks, or else what comes whenever it does.
@@ -102,27 +107,33 @@ impl Spin {
         if !self.is_close {
             return;
         }
-        if self.left > 0 {
-            self.left -= 1;
+        let begun = now_ns();
+        if begun < self.sleeps_until_ns {
             return;
         }
-        let begun = now_ns();
-        let mut before = begun;
-        while !is_ready() {
-            let_others_run();
-            let now = now_ns();
-            if now - before > LATE_NS || now - begun > LOOK_NS {
-                self.left = self.pause;
-                self.pause = (self.pause * 2).min(PAUSE.1);
+        let (mut before, mut now) = (begun, begun);
+        while now - before <= LATE_NS {
+            if is_ready() {
+                self.saved_ns += SAVED_NS;
                 return;
             }
-            before = now;
+            if now - begun > LOOK_NS {
+                break;
+            }
+            let_others_run();
+            (before, now) = (now, now_ns());
         }
-        self.pause = (self.pause / 2).max(PAUSE.0);
+        self.was_in_vain(now, now - begun);
     }
 
-    fn now_ns(&self) -> u64 {
-        nanoseconds(self.clock)
+    fn was_in_vain(&mut self, now_ns: u64, cost_ns: u64) {
+        if self.saved_ns < cost_ns {
+            self.sleeps_until_ns = (now_ns + 1).next_multiple_of(MARK_NS << self.level);
+            self.level = (self.level + 1).min(HIGHEST_LEVEL);
+        } else {
+            self.level = self.level.saturating_sub(1);
+        }
+        self.saved_ns = 0;
     }
 }
 
@@ -143,8 +154,10 @@ pub(crate) fn is_readable(stream: &impl AsFd) -> bool {
     poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+/// Of the clock that is the same for all processes of this machine.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -153,12 +166,13 @@ mod tests {
 
     use super::*;
 
-    /// Looks with a clock that goes on by `yield_ns` each time others run. Returns how often it looked, and after how long it stopped.
-    fn look(spin: &mut Spin, ready_after_ns: u64, yield_ns: u64) -> (u32, u64) {
-        let (looks, now) = (Cell::new(0), Cell::new(0));
+    /// Looks from `begun` on, with a clock that goes on by `yield_ns` each time others run. Returns how often it looked, and when it
+    /// stopped.
+    fn look(spin: &mut Spin, begun: u64, ready_after_ns: u64, yield_ns: u64) -> (u32, u64) {
+        let (looks, now) = (Cell::new(0), Cell::new(begun));
         let is_ready = || {
             looks.set(looks.get() + 1);
-            now.get() >= ready_after_ns
+            now.get() - begun >= ready_after_ns
         };
         spin.look_with(is_ready, || now.set(now.get() + yield_ns), || now.get());
         (looks.get(), now.get())
@@ -171,42 +185,64 @@ mod tests {
     #[test]
     fn a_request_that_does_not_follow_another_closely_is_not_looked_for() {
         let mut spin = Spin::default();
-        assert_eq!(look(&mut spin, 0, 1), (0, 0), "there was no request before");
-        spin.last_end_ns = Some(0);
-        while nanoseconds(spin.clock) <= CLOSE_NS {}
+        assert_eq!(look(&mut spin, 0, 0, 1), (0, 0), "there was no request before");
+        spin.last_end_ns = Some(now_ns() - CLOSE_NS);
         spin.request_began();
-        assert_eq!(look(&mut spin, 0, 1), (0, 0), "the last one ended long ago");
-        let now = nanoseconds(spin.clock);
-        spin.last_end_ns = Some(now + CLOSE_NS);
+        assert_eq!(look(&mut spin, 0, 0, 1), (0, 0), "the last one ended long ago");
+        spin.last_end_ns = Some(now_ns() + CLOSE_NS);
         spin.request_began();
-        assert_eq!(look(&mut spin, 0, 1), (1, 0), "the last one has just ended");
+        assert_eq!(look(&mut spin, 0, 0, 1), (1, 0), "the last one has just ended");
     }
 
     #[test]
     fn an_answer_that_comes_soon_is_waited_for_and_no_other() {
-        assert_eq!(look(&mut close(), 5_000, 1_000), (6, 5_000));
-        let (_, stopped) = look(&mut close(), u64::MAX, 1_000);
+        assert_eq!(look(&mut close(), 0, 5_000, 1_000), (6, 5_000));
+        let (_, stopped) = look(&mut close(), 0, u64::MAX, 1_000);
         assert!((LOOK_NS..LOOK_NS + 2_000).contains(&stopped), "it sleeps after {stopped} ns");
+        // What has come while others ran is seen.
+        assert_eq!(look(&mut close(), 0, 1, LATE_NS).0, 2);
     }
 
     #[test]
-    fn waits_in_vain_make_the_next_ones_sleep_at_once_and_ever_more_of_them() {
+    fn waits_in_vain_make_the_next_ones_sleep_until_marks_that_are_ever_farther_apart() {
         let mut spin = close();
-        let mut pauses = Vec::new();
-        for _ in 0..12 {
-            assert_ne!(look(&mut spin, u64::MAX, 1_000).0, 0);
-            pauses.push((0..).take_while(|_| look(&mut spin, 0, 1_000).0 == 0).count());
-            // The one that looked again succeeded, and halves the next pause.
-            spin.pause *= 2;
+        let mut now = 1;
+        for level in 0..14 {
+            let (looks, stopped) = look(&mut spin, now, u64::MAX, 1_000);
+            assert_ne!(looks, 0, "at level {level}");
+            let mark = stopped.next_multiple_of(MARK_NS << level.min(HIGHEST_LEVEL));
+            assert_eq!(look(&mut spin, mark - 1, 0, 1).0, 0, "it sleeps before the mark of level {level}");
+            now = mark;
         }
-        assert_eq!(pauses[..4], [16, 32, 64, 128]);
-        assert_eq!(pauses[11], PAUSE.1 as usize);
+    }
+
+    #[test]
+    fn two_that_stop_at_different_times_look_again_at_the_same() {
+        let (mut one, mut other) = (close(), close());
+        look(&mut one, 1_000, u64::MAX, 1_000);
+        look(&mut other, 71_000, u64::MAX, 1_000);
+        assert_eq!(one.sleeps_until_ns, other.sleeps_until_ns);
+    }
+
+    #[test]
+    fn a_wait_in_vain_is_paid_by_those_that_were_not() {
+        let mut spin = close();
+        look(&mut spin, 0, u64::MAX, 1_000);
+        let mut now = MARK_NS;
+        for _ in 0..=LOOK_NS / SAVED_NS {
+            now = look(&mut spin, now, 1_000, 1_000).1;
+        }
+        now = look(&mut spin, now, u64::MAX, 1_000).1;
+        assert_eq!(look(&mut spin, now, 0, 1).0, 1, "it goes on looking");
+        assert_eq!(spin.level, 0);
+        now = look(&mut spin, now, u64::MAX, 1_000).1;
+        assert_eq!(look(&mut spin, now, 0, 1).0, 0, "nothing was saved since");
     }
 
     #[test]
     fn a_core_that_others_need_is_left_to_them() {
         let mut spin = close();
-        assert_eq!(look(&mut spin, 500_000, 1_000_000), (1, 1_000_000));
-        assert_eq!(look(&mut spin, 0, 1), (0, 0));
+        assert_eq!(look(&mut spin, 0, 500_000, 1_000_000), (1, 1_000_000));
+        assert_eq!(look(&mut spin, 1_000_000, 0, 1).0, 0);
     }
 }
