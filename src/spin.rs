@@ -13,11 +13,12 @@
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::hook::now_unix_nano;
 use crate::protocol::frame::FrameBuffer;
 
 /// How long an answer is looked for before sleeping: longer than a short task takes when every other process has to be woken for it.
@@ -37,9 +38,10 @@ const HIGHEST_LEVEL: u32 = 10;
 /// For benchmarks, which compare: when it is set, nobody looks before sleeping. Everything that a process with it starts has it too.
 const OFF_VARIABLE: &str = "TRACER_TEST_WITHOUT_SPINNING";
 
-/// Decides whether to look for an answer or to sleep. One for each side of a conversation. Times are of the monotonic clock.
+/// Decides whether to look for an answer or to sleep. One for each side of a conversation.
 #[derive(Debug)]
 pub(crate) struct Spin {
+    clock: Clock,
     last_end_ns: Option<u64>,
     is_close: bool,
     is_off: bool,
@@ -52,6 +54,7 @@ pub(crate) struct Spin {
 impl Default for Spin {
     fn default() -> Spin {
         Spin {
+            clock: Clock::default(),
             last_end_ns: None,
             is_close: false,
             is_off: std::env::var_os(OFF_VARIABLE).is_some(),
@@ -66,23 +69,24 @@ impl Spin {
     /// A request begins. Only the first one after an end says something.
     pub(crate) fn request_began(&mut self) {
         if let Some(last_end) = self.last_end_ns.take() {
-            self.is_close = !self.is_off && now_ns().saturating_sub(last_end) < CLOSE_NS;
+            self.is_close = !self.is_off && self.clock.now_ns().saturating_sub(last_end) < CLOSE_NS;
         }
     }
 
     /// A request has ended.
     pub(crate) fn request_ended(&mut self) {
-        self.last_end_ns = Some(now_ns());
+        self.last_end_ns = Some(self.clock.now_ns());
     }
 
     /// Whether the next wait looks before it sleeps.
     pub(crate) fn will_look(&self) -> bool {
-        self.is_close && now_ns() >= self.sleeps_until_ns
+        self.is_close && self.clock.now_ns() >= self.sleeps_until_ns
     }
 
     /// Looks for a while whether `is_ready`, if that pays just now. Whoever calls it sleeps afterwards, if need be.
     pub(crate) fn look(&mut self, is_ready: impl FnMut() -> bool) {
-        self.look_with(is_ready, std::thread::yield_now, now_ns);
+        let clock = self.clock;
+        self.look_with(is_ready, std::thread::yield_now, || clock.now_ns());
     }
 
     /// Reads once: what comes while it looks, or else what comes whenever it does.
@@ -154,10 +158,23 @@ pub(crate) fn is_readable(stream: &impl AsFd) -> bool {
     poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-/// Of the clock that is the same for all processes of this machine.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+/// Nanoseconds that never go back, and are the same for all processes as long as nobody sets the time.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    begun: Instant,
+    begun_unix_nano: u64,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock { begun: Instant::now(), begun_unix_nano: now_unix_nano() }
+    }
+}
+
+impl Clock {
+    fn now_ns(&self) -> u64 {
+        self.begun_unix_nano + u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -186,10 +203,10 @@ mod tests {
     fn a_request_that_does_not_follow_another_closely_is_not_looked_for() {
         let mut spin = Spin::default();
         assert_eq!(look(&mut spin, 0, 0, 1), (0, 0), "there was no request before");
-        spin.last_end_ns = Some(now_ns() - CLOSE_NS);
+        spin.last_end_ns = Some(spin.clock.now_ns() - CLOSE_NS);
         spin.request_began();
         assert_eq!(look(&mut spin, 0, 0, 1), (0, 0), "the last one ended long ago");
-        spin.last_end_ns = Some(now_ns() + CLOSE_NS);
+        spin.last_end_ns = Some(spin.clock.now_ns() + CLOSE_NS);
         spin.request_began();
         assert_eq!(look(&mut spin, 0, 0, 1), (1, 0), "the last one has just ended");
     }
