@@ -1,6 +1,6 @@
 //! A cluster of the release binary in a folder of its own, which is stopped and removed however this program ends.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,10 +85,9 @@ fn library(package: &str) -> Result<PathBuf, Failure> {
     super::say(&format!("building lib{package}.so"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", package]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if folder.file_name() == Some(OsStr::new("release")) {
-        build.arg("--release");
-    }
+    let profile = folder.file_name().filter(|name| *name != "debug").unwrap_or(OsStr::new("dev"));
+    build.args(["build", "--quiet", "--package", package, "--profile"]).arg(profile);
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
     let built = build.stdout(Stdio::null()).status();
     if !built.is_ok_and(|status| status.success()) {
         super::say("it cannot be built");
@@ -248,8 +247,15 @@ impl<'a> Cluster<'a> {
 
     /// Runs a driver in a process of its own, and returns what it found.
     pub(crate) fn drive<T: DeserializeOwned>(&self, role: &[String]) -> Result<T, Failure> {
-        let mut driver = command(std::env::current_exe()?, self.place.folder.path());
-        driver.arg("role").args(role).arg(temp_dir(self.place.folder.path()));
+        self.drive_under(&[], role)
+    }
+
+    /// The same under a program that takes the driver's command line after its own.
+    pub(crate) fn drive_under<T: DeserializeOwned>(&self, under: &[OsString], role: &[String]) -> Result<T, Failure> {
+        let own = std::env::current_exe()?.into_os_string();
+        let line: Vec<_> = under.iter().chain([&own]).collect();
+        let mut driver = command(line[0], self.place.folder.path());
+        driver.args(&line[1..]).arg("role").args(role).arg(temp_dir(self.place.folder.path()));
         Ok(serde_json::from_slice(&output(driver)?)?)
     }
 

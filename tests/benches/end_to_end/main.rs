@@ -11,7 +11,8 @@
 //! cargo bench --bench end_to_end -- --only round_trip --json figures.json
 //! ```
 //!
-//! Nothing is asserted about time. It does fail when work is lost: a task without its result or without its two spans.
+//! Nothing is asserted about time. It does fail when work is lost: a task without its result or without its two spans; and when a task takes
+//! more system calls than is said.
 
 mod cluster;
 mod death;
@@ -20,6 +21,7 @@ mod floor;
 mod peer;
 mod process;
 mod report;
+mod system_calls;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -84,7 +86,7 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 10] = [
+const GROUPS: [(&str, Measure); 11] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -95,6 +97,7 @@ const GROUPS: [(&str, Measure); 10] = [
     ("large", large),
     ("command", command),
     ("death", death),
+    ("system_calls", system_calls),
 ];
 
 /// What the command line asks for.
@@ -112,6 +115,8 @@ struct Run {
     hook: Hook,
     /// The p50 of starting and reaping `/bin/true`, in nanoseconds, once it was measured.
     spawn_ns: Option<(f64, f64)>,
+    /// What took more than is said.
+    excesses: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -171,8 +176,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
 fn measure(options: &Options) -> Result<(), Failure> {
     let hook = Hook::find()?;
     say(&format!("tracing by `{}`: {}", cluster::HOOK, hook.place()));
-    let mut run =
-        Run { effort: options.effort, report: Report::new(options.is_quick, hook.place()), hook, spawn_ns: None };
+    let report = Report::new(options.is_quick, hook.place());
+    let mut run = Run { effort: options.effort, report, hook, spawn_ns: None, excesses: Vec::new() };
     for (name, group) in GROUPS {
         if options.only.as_ref().is_none_or(|only| only == name) {
             group(&mut run)?;
@@ -181,7 +186,7 @@ fn measure(options: &Options) -> Result<(), Failure> {
     println!("{}", run.report.table());
     run.report.write(&options.json)?;
     say(&format!("written to {}", options.json.display()));
-    Ok(())
+    if run.excesses.is_empty() { Ok(()) } else { Err(run.excesses.join("\n").into()) }
 }
 
 /// Tells how far it is, to people who wait.
@@ -503,5 +508,32 @@ fn death(run: &mut Run) -> Result<(), Failure> {
             });
         }
     }
+    Ok(())
+}
+
+/// System calls of a task, of many that are submitted at once and of one that is waited for. Less start-up and warm-up, which are counted alone.
+fn system_calls(run: &mut Run) -> Result<(), Failure> {
+    if let Some(obstacle) = system_calls::obstacle() {
+        say(&format!("system calls are not counted: {obstacle}"));
+        return Ok(());
+    }
+    HAS_SPINNING.store(false, Ordering::Relaxed);
+    let place = Place::new()?;
+    let cluster = Cluster::start(&place, run.hook(Variant::Traced))?;
+    for counted in [system_calls::AMONG_MANY, system_calls::ROUND_TRIP] {
+        say(&format!("system calls {}, {} times", counted.name, counted.times));
+        let found = system_calls::per_task(&cluster, &counted)?;
+        for ((process, calls), said) in system_calls::PROCESSES.into_iter().zip(found).zip(counted.said) {
+            let sum = system_calls::sum(&calls);
+            let name = format!("system calls {}, {process}", counted.name);
+            if sum > said * system_calls::TOLERANCE {
+                run.excesses.push(format!("{name}: {sum:.3}, {said} are said: {calls:.3?}"));
+            }
+            let figure = Figure::count(&name, Variant::Traced, sum);
+            run.report.add(Figure { floor: Some(("what is said", said)), ..figure });
+        }
+    }
+    cluster.stop()?;
+    HAS_SPINNING.store(true, Ordering::Relaxed);
     Ok(())
 }

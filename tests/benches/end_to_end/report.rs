@@ -41,6 +41,7 @@ pub(crate) enum Unit {
     Nanoseconds,
     PerSecond,
     Bytes,
+    Count,
 }
 
 /// One measured value with what it is to be compared to.
@@ -70,6 +71,10 @@ impl Figure {
 
     pub(crate) fn bytes(name: &str, variant: Variant, bytes: f64) -> Figure {
         Figure::new(name, variant, bytes, Unit::Bytes, Better::Lower)
+    }
+
+    pub(crate) fn count(name: &str, variant: Variant, count: f64) -> Figure {
+        Figure::new(name, variant, count, Unit::Count, Better::Lower)
     }
 
     /// The cpu time of one task in one kind of process.
@@ -182,6 +187,7 @@ fn show(value: f64, unit: Unit) -> String {
         Unit::PerSecond => format!("{value:.0}/s"),
         Unit::Bytes if value >= 1048576.0 => format!("{:.2} MiB", value / 1048576.0),
         Unit::Bytes => format!("{value:.0} B"),
+        Unit::Count => format!("{value:.3}"),
     }
 }
 

@@ -1,0 +1,169 @@
+//! How many system calls a task takes in each process, as strace counts them: no clock is in it, so that a call too many is seen on any machine.
+//!
+//! Nobody looks before sleeping here: how often somebody looks in vain depends on the machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Failure;
+use super::cluster::Cluster;
+
+/// Calls by their names, and how often each was made.
+type Calls = BTreeMap<String, u64>;
+/// The same for one task.
+pub(crate) type CallsPerTask = BTreeMap<String, f64>;
+
+/// The processes of a task, by the names of their figures.
+pub(crate) const PROCESSES: [&str; 3] = ["head", "workers together", "driver"];
+
+/// Tasks that are submitted at once.
+pub(crate) const AMONG_MANY: Counted =
+    Counted { name: "of a task among many", role: "throughput", times: 20_000, said: [0.06, 0.11, 0.06] };
+/// One task after the other, each waited for.
+pub(crate) const ROUND_TRIP: Counted =
+    Counted { name: "of a round trip", role: "round_trips", times: 2_000, said: [9.0, 5.0, 3.1] };
+
+/// What is counted, and what is said of it.
+pub(crate) struct Counted {
+    pub(crate) name: &'static str,
+    /// What the driver does, and how often.
+    pub(crate) role: &'static str,
+    pub(crate) times: usize,
+    /// Calls of each of [`PROCESSES`].
+    pub(crate) said: [f64; 3],
+}
+
+/// What more is let pass.
+pub(crate) const TOLERANCE: f64 = 1.15;
+const RUNS: usize = 3;
+/// A worker asks for what a task has used if that has run for long, as every task does under strace.
+const NOT_COUNTED: &str = "getrusage";
+
+/// Why nothing can be counted, if that is so.
+pub(crate) fn obstacle() -> Option<Failure> {
+    let attempt = || {
+        let folder = tempfile::tempdir()?;
+        // Ends with its input.
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).spawn()?;
+        let counted = Counter::attach(cat.id(), &folder.path().join("cat")).and_then(Counter::finish);
+        cat.wait()?;
+        counted
+    };
+    attempt().err()
+}
+
+/// The calls of a task in each of [`PROCESSES`]. Start-up and warm-up of a driver are counted alone, and are not in it. Batches are larger and smaller
+/// as processes happen to run, so it is done several times, and the fewest calls count.
+pub(crate) fn per_task(cluster: &Cluster<'_>, counted: &Counted) -> Result<Vec<CallsPerTask>, Failure> {
+    let drive = |times: usize| of_drive(cluster, &[counted.role.into(), times.to_string()]);
+    let without = drive(0)?;
+    let mut fewest = Vec::new();
+    for _ in 0..RUNS {
+        let with = drive(counted.times)?;
+        for (index, (with, without)) in with.iter().zip(&without).enumerate() {
+            let found = difference(with, without, counted.times);
+            match fewest.get_mut(index) {
+                None => fewest.push(found),
+                Some(fewest) if sum(&found) < sum(fewest) => *fewest = found,
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(fewest)
+}
+
+/// The calls of each of [`PROCESSES`] while a driver runs.
+fn of_drive(cluster: &Cluster<'_>, role: &[String]) -> Result<[Calls; 3], Failure> {
+    let folder = tempfile::tempdir()?;
+    let processes = cluster.processes()?;
+    let counters = processes.iter().map(|one| Counter::attach(one.pid, &folder.path().join(one.pid.to_string())));
+    let counters = counters.collect::<Result<Vec<_>, _>>()?;
+    let table = folder.path().join("driver");
+    let strace = ["strace", "-f", "-c", "-o"].map(Into::into).into_iter().chain([table.clone().into_os_string()]);
+    cluster.drive_under::<serde_json::Value>(&strace.collect::<Vec<_>>(), role)?;
+    let [mut head, mut workers] = [Calls::new(), Calls::new()];
+    for (process, counter) in processes.iter().zip(counters) {
+        let into = if process.name == "head" { &mut head } else { &mut workers };
+        for (name, count) in counter.finish()? {
+            *into.entry(name).or_default() += count;
+        }
+    }
+    Ok([head, workers, read(&table)?])
+}
+
+/// The strace of a process that runs.
+struct Counter {
+    strace: Child,
+    table: PathBuf,
+    /// What strace has still to say goes nowhere, and must not kill it.
+    _stderr: BufReader<ChildStderr>,
+}
+
+impl Counter {
+    /// Returns when every call counts.
+    fn attach(pid: u32, table: &Path) -> Result<Counter, Failure> {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-c", "-p", &pid.to_string(), "-o"]).arg(table);
+        let strace = strace.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut strace = strace.map_err(|error| format!("strace: {error} (hint: apt-get install strace)"))?;
+        let mut said = String::new();
+        let mut stderr = BufReader::new(strace.stderr.take().ok_or("no pipe")?);
+        stderr.read_line(&mut said)?;
+        let counter = Counter { strace, table: table.into(), _stderr: stderr };
+        if said.contains(" attached") {
+            return Ok(counter);
+        }
+        Err(format!("strace cannot attach to process {pid}: {}", said.trim()).into())
+    }
+
+    /// The calls since then.
+    fn finish(mut self) -> Result<Calls, Failure> {
+        self.interrupt();
+        self.strace.wait()?;
+        read(&self.table)
+    }
+
+    /// Asks strace to leave the process alone.
+    fn interrupt(&self) {
+        // An error means that it has ended.
+        let _ = kill_process(Pid::from_child(&self.strace), Signal::INT);
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        if let Ok(None) = self.strace.try_wait() {
+            self.interrupt();
+            let _ = self.strace.wait();
+        }
+    }
+}
+
+/// What `strace -c` has written: for each call a line that ends with its count, the errors if there were any, and its name.
+fn read(table: &Path) -> Result<Calls, Failure> {
+    let text = fs::read_to_string(table)?;
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let calls = lines.filter_map(|words| match words[..] {
+        [.., "total" | NOT_COUNTED] => None,
+        [_, _, _, count, .., name] => Some((name.to_owned(), count.parse().ok()?)),
+        _ => None,
+    });
+    Ok(calls.collect())
+}
+
+fn difference(with: &Calls, without: &Calls, tasks: usize) -> CallsPerTask {
+    let each = with.iter().map(|(name, &count)| {
+        let others = without.get(name).copied().unwrap_or_default();
+        (name.clone(), (count as f64 - others as f64) / tasks as f64)
+    });
+    each.filter(|(_, count)| count.abs() >= 0.0005).collect()
+}
+
+pub(crate) fn sum(calls: &CallsPerTask) -> f64 {
+    calls.values().sum()
+}
