@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
+use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -31,6 +32,8 @@ use crate::value::{self, ValueError};
 pub const STORED_FROM: usize = 256 << 10;
 /// Parts of so many bytes go into the file from where they are; shorter ones are put together first.
 const DIRECT_FROM: usize = 64 << 10;
+/// Memory of so many bytes may have huge pages.
+const HUGE_FROM: usize = 4 << 20;
 /// How many files that nobody needs any more are kept at a time,
 const SPARE_FILES: usize = 4;
 /// how many bytes they have in all,
@@ -284,7 +287,7 @@ impl<'a> ValueFile<'a> {
 
     fn write(&mut self, part: &[u8]) -> io::Result<()> {
         self.bytes += part.len() as u64;
-        populate(part);
+        touch(part);
         self.file.write_all(part)
     }
 
@@ -298,14 +301,20 @@ impl<'a> ValueFile<'a> {
     }
 }
 
-/// Has the pages of memory that was never touched, as that of a vector of zeroes, made before they are written out. A kernel that finds out in
-/// the middle of a write goes on a page at a time.
-fn populate(part: &[u8]) {
+/// Looks at each page of what is about to be written out. A kernel that finds out in the middle of a write that memory was never touched, as
+/// that of a vector of zeroes, goes on a page at a time.
+fn touch(part: &[u8]) {
     let page = rustix::param::page_size();
-    let start = part.as_ptr().map_addr(|address| address & !(page - 1));
-    let bytes = part.as_ptr().addr() - start.addr() + part.len();
-    // SAFETY: pages that hold readable memory; the advice changes no contents. A kernel that does not know it is only slower.
-    let _ = unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxPopulateRead) };
+    if part.len() >= HUGE_FROM {
+        let start = part.as_ptr().map_addr(|address| address & !(page - 1));
+        let bytes = part.as_ptr().addr() - start.addr() + part.len();
+        // SAFETY: pages that hold readable memory; the advice changes no contents. It makes one fault for many pages where none was touched, and
+        // a kernel that does not know it is only slower.
+        let _ = unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxHugepage) };
+    }
+    for page in part.chunks(page) {
+        black_box(page[0]);
+    }
 }
 
 impl Drop for ValueFile<'_> {
@@ -460,7 +469,8 @@ unsafe impl Sync for MappedFile {}
 impl MappedFile {
     /// Maps `bytes` bytes, which are at least one, of a file that has as many and is locked.
     fn map(file: File, bytes: usize) -> Result<MappedFile, File> {
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // Not populated: the pages are in memory, and a fault maps many of them for less than what it costs to ask for each.
+        let flags = MapFlags::SHARED;
         // SAFETY: a new mapping at an address of the kernel's choosing, which is unmapped in `drop` only.
         let Ok(base) = (unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, &file, 0) }) else {
             return Err(file);
