@@ -9,16 +9,21 @@
 //! cargo bench --bench inner -- --quick       # a first impression
 //! ```
 
+mod json_exporter;
+
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group};
+use json_exporter::JsonExporter;
 use opentelemetry::trace::{Span as _, SpanKind, Tracer as _, TracerProvider as _};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tracer::head::reactor::{self, Death, Effects, Submission};
 use tracer::head::state::{DriverId, Ended, Now, State};
@@ -110,6 +115,29 @@ fn recorder() -> &'static Recorder {
     })
 }
 
+/// What the spans start with.
+const ATTRIBUTES: [(&str, Attribute<'_>); 5] = [
+    ("tracer.remote", Attribute::Str("function")),
+    ("tracer.function", Attribute::Str("demo.my_function")),
+    ("tracer.pid", Attribute::I64(4711)),
+    ("tracer.queued_ns", Attribute::I64(123_456)),
+    ("tracer.node_id", Attribute::Str("machine")),
+];
+
+fn attempt<'a>(parent: Option<&'a TraceContext>, attributes: &'a [(&'a str, Attribute<'a>)]) -> SpanRequest<'a> {
+    SpanRequest {
+        name: "demo.my_function tracer.remote_worker",
+        kind: tracer_abi::SPAN_KIND_CONSUMER,
+        parent,
+        is_parent_remote: parent.is_some(),
+        baggage: "",
+        start_time_unix_nano: 0,
+        attributes,
+        link: None,
+        is_attempt: false,
+    }
+}
+
 /// One span from its start to the file: 5 attributes at the start, one more later, committed in batches. Once with the
 /// OpenTelemetry SDK alone, as an ordinary program would, and once through the boundary to the hook and through the spool. The
 /// difference is what the boundary and surviving a kill cost.
@@ -137,25 +165,8 @@ fn span(criterion: &mut Criterion) {
     let recorder = recorder();
     group.bench_function("through the boundary and the spool", |bencher| {
         let mut commit = Committer::default();
-        let attributes = [
-            ("tracer.remote", Attribute::Str("function")),
-            ("tracer.function", Attribute::Str("demo.my_function")),
-            ("tracer.pid", Attribute::I64(4711)),
-            ("tracer.queued_ns", Attribute::I64(123_456)),
-            ("tracer.node_id", Attribute::Str("machine")),
-        ];
         bencher.iter(|| {
-            let span = recorder.start(&SpanRequest {
-                name: "demo.my_function tracer.remote_worker",
-                kind: tracer_abi::SPAN_KIND_CONSUMER,
-                parent: None,
-                is_parent_remote: false,
-                baggage: "",
-                start_time_unix_nano: 0,
-                attributes: black_box(&attributes),
-                link: None,
-                is_attempt: false,
-            });
+            let span = recorder.start(&attempt(None, black_box(&ATTRIBUTES)));
             span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
             span.end();
             commit.after_one(|| recorder.commit());
@@ -165,22 +176,88 @@ fn span(criterion: &mut Criterion) {
         let parent = TraceParent { trace_id: [1; 16], span_id: [2; 8], flags: 0 };
         let parent = TraceContext { parent, trace_state: String::new() };
         bencher.iter(|| {
-            let span = recorder.start(&SpanRequest {
-                name: "demo.my_function tracer.remote_worker",
-                kind: tracer_abi::SPAN_KIND_CONSUMER,
-                parent: Some(black_box(&parent)),
-                is_parent_remote: true,
-                baggage: "",
-                start_time_unix_nano: 0,
-                attributes: &[("tracer.remote", Attribute::Str("function"))],
-                link: None,
-                is_attempt: false,
-            });
+            let span = recorder.start(&attempt(Some(black_box(&parent)), &ATTRIBUTES[..1]));
             span.set_attributes(&[("tracer.cpu_time_ns", 1234i64.into())]);
             span.end();
         });
     });
     group.finish();
+}
+
+/// The cpu time of a span with 5 attributes from its start to the file, by this and by other means that a program has. It is the time of all threads,
+/// because the SDK's batch processor works on one of its own.
+fn span_cpu(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("cpu time of a span to file");
+    group.throughput(Throughput::Elements(1));
+
+    let recorder = recorder();
+    group.bench_function("through the boundary and the spool", |bencher| {
+        let mut commit = Committer::default();
+        bencher.iter_custom(|spans| {
+            cpu_time(|| {
+                for _ in 0..spans {
+                    recorder.start(&attempt(None, &ATTRIBUTES)).end();
+                    commit.after_one(|| recorder.commit());
+                }
+                recorder.commit().expect("the span file can be written to");
+            })
+        });
+    });
+
+    let direct = folder();
+    let processor = FileProcessor::try_new(direct.path(), ROTATION).expect("the folder can be written to");
+    let provider = SdkTracerProvider::builder().with_span_processor(processor.clone()).build();
+    let tracer = provider.tracer("bench");
+    group.bench_function("by the SDK and the processor of the default hook", |bencher| {
+        let mut commit = Committer::default();
+        bencher.iter_custom(|spans| {
+            cpu_time(|| {
+                for _ in 0..spans {
+                    tracer.build(builder()).end();
+                    commit.after_one(|| processor.commit());
+                }
+                processor.commit().expect("the span file can be written to");
+            })
+        });
+    });
+
+    let exporter = JsonExporter::new(direct.path());
+    let simple = SdkTracerProvider::builder().with_simple_exporter(exporter).build();
+    group.bench_function("by the SDK's simple processor and serde_json", |bencher| {
+        let tracer = simple.tracer("bench");
+        bencher.iter_custom(|spans| cpu_time(|| (0..spans).for_each(|_| tracer.build(builder()).end())));
+    });
+
+    let exporter = JsonExporter::new(direct.path());
+    let exported = Arc::clone(&exporter.exported);
+    let batch = SdkTracerProvider::builder().with_batch_exporter(exporter).build();
+    group.bench_function("by the SDK's batch processor and serde_json", |bencher| {
+        let tracer = batch.tracer("bench");
+        bencher.iter_custom(|spans| {
+            let before = exported.load(Ordering::Relaxed);
+            let time = cpu_time(|| {
+                for number in 1..=spans {
+                    tracer.build(builder()).end();
+                    // Its queue is longer. What does not fit there is dropped, which costs less.
+                    if number.is_multiple_of(1_024) {
+                        batch.force_flush().expect("the file can be written to");
+                    }
+                }
+                batch.force_flush().expect("the file can be written to");
+            });
+            assert_eq!(exported.load(Ordering::Relaxed) - before, spans, "spans were dropped");
+            time
+        });
+    });
+    group.finish();
+}
+
+/// The cpu time that all threads of this process take meanwhile.
+fn cpu_time(work: impl FnOnce()) -> Duration {
+    let now = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("it is not negative");
+    let before = now();
+    work();
+    now() - before
 }
 
 fn builder() -> opentelemetry::trace::SpanBuilder {
@@ -587,7 +664,7 @@ fn write_spans(folder: &Path, count: u64) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
-    targets = line, span, spool, wire, head, scale, load
+    targets = line, span, span_cpu, spool, wire, head, scale, load
 }
 
 fn main() {
