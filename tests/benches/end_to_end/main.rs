@@ -471,7 +471,7 @@ fn command(run: &mut Run) -> Result<(), Failure> {
             ("commands (/bin/true), two workers, by bare spawns", ("spawn of /bin/true, two at a time", bare)),
             (
                 "commands (/bin/true), two workers, by like for like",
-                ("the same with pipes, group, death signal and usage", supervised),
+                ("the same with pipes, group and usage", supervised),
             ),
         ] {
             run.report.add(Figure { floor: Some(floor), better: Better::Higher, ..Figure::rate(name, variant, rate) });
