@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tracer::{Cluster, EmbeddedHead, Init, TaskHandle};
 
+use super::queued::{self, Queued};
 use super::report::nanos;
 use super::{Failure, floor, process};
 
@@ -14,6 +15,8 @@ use super::{Failure, floor, process};
 const NO_OP: &str = "demo:my_function";
 /// Tasks before those that count, so that every worker has loaded the module.
 const WARM_UP: usize = 500;
+/// How often a few tasks wait.
+const QUEUED_ROUNDS: usize = 100;
 
 /// What submitting and collecting many tasks took.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,6 +48,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
         "nested" => serde_json::to_string(&nested(&cluster, count)?)?,
         "large" => serde_json::to_string(&large(&cluster, count)?)?,
         "commands" => serde_json::to_string(&commands(&cluster, count)?)?,
+        "queued" => serde_json::to_string(&queued(&cluster, count)?)?,
         other => return Err(format!("no role is called `{other}`").into()),
     };
     // Its spans are delivered.
@@ -65,14 +69,15 @@ fn throughput(cluster: &Cluster, count: usize) -> Result<Throughput, Failure> {
 }
 
 fn run_all(cluster: &Cluster, count: usize) -> Result<(), Failure> {
-    let mut tasks = Vec::with_capacity(count);
-    for _ in 0..count {
-        tasks.push(cluster.remote(NO_OP).submit()?);
-    }
-    for task in tasks {
-        expect_one(task)?;
-    }
-    Ok(())
+    expect_ones(submit_all(cluster, count)?)
+}
+
+pub(crate) fn submit_all(cluster: &Cluster, count: usize) -> Result<Vec<TaskHandle>, Failure> {
+    Ok((0..count).map(|_| cluster.remote(NO_OP).submit()).collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn expect_ones(tasks: Vec<TaskHandle>) -> Result<(), Failure> {
+    tasks.into_iter().try_for_each(expect_one)
 }
 
 fn expect_one(task: TaskHandle) -> Result<(), Failure> {
@@ -217,4 +222,10 @@ fn commands(cluster: &Cluster, count: usize) -> Result<f64, Failure> {
         task.get::<()>()?;
     }
     Ok(begun.elapsed().as_secs_f64())
+}
+
+/// A thousand tasks that wait, again and again, and then so many at once.
+fn queued(cluster: &Cluster, count: usize) -> Result<[Queued; 2], Failure> {
+    run_all(cluster, WARM_UP)?;
+    Ok([queued::measure(cluster, queued::FEW, QUEUED_ROUNDS)?, queued::measure(cluster, count, 1)?])
 }

@@ -20,6 +20,7 @@ mod driver;
 mod floor;
 mod peer;
 mod process;
+mod queued;
 mod report;
 mod system_calls;
 
@@ -48,6 +49,8 @@ struct Effort {
     /// Clusters that run `tasks`; the median of them is shown.
     throughput_runs: usize,
     round_trips: usize,
+    /// Tasks that wait at once.
+    queued: usize,
     /// Tasks that one task submits.
     nested: usize,
     large: usize,
@@ -63,6 +66,7 @@ const FULL: Effort = Effort {
     tasks: 50_000,
     throughput_runs: 3,
     round_trips: 2_000,
+    queued: 1_000_000,
     nested: 10_000,
     large: 100,
     commands: 1_000,
@@ -76,6 +80,7 @@ const QUICK: Effort = Effort {
     tasks: 2_000,
     throughput_runs: 1,
     round_trips: 50,
+    queued: 10_000,
     nested: 1_000,
     large: 10,
     commands: 10,
@@ -86,12 +91,13 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 11] = [
+const GROUPS: [(&str, Measure); 12] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
     ("round_trip", round_trip),
     ("sparse", sparse),
+    ("queued", queued),
     ("nested", nested),
     ("actor", actor),
     ("large", large),
@@ -317,6 +323,25 @@ fn throughput(run: &mut Run) -> Result<(), Failure> {
             });
         }
         run.report.add(Figure::bytes("memory of the driver, after the tasks (PSS)", variant, found.pss as f64));
+    }
+    Ok(())
+}
+
+/// Tasks that wait: the head's memory for each, and its cpu time for each, beside that for a few.
+fn queued(run: &mut Run) -> Result<(), Failure> {
+    let count = run.effort.queued;
+    cluster::build("misbehaving_tasks")?;
+    for variant in VARIANTS {
+        say(&format!("queued, {variant}, {count} tasks"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let [few, many]: [queued::Queued; 2] = cluster.drive(&["queued".into(), count.to_string()])?;
+        cluster.stop()?;
+        run.report.add(Figure::bytes(&format!("head's memory for each of {count} queued"), variant, many.bytes));
+        run.report.add(Figure::bytes("the same at the peak", variant, many.peak_bytes));
+        let name = format!("head's cpu time for each of {count} queued");
+        let floor = Some(("for each of 1,000 queued", few.cpu_ns));
+        run.report.add(Figure { floor, ..Figure::time(&name, variant, many.cpu_ns) });
     }
     Ok(())
 }

@@ -35,10 +35,25 @@ pub(crate) fn cpu_between(before: &[ProcessFigures], after: &[ProcessFigures], r
 
 /// The proportional set size in bytes.
 pub(crate) fn pss(pid: u32) -> Result<u64, Failure> {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
+}
+
+/// Bytes of memory now, and at the most since [`forget_peak`].
+pub(crate) fn memory(pid: u32) -> Result<(u64, u64), Failure> {
+    let path = format!("/proc/{pid}/status");
+    Ok((bytes_of(&path, "VmRSS:")?, bytes_of(&path, "VmHWM:")?))
+}
+
+/// From now on, the most memory is what there is now.
+pub(crate) fn forget_peak(pid: u32) -> Result<(), Failure> {
+    Ok(std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
+}
+
+/// What a file of the kernel says in kilobytes.
+fn bytes_of(path: &str, name: &str) -> Result<u64, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
     let line =
-        text.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or_else(|| format!("`{path}` has no `Pss`"))?;
+        text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(|| format!("`{path}` has no `{name}`"))?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1024)
 }
