@@ -9,7 +9,7 @@ use tracer::{Cluster, EmbeddedHead, Init, TaskHandle};
 
 use super::queued::{self, Queued};
 use super::report::nanos;
-use super::{Failure, floor, process};
+use super::{Failure, floor, process, spans};
 
 /// The task that does nothing.
 const NO_OP: &str = "demo:my_function";
@@ -49,6 +49,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
         "large" => serde_json::to_string(&large(&cluster, count)?)?,
         "commands" => serde_json::to_string(&commands(&cluster, count)?)?,
         "queued" => serde_json::to_string(&queued(&cluster, count)?)?,
+        "spans" => serde_json::to_string(&spans(&cluster, count)?)?,
         other => return Err(format!("no role is called `{other}`").into()),
     };
     // Its spans are delivered.
@@ -222,6 +223,14 @@ fn commands(cluster: &Cluster, count: usize) -> Result<f64, Failure> {
         task.get::<()>()?;
     }
     Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Tasks that make spans. How many spans in all.
+fn spans(cluster: &Cluster, count: usize) -> Result<usize, Failure> {
+    for _ in 0..count {
+        cluster.remote("traced_tasks:many").arg(spans::TOGETHER).submit()?.get::<()>()?;
+    }
+    Ok(count * spans::TOGETHER)
 }
 
 /// A thousand tasks that wait, again and again, and then so many at once.

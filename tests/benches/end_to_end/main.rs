@@ -22,6 +22,7 @@ mod peer;
 mod process;
 mod queued;
 mod report;
+mod spans;
 mod system_calls;
 
 use std::error::Error;
@@ -55,6 +56,9 @@ struct Effort {
     nested: usize,
     large: usize,
     commands: usize,
+    /// Tasks that make spans, and how often they all are run; the cheapest run is shown.
+    span_tasks: usize,
+    span_runs: usize,
     /// Workers that die, in each way.
     deaths: usize,
 }
@@ -70,6 +74,8 @@ const FULL: Effort = Effort {
     nested: 10_000,
     large: 100,
     commands: 1_000,
+    span_tasks: 20,
+    span_runs: 9,
     deaths: 100,
 };
 
@@ -84,6 +90,8 @@ const QUICK: Effort = Effort {
     nested: 1_000,
     large: 10,
     commands: 10,
+    span_tasks: 2,
+    span_runs: 1,
     deaths: 3,
 };
 
@@ -91,7 +99,7 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 12] = [
+const GROUPS: [(&str, Measure); 13] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -102,6 +110,7 @@ const GROUPS: [(&str, Measure); 12] = [
     ("actor", actor),
     ("large", large),
     ("command", command),
+    ("span", span),
     ("death", death),
     ("system_calls", system_calls),
 ];
@@ -502,6 +511,34 @@ fn command(run: &mut Run) -> Result<(), Failure> {
             run.report.add(Figure { floor: Some(floor), better: Better::Higher, ..Figure::rate(name, variant, rate) });
         }
     }
+    Ok(())
+}
+
+/// What a span of a task costs its worker, through OpenTelemetry's traits, the boundary and the spool, against the same span without them.
+fn span(run: &mut Run) -> Result<(), Failure> {
+    let tasks = run.effort.span_tasks;
+    cluster::build("traced_tasks")?;
+    let place = Place::new()?;
+    let cluster = Cluster::start(&place, run.hook(Variant::Traced))?;
+    let (mut through, mut direct) = (Vec::new(), Vec::new());
+    say(&format!("spans of {tasks} tasks, {} each", spans::TOGETHER));
+    // The first of each touches memory for the first time.
+    for number in 0..=run.effort.span_runs {
+        let before = cluster.processes()?;
+        let made: usize = cluster.drive(&["spans".into(), tasks.to_string()])?;
+        let after = cluster.processes()?;
+        let directly = spans::directly(tasks)?;
+        if number > 0 {
+            through.push(process::cpu_between(&before, &after, "worker") as f64 / made as f64);
+            direct.push(directly);
+        }
+    }
+    cluster.stop()?;
+    run.report.add(Figure {
+        range: Some(report::range(&through)),
+        floor: Some(("the same by the SDK and the processor of the default hook", report::range(&direct).0)),
+        ..Figure::time("cpu time of a span with 5 attributes in a task", Variant::Traced, report::range(&through).0)
+    });
     Ok(())
 }
 
