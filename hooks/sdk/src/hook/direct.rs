@@ -129,8 +129,8 @@ struct Attribute {
     end: u32,
 }
 
-/// How many spans a thread keeps the memory of: as many as a driver has under way.
-const KEPT: usize = 512;
+/// How many spans a thread keeps the memory of: as many as a driver waits for to be accepted.
+const KEPT: usize = 1024;
 /// What has grown larger is not kept.
 const KEPT_BYTES: usize = 8 << 10;
 /// Enough for the spans that tracer makes.
