@@ -355,24 +355,17 @@ fn may_restart(state: &State, actor: &Actor) -> bool {
     has_lived && actor.restarts < actor.max_restarts && !state.is_stopping
 }
 
-/// How many workers are actors'.
-pub(super) fn workers(state: &State) -> usize {
-    state.workers.values().filter(|worker| worker.actor.is_some()).count()
-}
-
 /// How many actors there is room for, of those that wait for a worker. One process is always left for tasks.
 pub(super) fn placeable(state: &State) -> usize {
     let most = state.max_processes.max(state.workers_wanted).saturating_sub(1);
-    state.actors.to_place.len().min(most.saturating_sub(workers(state)))
+    state.actors.to_place.len().min(most.saturating_sub(state.workers.of_actors()))
 }
 
 /// Gives actors that wait for one a worker that has nothing to do.
 pub(super) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
     for _ in 0..placeable(state) {
-        let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
-        let Some(&worker_id) = state.available.iter().rev().find(is_idle) else { return };
+        let Some(worker_id) = state.workers.last_idle() else { return };
         let Some(id) = state.actors.to_place.pop_first() else { return };
-        state.available.retain(|&available| available != worker_id);
         if !make(state, effects, id, worker_id, now) {
             state.actors.to_place.insert(id);
             return;
@@ -383,15 +376,16 @@ pub(super) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
 /// Leases a creation to what is the actor's worker from now on.
 fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: WorkerId, now: Now) -> bool {
     let Some(actor) = state.actors.all.get_mut(&id) else { return true };
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return false };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
     if actor.life == Life::Restarting {
         actor.attempt += 1;
         actor.worker = Some(worker_id);
         worker.actor = Some(id);
-        let limits = state.tasks.get(id).and_then(|task| task.limits.as_ref());
+        let limits = state.tasks.get(id).and_then(|task| task.limits.as_deref());
         worker.bound_memory(effects, worker_id, limits.map_or(0, |limits| limits.memory_bytes));
         let inputs = inputs::values(&state.tasks, id);
         let number = worker.grant(id, 0, 0, false, now);
+        worker.bind(number, limits, None, now);
         effects.lease(
             worker_id,
             Lease {
@@ -410,6 +404,7 @@ fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: Wo
     }
     actor.worker = Some(worker_id);
     worker.actor = Some(id);
+    drop(worker);
     if !super::reactor::lease_to(state, effects, worker_id, id, now) {
         set_free(state, id);
         return false;
@@ -521,10 +516,8 @@ pub(super) fn on_span(state: &mut State, id: TaskId, span: SpanLink) {
 /// The worker that an actor had is none any more; it goes back to the others if it lives.
 fn set_free(state: &mut State, id: TaskId) {
     let Some(worker_id) = state.actors.all.get_mut(&id).and_then(|actor| actor.worker.take()) else { return };
-    let Some(worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id)) else { return };
-    worker.actor = None;
-    if worker.takes_leases() && !state.is_stopping && !state.available.contains(&worker_id) {
-        state.available.push(worker_id);
+    if let Some(mut worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id)) {
+        worker.actor = None;
     }
 }
 
@@ -669,7 +662,7 @@ pub(super) fn end(
     super::reactor::take_back_unclaimed(state, effects, worker_id);
     // If it was to be made again there and that had not begun, the worker is any task's again.
     let worker = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id));
-    let Some(worker) = worker else { return true };
+    let Some(mut worker) = worker else { return true };
     let default_ns = u64::try_from(DEFAULT_GRACE.as_nanos()).unwrap_or(u64::MAX);
     let grace_ns = grace_ns.unwrap_or(default_ns);
     worker.ending.get_or_insert(Ending::ActorEnded { actor: id, until_ns: now.monotonic_ns.saturating_add(grace_ns) });
@@ -861,10 +854,6 @@ pub(super) fn check(state: &State) -> Result<(), String> {
         let holds = state.actors.all.get(id).is_some_and(|actor| *actor.name == **name && !actor.is_dead());
         ensure(holds, format!("the name `{name}` is that of actor {id}, which does not know"))?;
     }
-    for (id, worker) in &state.workers {
-        let is_free = worker.actor.is_none() || !state.available.contains(id);
-        ensure(is_free, format!("worker {id} is an actor's and takes tasks"))?;
-    }
     Ok(())
 }
 
@@ -877,10 +866,9 @@ pub(super) fn why_it_waits(state: &State, id: TaskId) -> Option<crate::protocol:
             let most = state.max_processes.max(state.workers_wanted);
             let before = state.actors.to_place.iter().take_while(|&&other| other != id).count();
             if placeable(state) > before {
-                let starting = state.workers.values().filter(|worker| worker.phase == WorkerPhase::Starting).count();
-                return Some(Reason::NoWorkerReady { starting, why: None });
+                return Some(Reason::NoWorkerReady { starting: state.workers.starting(), why: None });
             }
-            Some(Reason::NoProcessForActor { actors: workers(state), max_processes: most, before })
+            Some(Reason::NoProcessForActor { actors: state.workers.of_actors(), max_processes: most, before })
         }
         Part::Call(actor_id) => {
             let actor = state.actors.all.get(&actor_id)?;

@@ -84,18 +84,18 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) 
         reasons.push(Reason::KeptFor { task: other });
         return reasons;
     }
-    let starting = state.workers.values().filter(|worker| worker.phase == WorkerPhase::Starting).count();
+    let starting = state.workers.starting();
     let ready = state.workers.values().filter(|worker| worker.phase == WorkerPhase::Ready).count();
     // Slots of waiting tasks are for others, once a process is there to take them.
     let has_slots = nesting::free_slots(state) > 0;
-    let has_room = state.workers.values().any(|worker| worker.takes_leases() && worker.leases.is_empty());
+    let has_room = state.workers.idle() > 0;
     if ready == 0 || (has_slots && !has_room) {
         reasons.push(Reason::NoWorkerReady { starting, why: why_no_worker(state) });
     } else if has_slots {
         reasons.push(Reason::NextTurn);
     } else {
         let mut running: Vec<_> =
-            state.workers.iter().filter_map(|(&id, worker)| what_runs(effects, id, worker)).collect();
+            state.workers.iter().filter_map(|(id, worker)| what_runs(effects, id, worker)).collect();
         let left_out = running.len().saturating_sub(NAMED_LIMIT);
         running.truncate(NAMED_LIMIT);
         reasons.push(Reason::WorkersBusy { running, left_out });
@@ -124,7 +124,7 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
     }
     if needs.cpus > 1 && free.cpus < needs.cpus as usize {
         let mut running: Vec<_> =
-            state.workers.iter().filter_map(|(&id, worker)| what_runs(effects, id, worker)).collect();
+            state.workers.iter().filter_map(|(id, worker)| what_runs(effects, id, worker)).collect();
         let left_out = running.len().saturating_sub(NAMED_LIMIT);
         running.truncate(NAMED_LIMIT);
         lacks.push(Reason::LacksCpus { asked: needs.cpus, free: free.cpus, running, left_out });
@@ -139,7 +139,7 @@ fn why_no_worker(state: &State) -> Option<String> {
     if let Some(again) = &state.start_again {
         return Some(format!("one {}; it is tried again every second", again.reason));
     }
-    let is_starting = state.workers.values().any(|worker| worker.phase == WorkerPhase::Starting);
+    let is_starting = state.workers.starting() > 0;
     let hook = state.hook.as_ref().filter(|_| is_starting)?;
     Some(format!("the hook `{hook}` runs in each before it takes tasks"))
 }

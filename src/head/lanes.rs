@@ -227,26 +227,15 @@ pub struct Free {
 impl Free {
     /// What is free now.
     pub fn of(state: &State) -> Free {
-        let mut free = Free {
-            cpus: state.workers_wanted,
-            resources: state.resources.iter().map(|resource| resource.total).collect(),
-            // So that they never take the processes that slots need.
-            without_slot: state.max_processes.saturating_sub(state.workers_wanted).max(1),
-        };
-        for worker in state.workers.values() {
-            free.cpus = free.cpus.saturating_sub(worker.slots());
-            if worker.holds_slot() && worker.slots() == 0 {
-                free.without_slot = free.without_slot.saturating_sub(1);
-            }
-            for needs in held_by(state, worker) {
-                for (name, amount) in &needs.resources {
-                    if let Some(index) = place(state, name) {
-                        free.resources[index] = free.resources[index].saturating_sub(*amount);
-                    }
-                }
-            }
+        let workers = &state.workers;
+        let resource = |resource: &Resource| resource.total.saturating_sub(workers.held(&resource.name));
+        // So that they never take the processes that slots need.
+        let beside_slots = state.max_processes.saturating_sub(state.workers_wanted).max(1);
+        Free {
+            cpus: state.workers_wanted.saturating_sub(workers.slots()),
+            resources: state.resources.iter().map(resource).collect(),
+            without_slot: beside_slots.saturating_sub(workers.without_slot()),
         }
-        free
     }
 
     /// Whether a task with these needs could begin, given a process.
@@ -286,19 +275,12 @@ impl Free {
 }
 
 /// What the tasks of a worker have of named resources.
-pub fn held_resources(state: &State, worker: &Worker) -> BTreeMap<String, u64> {
+pub fn held_resources(worker: &Worker) -> BTreeMap<String, u64> {
     let mut held = BTreeMap::new();
-    for (name, amount) in held_by(state, worker).flat_map(|needs| &needs.resources) {
+    for (name, amount) in worker.needs().flat_map(|needs| &needs.resources) {
         *held.entry(name.as_ref().into()).or_default() += amount;
     }
     held
-}
-
-/// What a worker holds named resources for: until its attempt has ended, also while that waits.
-fn held_by<'a>(state: &'a State, worker: &'a Worker) -> impl Iterator<Item = &'a Needs> {
-    // Tasks with needs are alone in their worker, save for those that run inline.
-    let alone = worker.leases.front().filter(|_| worker.load.is_exclusive);
-    alone.into_iter().chain(&worker.inline).filter_map(|grant| state.tasks.get(grant.task)?.needs.as_deref())
 }
 
 fn place(state: &State, name: &str) -> Option<usize> {

@@ -65,6 +65,15 @@ impl Bound {
 impl World {
     /// Bounds the memory of a worker: as every worker, and as its task says.
     pub(super) fn bound_memory(&mut self, worker: WorkerId, of_task: Option<u64>) {
+        self.set_bound(worker, of_task);
+        if self.processes.get(&worker).is_some_and(|process| process.bound.is_watched()) {
+            self.to_watch.insert(worker);
+        } else {
+            self.to_watch.remove(&worker);
+        }
+    }
+
+    fn set_bound(&mut self, worker: WorkerId, of_task: Option<u64>) {
         let limit = [of_task, self.settings.worker_memory].into_iter().flatten().min();
         let groups = self.groups.as_ref();
         let Some(process) = self.processes.get_mut(&worker) else { return };
@@ -93,7 +102,7 @@ impl World {
 
     /// Whether any worker is bounded and not by the kernel.
     pub(super) fn has_to_watch(&self) -> bool {
-        self.processes.values().any(|process| process.bound.is_watched())
+        !self.to_watch.is_empty()
     }
 
     /// Looks at bounded workers that the kernel does not bound. Returns when to look again, in nanoseconds of the clock that never jumps.
@@ -101,8 +110,7 @@ impl World {
         let runs = |worker: &WorkerId| {
             state.workers.get(worker).is_some_and(|worker| !worker.leases.is_empty() || !worker.inline.is_empty())
         };
-        let watched = self.processes.iter().filter(|(worker, process)| runs(worker) && process.bound.is_watched());
-        let watched: Vec<_> = watched.map(|(&worker, _)| worker).collect();
+        let watched: Vec<_> = self.to_watch.iter().copied().filter(runs).collect();
         let mut next: Option<u64> = None;
         for worker in watched {
             let Some(process) = self.processes.get_mut(&worker) else { continue };
@@ -110,6 +118,7 @@ impl World {
             let used = children::memory_of_tree(process.worker.pid());
             if used > limit {
                 process.bound.exceeded = Some(used);
+                self.to_watch.remove(&worker);
                 self.kill(worker);
                 continue;
             }

@@ -26,23 +26,20 @@ use crate::task::{Failure, Outcome, TaskId, WorkerId};
 
 /// How long workers live that are not needed any more. They may be again: what waits once often waits again.
 const SURPLUS_LIVES_NS: u64 = 2_000_000_000;
+/// Workers whose tasks wait for others that are looked at in one turn, while anything goes on elsewhere.
+const WAITERS_PER_TURN: usize = 64;
+/// How soon the others are looked at.
+const NEXT_WAITERS_NS: u64 = 1_000_000;
 
 /// How many more tasks may be begun now.
 pub(super) fn free_slots(state: &State) -> usize {
-    let held: usize = state.workers.values().map(Worker::slots).sum();
-    state.workers_wanted.saturating_sub(held)
+    state.workers_wanted.saturating_sub(state.workers.slots())
 }
 
 /// How many workers are to be started: those that died, those that take the slots of tasks that wait, and those of actors.
 pub(super) fn missing_workers(state: &State) -> usize {
-    let of_pool = state.workers.values().filter(|worker| worker.actor.is_none()).count();
-    let missing = state.workers_wanted.saturating_sub(of_pool);
-    let is_coming = |worker: &&Worker| match worker.phase {
-        WorkerPhase::Starting => true,
-        WorkerPhase::Ready => worker.takes_leases() && worker.leases.is_empty(),
-        WorkerPhase::Stopping => false,
-    };
-    let coming = state.workers.values().filter(is_coming).count();
+    let missing = state.workers_wanted.saturating_sub(state.workers.of_pool());
+    let coming = state.workers.starting() + state.workers.idle();
     let for_tasks = match state.queue.has_lanes() {
         true => lanes::may_begin(state),
         false => free_slots(state).min(state.queue.len()),
@@ -62,73 +59,70 @@ pub(super) fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: 
     let Some(submitter) = open.first().and_then(|&id| state.tasks.get(id)?.submitter).filter(|_| left > 0) else {
         return;
     };
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
+    let took_leases = worker.takes_leases();
     worker.waits.push(Wait { number: message.number, task: submitter, open, left });
-    keep_available(state, effects, worker_id);
+    drop(worker);
+    if took_leases {
+        // They would wait behind that task.
+        take_back_unclaimed(state, effects, worker_id);
+    }
 }
 
 /// A task waits no longer, although not all has ended that it waited for.
-pub(super) fn on_go_on(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, number: u64) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
-    worker.waits.retain(|wait| wait.number != number);
-    keep_available(state, effects, worker_id);
+pub(super) fn on_go_on(state: &mut State, worker_id: WorkerId, number: u64) {
+    if let Some(mut worker) = state.workers.get_mut(&worker_id) {
+        worker.waits.retain(|wait| wait.number != number);
+    }
 }
 
 /// A task has ended: whoever waits for it may go on.
-pub(super) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, submitter: Option<TaskId>) {
+pub(super) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<TaskId>) {
     let Some(Progress::Leased { worker: worker_id }) =
         submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| &submitter.progress)
     else {
         return;
     };
-    let worker_id = *worker_id;
-    let Some(worker) = state.workers.get_mut(&worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
+    let Some(mut worker) = state.workers.get_mut(worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
     for wait in &mut worker.waits {
         if wait.open.remove(&id) {
             wait.left -= 1;
         }
     }
     worker.waits.retain(|wait| wait.left > 0);
-    keep_available(state, effects, worker_id);
 }
 
 /// An attempt of this worker has ended, and with it what it waited for.
-pub(super) fn on_attempt_ended(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, task: TaskId) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
-    worker.waits.retain(|wait| wait.task != task);
-    keep_available(state, effects, worker_id);
-}
-
-/// A worker in which a task waits takes no leases: they would wait behind that task. What it has already goes back.
-fn keep_available(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId) {
-    let Some(worker) = state.workers.get(&worker_id) else { return };
-    let takes_leases = worker.takes_leases() && !state.is_stopping;
-    let is_available = state.available.contains(&worker_id);
-    if takes_leases && !is_available {
-        state.available.push(worker_id);
-    }
-    if !takes_leases && is_available {
-        state.available.retain(|&available| available != worker_id);
-        take_back_unclaimed(state, effects, worker_id);
+pub(super) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: TaskId) {
+    let waits = |worker: &Worker| !worker.waits.is_empty();
+    if state.workers.get(&worker_id).is_some_and(waits)
+        && let Some(mut worker) = state.workers.get_mut(&worker_id)
+    {
+        worker.waits.retain(|wait| wait.task != task);
     }
 }
 
 /// Where slots are free and no process is there to take them, nor may be started, awaited tasks run in processes that wait for them.
 pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
+    let from = state.waiters_from.take();
     let may_start =
         state.workers.len() < state.max_processes && state.no_worker.is_none() && state.start_again.is_none();
-    if may_start || state.workers.values().any(is_there_for_tasks) {
+    // A worker that has nothing to do, or will have when it is ready, is there for them.
+    let has_process = state.workers.starting() + state.workers.idle() > 0;
+    if state.queue.is_empty() || may_start || has_process {
         return;
     }
     let mut free = Free::of(state);
-    let waiting: Vec<_> =
-        state.workers.iter().filter(|(_, worker)| worker.phase == WorkerPhase::Ready && worker.is_waiting()).collect();
+    // Where nothing else goes on, nobody else will find what may.
+    let (from, most) = if state.workers.goes_on() { (from, WAITERS_PER_TURN) } else { (None, usize::MAX) };
+    let waiting: Vec<_> = state.workers.waiting_from(from.unwrap_or(WorkerId(0))).take(most).collect();
+    let last = waiting.last().filter(|_| waiting.len() == most).map(|&(last, _)| last);
     let mut chosen = Vec::new();
     let (mut beyond, mut bounded) = (None, None);
     let is_bounded = |id: &TaskId| {
         state.tasks.get(*id).and_then(|task| task.limits.as_ref()).is_some_and(|limits| limits.memory_bytes > 0)
     };
-    for (&worker_id, worker) in waiting {
+    for (worker_id, worker) in waiting {
         let may_begin = |id: &TaskId| {
             let needs = state.tasks.get(*id).and_then(|task| task.needs.as_deref());
             !is_bounded(id) && free.fits(state, needs) && chosen.iter().all(|(_, other)| other != id)
@@ -145,7 +139,8 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     for &(worker_id, task) in &chosen {
         lease_inline(state, effects, worker_id, task, now);
     }
-    if state.workers.values().any(goes_on) || !state.retrying.is_empty() {
+    state.waiters_from = last.map(|last| WorkerId(last.0 + 1));
+    if state.workers.goes_on() || !state.retrying.is_empty() {
         return;
     }
     if let (true, Some(task)) = (free.cpus > 0, beyond) {
@@ -153,17 +148,6 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
     } else if let Some(task) = bounded {
         fail_without_process(state, effects, task, now);
     }
-}
-
-/// Whether something in a worker may end that others wait for, or the worker itself.
-fn goes_on(worker: &Worker) -> bool {
-    let serves = worker.actor.is_some() && !worker.leases.is_empty() && !worker.is_waiting();
-    worker.holds_slot() || serves || worker.phase == WorkerPhase::Stopping
-}
-
-/// Whether a worker has nothing to do, or will have when it is ready.
-fn is_there_for_tasks(worker: &Worker) -> bool {
-    worker.phase == WorkerPhase::Starting || (worker.takes_leases() && worker.leases.is_empty())
 }
 
 /// A task that this worker waits for, or that such a one needs, and that nobody has begun; one that may begin.
@@ -175,7 +159,7 @@ fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId) -> bool) 
 
 fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
     let inputs = inputs::values(&state.tasks, id);
-    let (Some(task), Some(worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
+    let (Some(task), Some(mut worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
     if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
         // A full disk: it is tried again with the next turn.
         return;
@@ -188,6 +172,7 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
     let number = INLINE_LEASE | id.0;
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     worker.inline.push(Grant { number, task: id, slots, expected_ns: 0, granted: now });
+    worker.bind(number, task.limits.as_deref(), task.needs.as_ref(), now);
     let queued = time_in_queue(task, &state.runtime_since, id, now);
     effects.lease_inline(worker_id, task.lease(id, number, queued, &inputs));
 }
@@ -213,17 +198,16 @@ fn fail_without_process(state: &mut State, effects: &mut impl Effects, id: TaskI
     end_task(state, effects, id, unstarted(Failure::NoWorker { message }, now));
 }
 
+/// When the next of the workers are to be looked at whose tasks wait for others, if not all have been.
+pub(super) fn next_waiters_ns(state: &State, now: Now) -> Option<u64> {
+    state.waiters_from.filter(|_| !state.is_stopping).map(|_| now.monotonic_ns + NEXT_WAITERS_NS)
+}
+
 /// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
 pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
-    let of_pool = || state.workers.values().filter(|worker| worker.actor.is_none());
-    let beside = |worker: &&Worker| worker.is_waiting() || (worker.slots() == 0 && worker.holds_slot());
-    let waiting = of_pool().filter(beside).count();
-    let living = of_pool().filter(|worker| worker.phase != WorkerPhase::Stopping).count();
-    let surplus = living.saturating_sub(state.workers_wanted + waiting);
-    let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
-    // Those first that were used least.
-    let idle: Vec<_> = state.available.iter().filter(is_idle).copied().take(surplus).collect();
-    if idle.is_empty() || state.is_stopping {
+    let needed = state.workers_wanted + state.workers.beside();
+    let surplus = state.workers.staying_in_pool().saturating_sub(needed).min(state.workers.idle());
+    if surplus == 0 || state.is_stopping {
         state.surplus_since = None;
         return None;
     }
@@ -233,13 +217,14 @@ pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: No
         return Some(ends);
     }
     state.surplus_since = None;
-    for worker_id in idle {
-        if let Some(worker) = state.workers.get_mut(&worker_id) {
+    for _ in 0..surplus {
+        // Those first that were used least.
+        let Some(worker_id) = state.workers.first_idle() else { break };
+        if let Some(mut worker) = state.workers.get_mut(&worker_id) {
             worker.ending = Some(Ending::NotNeeded);
             worker.phase = WorkerPhase::Stopping;
-            state.available.retain(|&available| available != worker_id);
-            effects.ask_to_end(worker_id);
         }
+        effects.ask_to_end(worker_id);
     }
     None
 }

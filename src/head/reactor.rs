@@ -23,7 +23,7 @@ use super::actors::{self, Part};
 use super::lanes::{self, Free, LaneKey, Needs};
 use super::state::{
     DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, StartAgain, State, StopStep,
-    Stopping, TargetIndex, Task, ToStop, Worker, WorkerPhase,
+    Stopping, TargetIndex, Task, Terms, ToStop, Worker, WorkerPhase,
 };
 use super::{explain, inputs, nesting};
 
@@ -92,6 +92,10 @@ pub const FAILED_STARTS_LIMIT: u32 = 3;
 pub const BRIEF_LIVES_LIMIT: u32 = 12;
 /// How long tasks wait behind others before they are moved to a worker that has nothing to do.
 const BEHIND_NS: u64 = scheduler::LEASE_TIME_NS / 4;
+/// Workers with several tasks that are looked at in one turn for some to take back: of those used last, and of those that were not for longest.
+const FILLED_PER_TURN: usize = 16;
+/// Workers in one turn for which what is next in the queue may be too long.
+const FULL_PER_TURN: usize = 32;
 /// How long to wait after a worker could not be started.
 const START_AGAIN_NS: u64 = 1_000_000_000;
 /// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
@@ -144,7 +148,7 @@ pub fn on_worker_ready(
     ready: WorkerReady,
     now: Now,
 ) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     if let Some(reason) = &ready.hook_failure {
         let pid = worker.pid;
         effects.log(format!("the hook failed in worker {worker_id} (pid {pid}): {reason}"));
@@ -159,8 +163,6 @@ pub fn on_worker_ready(
     if worker.phase == WorkerPhase::Starting {
         worker.phase = WorkerPhase::Ready;
         worker.ready_monotonic_ns = Some(now.monotonic_ns);
-        // At the front: workers that are warm already come first.
-        state.available.insert(0, worker_id);
     }
 }
 
@@ -524,7 +526,7 @@ fn target(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
 
 /// An attempt has ended.
 pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, result: AttemptResult, now: Now) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     let Some(grant) = worker.take_lease(result.lease) else {
         effects.log(format!("worker {worker_id} reported lease {}, which it does not have", result.lease));
         return;
@@ -541,6 +543,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
     state.failed_starts = 0;
     state.brief_lives = 0;
     let (pid, actor) = (worker.pid, worker.actor);
+    drop(worker);
     if let Some(actor) = actor {
         actors::on_lease_ended(state, actor);
         if let Some(span) = result.span.filter(|_| grant.task == actor) {
@@ -570,7 +573,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         ended_unix_nano: now.unix_nano,
     };
     end_attempt(state, effects, grant.task, ended, result.span, now);
-    nesting::on_attempt_ended(state, effects, worker_id, grant.task);
+    nesting::on_attempt_ended(state, worker_id, grant.task);
     stop_next(state, effects, worker_id, now);
 }
 
@@ -645,7 +648,6 @@ pub fn on_worker_exited(
     now: Now,
 ) -> Option<Loss> {
     let worker = state.workers.remove(&worker_id)?;
-    state.available.retain(|&available| available != worker_id);
     let is_ended_actor = matches!(worker.ending, Some(Ending::ActorEnded { .. }));
     let was_asked = is_ended_actor || matches!(worker.ending, Some(Ending::Stopped | Ending::NotNeeded));
     if !was_asked {
@@ -750,10 +752,9 @@ pub fn on_worker_exited(
         actors::on_worker_lost(state, effects, actor, cause, had_begun_actor);
     }
     // A worker that ends as soon as it is ready is no better than one that never gets ready.
-    let has_lived = |worker: &Worker| {
-        worker.ready_monotonic_ns.is_some_and(|ready| now.monotonic_ns.saturating_sub(ready) >= LIVED_NS)
-    };
-    if worker.tasks_ended > 0 || has_lived(&worker) || state.workers.values().any(has_lived) {
+    let first_ready_ns = worker.ready_monotonic_ns.into_iter().chain(state.workers.first_ready_ns()).min();
+    let has_any_lived = first_ready_ns.is_some_and(|ready| now.monotonic_ns.saturating_sub(ready) >= LIVED_NS);
+    if worker.tasks_ended > 0 || has_any_lived {
         state.failed_starts = 0;
         state.brief_lives = 0;
     } else if !was_asked && loss.attempts.is_empty() {
@@ -885,9 +886,11 @@ fn end_unbegun(
     failure: Failure,
     now: Now,
 ) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     let Some(grant) = worker.take_lease(lease) else { return };
-    if worker.actor == Some(grant.task) && actors::is_restart(state, grant.task) {
+    let actor = worker.actor;
+    drop(worker);
+    if actor == Some(grant.task) && actors::is_restart(state, grant.task) {
         return;
     }
     state.counts.leased -= 1;
@@ -1019,7 +1022,7 @@ pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
     inputs::on_task_ended(state, id, &ended.outcome);
     nesting::leave_children(state, id, &ended.outcome);
     remember_end(state, id, ended);
-    nesting::on_task_ended(state, effects, id, submitter);
+    nesting::on_task_ended(state, id, submitter);
 }
 
 /// Keeps an outcome, as long as there is room for it.
@@ -1083,9 +1086,7 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
     if state.queue.plain.is_empty() && may_rebalance {
         rebalance(state, effects, now);
     }
-    if !state.queue.is_empty() {
-        nesting::run_in_waiters(state, effects, now);
-    }
+    nesting::run_in_waiters(state, effects, now);
 }
 
 /// Begins what may begin of tasks that need different things. False when slots are kept for one of them.
@@ -1101,9 +1102,8 @@ fn begin_in_turn(state: &mut State, effects: &mut impl Effects, now: Now) -> boo
         }
         if is_kept {
             // Otherwise its slots would come only when workers have run all that they have.
-            let behind = |worker: &Worker| worker.leases.len() > 1;
-            let workers = state.workers.iter().filter(|(_, worker)| behind(worker)).map(|(&id, _)| id);
-            for worker_id in workers.collect::<Vec<_>>() {
+            let filled: Vec<_> = state.workers.filled(FILLED_PER_TURN).map(|(place, _)| place.worker).collect();
+            for worker_id in filled {
                 take_back_unclaimed(state, effects, worker_id);
             }
         } else if !turn.wants_slots {
@@ -1117,12 +1117,9 @@ fn begin_in_turn(state: &mut State, effects: &mut impl Effects, now: Now) -> boo
 /// Gives the first task of a lane to a worker that has nothing to do; of the plain lane, as many as are its share. False when there is no
 /// such worker.
 fn begin_first(state: &mut State, effects: &mut impl Effects, lane: &LaneKey, now: Now) -> bool {
-    // The worker used last comes first.
-    let is_idle = |id: &&WorkerId| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty());
-    let mut idle = state.available.iter().rev().filter(is_idle).copied();
-    let Some(worker_id) = idle.next() else { return false };
+    let Some(worker_id) = state.workers.last_idle() else { return false };
     let share = match lane {
-        None => scheduler::share(state.queue.plain.len(), 1 + idle.count()),
+        None => scheduler::share(state.queue.plain.len(), state.workers.idle()),
         Some(_) => 1,
     };
     let has_begun = grant(state, effects, worker_id, lane, share, now) > 0;
@@ -1134,31 +1131,24 @@ fn begin_first(state: &mut State, effects: &mut impl Effects, lane: &LaneKey, no
 
 /// Shares plain tasks out among workers that have room, of which so many may have nothing to do yet.
 fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usize, now: Now) {
-    // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
-    let mut index = state.available.len();
-    if state.queue.plain.is_empty() {
-        return;
-    }
     // Of those that are left: how many have nothing to do, and how many have something and room for more.
-    let with_room = state.available.iter().filter_map(|id| Some(state.workers.get(id)?.load));
-    let with_room = with_room.filter(|&load| scheduler::wants_more(load));
-    let (mut idle, mut busy) =
-        with_room.fold((0, 0), |(idle, busy), load| if load.leases == 0 { (idle + 1, busy) } else { (idle, busy + 1) });
-    while index > 0 && idle + busy > 0 && !state.queue.plain.is_empty() {
-        index -= 1;
-        let worker_id = state.available[index];
-        let Some(worker) = state.workers.get(&worker_id).filter(|worker| scheduler::wants_more(worker.load)) else {
-            continue;
-        };
-        let was_idle = worker.leases.is_empty();
-        let with_room = busy + free_slots.min(idle);
-        *(if was_idle { &mut idle } else { &mut busy }) -= 1;
-        if was_idle && free_slots == 0 {
-            continue;
-        }
-        grant(state, effects, worker_id, &None, scheduler::share(state.queue.plain.len(), with_room), now);
-        if was_idle && state.workers.get(&worker_id).is_some_and(|worker| !worker.leases.is_empty()) {
-            free_slots -= 1;
+    let (mut idle, mut busy) = (state.workers.idle(), state.workers.with_room());
+    let (mut last, mut too_full) = (None, 0);
+    while !state.queue.plain.is_empty() {
+        // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
+        let next_idle = state.workers.idle_before(last).filter(|_| free_slots > 0);
+        let next_busy = state.workers.with_room_before(last).filter(|_| too_full < FULL_PER_TURN);
+        let Some(place) = next_idle.max(next_busy) else { break };
+        last = Some(place);
+        let was_idle = next_idle == last;
+        let share = scheduler::share(state.queue.plain.len(), busy + free_slots.min(idle));
+        let has_begun = grant(state, effects, place.worker, &None, share, now) > 0;
+        match (was_idle, has_begun) {
+            (true, true) => (idle, free_slots) = (idle - 1, free_slots - 1),
+            // A full disk: it is tried again with the next turn.
+            (true, false) => break,
+            (false, true) => busy -= 1,
+            (false, false) => (busy, too_full) = (busy - 1, too_full + 1),
         }
     }
 }
@@ -1194,10 +1184,7 @@ fn grant(
         granted += 1;
     }
     if granted > 0 {
-        // Moved to the end: it is the one used last.
-        if let Some(place) = state.available.iter().rposition(|&available| available == worker_id) {
-            state.available[place..].rotate_left(1);
-        }
+        state.workers.note_use(worker_id);
     }
     granted
 }
@@ -1212,7 +1199,9 @@ pub(super) fn lease_to(
     now: Now,
 ) -> bool {
     let inputs = inputs::values(&state.tasks, id);
-    let (Some(task), Some(worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return false };
+    let (Some(task), Some(mut worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else {
+        return false;
+    };
     if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
         // A full disk.
         return false;
@@ -1226,6 +1215,7 @@ pub(super) fn lease_to(
     let expected_ns = state.targets.run_time(task.target).expected_ns();
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     let number = worker.grant(id, slots, expected_ns, task.must_be_alone, now);
+    worker.bind(number, task.limits.as_deref(), task.needs.as_ref(), now);
     let queued = time_in_queue(task, &state.runtime_since, id, now);
     effects.lease(worker_id, task.lease(id, number, queued, &inputs));
     state.counts.waiting -= 1;
@@ -1254,14 +1244,14 @@ pub(super) fn time_in_queue(task: &Task, since: &HashMap<TaskId, u64>, id: TaskI
 
 /// Takes unclaimed leases back from a worker that is behind, for one that has nothing to do.
 fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
-    if !has_idle(state) || nesting::free_slots(state) == 0 {
+    if state.workers.idle() == 0 || nesting::free_slots(state) == 0 {
         return;
     }
-    let behind = state.available.iter().copied().filter(|id| {
-        state.workers.get(id).is_some_and(|worker| worker.leases.len() > 1 && is_behind(effects, *id, worker, now))
-    });
-    let Some(busiest) = behind.max_by_key(|id| state.workers[id].load.expected_ns) else { return };
-    let worker = state.workers.get_mut(&busiest).expect("chosen among those that exist");
+    let filled = state.workers.filled(FILLED_PER_TURN);
+    let behind = filled.filter(|(place, worker)| is_behind(effects, place.worker, worker, now));
+    let Some((place, _)) = behind.max_by_key(|&(place, worker)| (worker.load.expected_ns, place)) else { return };
+    let busiest = place.worker;
+    let mut worker = state.workers.get_mut(&busiest).expect("chosen among those that exist");
     // The first is being run, or about to be.
     let unclaimed: Vec<_> = worker.leases.iter().skip(1).copied().collect();
     let mut taken = Vec::new();
@@ -1272,24 +1262,16 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
         worker.take_lease(grant.number);
         taken.push(grant.task);
     }
+    drop(worker);
     if taken.is_empty() {
         return;
     }
     for task in taken {
         put_back(state, task);
     }
-    for index in (0..state.available.len()).rev() {
-        let id = state.available[index];
-        if state.workers.get(&id).is_some_and(|worker| worker.leases.is_empty()) {
-            grant(state, effects, id, &None, state.queue.plain.len(), now);
-            break;
-        }
+    if let Some(idle) = state.workers.last_idle() {
+        grant(state, effects, idle, &None, state.queue.plain.len(), now);
     }
-}
-
-/// Whether a worker has nothing to do.
-fn has_idle(state: &State) -> bool {
-    state.available.iter().any(|id| state.workers.get(id).is_some_and(|worker| worker.leases.is_empty()))
 }
 
 /// Whether what a worker has not begun would wait so long that it is worth moving: a few short tasks are done before they could
@@ -1306,82 +1288,67 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     end_waited_too_long(state, effects, now);
     let mut next = state.queue_limits.first().map(|&(until, _)| until);
     let mut wake_at = |deadline: u64| next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
-    let mut too_long = Vec::new();
-    for (&worker_id, worker) in &mut state.workers {
-        if let Some(Ending::ActorEnded { until_ns, .. }) = &mut worker.ending {
-            if *until_ns <= now.monotonic_ns {
-                *until_ns = u64::MAX;
-                effects.kill(worker_id);
-            } else if *until_ns < u64::MAX {
-                wake_at(*until_ns);
-            }
+    while let Some((since, worker_id)) = state.workers.first_start() {
+        let deadline = since.saturating_add(start_limit_ns);
+        if deadline > now.monotonic_ns {
+            wake_at(deadline);
+            break;
         }
-        if worker.ending.is_some() {
-            continue;
+        if let Some(mut worker) = state.workers.get_mut(&worker_id) {
+            worker.ending = Some(Ending::StartTimedOut);
         }
-        if worker.phase == WorkerPhase::Starting {
-            let deadline = worker.started.monotonic_ns.saturating_add(start_limit_ns);
-            if deadline <= now.monotonic_ns {
-                worker.ending = Some(Ending::StartTimedOut);
-                effects.kill(worker_id);
-            } else {
-                wake_at(deadline);
-            }
-            continue;
-        }
-        for grant in worker.leases.front().into_iter().chain(&worker.inline) {
-            let Some(limits) = state.tasks.get(grant.task).and_then(|task| task.limits.as_ref()) else { continue };
-            let granted = grant.granted.monotonic_ns;
-            for (since, limit, why) in [
-                (granted, limits.run_ns, StopReason::RunTimeout),
-                (granted.max(worker.last_output_ns), limits.idle_ns, StopReason::IdleTimeout),
-            ] {
-                let deadline = since.saturating_add(limit);
-                if limit == 0 {
-                    continue;
-                }
-                if deadline <= now.monotonic_ns {
-                    too_long.push((worker_id, grant.number, why));
-                    break;
-                }
-                wake_at(deadline);
-            }
-        }
+        effects.kill(worker_id);
     }
-    for (worker_id, lease, why) in too_long {
-        if !stop_attempt(state, effects, worker_id, lease, why, None, now) {
+    for worker_id in state.workers.due(now.monotonic_ns) {
+        if !on_deadline(state, effects, worker_id, now) {
             // It has not begun, or has ended just now: it is looked at again soon.
             wake_at(now.monotonic_ns + COMMAND_START_NS);
         }
     }
-    let stopping: Vec<_> =
-        state.workers.iter().filter(|(_, worker)| worker.stopping.is_some()).map(|(&id, _)| id).collect();
-    for worker_id in stopping {
-        if let Some(deadline) = go_on_stopping(state, effects, worker_id, now) {
-            wake_at(deadline);
-        }
-    }
-    let is_missing = nesting::missing_workers(state) > 0 && state.no_worker.is_none() && !state.is_stopping;
-    if let Some(again) = state.start_again.as_ref().filter(|_| is_missing) {
+    state.workers.next_deadline(now.monotonic_ns).into_iter().for_each(&mut wake_at);
+    if let Some(again) = &state.start_again
+        && state.no_worker.is_none()
+        && !state.is_stopping
+        && nesting::missing_workers(state) > 0
+    {
         wake_at(again.monotonic_ns);
     }
-    if let Some(surplus) = nesting::end_surplus(state, effects, now) {
-        wake_at(surplus);
-    }
-    let workers = &state.workers;
-    let may_run = |worker: &Worker| worker.phase == WorkerPhase::Ready && worker.stopping.is_none();
-    state.available.retain(|id| workers.get(id).is_some_and(may_run));
+    nesting::end_surplus(state, effects, now).into_iter().for_each(&mut wake_at);
+    nesting::next_waiters_ns(state, now).into_iter().for_each(&mut wake_at);
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.
-    let is_filled = |worker: &Worker| worker.actor.is_none() && worker.leases.len() > 1;
-    let may_fall_behind = has_idle(state) && state.workers.values().any(is_filled);
+    let may_fall_behind = state.workers.idle() > 0 && state.workers.has_filled();
     let look_again = may_fall_behind.then(|| now.monotonic_ns + BEHIND_NS);
     let retry = state.retrying.first().map(|&(until, _)| until);
     next.into_iter().chain(look_again).chain(retry).min()
 }
 
+/// A worker has reached a deadline: what has run or written nothing for too long is ended, and what is being ended goes on. False when the
+/// worker does not run what is to end.
+fn on_deadline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> bool {
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return true };
+    if let Some(Ending::ActorEnded { until_ns, .. }) = &mut worker.ending
+        && *until_ns <= now.monotonic_ns
+    {
+        *until_ns = u64::MAX;
+        effects.kill(worker_id);
+    }
+    let mut too_long = Vec::new();
+    if worker.ending.is_none() {
+        let exceeded = |terms: &Terms| Some((terms.lease, terms.exceeded(worker.last_output_ns, now)?));
+        too_long.extend(worker.terms.iter().filter_map(exceeded));
+    }
+    drop(worker);
+    let mut runs_all = true;
+    for (lease, why) in too_long {
+        runs_all &= stop_attempt(state, effects, worker_id, lease, why, None, now);
+    }
+    go_on_stopping(state, effects, worker_id, now);
+    runs_all
+}
+
 /// Puts every lease that a worker has not begun back at the front of the queue.
 pub(super) fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId) {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     let mut taken = Vec::new();
     for grant in worker.leases.iter().copied().collect::<Vec<_>>() {
         if effects.revoke(worker_id, grant.number) {
@@ -1389,6 +1356,7 @@ pub(super) fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects,
             taken.push(grant.task);
         }
     }
+    drop(worker);
     for task in taken.into_iter().rev() {
         put_back(state, task);
     }
@@ -1396,7 +1364,7 @@ pub(super) fn take_back_unclaimed(state: &mut State, effects: &mut impl Effects,
 
 /// A worker's output was read, or could not be because nobody takes it.
 pub fn on_output(state: &mut State, worker_id: WorkerId, now: Now) {
-    if let Some(worker) = state.workers.get_mut(&worker_id) {
+    if let Some(mut worker) = state.workers.get_mut(&worker_id) {
         worker.last_output_ns = now.monotonic_ns;
     }
 }
@@ -1413,25 +1381,28 @@ fn stop_attempt(
     grace_ns: Option<u64>,
     now: Now,
 ) -> bool {
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return false };
-    if let Some(stopping) = worker.stopping.as_mut() {
-        if stopping.lease != lease && worker.to_stop.iter().all(|next| next.lease != lease) {
-            worker.to_stop.push(ToStop { lease, why, grace_ns });
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
+    let Worker { stopping, to_stop, .. } = &mut *worker;
+    if let Some(stopping) = stopping {
+        if stopping.lease != lease && to_stop.iter().all(|next| next.lease != lease) {
+            to_stop.push(ToStop { lease, why, grace_ns });
         }
         // Whichever of them it is for, the last step is the end of both.
         if let Some(grace_ns) = grace_ns {
             stopping.grace_ns = stopping.grace_ns.min(grace_ns);
             stopping.next_ns = stopping.next_ns.min(now.monotonic_ns.saturating_add(grace_ns));
+            drop(worker);
             go_on_stopping(state, effects, worker_id, now);
         }
         return true;
     }
+    drop(worker);
     take_back_unclaimed(state, effects, worker_id);
     let is_inline = lease & INLINE_LEASE != 0;
     if !is_inline && !runs(state, effects, worker_id, lease) {
         return false;
     }
-    let Some(worker) = state.workers.get_mut(&worker_id) else { return false };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
     let mut grants = worker.leases.iter().chain(&worker.inline);
     let Some(id) = grants.find(|grant| grant.number == lease).map(|grant| grant.task) else { return false };
     let Some(task) = state.tasks.get(id) else { return false };
@@ -1449,7 +1420,7 @@ fn stop_attempt(
     // A program cannot be asked otherwise than by SIGTERM.
     let next_ns = if task.is_command { now.monotonic_ns } else { give_up_ns };
     worker.stopping = Some(Stopping { task: id, lease, grace_ns, step: StopStep::Asked, next_ns, give_up_ns });
-    state.available.retain(|&available| available != worker_id);
+    drop(worker);
     effects.ask_to_stop(worker_id, id, task.attempt, why);
     go_on_stopping(state, effects, worker_id, now);
     true
@@ -1465,19 +1436,20 @@ pub(super) fn runs(state: &State, effects: &impl Effects, worker_id: WorkerId, l
 
 /// An attempt has ended: the next one in its worker that is to end is told.
 fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) {
-    while let Some(worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.stopping.is_none()) {
-        if worker.to_stop.is_empty() {
-            return;
-        }
+    let may_stop = |worker: &Worker| worker.stopping.is_none() && !worker.to_stop.is_empty();
+    while state.workers.get(&worker_id).is_some_and(may_stop) {
+        let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
         let next = worker.to_stop.remove(0);
+        drop(worker);
         stop_attempt(state, effects, worker_id, next.lease, next.why, next.grace_ns, now);
     }
 }
 
 /// Takes the steps that are due, and returns when the next one is.
 fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> Option<u64> {
-    let worker = state.workers.get_mut(&worker_id)?;
-    let stopping = worker.stopping.as_mut()?;
+    let mut worker = state.workers.get_mut(&worker_id)?;
+    let Worker { stopping, phase, .. } = &mut *worker;
+    let stopping = stopping.as_mut()?;
     let is_command = state.tasks.get(stopping.task).is_some_and(|task| task.is_command);
     while stopping.next_ns <= now.monotonic_ns {
         let after = |ns: u64| now.monotonic_ns.saturating_add(ns);
@@ -1507,7 +1479,7 @@ fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: Work
             StopStep::Asked | StopStep::Terminated | StopStep::Killed => {
                 stopping.step = StopStep::Killed;
                 stopping.next_ns = u64::MAX;
-                worker.phase = WorkerPhase::Stopping;
+                *phase = WorkerPhase::Stopping;
                 effects.kill(worker_id);
             }
         }
@@ -1591,18 +1563,18 @@ pub fn on_cancel(
 pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: Now) {
     actors::on_stop(state, effects);
     state.is_stopping = true;
-    state.available.clear();
     for task in inputs::take_all(state) {
         end_task(state, effects, task, unstarted(Failure::HeadStopped, now));
     }
-    let workers: Vec<_> = state.workers.keys().copied().collect();
+    let workers: Vec<_> = state.workers.keys().collect();
     for worker_id in workers {
-        let worker = state.workers.get_mut(&worker_id).expect("its id was just read");
+        let mut worker = state.workers.get_mut(&worker_id).expect("its id was just read");
         worker.ending.get_or_insert(Ending::Stopped);
         worker.phase = WorkerPhase::Stopping;
         // What it has not begun, it shall not begin.
         let unclaimed: Vec<_> =
             worker.leases.iter().map(|grant| grant.number).filter(|&lease| effects.revoke(worker_id, lease)).collect();
+        drop(worker);
         for lease in unclaimed {
             end_unbegun(state, effects, worker_id, lease, Failure::HeadStopped, now);
         }
@@ -1616,7 +1588,7 @@ pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: 
 
 /// The grace period is over.
 pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
-    state.workers.keys().copied().collect::<Vec<_>>().into_iter().for_each(|worker| effects.kill(worker));
+    state.workers.keys().for_each(|worker| effects.kill(worker));
 }
 
 /// The newest tasks.
@@ -1650,7 +1622,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
     state
         .workers
         .iter()
-        .map(|(&id, worker)| {
+        .map(|(id, worker)| {
             let running = effects.running(id).map(|(lease, _)| lease);
             let running = worker.leases.iter().find(|grant| Some(grant.number) == running);
             let running = worker.inline.last().or(running);
@@ -1669,7 +1641,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
                 actor: worker.actor,
                 leases: worker.leases.len(),
                 cpus: worker.slots() as u64,
-                resources: lanes::held_resources(state, worker),
+                resources: lanes::held_resources(worker),
                 tasks_ended: worker.tasks_ended,
                 tracing: worker.tracing.clone(),
                 hook_failure: worker.hook_failure.clone(),
@@ -1681,7 +1653,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
 /// How many tasks of a job run.
 pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize {
     let is_of_job = |task: TaskId| state.tasks.get(task).is_some_and(|task| task.job == job);
-    let running = state.workers.iter().map(|(&id, worker)| {
+    let running = state.workers.iter().map(|(id, worker)| {
         let lease = effects.running(id).map(|(lease, _)| lease);
         let own = worker.leases.iter().find(|grant| Some(grant.number) == lease);
         own.into_iter().chain(&worker.inline).filter(|grant| is_of_job(grant.task)).count()

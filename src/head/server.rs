@@ -4,7 +4,7 @@
 //! (schedule once, write once to each peer). Nothing is written to a peer amid handling, so what a client sees is never
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -248,6 +248,8 @@ impl Server {
             has_told_an_end: false,
             ending: HashMap::new(),
             to_start: Vec::new(),
+            leased: Vec::new(),
+            to_watch: BTreeSet::new(),
             journal: opened.journal,
             journal_failure: None,
             unsynced: Vec::new(),
@@ -584,8 +586,8 @@ impl Server {
     fn accept(&mut self) {
         loop {
             // A worker that is about to connect must not be kept waiting behind drivers that wait for workers.
-            let is_worker_awaited = self.world.processes.values().any(|process| process.connection.is_none());
-            if self.world.connections.len() >= self.world.connection_limit() && !is_worker_awaited {
+            let is_worker_awaited = || self.world.processes.values().any(|process| process.connection.is_none());
+            if self.world.connections.len() >= self.world.connection_limit() && !is_worker_awaited() {
                 return self.stop_listening("as many are open as the limit on open files leaves room for");
             }
             match self.listener.accept() {
@@ -702,7 +704,7 @@ impl Server {
                 }
                 (Peer::Tasks(worker), kind::GO_ON) => {
                     let number = Take::new(body).u64().map_err(|error| error.to_string())?;
-                    nesting::on_go_on(&mut self.state, &mut self.world, worker, number);
+                    nesting::on_go_on(&mut self.state, worker, number);
                 }
                 (Peer::Driver(_) | Peer::Tasks(_), kind::QUERY) => {
                     let (number, query) = take_value(body).map_err(|error| error.to_string())?;
@@ -1073,6 +1075,7 @@ impl Server {
         self.world.processes.insert(worker, process);
         let loss = reactor::on_worker_exited(&mut self.state, &mut self.world, worker, &exit, now);
         self.world.processes.remove(&worker);
+        self.world.to_watch.remove(&worker);
         // Whatever it left behind has become the head's.
         self.orphans_again = Some(Instant::now());
         if let Some(loss) = loss {
@@ -1084,7 +1087,7 @@ impl Server {
     }
 
     fn say_started(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) {
-        let starting = self.state.workers.values().any(|worker| worker.phase == WorkerPhase::Starting);
+        let starting = self.state.workers.starting() > 0;
         let missing = self.state.workers.len() < self.state.workers_wanted && self.state.no_worker.is_none();
         if self.has_said_started || ((starting || missing) && self.state.no_worker.is_none()) {
             return;
@@ -1117,7 +1120,7 @@ impl Server {
         self.state
             .workers
             .iter()
-            .filter_map(|(&worker_id, worker)| {
+            .filter_map(|(worker_id, worker)| {
                 let reason = worker.hook_failure.clone()?;
                 Some(HookFailure { worker_id, pid: worker.pid, reason })
             })
@@ -1235,11 +1238,11 @@ impl Server {
             }),
             workers: WorkerCounts {
                 wanted: self.state.workers_wanted,
-                starting: count(WorkerPhase::Starting, true),
+                starting: self.state.workers.starting(),
                 idle: count(WorkerPhase::Ready, true),
                 busy: count(WorkerPhase::Ready, false) - waiting,
                 waiting,
-                actors: actors::workers(&self.state),
+                actors: self.state.workers.of_actors(),
                 lost: self.state.workers_lost,
             },
             tasks: TaskCounts {
@@ -1249,7 +1252,7 @@ impl Server {
             cpus: ResourceReport {
                 name: "cpus".into(),
                 total: self.state.workers_wanted as u64,
-                used: self.state.workers.values().map(|worker| worker.slots() as u64).sum(),
+                used: self.state.workers.slots() as u64,
             },
             resources: self.resource_reports(),
             http: self.world.front.as_ref().map(Front::report),

@@ -1,11 +1,12 @@
 //! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::actors::{self, Actors, Part};
 use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
+use super::workers::Workers;
 use crate::protocol::{self, INLINE_LEASE, Lease, Period, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
 use crate::task::{
@@ -64,9 +65,9 @@ pub struct State {
     /// Actors, and what waits for them.
     pub actors: Actors,
     /// Every worker process that has not been reaped, by id.
-    pub workers: BTreeMap<WorkerId, Worker>,
-    /// Workers that can be given tasks, the one used last at the end.
-    pub available: Vec<WorkerId>,
+    pub workers: Workers,
+    /// Where to go on among the workers whose tasks wait for others; none when all of them have been looked at.
+    pub waiters_from: Option<WorkerId>,
     /// What was ever submitted, by name, with how long it takes.
     pub targets: Targets,
     /// Ended tasks, oldest first.
@@ -454,6 +455,45 @@ pub struct Worker {
     pub stopping: Option<Stopping>,
     /// Attempts that are to end too: a worker is told of one at a time.
     pub to_stop: Vec<ToStop>,
+    /// Those of its leases that have any.
+    pub terms: Vec<Terms>,
+}
+
+/// What is watched and held for a lease; most have nothing of the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The lease.
+    pub lease: u64,
+    /// When it was granted, by the clock that never jumps.
+    pub granted_ns: u64,
+    /// How long the attempt may run, in nanoseconds; 0 for no limit.
+    pub run_ns: u64,
+    /// How long it may write nothing, in nanoseconds; 0 for no limit.
+    pub idle_ns: u64,
+    /// What it takes, if that is not just a slot.
+    pub needs: Option<Arc<Needs>>,
+}
+
+impl Terms {
+    /// When each limit is reached, by the clock that never jumps, for a worker whose output was last read then.
+    fn limits(&self, last_output_ns: u64) -> impl Iterator<Item = (u64, StopReason)> {
+        let limits = [
+            (self.granted_ns, self.run_ns, StopReason::RunTimeout),
+            (self.granted_ns.max(last_output_ns), self.idle_ns, StopReason::IdleTimeout),
+        ];
+        let limits = limits.into_iter().filter(|&(_, limit, _)| limit > 0);
+        limits.map(|(since, limit, why)| (since.saturating_add(limit), why))
+    }
+
+    /// When the first limit is reached, by the clock that never jumps; [`u64::MAX`] for never.
+    pub fn until_ns(&self, last_output_ns: u64) -> u64 {
+        self.limits(last_output_ns).map(|(until, _)| until).min().unwrap_or(u64::MAX)
+    }
+
+    /// The limit that is reached, if one is.
+    pub fn exceeded(&self, last_output_ns: u64, now: Now) -> Option<StopReason> {
+        self.limits(last_output_ns).find(|&(until, _)| until <= now.monotonic_ns).map(|(_, why)| why)
+    }
 }
 
 /// An attempt that is to end.
@@ -590,6 +630,7 @@ impl Worker {
             last_output_ns: 0,
             stopping: None,
             to_stop: Vec::new(),
+            terms: Vec::new(),
         }
     }
 
@@ -640,6 +681,19 @@ impl Worker {
         number
     }
 
+    /// Enters what is to be watched and held for a lease.
+    pub fn bind(&mut self, lease: u64, limits: Option<&Limits>, needs: Option<&Arc<Needs>>, now: Now) {
+        let (run_ns, idle_ns) = limits.map_or((0, 0), |limits| (limits.run_ns, limits.idle_ns));
+        if run_ns > 0 || idle_ns > 0 || needs.is_some() {
+            self.terms.push(Terms { lease, granted_ns: now.monotonic_ns, run_ns, idle_ns, needs: needs.cloned() });
+        }
+    }
+
+    /// What it holds named resources for: until its attempt has ended, also while that waits.
+    pub fn needs(&self) -> impl Iterator<Item = &Arc<Needs>> {
+        self.terms.iter().filter_map(|terms| terms.needs.as_ref())
+    }
+
     /// The number of the lease that a task has here.
     pub fn lease_of(&self, task: TaskId) -> Option<u64> {
         self.leases.iter().chain(&self.inline).find(|grant| grant.task == task).map(|grant| grant.number)
@@ -647,6 +701,7 @@ impl Worker {
 
     /// Takes a lease off, which is usually the first.
     pub fn take_lease(&mut self, number: u64) -> Option<Grant> {
+        self.terms.retain(|terms| terms.lease != number);
         if number & INLINE_LEASE != 0 {
             let index = self.inline.iter().rposition(|grant| grant.number == number)?;
             return Some(self.inline.remove(index));
@@ -731,8 +786,8 @@ impl State {
             keys: HashMap::new(),
             also_waiting: HashMap::new(),
             actors: Actors::default(),
-            workers: BTreeMap::new(),
-            available: Vec::new(),
+            workers: Workers::default(),
+            waiters_from: None,
             targets: Targets::default(),
             ended: VecDeque::new(),
             ended_bytes: 0,
@@ -818,7 +873,8 @@ impl State {
             format!("{open} bytes are of tasks that have not ended, {} counted", self.open_bytes),
         )?;
         let mut leased = 0;
-        for (worker_id, worker) in &self.workers {
+        self.workers.check()?;
+        for (worker_id, worker) in self.workers.iter() {
             ensure(worker.load.leases == worker.leases.len(), format!("worker {worker_id} miscounts its leases"))?;
             for grant in worker.leases.iter().chain(&worker.inline) {
                 if worker.actor == Some(grant.task) && actors::is_restart(self, grant.task) {
@@ -827,15 +883,34 @@ impl State {
                 leased += 1;
                 let holder = self.tasks.get(grant.task).map(|task| &task.progress);
                 ensure(
-                    matches!(holder, Some(Progress::Leased { worker }) if worker == worker_id),
+                    matches!(holder, Some(Progress::Leased { worker }) if *worker == worker_id),
                     format!("worker {worker_id} has task {}, which does not know", grant.task),
                 )?;
+                let task = self.tasks.get(grant.task);
+                let limits =
+                    task.and_then(|task| task.limits.as_ref()).map_or((0, 0), |limits| (limits.run_ns, limits.idle_ns));
+                let needs = task.and_then(|task| task.needs.as_ref());
+                let terms = worker.terms.iter().find(|terms| terms.lease == grant.number);
+                ensure(
+                    terms.map_or((0, 0), |terms| (terms.run_ns, terms.idle_ns)) == limits
+                        && terms.and_then(|terms| terms.needs.as_ref()) == needs,
+                    format!("worker {worker_id} does not know the terms of task {}", grant.task),
+                )?;
             }
+            let has_lease = |terms: &Terms| {
+                let mut grants = worker.leases.iter().chain(&worker.inline);
+                grants.any(|grant| grant.number == terms.lease)
+            };
+            ensure(worker.terms.iter().all(has_lease), format!("worker {worker_id} has terms of no lease"))?;
         }
         for resource in &self.resources {
             let held: u64 = super::lanes::holders(self, &resource.name).iter().map(|&(_, amount)| amount).sum();
             let (name, total) = (&resource.name, resource.total);
             ensure(held <= total, format!("{held} of the resource `{name}` are held, of {total}"))?;
+            ensure(
+                held == self.workers.held(name),
+                format!("{held} of the resource `{name}` are held, others counted"),
+            )?;
         }
         ensure(leased == self.counts.leased, format!("{leased} leases are held, {} counted", self.counts.leased))?;
         let waiting = self.queue.len() + self.held + self.retrying.len() + actors::waiting(self);
@@ -983,6 +1058,8 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;

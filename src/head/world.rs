@@ -1,6 +1,6 @@
 //! Everything outside of the head's state: connections, worker processes, the clock's neighbours; what the reactor's effects act on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -120,6 +120,10 @@ pub(super) struct World {
     pub(super) ending: HashMap<u32, EndingProcess>,
     /// Workers the reactor wants started.
     pub(super) to_start: Vec<WorkerId>,
+    /// Workers with leases to send.
+    pub(super) leased: Vec<WorkerId>,
+    /// Workers whose bound on memory the kernel does not hold.
+    pub(super) to_watch: BTreeSet<WorkerId>,
     pub(super) journal: Journal,
     /// Why the journal could not be written the last time, if it could not.
     pub(super) journal_failure: Option<String>,
@@ -523,12 +527,14 @@ impl World {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.append(&mut self.late);
         std::mem::swap(&mut self.late, &mut self.patient);
-        for process in self.processes.values_mut().filter(|process| !process.leases.is_empty()) {
-            let Some(id) = process.connection else { continue };
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
+        self.leased.retain(|worker| {
+            let Some(process) = self.processes.get_mut(worker) else { return false };
+            let connection = process.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+            let Some((id, connection)) = connection else { return true };
             process.leases.put_frames(&mut connection.outbox, kind::LEASES);
             dirty.push(id);
-        }
+            false
+        });
         for (id, mut bodies) in self.finished.drain() {
             if let Some(connection) = self.connections.get_mut(&id) {
                 bodies.put_frames(&mut connection.outbox, kind::FINISHED);
@@ -657,6 +663,9 @@ impl Effects for World {
         }
         if let Some(process) = self.processes.get_mut(&worker) {
             process.worker.claims.grant(lease.number, lease.task.0, lease.attempt);
+            if process.leases.is_empty() {
+                self.leased.push(worker);
+            }
             lease.put(process.leases.body());
         }
     }
