@@ -25,7 +25,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
-use tracer::head::reactor::{self, Death, Effects, Submission};
+use tracer::head::reactor::{self, Death, Effects, Submission, WorkerExit};
 use tracer::head::state::{DriverId, Ended, Now, State};
 use tracer::hook::{Attribute, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
@@ -535,57 +535,119 @@ fn head(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The head's decisions for a batch of 128 tasks, with many workers and many tasks queued, in memory alone. What a task takes in the head is
-/// written to standard error.
+/// The head's decisions with each wake-up of its loop, in memory alone, with few and many workers and tasks. They must grow with neither. What it
+/// takes of memory is written to standard error.
 fn scale(criterion: &mut Criterion) {
-    const BATCH: u64 = 128;
-    let now = Now { monotonic_ns: 1, unix_nano: EPOCH };
-    let envelope = envelope_bytes();
-    let mut group = criterion.benchmark_group("head: submit, schedule, end 128 tasks");
-    group.throughput(Throughput::Elements(BATCH)).sample_size(10);
     for (workers, queued) in
-        [(10, 1_000), (1_000, 1_000_000), (10_000, 1_000), (10_000, 1_000_000), (10_000, 10_000_000)]
+        [10, 1_000, 10_000].into_iter().flat_map(|workers| [(workers, 1_000), (workers, 10_000_000)])
     {
-        group.bench_function(BenchmarkId::new("workers and queued", format!("{workers}, {queued}")), |bencher| {
-            let mut state = State::new(workers, false);
-            let mut effects = Remembered::default();
-            for worker in (1..=workers as u64).map(WorkerId) {
-                reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, now);
-                let ready = WorkerReady { tracing: "none".into(), hook_failure: None };
-                reactor::on_worker_ready(&mut state, &mut effects, worker, ready, now);
-            }
-            let submit = |state: &mut State, tag| {
-                let submission = Submission {
-                    driver: Some(DriverId(1)),
-                    tag,
-                    job: JobId(1),
-                    bytes: black_box(&envelope),
-                    envelope: Envelope::decode(black_box(&envelope)).expect("the envelope is whole"),
-                    queued_unix_nano: EPOCH,
-                };
-                reactor::on_submission(state, submission, now);
-            };
-            (0..queued).for_each(|tag| submit(&mut state, tag));
-            eprintln!("{} bytes of memory with {queued} tasks", resident_bytes());
-            let mut tag = queued;
-            bencher.iter(|| {
-                (0..BATCH).for_each(|offset| submit(&mut state, tag + offset));
-                tag += BATCH;
-                reactor::schedule(&mut state, &mut effects, now);
-                for _ in 0..BATCH {
-                    // Before it is known how long they take, each worker has one.
-                    if effects.leases.is_empty() {
-                        reactor::schedule(&mut state, &mut effects, now);
-                    }
-                    let (worker, lease) = effects.leases.pop_front().expect("there is work, so there are leases");
-                    let outcome = Outcome::Returned(vec![1]);
-                    let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
-                    reactor::on_result(&mut state, &mut effects, worker, result, now);
-                }
-            });
+        let mut group = criterion.benchmark_group(format!("head: {workers} workers, {queued} tasks"));
+        // Only if something of the group is wanted: it takes a while.
+        let mut simulation = None;
+        for tasks in [1, 128] {
+            group.throughput(Throughput::Elements(tasks));
+            group.bench_function(
+                BenchmarkId::new("a wake-up with so many submissions and results", tasks),
+                |bencher| {
+                    let simulation = simulation.get_or_insert_with(|| Simulation::new(workers, queued));
+                    bencher.iter(|| simulation.wake_up(tasks));
+                },
+            );
+        }
+        group.throughput(Throughput::Elements(1));
+        group.bench_function("a wake-up with the start and the end of a worker", |bencher| {
+            let simulation = simulation.get_or_insert_with(|| Simulation::new(workers, queued));
+            bencher.iter(|| simulation.start_and_end_worker());
         });
+        group.finish();
+        if let Some(simulation) = simulation {
+            simulation.state.check().expect("the parts agree");
+        }
     }
-    group.finish();
+}
+
+/// A head without a process.
+struct Simulation {
+    state: State,
+    effects: Remembered,
+    envelope: Vec<u8>,
+    next_tag: u64,
+    next_worker: u64,
+}
+
+impl Simulation {
+    const START: Now = Now { monotonic_ns: 1, unix_nano: EPOCH };
+    /// The workers have lived for a while.
+    const LATER: Now = Now { monotonic_ns: 5_000_000_000, unix_nano: EPOCH + 5_000_000_000 };
+
+    fn new(workers: u64, queued: u64) -> Simulation {
+        let mut simulation = Simulation {
+            state: State::new(workers as usize, false),
+            effects: Remembered::default(),
+            envelope: envelope_bytes(),
+            next_tag: 0,
+            next_worker: 1,
+        };
+        for _ in 0..workers {
+            simulation.start_worker(Simulation::START);
+        }
+        (0..queued).for_each(|_| simulation.submit());
+        eprintln!("{} bytes of memory with {workers} workers and {queued} tasks", resident_bytes());
+        // Until it is known how long the tasks take, each worker is given one.
+        (0..workers.min(queued)).for_each(|_| simulation.wake_up(1));
+        simulation
+    }
+
+    fn start_worker(&mut self, now: Now) -> WorkerId {
+        let worker = WorkerId(self.next_worker);
+        self.next_worker += 1;
+        reactor::on_worker_started(&mut self.state, worker, 1000 + worker.0 as u32, now);
+        let ready = WorkerReady { tracing: "none".into(), hook_failure: None };
+        reactor::on_worker_ready(&mut self.state, &mut self.effects, worker, ready, now);
+        worker
+    }
+
+    fn submit(&mut self) {
+        let submission = Submission {
+            driver: Some(DriverId(1)),
+            tag: self.next_tag,
+            job: JobId(1),
+            bytes: black_box(&self.envelope),
+            envelope: Envelope::decode(black_box(&self.envelope)).expect("the envelope is whole"),
+            queued_unix_nano: EPOCH,
+        };
+        self.next_tag += 1;
+        reactor::on_submission(&mut self.state, submission, Simulation::LATER);
+    }
+
+    /// So many tasks come, and as many of those end that were begun.
+    fn wake_up(&mut self, tasks: u64) {
+        for _ in 0..tasks {
+            self.submit();
+            let Some((worker, lease)) = self.effects.leases.pop_front() else { continue };
+            let outcome = Outcome::Returned(vec![1]);
+            let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
+            reactor::on_result(&mut self.state, &mut self.effects, worker, result, Simulation::LATER);
+        }
+        self.decide();
+    }
+
+    /// A worker gets ready and is gone before it is given anything.
+    fn start_and_end_worker(&mut self) {
+        let worker = self.start_worker(Simulation::LATER);
+        let exit = WorkerExit { cause: "exited with code 3".into(), error_type: "exit:3".into(), memory: None };
+        reactor::on_worker_exited(&mut self.state, &mut self.effects, worker, &exit, Simulation::LATER);
+        self.decide();
+    }
+
+    /// What the head does at the end of each wake-up.
+    fn decide(&mut self) {
+        let (state, effects, now) = (&mut self.state, &mut self.effects, Simulation::LATER);
+        reactor::start_missing_workers(state, effects, now);
+        reactor::fail_if_no_worker(state, effects, now);
+        reactor::schedule(state, effects, now);
+        black_box(reactor::on_tick(state, effects, 30_000_000_000, now));
+    }
 }
 
 fn resident_bytes() -> usize {
