@@ -16,13 +16,13 @@ impl Story {
         story
     }
 
-    fn create(&mut self, options: ActorOptions<'static>) -> TaskId {
+    pub(super) fn create(&mut self, options: ActorOptions<'static>) -> TaskId {
         let actor = ActorRole::Create(options);
         let function = FunctionSpec { actor, ..FunctionSpec::of_task("counter", "Counter.new", &[0x90]) };
         self.submit_envelope(&Envelope { spec: TaskSpec::Function(function), ..plain(NEVER_AGAIN) })
     }
 
-    fn call(&mut self, actor: TaskId) -> TaskId {
+    pub(super) fn call(&mut self, actor: TaskId) -> TaskId {
         self.call_with(actor, None, &[], Duration::ZERO)
     }
 
@@ -43,7 +43,7 @@ impl Story {
     }
 
     /// Starts what is missing and gets it ready.
-    fn get_ready(&mut self) {
+    pub(super) fn get_ready(&mut self) {
         self.effects.started.clear();
         self.start_missing();
         for worker in std::mem::take(&mut self.effects.started) {

@@ -59,12 +59,21 @@ pub struct Actors {
     to_place: BTreeSet<TaskId>,
     /// Those with calls that may be leased.
     to_serve: BTreeSet<TaskId>,
-    /// Jobs with actors that are to end with them: how many of their tasks have not ended.
-    jobs: HashMap<JobId, usize>,
+    /// Jobs with actors that are to end with them.
+    jobs: HashMap<JobId, BoundJob>,
     /// Jobs whose driver is connected.
     connected: HashSet<JobId>,
     /// Jobs that have ended, and their actors not yet.
     ended_jobs: Vec<JobId>,
+}
+
+/// A job with actors that are to end with it.
+#[derive(Debug, Default)]
+struct BoundJob {
+    /// How many of its tasks have not ended.
+    open: usize,
+    /// Those actors, none of which is dead. There is one at least.
+    actors: BTreeSet<TaskId>,
 }
 
 /// An actor.
@@ -165,9 +174,9 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get(id) else { return };
     let job = task.job;
     if !state.actors.jobs.is_empty()
-        && let Some(open) = state.actors.jobs.get_mut(&job)
+        && let Some(bound) = state.actors.jobs.get_mut(&job)
     {
-        *open += 1;
+        bound.open += 1;
     }
     if task.actor != Part::Creation {
         return;
@@ -205,11 +214,14 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
     }
     let is_bound = !actor.is_detached && !actor.is_dead();
     state.actors.all.insert(id, actor);
-    if is_bound && !state.actors.jobs.contains_key(&job) {
-        let is_open = |progress: &Progress| !matches!(progress, Progress::Ended(_));
-        let tasks = state.tasks.iter_newest_first();
-        let open = tasks.filter(|(_, task)| task.job == job && is_open(&task.progress)).count();
-        state.actors.jobs.insert(job, open);
+    if is_bound {
+        let bound = state.actors.jobs.entry(job).or_insert_with(|| {
+            let is_open = |progress: &Progress| !matches!(progress, Progress::Ended(_));
+            let tasks = state.tasks.iter_newest_first();
+            let open = tasks.filter(|(_, task)| task.job == job && is_open(&task.progress)).count();
+            BoundJob { open, actors: BTreeSet::new() }
+        });
+        bound.actors.insert(id);
     }
 }
 
@@ -473,9 +485,9 @@ pub(super) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: T
     let Some(task) = state.tasks.get(id) else { return };
     let job = task.job;
     let is_creation = task.actor == Part::Creation;
-    if let Some(open) = state.actors.jobs.get_mut(&job) {
-        *open = open.saturating_sub(1);
-        if *open == 0 && !state.actors.connected.contains(&job) {
+    if let Some(bound) = state.actors.jobs.get_mut(&job) {
+        bound.open = bound.open.saturating_sub(1);
+        if bound.open == 0 && !state.actors.connected.contains(&job) {
             state.actors.ended_jobs.push(job);
         }
     }
@@ -634,8 +646,11 @@ fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
     let job = actor.job;
     state.actors.to_place.remove(&id);
     state.actors.to_serve.remove(&id);
-    let is_of_job = |actor: &Actor| actor.job == job && !actor.is_detached && !actor.is_dead();
-    if !state.actors.all.values().any(is_of_job) {
+    super::reactor::keep_no_longer(state, id);
+    if let Some(bound) = state.actors.jobs.get_mut(&job)
+        && bound.actors.remove(&id)
+        && bound.actors.is_empty()
+    {
         state.actors.jobs.remove(&job);
     }
     calls
@@ -678,10 +693,9 @@ pub(super) fn end(
 /// Ends the actors of jobs that have ended.
 pub(super) fn end_with_jobs(state: &mut State, effects: &mut impl Effects, now: Now) {
     for job in std::mem::take(&mut state.actors.ended_jobs) {
-        let is_over = state.actors.jobs.get(&job) == Some(&0) && !state.actors.connected.contains(&job);
-        let is_bound = |actor: &Actor| actor.job == job && !actor.is_detached && !actor.is_dead();
-        let bound = state.actors.all.iter().filter(|(_, actor)| is_over && is_bound(actor)).map(|(&id, _)| id);
-        for id in bound.collect::<Vec<_>>() {
+        let bound = state.actors.jobs.get(&job).filter(|bound| bound.open == 0);
+        let bound = bound.filter(|_| !state.actors.connected.contains(&job));
+        for id in bound.map(|bound| bound.actors.clone()).unwrap_or_default() {
             end(state, effects, id, "the job that had created it has ended", None, now);
         }
     }
@@ -695,7 +709,7 @@ pub(super) fn on_driver(state: &mut State, job: JobId) {
 /// The driver of a job is gone.
 pub(super) fn on_driver_gone(state: &mut State, job: JobId) {
     state.actors.connected.remove(&job);
-    if state.actors.jobs.get(&job) == Some(&0) {
+    if state.actors.jobs.get(&job).is_some_and(|bound| bound.open == 0) {
         state.actors.ended_jobs.push(job);
     }
 }
@@ -849,6 +863,11 @@ pub(super) fn check(state: &State) -> Result<(), String> {
             let waits = matches!(progress, Some(Progress::Waiting | Progress::Held));
             ensure(waits, format!("call {call} is in line and does not wait"))?;
         }
+    }
+    for (job, bound) in &state.actors.jobs {
+        let is_bound = |actor: &Actor| actor.job == *job && !actor.is_detached && !actor.is_dead();
+        let all = state.actors.all.iter().filter(|(_, actor)| is_bound(actor)).map(|(id, _)| id);
+        ensure(!bound.actors.is_empty() && all.eq(&bound.actors), format!("job {job} does not know its actors"))?;
     }
     for (name, id) in &state.actors.names {
         let holds = state.actors.all.get(id).is_some_and(|actor| *actor.name == **name && !actor.is_dead());

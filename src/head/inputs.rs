@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::actors::{self, Part};
-use super::reactor::{Effects, end_task, unstarted};
+use super::reactor::{Effects, end_task, keep_no_longer, unstarted};
 use super::state::{Links, Now, Progress, State};
 use super::table::TaskTable;
 use crate::protocol::wire::Put;
@@ -43,6 +43,7 @@ pub(super) fn unpin(state: &mut State, id: TaskId) {
         if let Some(links) = links_mut(state, input) {
             links.pins = links.pins.saturating_sub(1);
         }
+        keep_no_longer(state, input);
         drop_if_forgotten(state, input);
     }
 }
@@ -233,7 +234,8 @@ pub(super) fn on_remembered(state: &mut State, id: TaskId) {
     }
 }
 
-fn is_pinned(state: &State, id: TaskId) -> bool {
+/// Whether this task's result is to be an argument.
+pub(super) fn is_pinned(state: &State, id: TaskId) -> bool {
     state.tasks.get(id).and_then(|task| task.links.as_ref()).is_some_and(|links| links.pins > 0)
 }
 

@@ -1041,14 +1041,17 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     task.progress = Progress::Ended(Box::new(ended));
     state.ended.push_back(id);
     inputs::on_remembered(state, id);
-    while state.ended.len() > HISTORY_LIMIT || (state.ended_bytes > HISTORY_BYTES_LIMIT && state.ended.len() > 1) {
-        let is_pinned = |id: &TaskId| {
-            let links = state.tasks.get(*id).and_then(|task| task.links.as_ref());
-            links.is_some_and(|links| links.pins > 0) || actors::is_living(state, *id)
-        };
+    loop {
+        let count = state.ended.len() + state.kept.len();
+        if count <= HISTORY_LIMIT && (state.ended_bytes <= HISTORY_BYTES_LIMIT || count <= 1) {
+            break;
+        }
+        let Some(oldest_id) = state.ended.pop_front() else { break };
         // Those whose results are still to be arguments are kept, however many they are.
-        let Some(place) = state.ended.iter().position(|id| !is_pinned(id)) else { break };
-        let Some(oldest_id) = state.ended.remove(place) else { continue };
+        if inputs::is_pinned(state, oldest_id) || actors::is_living(state, oldest_id) {
+            state.kept.insert(oldest_id);
+            continue;
+        }
         let Some(oldest) = state.tasks.remove(oldest_id) else { continue };
         if let Progress::Ended(ended) = oldest.progress {
             state.ended_bytes -= ended.size();
@@ -1061,6 +1064,13 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
             actors::forget(state, oldest_id);
         }
         state.counts.forgotten += 1;
+    }
+}
+
+/// An ended task may not be needed any more: if it was only kept for that, it is among the oldest again.
+pub(super) fn keep_no_longer(state: &mut State, id: TaskId) {
+    if state.kept.remove(&id) {
+        state.ended.push_front(id);
     }
 }
 

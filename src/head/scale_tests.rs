@@ -1,6 +1,7 @@
 //! What a turn of the head costs, without a clock: how many workers are looked at for it. With ten thousand it is as few as with ten.
 
 use super::*;
+use crate::task::ActorOptions;
 
 /// Workers that may be looked at in a turn in which one thing happens, each time one is.
 const LOOKS_LIMIT: usize = 200;
@@ -181,6 +182,40 @@ fn few_workers_are_looked_at_when_tasks_reach_their_limits_and_are_cancelled() {
             on_cancel(&mut story.state, &mut story.effects, TaskId(7), Some(0), story.now);
         });
         assert_eq!(story.effects.killed.len(), 1);
+        story.state.check().unwrap();
+    }
+}
+
+#[test]
+fn few_workers_are_looked_at_when_actors_begin_are_called_and_end() {
+    for actors in [FEW, MANY] {
+        let mut story = Story::large(1);
+        story.state.max_processes = 2 + actors;
+        let options =
+            ActorOptions { name: "", is_detached: false, or_existing: false, max_restarts: 0, max_call_retries: 0 };
+        for _ in 0..actors {
+            story.create(options);
+        }
+        story.get_ready();
+        let leases = story.schedule();
+        assert_eq!(leases.len(), actors);
+        for &(worker, lease, ..) in &leases {
+            story.claim(worker, lease);
+            story.result(worker, lease, 1_000);
+        }
+        story.turn(|story| {
+            story.create(options);
+        });
+        story.turn(Story::get_ready);
+        let (worker, _, actor, _) = leases[actors / 2];
+        let calls = story.turn(|story| {
+            story.call(TaskId(actor));
+        });
+        let call = calls[0];
+        assert_eq!(call.0, worker);
+        story.claim(worker, call.1);
+        story.turn(|story| story.result(worker, call.1, 1_000));
+        story.turn(|story| drop(story.exit(worker)));
         story.state.check().unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::actors::{self, Actors, Part};
@@ -72,6 +72,8 @@ pub struct State {
     pub targets: Targets,
     /// Ended tasks, oldest first.
     pub ended: VecDeque<TaskId>,
+    /// Those that were the oldest and are kept, because their results are to be arguments or their actors live.
+    pub kept: HashSet<TaskId>,
     /// Bytes of results that ended tasks keep.
     pub ended_bytes: usize,
     /// The tasks by state, kept up with every change. [`check`](State::check) compares them with what is there.
@@ -396,7 +398,7 @@ pub enum Progress {
         /// Which worker.
         worker: WorkerId,
     },
-    /// In [`State::ended`], until it is forgotten.
+    /// In [`State::ended`] or [`State::kept`], until it is forgotten.
     Ended(Box<Ended>),
 }
 
@@ -790,6 +792,7 @@ impl State {
             waiters_from: None,
             targets: Targets::default(),
             ended: VecDeque::new(),
+            kept: HashSet::new(),
             ended_bytes: 0,
             counts: protocol::TaskCounts::default(),
             workers_wanted,
@@ -940,7 +943,7 @@ impl State {
         }
         actors::check(self)?;
         ensure(
-            self.tasks.len() == waiting + leased + self.ended.len(),
+            self.tasks.len() == waiting + leased + self.ended.len() + self.kept.len(),
             format!("{} tasks are neither queued, held, to be tried again, leased nor ended", self.tasks.len()),
         )
     }
