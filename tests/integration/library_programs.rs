@@ -1,5 +1,6 @@
 //! Whole programs that use the library: what they leave when they end, are killed or interrupted, and where their spans go.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -269,6 +270,28 @@ fn what_a_program_leaves_behind_was_accepted() {
     });
     spans.assert_whole(&[]);
     assert_eq!(*spans.named("nested_tasks.after tracer.remote").attribute("tracer.task_id"), 1);
+}
+
+#[test]
+fn a_program_that_submits_and_submits_needs_few_slots_of_its_spool() {
+    let cluster = Cluster::traced();
+    let (started, released) = (cluster.file("started"), cluster.file("released"));
+    let many = ["submits-many", "12000", started.to_str().unwrap(), released.to_str().unwrap()];
+    let program = cluster.spawn(driver_program(&cluster, &many));
+    cluster.wait_for_file(&started);
+    let spools = std::fs::read_dir(cluster.session_dir().join("spool")).unwrap().flatten();
+    let own = format!("driver-{}-", program.pid());
+    let spool = spools.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains(&own));
+    let bytes = spool.expect("it has one").metadata().unwrap().blocks() * 512;
+    std::fs::write(&released, "").unwrap();
+    program.wait().success();
+    // As many as wait to be accepted, and as many as are written together; the whole spool has four times as many.
+    let most = (1024 + 128 + 64 + 64) * 2048 + (64 << 10);
+    assert!(
+        (1..=most).contains(&bytes),
+        "the spool of a program with 12,000 spans has {bytes} bytes, expected at most {most}"
+    );
+    cluster.spans().assert_whole(&[]);
 }
 
 #[test]
