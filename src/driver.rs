@@ -14,7 +14,7 @@
 //! one for each thread that submits.
 
 mod actors;
-mod by_tag;
+pub(crate) mod by_tag;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;

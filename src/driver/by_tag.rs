@@ -77,10 +77,15 @@ impl<T> ByTag<T> {
         self.remove(in_row.into_iter().chain(other).min()?)
     }
 
+    /// The one with this number.
+    pub(crate) fn get(&self, tag: u64) -> Option<&T> {
+        let in_row = self.place(tag).and_then(|place| self.row[place].as_ref());
+        in_row.or_else(|| if self.others.is_empty() { None } else { self.others.get(&tag) })
+    }
+
     /// Whether there is one with this number.
     pub(crate) fn contains(&self, tag: u64) -> bool {
-        self.place(tag).is_some_and(|place| self.row[place].is_some())
-            || (!self.others.is_empty() && self.others.contains_key(&tag))
+        self.get(tag).is_some()
     }
 
     /// How many there are.

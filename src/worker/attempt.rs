@@ -61,7 +61,9 @@ pub(super) struct Attempts {
 struct Loaded {
     modules: HashMap<String, Module>,
     /// By module and function, so that a look-up needs no text of its own.
-    functions: HashMap<Box<str>, HashMap<Box<str>, &'static Function>>,
+    functions: HashMap<&'static str, HashMap<&'static str, &'static Function>>,
+    /// The one that was called last: mostly it is called again.
+    last: Option<(&'static str, &'static str, &'static Function)>,
 }
 
 /// A function that was called before, with what its spans have in common.
@@ -452,13 +454,22 @@ impl Attempts {
     /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.
     fn load_function(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
         let mut loaded = lock(&self.loaded);
-        if let Some(&known) = loaded.functions.get(function.module).and_then(|module| module.get(function.function)) {
+        if let Some((module, name, last)) = loaded.last
+            && (module, name) == (function.module, function.function)
+        {
+            return Ok(last);
+        }
+        let known = loaded.functions.get_key_value(function.module);
+        let known = known.and_then(|(&module, known)| Some((module, known.get_key_value(function.function)?)));
+        if let Some((module, (&name, &known))) = known {
+            loaded.last = Some((module, name, known));
             return Ok(known);
         }
         let module = self.load_module(&mut loaded, function.module)?;
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
         let found = Function::kept(task);
-        loaded.functions.entry(function.module.into()).or_default().insert(function.function.into(), found);
+        let kept = |text: &str| -> &'static str { Box::leak(text.into()) };
+        loaded.functions.entry(kept(function.module)).or_default().insert(kept(function.function), found);
         Ok(found)
     }
 

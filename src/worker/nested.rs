@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::attempt::Attempts;
 use super::results::Results;
+use crate::driver::by_tag::ByTag;
 use crate::driver::{Driver, DriverError, SubmitRequest};
 use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
 use crate::propagation::Carrier;
@@ -55,7 +56,7 @@ pub(super) struct Submitter {
 struct Link {
     driver: Option<Driver>,
     /// Which attempt submitted the task of a ticket.
-    submitters: HashMap<u64, (TaskId, u32)>,
+    submitters: ByTag<(TaskId, u32)>,
     /// Why it broke. It is not made again: a worker does not outlive its head.
     failure: Option<String>,
     watchers: HashMap<u64, Watchers>,
@@ -316,7 +317,7 @@ impl TaskHost for &'static Nested {
         let mut link = lock(&self.link);
         let mut announced = None;
         // One that knows already may wait for what it cleans up.
-        let waiter = tickets.first().and_then(|ticket| link.submitters.get(ticket).copied());
+        let waiter = tickets.first().and_then(|ticket| link.submitters.get(*ticket).copied());
         let waiter = waiter.filter(|&(task, attempt)| !was_told_to_stop(task, attempt));
         loop {
             if let Some(reason) = &link.failure {
@@ -421,7 +422,7 @@ impl TaskHost for &'static Nested {
         let mut link = lock(&self.link);
         let watchers = link.watchers.remove(&ticket).unwrap_or_default();
         let announced = link.announced.remove(&ticket);
-        link.submitters.remove(&ticket);
+        link.submitters.remove(ticket);
         if let Some(driver) = &mut link.driver {
             if let Some(number) = announced {
                 let _ = driver.wait_ends(number);
