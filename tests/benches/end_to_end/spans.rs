@@ -1,7 +1,7 @@
 //! The span of `traced_tasks:many`, made as a program without tracer makes it: by the OpenTelemetry SDK, with the processor of the default hook.
 
-use opentelemetry::KeyValue;
-use opentelemetry::trace::{Span as _, SpanBuilder, Tracer as _, TracerProvider as _};
+use opentelemetry::trace::{Span as _, SpanBuilder, Tracer as _};
+use opentelemetry::{KeyValue, global};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracer_local_tmp_tracing::FileProcessor;
 use tracer_sdk::hook::DurableProcessor;
@@ -17,7 +17,8 @@ pub(crate) fn directly(tasks: usize) -> Result<f64, Failure> {
     let folder = tempfile::Builder::new().prefix("spans-").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let processor = FileProcessor::try_new(folder.path(), Rotation::default())?;
     let provider = SdkTracerProvider::builder().with_span_processor(processor.clone()).build();
-    let tracer = provider.tracer("traced_tasks");
+    global::set_tracer_provider(provider);
+    let tracer = global::tracer("traced_tasks");
     let before = process::cpu_ns(std::process::id())?;
     for _ in 0..tasks {
         tracer.in_span("the task", |_| {
