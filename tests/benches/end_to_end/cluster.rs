@@ -83,16 +83,23 @@ fn library(package: &str) -> Result<PathBuf, Failure> {
     let folder = Path::new(TRACER).parent().ok_or("the binary is in no folder")?;
     let library = folder.join(format!("lib{package}.so"));
     super::say(&format!("building lib{package}.so"));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    let profile = folder.file_name().filter(|name| *name != "debug").unwrap_or(OsStr::new("dev"));
-    build.args(["build", "--quiet", "--package", package, "--profile"]).arg(profile);
-    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let mut build = cargo("build");
+    // Beside the binary, wherever that is.
+    build.args(["--package", package, "--target-dir"]).arg(folder.parent().ok_or("the binary is in no target folder")?);
     let built = build.stdout(Stdio::null()).status();
     if !built.is_ok_and(|status| status.success()) {
         super::say("it cannot be built");
     }
     Ok(library)
+}
+
+/// A command of cargo's for this workspace, in the profile that this program was built in.
+pub(crate) fn cargo(subcommand: &str) -> Command {
+    let folder = Path::new(TRACER).parent().and_then(Path::file_name);
+    let profile = folder.filter(|name| *name != "debug").unwrap_or(OsStr::new("dev"));
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args([subcommand, "--quiet", "--profile"]).arg(profile).current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
 }
 
 /// A folder for one cluster: its place and its spans. On disk, under cargo's target folder.
@@ -247,16 +254,25 @@ impl<'a> Cluster<'a> {
 
     /// Runs a driver in a process of its own, and returns what it found.
     pub(crate) fn drive<T: DeserializeOwned>(&self, role: &[String]) -> Result<T, Failure> {
-        self.drive_under(&[], role)
+        Ok(serde_json::from_slice(&output(self.driver(role)?)?)?)
     }
 
     /// The same under a program that takes the driver's command line after its own.
     pub(crate) fn drive_under<T: DeserializeOwned>(&self, under: &[OsString], role: &[String]) -> Result<T, Failure> {
+        Ok(serde_json::from_slice(&output(self.driver_under(under, role)?)?)?)
+    }
+
+    /// A driver that is to be started.
+    pub(crate) fn driver(&self, role: &[String]) -> Result<Command, Failure> {
+        self.driver_under(&[], role)
+    }
+
+    fn driver_under(&self, under: &[OsString], role: &[String]) -> Result<Command, Failure> {
         let own = std::env::current_exe()?.into_os_string();
         let line: Vec<_> = under.iter().chain([&own]).collect();
         let mut driver = command(line[0], self.place.folder.path());
         driver.args(&line[1..]).arg("role").args(role).arg(temp_dir(self.place.folder.path()));
-        Ok(serde_json::from_slice(&output(driver)?)?)
+        Ok(driver)
     }
 
     /// The head and each worker as they are now.

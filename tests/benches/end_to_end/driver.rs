@@ -49,6 +49,7 @@ pub(crate) fn run_role(arguments: &[String]) -> Result<(), Failure> {
         "large" => serde_json::to_string(&large(&cluster, count)?)?,
         "commands" => serde_json::to_string(&commands(&cluster, count)?)?,
         "queued" => serde_json::to_string(&queued(&cluster, count)?)?,
+        "stepped" => serde_json::to_string(&stepped(&cluster, count)?)?,
         "spans" => serde_json::to_string(&spans(&cluster, count)?)?,
         other => return Err(format!("no role is called `{other}`").into()),
     };
@@ -237,4 +238,16 @@ fn spans(cluster: &Cluster, count: usize) -> Result<usize, Failure> {
 fn queued(cluster: &Cluster, count: usize) -> Result<[Queued; 2], Failure> {
     run_all(cluster, WARM_UP)?;
     Ok([queued::measure(cluster, queued::FEW, QUEUED_ROUNDS)?, queued::measure(cluster, count, 1)?])
+}
+
+/// Round trips that begin with a line of the input. A line is printed before, and when they are over; the next line ends it.
+fn stepped(cluster: &Cluster, count: usize) -> Result<(), Failure> {
+    round_trips(cluster, 0)?;
+    let mut line = String::new();
+    println!();
+    std::io::stdin().read_line(&mut line)?;
+    (0..count).try_for_each(|_| run_all(cluster, 1))?;
+    println!();
+    std::io::stdin().read_line(&mut line)?;
+    Ok(())
 }

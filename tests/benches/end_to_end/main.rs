@@ -23,6 +23,7 @@ mod process;
 mod queued;
 mod report;
 mod spans;
+mod steps;
 mod system_calls;
 
 use std::error::Error;
@@ -99,7 +100,7 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 13] = [
+const GROUPS: [(&str, Measure); 14] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -113,6 +114,7 @@ const GROUPS: [(&str, Measure); 13] = [
     ("span", span),
     ("death", death),
     ("system_calls", system_calls),
+    ("untraced", untraced),
 ];
 
 /// What the command line asks for.
@@ -597,5 +599,23 @@ fn system_calls(run: &mut Run) -> Result<(), Failure> {
     }
     cluster.stop()?;
     HAS_SPINNING.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// What tracing costs where it is off: the instructions of an untraced round trip, beside those of the same build without tracing code.
+fn untraced(run: &mut Run) -> Result<(), Failure> {
+    say("instructions of round trips");
+    HAS_SPINNING.store(false, Ordering::Relaxed);
+    let place = Place::new()?;
+    let cluster = Cluster::start(&place, None)?;
+    let with = steps::of_round_trip(&cluster)?;
+    cluster.stop()?;
+    HAS_SPINNING.store(true, Ordering::Relaxed);
+    let without = steps::without_tracing()?;
+    for (name, steps) in with {
+        let floor = without.as_ref().and_then(|without| without.get(&name));
+        let floor = floor.map(|&floor| ("without tracing code", floor));
+        run.report.add(Figure { floor, ..Figure::count(&name, Variant::Untraced, steps) });
+    }
     Ok(())
 }
