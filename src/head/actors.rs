@@ -59,21 +59,14 @@ pub struct Actors {
     to_place: BTreeSet<TaskId>,
     /// Those with calls that may be leased.
     to_serve: BTreeSet<TaskId>,
-    /// Jobs with actors that are to end with them.
-    jobs: HashMap<JobId, BoundJob>,
+    /// How many tasks of each job have not ended; none for jobs without.
+    open: BTreeMap<JobId, usize>,
+    /// Actors that are to end with their jobs and are not dead, by job.
+    bound: HashMap<JobId, BTreeSet<TaskId>>,
     /// Jobs whose driver is connected.
     connected: HashSet<JobId>,
     /// Jobs that have ended, and their actors not yet.
     ended_jobs: Vec<JobId>,
-}
-
-/// A job with actors that are to end with it.
-#[derive(Debug, Default)]
-struct BoundJob {
-    /// How many of its tasks have not ended.
-    open: usize,
-    /// Those actors, none of which is dead. There is one at least.
-    actors: BTreeSet<TaskId>,
 }
 
 /// An actor.
@@ -173,11 +166,7 @@ pub(super) fn find_existing(state: &State, envelope: &Envelope<'_>) -> Option<Ta
 pub(super) fn on_task(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get(id) else { return };
     let job = task.job;
-    if !state.actors.jobs.is_empty()
-        && let Some(bound) = state.actors.jobs.get_mut(&job)
-    {
-        bound.open += 1;
-    }
+    *state.actors.open.entry(job).or_default() += 1;
     if task.actor != Part::Creation {
         return;
     }
@@ -215,13 +204,7 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
     let is_bound = !actor.is_detached && !actor.is_dead();
     state.actors.all.insert(id, actor);
     if is_bound {
-        let bound = state.actors.jobs.entry(job).or_insert_with(|| {
-            let is_open = |progress: &Progress| !matches!(progress, Progress::Ended(_));
-            let tasks = state.tasks.iter_newest_first();
-            let open = tasks.filter(|(_, task)| task.job == job && is_open(&task.progress)).count();
-            BoundJob { open, actors: BTreeSet::new() }
-        });
-        bound.actors.insert(id);
+        state.actors.bound.entry(job).or_default().insert(id);
     }
 }
 
@@ -485,10 +468,11 @@ pub(super) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: T
     let Some(task) = state.tasks.get(id) else { return };
     let job = task.job;
     let is_creation = task.actor == Part::Creation;
-    if let Some(bound) = state.actors.jobs.get_mut(&job) {
-        bound.open = bound.open.saturating_sub(1);
-        if bound.open == 0 && !state.actors.connected.contains(&job) {
-            state.actors.ended_jobs.push(job);
+    if let Some(open) = state.actors.open.get_mut(&job) {
+        *open -= 1;
+        if *open == 0 {
+            state.actors.open.remove(&job);
+            note_if_over(&mut state.actors, job);
         }
     }
     if !is_creation {
@@ -501,6 +485,13 @@ pub(super) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: T
             die(state, effects, id, death);
         }
         Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => begin_life(state, id),
+    }
+}
+
+/// If a job is over, its actors end with the next turn.
+fn note_if_over(actors: &mut Actors, job: JobId) {
+    if actors.bound.contains_key(&job) && !actors.open.contains_key(&job) && !actors.connected.contains(&job) {
+        actors.ended_jobs.push(job);
     }
 }
 
@@ -647,11 +638,11 @@ fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
     state.actors.to_place.remove(&id);
     state.actors.to_serve.remove(&id);
     super::reactor::keep_no_longer(state, id);
-    if let Some(bound) = state.actors.jobs.get_mut(&job)
-        && bound.actors.remove(&id)
-        && bound.actors.is_empty()
+    if let Some(bound) = state.actors.bound.get_mut(&job)
+        && bound.remove(&id)
+        && bound.is_empty()
     {
-        state.actors.jobs.remove(&job);
+        state.actors.bound.remove(&job);
     }
     calls
 }
@@ -693,9 +684,9 @@ pub(super) fn end(
 /// Ends the actors of jobs that have ended.
 pub(super) fn end_with_jobs(state: &mut State, effects: &mut impl Effects, now: Now) {
     for job in std::mem::take(&mut state.actors.ended_jobs) {
-        let bound = state.actors.jobs.get(&job).filter(|bound| bound.open == 0);
-        let bound = bound.filter(|_| !state.actors.connected.contains(&job));
-        for id in bound.map(|bound| bound.actors.clone()).unwrap_or_default() {
+        let goes_on = state.actors.open.contains_key(&job) || state.actors.connected.contains(&job);
+        let bound = state.actors.bound.get(&job).filter(|_| !goes_on);
+        for id in bound.cloned().unwrap_or_default() {
             end(state, effects, id, "the job that had created it has ended", None, now);
         }
     }
@@ -709,9 +700,7 @@ pub(super) fn on_driver(state: &mut State, job: JobId) {
 /// The driver of a job is gone.
 pub(super) fn on_driver_gone(state: &mut State, job: JobId) {
     state.actors.connected.remove(&job);
-    if state.actors.jobs.get(&job).is_some_and(|bound| bound.open == 0) {
-        state.actors.ended_jobs.push(job);
-    }
+    note_if_over(&mut state.actors, job);
 }
 
 /// No worker is left, and none will be started.
@@ -763,6 +752,7 @@ const JOB_GONE: &str = "the head died, and the job that had created it is gone";
 
 /// Everything is read back. What lived has lost its worker with the head; of those, the detached begin again as often as they may.
 pub(super) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed: impl Fn(TaskId) -> Option<u32>) {
+    state.actors.open = open_tasks(state);
     for id in state.actors.all.keys().copied().collect::<Vec<_>>() {
         let Some(actor) = state.actors.all.get_mut(&id) else { continue };
         // What the dead head's workers had claimed of further creations counts.
@@ -782,6 +772,15 @@ pub(super) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed
             }
         }
     }
+}
+
+/// How many tasks of each job have not ended.
+fn open_tasks(state: &State) -> BTreeMap<JobId, usize> {
+    let mut open = BTreeMap::new();
+    for (_, task) in state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress, Progress::Ended(_))) {
+        *open.entry(task.job).or_default() += 1;
+    }
+    open
 }
 
 /// The rows of every actor that is remembered, newest first.
@@ -864,10 +863,15 @@ pub(super) fn check(state: &State) -> Result<(), String> {
             ensure(waits, format!("call {call} is in line and does not wait"))?;
         }
     }
-    for (job, bound) in &state.actors.jobs {
+    let open = open_tasks(state);
+    ensure(
+        open == state.actors.open,
+        format!("{open:?} tasks of jobs have not ended, {:?} counted", state.actors.open),
+    )?;
+    for (job, bound) in &state.actors.bound {
         let is_bound = |actor: &Actor| actor.job == *job && !actor.is_detached && !actor.is_dead();
         let all = state.actors.all.iter().filter(|(_, actor)| is_bound(actor)).map(|(id, _)| id);
-        ensure(!bound.actors.is_empty() && all.eq(&bound.actors), format!("job {job} does not know its actors"))?;
+        ensure(!bound.is_empty() && all.eq(bound), format!("job {job} does not know its actors"))?;
     }
     for (name, id) in &state.actors.names {
         let holds = state.actors.all.get(id).is_some_and(|actor| *actor.name == **name && !actor.is_dead());
