@@ -109,7 +109,7 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
         state.workers.len() < state.max_processes && state.no_worker.is_none() && state.start_again.is_none();
     // A worker that has nothing to do, or will have when it is ready, is there for them.
     let has_process = state.workers.starting() + state.workers.idle() > 0;
-    if state.queue.is_empty() || may_start || has_process {
+    if state.queue.is_empty() || !state.workers.has_waiting() || may_start || has_process {
         return;
     }
     let mut free = Free::of(state);

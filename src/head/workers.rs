@@ -440,6 +440,11 @@ impl Workers {
         places.filter_map(|&place| Some((place, self.get(&place.worker)?)))
     }
 
+    /// Whether the tasks of any that is ready wait for others.
+    pub fn has_waiting(&self) -> bool {
+        !self.totals.waiting.is_empty()
+    }
+
     /// Those that are ready and whose tasks wait for others, from this one on.
     pub fn waiting_from(&self, first: WorkerId) -> impl Iterator<Item = (WorkerId, &Worker)> {
         self.totals.waiting.range(first..).filter_map(|&id| Some((id, self.get(&id)?)))
