@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use opentelemetry::trace::{SpanContext, SpanId, Status};
 use opentelemetry::{Key, Value};
 use opentelemetry_sdk::Resource;
@@ -67,15 +68,15 @@ fn failed(error: impl std::fmt::Display) -> OTelSdkError {
     OTelSdkError::InternalFailure(error.to_string())
 }
 
-/// A span with what its line in a span file has; times are numbers, because that takes no other library.
+/// A span with what its line in a span file has.
 #[derive(Serialize)]
 struct JsonSpan<'a> {
     name: &'a str,
     context: JsonContext,
     kind: String,
     parent_id: Option<String>,
-    start_time: u128,
-    end_time: u128,
+    start_time: String,
+    end_time: String,
     status: JsonStatus,
     attributes: BTreeMap<&'a str, JsonValue<'a>>,
     events: Vec<JsonEvent<'a>>,
@@ -98,7 +99,7 @@ struct JsonStatus {
 #[derive(Serialize)]
 struct JsonEvent<'a> {
     name: &'a str,
-    timestamp: u128,
+    timestamp: String,
     attributes: BTreeMap<&'a str, JsonValue<'a>>,
 }
 
@@ -121,7 +122,7 @@ impl<'a> JsonSpan<'a> {
     fn of(span: &'a SpanData, resource: &'a Resource) -> JsonSpan<'a> {
         let events = span.events.iter().map(|event| JsonEvent {
             name: &event.name,
-            timestamp: unix_nano(event.timestamp),
+            timestamp: iso_time(event.timestamp),
             attributes: json_attributes(event.attributes.iter().map(|pair| (&pair.key, &pair.value))),
         });
         JsonSpan {
@@ -129,8 +130,8 @@ impl<'a> JsonSpan<'a> {
             context: JsonContext::of(&span.span_context),
             kind: format!("{:?}", span.span_kind),
             parent_id: (span.parent_span_id != SpanId::INVALID).then(|| span.parent_span_id.to_string()),
-            start_time: unix_nano(span.start_time),
-            end_time: unix_nano(span.end_time),
+            start_time: iso_time(span.start_time),
+            end_time: iso_time(span.end_time),
             status: JsonStatus {
                 status_code: match span.status {
                     Status::Unset => "UNSET",
@@ -159,8 +160,8 @@ impl JsonContext {
     }
 }
 
-fn unix_nano(time: SystemTime) -> u128 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
+fn iso_time(time: SystemTime) -> String {
+    DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
 fn json_attributes<'a>(attributes: impl Iterator<Item = (&'a Key, &'a Value)>) -> BTreeMap<&'a str, JsonValue<'a>> {
