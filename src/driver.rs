@@ -1108,7 +1108,7 @@ impl Driver {
         if self.is_read_elsewhere {
             return Ok(());
         }
-        if is_readable(&self.stream) {
+        if is_readable(&self.stream, Duration::ZERO) {
             self.has_taken_in = true;
             self.receive()?;
         }

@@ -13,7 +13,7 @@
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
@@ -151,11 +151,11 @@ impl Read for WithoutWaiting<'_> {
     }
 }
 
-/// Whether reading would not wait: something has come, or nothing comes any more.
-pub(crate) fn is_readable(stream: &impl AsFd) -> bool {
+/// Whether reading would not wait, now or within `limit`: something has come, or nothing comes any more.
+pub(crate) fn is_readable(stream: &impl AsFd, limit: Duration) -> bool {
     let mut wanted = [PollFd::new(stream, PollFlags::IN)];
     // What cannot be asked is found out by reading, or asked again.
-    poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    Timespec::try_from(limit).is_ok_and(|limit| poll(&mut wanted, Some(&limit)).is_ok_and(|ready| ready > 0))
 }
 
 /// Nanoseconds that never go back, and are the same for all processes as long as nobody sets the time.

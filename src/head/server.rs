@@ -45,7 +45,7 @@ use crate::protocol::{
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
-use crate::spin::Spin;
+use crate::spin::{Spin, is_readable};
 use crate::spool::Story;
 use crate::stored::{self, SpareValues};
 use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
@@ -145,6 +145,8 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
 /// Bytes read from a pipe at once.
 const READ_SIZE: usize = 64 << 10;
+/// How long a driver that waits for the end of a single task is not told of its acceptance, in case the end comes too.
+const PATIENCE: Duration = Duration::from_micros(150);
 
 /// Runs a head in this process until it is stopped. `on_started` is called once, when every worker has become ready or
 /// it is clear that none will. `program` is readable when the program has ended that this head is embedded in, if it is.
@@ -421,8 +423,14 @@ impl Server {
             }
             events.clear();
             let at_once = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+            let will_look = self.spin.will_look();
             // What goes wrong here goes wrong below too.
             self.spin.look(|| wait(&self.world.epoll, &mut events, at_once).is_ok_and(|()| !events.is_empty()));
+            if events.is_empty() && !will_look && !self.world.late.is_empty() {
+                // An epoll instance waits for whole milliseconds.
+                let _ = is_readable(&self.world.epoll, PATIENCE);
+                wait(&self.world.epoll, &mut events, at_once)?;
+            }
             if events.is_empty() {
                 self.world.flush();
                 let timeout = self.timeout();
@@ -633,8 +641,8 @@ impl Server {
             return false;
         }
         if connection.has_backlog() {
-            let may_wait = std::mem::take(&mut connection.may_wait) && self.spin.will_look();
-            if may_wait { &mut self.world.patient } else { &mut self.world.dirty }.push(id);
+            if std::mem::take(&mut connection.may_wait) { &mut self.world.patient } else { &mut self.world.dirty }
+                .push(id);
         }
         self.world.connections.insert(id, connection);
         matches!(read, Ok(ReadState::More))

@@ -106,7 +106,7 @@ pub(super) struct World {
     pub(super) gone_jobs: Vec<JobId>,
     /// Connections with something to write.
     pub(super) dirty: Vec<u64>,
-    /// Those whose backlog may wait for the next turn, which begins at once or not at all.
+    /// Those whose backlog may wait for the next turn, if that begins soon.
     pub(super) patient: Vec<u64>,
     /// Those whose backlog has waited for a turn.
     pub(super) late: Vec<u64>,
