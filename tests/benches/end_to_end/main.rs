@@ -594,7 +594,7 @@ fn system_calls(run: &mut Run) -> Result<(), Failure> {
         for ((process, calls), said) in system_calls::PROCESSES.into_iter().zip(found).zip(counted.said) {
             let sum = system_calls::sum(&calls);
             let name = format!("system calls {}, {process}", counted.name);
-            if sum > said * system_calls::TOLERANCE {
+            if sum > said * counted.tolerance {
                 run.excesses.push(format!("{name}: {sum:.3}, {said} are said: {calls:.3?}"));
             }
             let figure = Figure::count(&name, Variant::Traced, sum);

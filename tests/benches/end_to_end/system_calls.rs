@@ -22,11 +22,16 @@ pub(crate) type CallsPerTask = BTreeMap<String, f64>;
 pub(crate) const PROCESSES: [&str; 3] = ["head", "workers together", "driver"];
 
 /// Tasks that are submitted at once.
-pub(crate) const AMONG_MANY: Counted =
-    Counted { name: "of a task among many", role: "throughput", times: 20_000, said: [0.06, 0.11, 0.06] };
+pub(crate) const AMONG_MANY: Counted = Counted {
+    name: "of a task among many",
+    role: "throughput",
+    times: 20_000,
+    said: [0.06, 0.11, 0.06],
+    tolerance: 1.6,
+};
 /// One task after the other, each waited for.
 pub(crate) const ROUND_TRIP: Counted =
-    Counted { name: "of a round trip", role: "round_trips", times: 2_000, said: [9.0, 5.0, 3.1] };
+    Counted { name: "of a round trip", role: "round_trips", times: 2_000, said: [9.0, 5.0, 3.1], tolerance: 1.15 };
 
 /// What is counted, and what is said of it.
 pub(crate) struct Counted {
@@ -36,10 +41,10 @@ pub(crate) struct Counted {
     pub(crate) times: usize,
     /// Calls of each of [`PROCESSES`].
     pub(crate) said: [f64; 3],
+    /// How many times as many are let pass. Batches are smaller where other work runs, but a call for each task is many times what is said.
+    pub(crate) tolerance: f64,
 }
 
-/// What more is let pass.
-pub(crate) const TOLERANCE: f64 = 1.15;
 const RUNS: usize = 3;
 /// A worker asks for what a task has used if that has run for long, as every task does under strace.
 const NOT_COUNTED: &str = "getrusage";
