@@ -2,7 +2,7 @@
 //! next. Data, no effects.
 //!
 //! The head decides with each wake-up, whether it has ten workers or ten thousand, so nothing that it asks then goes through all of them. What
-//! a worker counts for is its [`Standing`]. It is entered when the worker is, and again whenever a [`WorkerMut`] is let go, so that nobody can
+//! a worker counts for is its standing. It is entered when the worker is, and again whenever a `WorkerMut` is let go, so that nobody can
 //! forget to. [`check`](Workers::check) compares everything with a count anew.
 
 #[cfg(test)]
