@@ -9,6 +9,7 @@
 //! cargo bench --bench end_to_end                    # everything, some minutes
 //! cargo bench --bench end_to_end -- --quick         # does it work at all
 //! cargo bench --bench end_to_end -- --only round_trip --json figures.json
+//! cargo bench --bench end_to_end -- --only peers    # Ray, Dask, HyperQueue, GNU parallel, xargs beside it, where they are installed
 //! cargo bench --profile counted --bench end_to_end -- --only untraced    # against a build without tracing code, which it makes
 //! ```
 //!
@@ -20,6 +21,7 @@ mod death;
 mod driver;
 mod floor;
 mod peer;
+mod peers;
 mod process;
 mod queued;
 mod report;
@@ -101,7 +103,7 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 14] = [
+const GROUPS: [(&str, Measure); 15] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
@@ -115,11 +117,12 @@ const GROUPS: [(&str, Measure); 14] = [
     ("span", span),
     ("death", death),
     ("system_calls", system_calls),
-    (ON_REQUEST, untraced),
+    ("untraced", untraced),
+    ("peers", peers::measure),
 ];
 
-/// Builds everything a second time, and is left out unless it is named.
-const ON_REQUEST: &str = "untraced";
+/// What is left out unless it is named: one builds everything a second time, and the other runs what others made, where it is installed.
+const ON_REQUEST: [&str; 2] = ["untraced", "peers"];
 
 /// What the command line asks for.
 struct Options {
@@ -200,7 +203,7 @@ fn measure(options: &Options) -> Result<(), Failure> {
     let report = Report::new(options.is_quick, hook.place());
     let mut run = Run { effort: options.effort, report, hook, spawn_ns: None, excesses: Vec::new() };
     for (name, group) in GROUPS {
-        if options.only.as_ref().map_or(name != ON_REQUEST, |only| only == name) {
+        if options.only.as_ref().map_or(!ON_REQUEST.contains(&name), |only| only == name) {
             group(&mut run)?;
         }
     }

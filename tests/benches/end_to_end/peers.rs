@@ -1,0 +1,231 @@
+//! The peers themselves, beside tracer in the same run, as far as they are installed: what [`peer`](super::peer) has as constants, measured.
+//!
+//! Nothing is installed for it. GNU parallel, `xargs` and HyperQueue's `hq` are looked for on the PATH, Ray and Dask in `$PYTHON`, or in `python3`.
+//! Ray is run in a network name space that has the loopback interface only, which takes root, because it listens on the machine's own address; its
+//! hook writes to `/tmp/spans`.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::report::{self, Better, Figure, Variant};
+use super::{Failure, Run, VARIANTS, say};
+use crate::cluster::{Cluster, Place};
+
+/// How long HyperQueue may take to be ready.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Prints tasks per second and the p50 of a round trip in nanoseconds.
+const RAY: &str = r#"
+import json, sys, time
+import ray
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+         _tracing_startup_hook="ray.util.tracing.setup_local_tmp_tracing:setup_tracing" if sys.argv[3] == "traced" else None)
+@ray.remote
+def one():
+    return 1
+def run(count):
+    ray.get([one.remote() for _ in range(count)])
+def trip():
+    ray.get(one.remote())
+"#;
+const DASK: &str = r#"
+import json, sys, time
+from distributed import Client, LocalCluster
+def one(_=None):
+    return 1
+def run(count):
+    client.gather(client.map(one, range(count), pure=False))
+def trip():
+    client.submit(one, pure=False).result()
+if __name__ == "__main__":
+    client = Client(LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"))
+"#;
+/// Goes after either of them.
+const MEASURE: &str = r#"
+if __name__ == "__main__":
+    tasks, trips = int(sys.argv[1]), int(sys.argv[2])
+    run(1000)
+    begun = time.perf_counter_ns()
+    run(tasks)
+    seconds = (time.perf_counter_ns() - begun) / 1e9
+    times = []
+    for _ in range(trips):
+        begun = time.perf_counter_ns()
+        trip()
+        times.append(time.perf_counter_ns() - begun)
+    print(json.dumps([tasks / seconds, sorted(times)[trips // 2]]))
+"#;
+
+/// Everything that a peer and tracer both do.
+pub(crate) fn measure(run: &mut Run) -> Result<(), Failure> {
+    commands(run)?;
+    tasks(run)
+}
+
+/// `/bin/true`, two at a time.
+fn commands(run: &mut Run) -> Result<(), Failure> {
+    let count = run.effort.commands;
+    let mut ours = Vec::new();
+    for variant in VARIANTS {
+        say(&format!("tracer, {variant}, {count} times /bin/true"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let seconds: f64 = cluster.drive(&["commands".into(), count.to_string()])?;
+        cluster.stop()?;
+        run.report.add(Figure::rate("commands (/bin/true) by tracer", variant, count as f64 / seconds));
+        ours.push((variant, count as f64 / seconds));
+    }
+    let numbers: String = (0..count).map(|number| format!("{number}\n")).collect();
+    let fed: [(&str, &[&str]); 2] =
+        [("xargs", &["-P2", "-n1", "/bin/true"]), ("parallel", &["--will-cite", "-j2", "/bin/true"])];
+    for (name, arguments) in fed {
+        if !is_installed(name) {
+            say(&format!("{name} is not on the PATH and left out"));
+            continue;
+        }
+        say(&format!("{name}, {count} times /bin/true"));
+        let begun = Instant::now();
+        let mut peer = Command::new(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        std::io::Write::write_all(&mut peer.stdin.take().ok_or("it has no input")?, numbers.as_bytes())?;
+        expect_success(name, &peer.wait()?)?;
+        against(run, name, count as f64 / begun.elapsed().as_secs_f64(), &ours);
+    }
+    if is_installed("hq") {
+        let rate = hyperqueue(count)?;
+        against(run, "HyperQueue", rate, &ours);
+    } else {
+        say("hq is not on the PATH and left out");
+    }
+    Ok(())
+}
+
+/// Functions that do nothing.
+fn tasks(run: &mut Run) -> Result<(), Failure> {
+    let (count, trips) = (run.effort.tasks, run.effort.round_trips);
+    let mut ours = Vec::new();
+    for variant in VARIANTS {
+        say(&format!("tracer, {variant}, {count} tasks and {trips} round trips"));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let found: super::driver::Throughput = cluster.drive(&["throughput".into(), count.to_string()])?;
+        let times: Vec<f64> = cluster.drive(&["round_trips".into(), trips.to_string()])?;
+        cluster.stop()?;
+        ours.push((variant, count as f64 / found.seconds, report::percentile(&times, 50)));
+    }
+    for (name, module, program) in [("Ray", "ray", RAY), ("Dask", "distributed", DASK)] {
+        if !has_module(module) {
+            say(&format!("{name} is not installed for {} and left out", python()));
+            continue;
+        }
+        let is_ray = name == "Ray";
+        if is_ray && !rustix::process::geteuid().is_root() {
+            say("Ray listens on the machine's own address unless root takes that away, and is left out");
+            continue;
+        }
+        for &(variant, our_rate, our_trip) in &ours {
+            // Dask has no tracing.
+            if !is_ray && variant == Variant::Traced {
+                continue;
+            }
+            say(&format!("{name}, {variant}, {count} tasks and {trips} round trips"));
+            let [rate, trip] = in_python(program, is_ray, count, trips, variant)?;
+            run.report.add(Figure::rate(&format!("no-op tasks, {count}, by {name}"), variant, rate));
+            run.report.add(times(&format!("the same by tracer, times {name}"), variant, our_rate / rate));
+            run.report.add(Figure::time(&format!("round trip by {name}, p50"), variant, trip));
+            run.report.add(times(&format!("the same by tracer, times {name}"), variant, trip / our_trip));
+        }
+    }
+    Ok(())
+}
+
+fn against(run: &mut Run, name: &str, rate: f64, ours: &[(Variant, f64)]) {
+    run.report.add(Figure::rate(&format!("commands (/bin/true) by {name}"), Variant::Untraced, rate));
+    for &(variant, our_rate) in ours {
+        run.report.add(times(&format!("the same by tracer, times {name}"), variant, our_rate / rate));
+    }
+}
+
+fn times(name: &str, variant: Variant, ratio: f64) -> Figure {
+    Figure { better: Better::Higher, ..Figure::count(name, variant, ratio) }
+}
+
+/// A server and a worker with two cpus, and one array of tasks without output.
+fn hyperqueue(count: usize) -> Result<f64, Failure> {
+    let folder = tempfile::tempdir()?;
+    let hq = |arguments: &[&str]| {
+        let mut command = Command::new("hq");
+        command.args(arguments).env("HQ_SERVER_DIR", folder.path()).current_dir(folder.path());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let _server = Killed(hq(&["server", "start", "--host=127.0.0.1"]).spawn()?);
+    let access = folder.path().join("hq-current/access.json");
+    let begun = Instant::now();
+    while !access.exists() {
+        if begun.elapsed() > READY_LIMIT {
+            return Err(format!("`hq server start` did not write `{}` in {READY_LIMIT:?}", access.display()).into());
+        }
+        std::thread::yield_now();
+    }
+    let _worker = Killed(hq(&["worker", "start", "--cpus=2"]).spawn()?);
+    expect_success("hq worker wait", &hq(&["worker", "wait", "1"]).status()?)?;
+    say(&format!("hq, {count} times /bin/true"));
+    let array = format!("--array=1-{count}");
+    let submit = ["submit", "--wait", &array, "--stdout=none", "--stderr=none", "--", "/bin/true"];
+    let begun = Instant::now();
+    expect_success("hq submit", &hq(&submit).status()?)?;
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// A process that does not outlive what it is for.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Tasks per second, and the p50 of a round trip in nanoseconds.
+fn in_python(program: &str, is_alone: bool, count: usize, trips: usize, variant: Variant) -> Result<[f64; 2], Failure> {
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join("peer.py");
+    std::fs::write(&script, format!("{program}{MEASURE}"))?;
+    let python = python();
+    let mut command = if is_alone {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh", &python]);
+        command
+    } else {
+        Command::new(&python)
+    };
+    let (count, trips) = (count.to_string(), trips.to_string());
+    command.arg(&script).args([&count, &trips, &variant.to_string()]).stderr(Stdio::null());
+    let output = command.output()?;
+    expect_success(&format!("`{python}` with {}", script.display()), &output.status)?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let last = said.lines().last().ok_or("the peer said nothing")?;
+    Ok(serde_json::from_str(last)?)
+}
+
+fn python() -> String {
+    std::env::var("PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
+fn has_module(name: &str) -> bool {
+    let mut command = Command::new(python());
+    command.args(["-c", &format!("import {name}")]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder: std::path::PathBuf| Path::new(&folder).join(program).is_file())
+}
+
+fn expect_success(what: &str, status: &std::process::ExitStatus) -> Result<(), Failure> {
+    if status.success() { Ok(()) } else { Err(format!("{what} failed: {status}").into()) }
+}
