@@ -4,13 +4,12 @@
 //! Ray is run in a network name space that has the loopback interface only, which takes root, because it listens on the machine's own address; its
 //! hook writes to `/tmp/spans`.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::cluster::{Cluster, Place};
 use super::report::{self, Better, Figure, Variant};
 use super::{Failure, Run, VARIANTS, say};
-use crate::cluster::{Cluster, Place};
 
 /// How long HyperQueue may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -223,9 +222,9 @@ fn has_module(name: &str) -> bool {
 
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder: std::path::PathBuf| Path::new(&folder).join(program).is_file())
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-fn expect_success(what: &str, status: &std::process::ExitStatus) -> Result<(), Failure> {
+fn expect_success(what: &str, status: &ExitStatus) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("{what} failed: {status}").into()) }
 }
