@@ -4,7 +4,7 @@
 //! accepted survives a SIGKILL of the head. The loss of power it survives if the journal is [synced](sync), and nothing is acknowledged before.
 //!
 //! ```text
-//! file    = "TRACERJN" version:u32 0:u32 record*        version 3; older ones are read, and are of version 3 from then on
+//! file    = "TRACERJN" version:u32 0:u32 record*        version 4; older ones are read, and are of version 4 from then on
 //! record  = length:u32 checksum:u32 kind:u8 body        the checksum (CRC-32) is over kind and body, as is the length
 //! ```
 //!
@@ -14,6 +14,7 @@
 mod compaction;
 mod sync;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -32,11 +33,11 @@ use super::reactor::Remembered;
 use super::state::Ended;
 use crate::fault;
 use crate::protocol::wire::{Put, Take, WireError};
-use crate::task::{AttemptReport, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
 /// The version that is written. Older ones are read, newer ones refused.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not turned over.
@@ -44,7 +45,8 @@ const TURN_OVER_BYTES: u64 = 64 << 20;
 /// How long to wait before the journal is written anew that could not be synced.
 const SYNC_PAUSE: Duration = Duration::from_secs(1);
 
-const SUBMITTED: u8 = 1;
+// Up to version 3, with an envelope as it was then.
+const SUBMITTED_OLDER: u8 = 1;
 const ENDED: u8 = 2;
 const NEXT_IDS: u8 = 3;
 const REMEMBERED: u8 = 4;
@@ -54,14 +56,16 @@ const STARTED: u8 = 6;
 const KEY: u8 = 7;
 // Since version 3.
 const ACTOR: u8 = 16;
+// Since version 4.
+const SUBMITTED: u8 = 17;
 
-/// A submission as the journal has it.
+/// A submission as the journal has it. Its envelope is borrowed where it is written, and may have to be made where it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Submitted<'a> {
+pub(super) struct Submitted<E> {
     pub(super) task: TaskId,
     pub(super) job: JobId,
     pub(super) submitted_unix_nano: u64,
-    pub(super) envelope: &'a [u8],
+    pub(super) envelope: E,
 }
 
 /// The end of a task as the journal has it.
@@ -75,7 +79,7 @@ pub(super) struct EndedRecord {
 /// What a record says.
 #[derive(Debug)]
 pub(super) enum Record<'a> {
-    Submitted(Submitted<'a>),
+    Submitted(Submitted<Cow<'a, [u8]>>),
     Ended(Box<EndedRecord>),
     /// What is left of a task whose end follows.
     Remembered(TaskId, Remembered<'a>),
@@ -270,7 +274,7 @@ impl Journal {
     }
 
     /// Writes submissions. When it fails, none of them is in the journal and none may be acknowledged.
-    pub(super) fn submit<'a>(&mut self, submissions: impl Iterator<Item = Submitted<'a>>) -> io::Result<()> {
+    pub(super) fn submit<'a>(&mut self, submissions: impl Iterator<Item = Submitted<&'a [u8]>>) -> io::Result<()> {
         // What has ended goes first: the file tells what happened in its order.
         let mut bytes = std::mem::take(&mut self.pending);
         let ended = bytes.len();
@@ -529,7 +533,7 @@ fn header() -> [u8; HEADER] {
 }
 
 /// Appends a submission.
-pub(super) fn put_submitted(out: &mut Vec<u8>, submitted: &Submitted<'_>) {
+pub(super) fn put_submitted(out: &mut Vec<u8>, submitted: &Submitted<&[u8]>) {
     put_record(out, SUBMITTED, |out| {
         out.put_u64(submitted.task.0);
         out.put_u64(submitted.job.0);
@@ -655,9 +659,14 @@ fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
     let mut take = Take::new(bytes);
     match take.u8()? {
-        SUBMITTED => {
+        kind @ (SUBMITTED | SUBMITTED_OLDER) => {
             let (task, job, submitted_unix_nano) = (TaskId(take.u64()?), JobId(take.u64()?), take.u64()?);
-            Ok(Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope: &bytes[25..] }))
+            let envelope = match kind {
+                SUBMITTED => Cow::Borrowed(&bytes[25..]),
+                // One that cannot be read is as good as none, which is told where it is needed.
+                _ => Cow::Owned(Envelope::renew(&bytes[25..]).unwrap_or_default()),
+            };
+            Ok(Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }))
         }
         ENDED => {
             let (task, attempt) = (TaskId(take.u64()?), take.u32()?);
@@ -728,7 +737,7 @@ mod tests {
         Ended { outcome, worker, worker_pid: Some(77), started_unix_nano: Some(5), ended_unix_nano: 9 }
     }
 
-    fn submitted(task: u64) -> Submitted<'static> {
+    fn submitted(task: u64) -> Submitted<&'static [u8]> {
         Submitted { task: TaskId(task), job: JobId(2), submitted_unix_nano: 4, envelope: b"what to run" }
     }
 
@@ -770,7 +779,7 @@ mod tests {
         let bytes = sample(&path);
         assert_eq!(told(&bytes), STORY);
         let Some(Record::Submitted(first)) = read_records(&bytes).next() else { panic!("a submission") };
-        assert_eq!(first, submitted(1));
+        assert_eq!((first.task, &*first.envelope), (TaskId(1), submitted(1).envelope));
         let Some(Record::Ended(record)) = read_records(&bytes).nth(2) else { panic!("an end") };
         assert_eq!((record.task, record.attempt), (TaskId(1), 1));
         assert_eq!(record.ended.outcome, Outcome::Returned(vec![1]));
@@ -833,9 +842,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut newer = sample(&path);
-        newer[8] = 4;
+        newer[8] = 5;
         for (bytes, expected) in [
-            (newer.as_slice(), "has version 4, but this tracer reads up to 3"),
+            (newer.as_slice(), "has version 5, but this tracer reads up to 4"),
             (b"shopping list: milk, eggs, bread", "is not a journal of tracer"),
         ] {
             fs::write(&path, bytes).unwrap();
@@ -887,6 +896,101 @@ mod tests {
         assert_eq!((*found, linked), (attempt, Some(span)));
     }
 
+    /// Envelopes in which everything is that there may be.
+    fn envelopes_of_each_kind() -> [Envelope<'static>; 7] {
+        use crate::stored::Stored;
+        use crate::task::{CommandSpec, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, TraceLink};
+        let long = "x".repeat(300).leak();
+        let of = |spec| Envelope {
+            spec,
+            name: "",
+            run_limit: None,
+            policy: Policy::default(),
+            demand: Demand::default(),
+            wants_output: false,
+            traces_runtime: false,
+            trace: None,
+            baggage: "",
+            submitter: None,
+            inputs: Vec::new(),
+        };
+        let function =
+            |actor| TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task("demo", "function", &[0x91, 7]) });
+        let plain = of(function(ActorRole::None));
+        let link = |trace_state| Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state });
+        let command = CommandSpec {
+            program: b"/bin/echo",
+            arguments: vec![b"", long.as_bytes()],
+            environment: vec![(b"KEY", b"value"), (b"EMPTY", b"")],
+            directory: b"/tmp",
+        };
+        let options = ActorOptions {
+            max_restarts: 3,
+            max_call_retries: 1,
+            is_detached: true,
+            or_existing: false,
+            name: "counter",
+        };
+        let stored = Stored { name: "7-1".into(), bytes: 1 << 20 };
+        [
+            plain.clone(),
+            Envelope { trace: link(""), ..plain.clone() },
+            Envelope {
+                name: long,
+                run_limit: Some(Duration::from_secs(7)),
+                policy: Policy { retries: 2, retry_on: "exit", idempotency_key: "nightly", ..Policy::default() },
+                demand: Demand { num_cpus: 2, resources: vec![("gpu", 1)], memory_bytes: Some(1 << 30) },
+                wants_output: true,
+                traces_runtime: true,
+                trace: link("vendor=1"),
+                baggage: "user=alice",
+                submitter: Some(TaskId(2)),
+                inputs: vec![
+                    Input { argument: 0, source: InputSource::Task(TaskId(1)) },
+                    Input { argument: 1, source: InputSource::Stored(stored) },
+                ],
+                ..plain.clone()
+            },
+            of(TaskSpec::Command(command)),
+            of(function(ActorRole::Create(options))),
+            of(function(ActorRole::Call(TaskId(5)))),
+            Envelope { baggage: "user=bob", ..plain },
+        ]
+    }
+
+    #[test]
+    fn everything_in_a_journal_of_version_3_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        fs::write(&path, include_bytes!("../../tests/fixtures/journals/version_3.journal")).unwrap();
+        let mut opened = Journal::open(&path).unwrap();
+        assert_eq!(opened.cut, 0);
+        let rest = ["started 4 for the 1. time", "actor 5, attempt 2, restart 1", "ended 7"];
+        let story: Vec<_> = (1..=7).map(|task| format!("submitted {task}")).chain(rest.map(String::from)).collect();
+        assert_eq!(told(&opened.bytes), story);
+        for (record, (task, expected)) in read_records(&opened.bytes).zip((1..).zip(envelopes_of_each_kind())) {
+            let Record::Submitted(found) = record else { panic!("a submission") };
+            assert_eq!((found.task, found.job, found.submitted_unix_nano), (TaskId(task), JobId(2), 4));
+            assert_eq!(Envelope::decode(&found.envelope), Ok(expected));
+        }
+        // What a key stands for is compared with what an older journal says of it.
+        let fingerprints = envelopes_of_each_kind().map(|envelope| envelope.spec.fingerprint());
+        let (function, command) = (0x8f0d_364c_ccbc_9faa, 0x157c_1329_3b6c_29ee);
+        let (creation, call) = (0xcfb0_c7c8_3ca0_0a3e, 0xd956_1776_313b_564a);
+        assert_eq!(fingerprints, [function, function, function, command, creation, call, function]);
+        // It goes on, and is turned over.
+        submit(&mut opened.journal, 8, &envelope(crate::task::Policy::default(), None));
+        turn_over(&mut opened.journal);
+        let again = Journal::open(&path).unwrap().bytes;
+        let envelopes = read_records(&again).filter_map(|record| match record {
+            Record::Submitted(found) => Some(Envelope::decode(&found.envelope).unwrap().spec.target()),
+            _ => None,
+        });
+        let targets: Vec<_> = envelopes.collect();
+        assert_eq!(targets[..3], ["demo.function"; 3]);
+        assert_eq!(targets[3..], ["echo", "function", "function", "demo.f"]);
+    }
+
     /// Waits for what a thread tells, and takes it in.
     fn hear(journal: &mut Journal) -> Vec<String> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -904,8 +1008,8 @@ mod tests {
     }
 
     fn envelope(policy: crate::task::Policy<'_>, input: Option<u64>) -> Vec<u8> {
-        use crate::task::{Demand, Envelope, FunctionSpec, Input, InputSource, TaskSpec};
-        let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90]));
+        use crate::task::{Demand, FunctionSpec, Input, InputSource, TaskSpec};
+        let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90; 64]));
         let of_task = |task| Input { argument: 0, source: InputSource::Task(TaskId(task)) };
         let envelope = Envelope {
             spec,
@@ -1005,7 +1109,7 @@ mod tests {
     }
 
     fn of_actor(actor: ActorRole<'_>) -> Vec<u8> {
-        use crate::task::{Envelope, FunctionSpec, TaskSpec};
+        use crate::task::{FunctionSpec, TaskSpec};
         let spec = FunctionSpec { actor, ..FunctionSpec::of_task("demo", "A.new", &[0x90]) };
         let (plain, mut bytes) = (envelope(crate::task::Policy::default(), None), Vec::new());
         Envelope { spec: TaskSpec::Function(spec), ..Envelope::decode(&plain).unwrap() }.encode(&mut bytes);

@@ -344,10 +344,11 @@ pub fn on_restored_submission(
     id: TaskId,
     job: JobId,
     submitted_unix_nano: u64,
-    envelope: &[u8],
+    envelope: impl AsRef<[u8]>,
 ) -> Result<(), WireError> {
     let queued_unix_nano = submitted_unix_nano;
-    let (bytes, envelope) = (envelope, Envelope::decode(envelope)?);
+    let bytes = envelope.as_ref();
+    let envelope = Envelope::decode(bytes)?;
     let submission = Submission { driver: None, tag: 0, job, bytes, envelope, queued_unix_nano };
     let (task, fingerprint) = new_task(state, submission, submitted_unix_nano);
     if task.traces_runtime {

@@ -28,6 +28,9 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
+/// In the place of a length of one byte: it follows, in four.
+const LONG: u8 = u8::MAX;
+
 /// Appends to a body.
 pub trait Put {
     /// One byte.
@@ -38,6 +41,8 @@ pub trait Put {
     fn put_u64(&mut self, value: u64);
     /// Bytes with their length before them.
     fn put_bytes(&mut self, value: &[u8]);
+    /// Bytes that are few nearly always, with their length before them: one byte of it, or five.
+    fn put_short(&mut self, value: &[u8]);
     /// Bytes whose length the reader knows.
     fn put_exact(&mut self, value: &[u8]);
 
@@ -64,6 +69,19 @@ impl Put for Vec<u8> {
         let length = u32::try_from(value.len()).expect("frames are limited to less than 4 GiB");
         self.put_u32(length);
         self.extend_from_slice(value);
+    }
+
+    fn put_short(&mut self, value: &[u8]) {
+        match u8::try_from(value.len()) {
+            Ok(length) if length != LONG => {
+                self.put_u8(length);
+                self.put_exact(value);
+            }
+            _ => {
+                self.put_u8(LONG);
+                self.put_bytes(value);
+            }
+        }
     }
 
     fn put_exact(&mut self, value: &[u8]) {
@@ -126,8 +144,43 @@ impl<'a> Take<'a> {
         self.exact(length)
     }
 
+    /// Takes bytes with their length before them, as [`Put::put_short`] wrote them.
+    pub fn short(&mut self) -> Result<&'a [u8], WireError> {
+        match self.u8()? {
+            LONG => self.bytes(),
+            length => self.exact(length.into()),
+        }
+    }
+
     /// Takes text with its length before it, as [`Put::put_str`] wrote it. Fails when it is not UTF-8.
     pub fn str(&mut self) -> Result<&'a str, WireError> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| WireError::NotUtf8)
+        text(self.bytes()?)
+    }
+
+    /// Takes text with its length before it, as [`Put::put_short`] wrote it. Fails when it is not UTF-8.
+    pub fn short_str(&mut self) -> Result<&'a str, WireError> {
+        text(self.short()?)
+    }
+}
+
+/// Bytes that are text. Fails when they are not UTF-8.
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, WireError> {
+    std::str::from_utf8(bytes).map_err(|_| WireError::NotUtf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bytes_have_a_length_of_one_byte_and_many_one_of_five() {
+        for (length, encoded) in [(0, 1), (1, 2), (254, 255), (255, 260), (256, 261), (70_000, 70_005)] {
+            let (value, mut bytes) = (vec![7; length], Vec::new());
+            bytes.put_short(&value);
+            assert_eq!(bytes.len(), encoded);
+            let mut take = Take::new(&bytes);
+            assert_eq!((take.short(), take.is_empty()), (Ok(value.as_slice()), true));
+            assert_eq!(Take::new(&bytes[..encoded - 1]).short(), Err(WireError::Truncated));
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! The description of a task as it travels.
+//!
+//! The head keeps the bytes for as long as the task is open, and there may be very many: what most tasks have not takes no byte.
+
+mod older;
 
 use std::time::Duration;
 
 use super::{Demand, Policy, TaskId};
-use crate::protocol::wire::{Put, Take, WireError};
+use crate::protocol::wire::{Put, Take, WireError, text};
 use crate::stored::Stored;
 
 /// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
@@ -196,53 +200,69 @@ const FUNCTION: u8 = 0;
 const COMMAND: u8 = 1;
 const CREATE: u8 = 2;
 const CALL: u8 = 3;
-const WANTS_OUTPUT: u8 = 1;
-const HAS_TRACE: u8 = 2;
-const HAS_SUBMITTER: u8 = 4;
-const HAS_INPUTS: u8 = 8;
-/// The highest bit of the first byte, where it is found without decoding the rest.
-const TRACES_RUNTIME: u8 = 128;
-const HAS_POLICY: u8 = 16;
-const HAS_DEMAND: u8 = 32;
+
+// What the flags say, which are the first two bytes. Those of the first byte are where they always were.
+const WANTS_OUTPUT: u16 = 1;
+const HAS_TRACE: u16 = 2;
+const HAS_SUBMITTER: u16 = 4;
+const HAS_INPUTS: u16 = 8;
+const HAS_POLICY: u16 = 16;
+const HAS_DEMAND: u16 = 32;
+const TRACES_RUNTIME: u16 = 128;
+const HAS_NAME: u16 = 256;
+const HAS_TRACE_STATE: u16 = 512;
+const HAS_BAGGAGE: u16 = 1024;
+const HAS_RUN_LIMIT: u16 = 2048;
+/// Those that there are.
+const KNOWN: u16 = WANTS_OUTPUT
+    | HAS_TRACE
+    | HAS_SUBMITTER
+    | HAS_INPUTS
+    | HAS_POLICY
+    | HAS_DEMAND
+    | TRACES_RUNTIME
+    | HAS_NAME
+    | HAS_TRACE_STATE
+    | HAS_BAGGAGE
+    | HAS_RUN_LIMIT;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut flags = 0;
-        if self.wants_output {
-            flags |= WANTS_OUTPUT;
+        let (has_policy, has_demand) = (self.policy != Policy::default(), self.demand != Demand::default());
+        let trace_state = self.trace.as_ref().map_or("", |trace| trace.trace_state);
+        let run_limit = self.run_limit.filter(|limit| !limit.is_zero());
+        let flags = [
+            (WANTS_OUTPUT, self.wants_output),
+            (HAS_TRACE, self.trace.is_some()),
+            (HAS_SUBMITTER, self.submitter.is_some()),
+            (HAS_INPUTS, !self.inputs.is_empty()),
+            (HAS_POLICY, has_policy),
+            (HAS_DEMAND, has_demand),
+            (TRACES_RUNTIME, self.traces_runtime),
+            (HAS_NAME, !self.name.is_empty()),
+            (HAS_TRACE_STATE, !trace_state.is_empty()),
+            (HAS_BAGGAGE, !self.baggage.is_empty()),
+            (HAS_RUN_LIMIT, run_limit.is_some()),
+        ];
+        let flags = flags.into_iter().filter(|&(_, is_set)| is_set).fold(0, |flags, (flag, _)| flags | flag);
+        out.put_exact(&u16::to_le_bytes(flags));
+        if !self.name.is_empty() {
+            out.put_short(self.name.as_bytes());
         }
-        if self.trace.is_some() {
-            flags |= HAS_TRACE;
-        }
-        if self.submitter.is_some() {
-            flags |= HAS_SUBMITTER;
-        }
-        if !self.inputs.is_empty() {
-            flags |= HAS_INPUTS;
-        }
-        if self.traces_runtime {
-            flags |= TRACES_RUNTIME;
-        }
-        // Most tasks have the default, which costs no byte.
-        let has_policy = self.policy != Policy::default();
-        if has_policy {
-            flags |= HAS_POLICY;
-        }
-        let has_demand = self.demand != Demand::default();
-        if has_demand {
-            flags |= HAS_DEMAND;
-        }
-        out.put_u8(flags);
-        out.put_u64(self.run_limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
-        out.put_str(self.name);
         if let Some(trace) = &self.trace {
             out.put_exact(&trace.trace_id);
             out.put_exact(&trace.span_id);
             out.put_u8(trace.trace_flags);
-            out.put_str(trace.trace_state);
         }
-        out.put_str(self.baggage);
+        for text in [trace_state, self.baggage] {
+            if !text.is_empty() {
+                out.put_short(text.as_bytes());
+            }
+        }
+        if let Some(limit) = run_limit {
+            out.put_u64(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        }
         if let Some(submitter) = self.submitter {
             out.put_u64(submitter.0);
         }
@@ -256,52 +276,34 @@ impl<'a> Envelope<'a> {
         if has_demand {
             self.demand.encode(out);
         }
-        self.spec.encode(out);
+        self.spec.encode(out, Put::put_short);
     }
 
     /// Takes an envelope apart that fills `bytes`.
     pub fn decode(bytes: &'a [u8]) -> Result<Envelope<'a>, WireError> {
         let mut take = Take::new(bytes);
-        let flags = take.u8()?;
-        const KNOWN: u8 =
-            WANTS_OUTPUT | HAS_TRACE | HAS_SUBMITTER | HAS_INPUTS | HAS_POLICY | HAS_DEMAND | TRACES_RUNTIME;
+        let flags = u16::from_le_bytes(take.array()?);
         if flags & !KNOWN != 0 {
             return Err(WireError::UnknownValue("flags"));
         }
-        let run_limit = Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos);
-        let name = take.str()?;
-        let trace = (flags & HAS_TRACE != 0).then(|| TraceLink::take(&mut take)).transpose()?;
-        let baggage = take.str()?;
-        let submitter = (flags & HAS_SUBMITTER != 0).then(|| take.u64().map(TaskId)).transpose()?;
-        let inputs = if flags & HAS_INPUTS != 0 {
-            (0..take.u32()?).map(|_| Input::take(&mut take)).collect::<Result<_, WireError>>()?
+        let has = |flag| flags & flag != 0;
+        let text_if = |flag, take: &mut Take<'a>| if has(flag) { take.short_str() } else { Ok("") };
+        let name = text_if(HAS_NAME, &mut take)?;
+        let trace = if has(HAS_TRACE) {
+            let (trace_id, span_id, trace_flags) = (take.array()?, take.array()?, take.u8()?);
+            Some(TraceLink { trace_id, span_id, trace_flags, trace_state: text_if(HAS_TRACE_STATE, &mut take)? })
         } else {
-            Vec::new()
+            None
         };
-        let policy = if flags & HAS_POLICY != 0 { Policy::take(&mut take)? } else { Policy::default() };
-        let demand = if flags & HAS_DEMAND != 0 { Demand::take(&mut take)? } else { Demand::default() };
-        let spec = match take.u8()? {
-            kind @ (FUNCTION | CREATE | CALL) => TaskSpec::Function(FunctionSpec {
-                module: take.str()?,
-                function: take.str()?,
-                arguments: take.bytes()?,
-                actor: match kind {
-                    CREATE => ActorRole::Create(ActorOptions::take(&mut take)?),
-                    CALL => ActorRole::Call(TaskId(take.u64()?)),
-                    _ => ActorRole::None,
-                },
-            }),
-            COMMAND => {
-                let program = take.bytes()?;
-                let arguments = (0..take.u32()?).map(|_| take.bytes()).collect::<Result<_, _>>()?;
-                let environment =
-                    (0..take.u32()?).map(|_| Ok((take.bytes()?, take.bytes()?))).collect::<Result<_, WireError>>()?;
-                TaskSpec::Command(CommandSpec { program, arguments, environment, directory: take.bytes()? })
-            }
-            _ => return Err(WireError::UnknownValue("task kind")),
-        };
+        let baggage = text_if(HAS_BAGGAGE, &mut take)?;
+        let run_limit = if has(HAS_RUN_LIMIT) { take_limit(&mut take)? } else { None };
+        let submitter = has(HAS_SUBMITTER).then(|| take.u64().map(TaskId)).transpose()?;
+        let inputs = if has(HAS_INPUTS) { take_inputs(&mut take)? } else { Vec::new() };
+        let policy = if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() };
+        let demand = if has(HAS_DEMAND) { Demand::take(&mut take)? } else { Demand::default() };
+        let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
-        let (wants_output, traces_runtime) = (flags & WANTS_OUTPUT != 0, flags & TRACES_RUNTIME != 0);
+        let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
         Ok(Envelope {
             spec,
             name,
@@ -320,33 +322,30 @@ impl<'a> Envelope<'a> {
     /// What an encoded envelope says at its beginning, without a look at the rest.
     pub(crate) fn head_of(bytes: &'a [u8]) -> Option<EnvelopeHead<'a>> {
         let mut take = Take::new(bytes);
-        let flags = take.u8().ok()?;
-        take.u64().ok()?;
-        let name = take.str().ok()?;
+        let flags = u16::from_le_bytes(take.array().ok()?);
+        let name = if flags & HAS_NAME != 0 { take.short_str().ok()? } else { "" };
         let trace_id = if flags & HAS_TRACE != 0 { take.array().ok()? } else { [0; 16] };
         Some(EnvelopeHead { name, trace_id })
     }
 
     /// [`wants_output`](Self::wants_output) of an encoded envelope.
     pub(crate) fn wants_output_of(bytes: &[u8]) -> bool {
-        bytes.first().is_some_and(|flags| flags & WANTS_OUTPUT != 0)
+        bytes.first().is_some_and(|&flags| u16::from(flags) & WANTS_OUTPUT != 0)
     }
 
     /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
     pub(crate) fn traces_runtime_of(bytes: &[u8]) -> bool {
-        bytes.first().is_some_and(|flags| flags & TRACES_RUNTIME != 0)
+        bytes.first().is_some_and(|&flags| u16::from(flags) & TRACES_RUNTIME != 0)
     }
 }
 
-impl<'a> TraceLink<'a> {
-    fn take(take: &mut Take<'a>) -> Result<TraceLink<'a>, WireError> {
-        Ok(TraceLink {
-            trace_id: take.array()?,
-            span_id: take.array()?,
-            trace_flags: take.u8()?,
-            trace_state: take.str()?,
-        })
-    }
+/// Zero is for no limit.
+fn take_limit(take: &mut Take<'_>) -> Result<Option<Duration>, WireError> {
+    Ok(Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos))
+}
+
+fn take_inputs(take: &mut Take<'_>) -> Result<Vec<Input>, WireError> {
+    (0..take.u32()?).map(|_| Input::take(take)).collect()
 }
 
 impl<'a> FunctionSpec<'a> {
@@ -356,15 +355,17 @@ impl<'a> FunctionSpec<'a> {
     }
 }
 
-impl TaskSpec<'_> {
-    /// Stands for what is run, with its arguments: the same in every process and every version (FNV-1a of what goes over the wire).
+impl<'a> TaskSpec<'a> {
+    /// Stands for what is run, with its arguments: the same in every process and every version (FNV-1a of its bytes as they once went over the
+    /// wire).
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut bytes = Vec::new();
-        self.encode(&mut bytes);
+        self.encode(&mut bytes, Put::put_bytes);
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
     }
 
-    fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends it, with its parts as `put` does it.
+    fn encode(&self, out: &mut Vec<u8>, put: impl Fn(&mut Vec<u8>, &[u8])) {
         match self {
             TaskSpec::Function(function) => {
                 out.put_u8(match function.actor {
@@ -372,9 +373,9 @@ impl TaskSpec<'_> {
                     ActorRole::Create(_) => CREATE,
                     ActorRole::Call(_) => CALL,
                 });
-                out.put_str(function.module);
-                out.put_str(function.function);
-                out.put_bytes(function.arguments);
+                put(out, function.module.as_bytes());
+                put(out, function.function.as_bytes());
+                put(out, function.arguments);
                 match function.actor {
                     ActorRole::None => {}
                     ActorRole::Create(options) => options.put(out),
@@ -383,17 +384,44 @@ impl TaskSpec<'_> {
             }
             TaskSpec::Command(command) => {
                 out.put_u8(COMMAND);
-                out.put_bytes(command.program);
+                put(out, command.program);
                 out.put_u32(command.arguments.len() as u32);
-                command.arguments.iter().for_each(|argument| out.put_bytes(argument));
+                command.arguments.iter().for_each(|argument| put(out, argument));
                 out.put_u32(command.environment.len() as u32);
                 for (key, value) in &command.environment {
-                    out.put_bytes(key);
-                    out.put_bytes(value);
+                    put(out, key);
+                    put(out, value);
                 }
-                out.put_bytes(command.directory);
+                put(out, command.directory);
             }
         }
+    }
+
+    /// Takes one whose parts `bytes` takes.
+    fn take(
+        take: &mut Take<'a>,
+        bytes: impl Fn(&mut Take<'a>) -> Result<&'a [u8], WireError>,
+    ) -> Result<TaskSpec<'a>, WireError> {
+        Ok(match take.u8()? {
+            kind @ (FUNCTION | CREATE | CALL) => TaskSpec::Function(FunctionSpec {
+                module: text(bytes(take)?)?,
+                function: text(bytes(take)?)?,
+                arguments: bytes(take)?,
+                actor: match kind {
+                    CREATE => ActorRole::Create(ActorOptions::take(take)?),
+                    CALL => ActorRole::Call(TaskId(take.u64()?)),
+                    _ => ActorRole::None,
+                },
+            }),
+            COMMAND => {
+                let program = bytes(take)?;
+                let arguments = (0..take.u32()?).map(|_| bytes(take)).collect::<Result<_, _>>()?;
+                let environment =
+                    (0..take.u32()?).map(|_| Ok((bytes(take)?, bytes(take)?))).collect::<Result<_, WireError>>()?;
+                TaskSpec::Command(CommandSpec { program, arguments, environment, directory: bytes(take)? })
+            }
+            _ => return Err(WireError::UnknownValue("task kind")),
+        })
     }
 
     /// What people call it: `module.function`, `Actor.method`, or the program's file name. Spans are named after it.
@@ -544,6 +572,22 @@ mod tests {
         fn hostile_envelopes_are_refused_without_a_panic(bytes: Vec<u8>) {
             let _ = Envelope::decode(&bytes);
         }
+    }
+
+    #[test]
+    fn what_most_tasks_have_not_takes_no_byte() {
+        let length = |envelope: &Envelope<'_>| {
+            let mut bytes = Vec::new();
+            envelope.encode(&mut bytes);
+            bytes.len()
+        };
+        let parts = ["demo", "function", "arguments"];
+        let [module, function, arguments] = parts;
+        let plain = envelope(TaskSpec::Function(FunctionSpec::of_task(module, function, arguments.as_bytes())));
+        let of_parts = parts.concat().len();
+        assert_eq!(length(&plain) - of_parts, 6, "two of flags, the kind, and three lengths");
+        let trace = Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" });
+        assert_eq!(length(&Envelope { trace, ..plain }) - of_parts, 31, "and 25 of the trace");
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Kept {
             match record {
                 Record::Submitted(submitted) => {
                     (next_task, next_job) = (next_task.max(submitted.task.0 + 1), next_job.max(submitted.job.0 + 1));
-                    if let Ok(envelope) = Envelope::decode(submitted.envelope) {
+                    if let Ok(envelope) = Envelope::decode(&submitted.envelope) {
                         if let ActorRole::Create(_) = envelope.spec.actor() {
                             creations.insert(submitted.task.0, false);
                         }
@@ -184,7 +184,7 @@ impl Kept {
             match record {
                 Record::Submitted(submitted) => {
                     bytes.clear();
-                    let envelope = Envelope::decode(submitted.envelope).map_err(io::Error::other)?;
+                    let envelope = Envelope::decode(&submitted.envelope).map_err(io::Error::other)?;
                     let remembered = Remembered {
                         job: submitted.job,
                         submitted_unix_nano: submitted.submitted_unix_nano,
