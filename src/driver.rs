@@ -30,6 +30,7 @@ use tracer_abi as abi;
 use tracer_otel_env::Reader;
 
 use crate::attempt_span::remote;
+use crate::channel::{Receiver, Sender};
 use crate::config;
 use crate::fault;
 use crate::hook::{ActiveSpan, Attribute, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook};
@@ -76,7 +77,10 @@ const SAMPLED: u8 = 1;
 /// A connection to the head of this machine.
 pub struct Driver {
     stream: UnixStream,
-    inbox: FrameBuffer,
+    sender: Sender,
+    inlet: Inlet,
+    /// Whether it may have rings: whoever waits for it waits here, or for the socket to be readable between two waits.
+    may_have_rings: bool,
     welcome: Welcome,
     /// Where large values are.
     values: PathBuf,
@@ -113,8 +117,6 @@ pub struct Driver {
     newly_finished: Option<Vec<u64>>,
     /// Whether something was taken in amid submissions.
     has_taken_in: bool,
-    /// Whether to look for what is about to come.
-    spin: Spin,
 }
 
 /// The tracing of this process, and the context that submissions belong to.
@@ -586,18 +588,20 @@ impl Driver {
         let mut hello = Vec::new();
         Hello::of_this_process(role).encode(&mut hello);
         stream.write_all(&hello).map_err(DriverError::Disconnected)?;
-        let mut inbox = FrameBuffer::new();
+        let mut inlet = Inlet::default();
         let welcome = loop {
-            match inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))? {
+            match inlet.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))? {
                 Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
                 Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
                 Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
-                None => read(&mut Spin::default(), &mut inbox, &stream)?,
+                None => inlet.read(&stream)?,
             }
         };
         Ok(Driver {
             stream,
-            inbox,
+            sender: Sender::default(),
+            inlet,
+            may_have_rings: false,
             values: stored::folder(&welcome.session_dir),
             welcome,
             tracing: DriverTracing {
@@ -627,7 +631,6 @@ impl Driver {
             is_read_elsewhere: false,
             newly_finished: None,
             has_taken_in: false,
-            spin: Spin::default(),
         })
     }
 
@@ -873,7 +876,11 @@ impl Driver {
     pub(crate) fn forget_result(&mut self, task: TaskId) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind::FORGET, |out| out.put_u64(task.0));
-        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+        self.write(&frame)
+    }
+
+    fn write(&mut self, frame: &[u8]) -> Result<(), DriverError> {
+        self.sender.write_all(&self.stream, frame).map_err(DriverError::Disconnected)
     }
 
     /// Sends what was submitted and not sent.
@@ -886,9 +893,12 @@ impl Driver {
         self.batch.clear();
         self.unanswered.push_back((self.batch_first_tag, self.next_tag - self.batch_first_tag));
         self.batch_first_tag = self.next_tag;
-        self.spin.request_began();
+        self.inlet.spin.request_began();
         fault::point("before_submit");
-        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+        if self.may_have_rings && !self.is_read_elsewhere && self.inlet.receiver.begins_to_ask(&self.inlet.spin) {
+            self.sender.ask_for_rings(&self.stream).map_err(DriverError::Disconnected)?;
+        }
+        self.write(&frame)
     }
 
     /// Waits for a task and returns its result.
@@ -1026,7 +1036,7 @@ impl Driver {
             out.put_u64(WATCHED | task.0);
             out.put_u64(task.0);
         });
-        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+        self.write(&frame)
     }
 
     /// Nobody will ask for the ids of submissions before this one; none for all that there are.
@@ -1039,14 +1049,14 @@ impl Driver {
     pub(crate) fn wait_begins(&mut self, wait: &Wait) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         wait.encode(&mut frame);
-        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+        self.write(&frame)
     }
 
     /// Tells the head that a task waits no longer, although not all has come that it waited for.
     pub(crate) fn wait_ends(&mut self, number: u64) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind::GO_ON, |out| out.put_u64(number));
-        self.stream.write_all(&frame).map_err(DriverError::Disconnected)
+        self.write(&frame)
     }
 
     /// Nobody will ask for the end of this task.
@@ -1075,13 +1085,18 @@ impl Driver {
         self.next_query += 1;
         let mut frame = Vec::new();
         put_query(&mut frame, number, query);
-        self.stream.write_all(&frame).map_err(DriverError::Disconnected)?;
+        self.write(&frame)?;
         Ok(number)
     }
 
     /// The answer to the question of this number, once it has come.
     pub(crate) fn take_reply(&mut self, number: u64) -> Option<Reply> {
         self.replies.remove(&number)
+    }
+
+    /// From now on it asks for rings if they would pay.
+    pub(crate) fn allow_rings(&mut self) {
+        self.may_have_rings = true;
     }
 
     /// From now on what the head refuses is an outcome of its tasks, and not the end of this driver.
@@ -1136,7 +1151,7 @@ impl Driver {
 
     /// Reads once from the head and takes in what has arrived.
     fn receive(&mut self) -> Result<(), DriverError> {
-        read(&mut self.spin, &mut self.inbox, &self.stream)?;
+        self.inlet.read(&self.stream)?;
         self.take_in()
     }
 
@@ -1144,13 +1159,13 @@ impl Driver {
     /// read here.
     pub(crate) fn lend_inlet(&mut self) -> Inlet {
         self.is_read_elsewhere = true;
-        Inlet { inbox: std::mem::take(&mut self.inbox), spin: std::mem::take(&mut self.spin) }
+        std::mem::take(&mut self.inlet)
     }
 
     /// Takes it back, with what has come meanwhile.
     pub(crate) fn return_inlet(&mut self, inlet: Inlet) -> Result<(), DriverError> {
         self.is_read_elsewhere = false;
-        (self.inbox, self.spin) = (inlet.inbox, inlet.spin);
+        self.inlet = inlet;
         self.take_in()
     }
 
@@ -1176,7 +1191,8 @@ impl Driver {
     /// Takes in the frames that have come.
     fn take_in(&mut self) -> Result<(), DriverError> {
         loop {
-            let frame = self.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))?;
+            let frame =
+                self.inlet.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))?;
             let Some((frame_kind, body)) = frame else { return Ok(()) };
             match frame_kind {
                 kind::ACCEPTED => {
@@ -1225,7 +1241,7 @@ impl Driver {
                         }
                     }
                     dropped.iter().for_each(|finished| self.drop_result(finished));
-                    self.spin.request_ended();
+                    self.inlet.spin.request_ended();
                 }
                 kind::OUTPUT => {
                     let output = Output::decode(body)?;
@@ -1243,6 +1259,10 @@ impl Driver {
                 kind::RUN => self.runs.push(body.to_vec()),
                 // Whoever waits looks, because something has come.
                 kind::LOOK => {}
+                kind::RINGS => {
+                    let Inlet { inbox, receiver, .. } = &mut self.inlet;
+                    self.sender.attach(receiver.attach(inbox));
+                }
                 kind::REFUSED if self.keeps_on_when_refused => {
                     let message = Take::new(body).str()?.to_owned();
                     self.refused(&message);
@@ -1288,25 +1308,24 @@ impl Driver {
 }
 
 /// What a driver reads with.
+#[derive(Default)]
 pub(crate) struct Inlet {
     inbox: FrameBuffer,
     spin: Spin,
+    receiver: Receiver,
 }
 
 impl Inlet {
     /// Reads once.
     pub(crate) fn read(&mut self, stream: &UnixStream) -> Result<(), DriverError> {
-        read(&mut self.spin, &mut self.inbox, stream)
-    }
-}
-
-fn read(spin: &mut Spin, inbox: &mut FrameBuffer, stream: &UnixStream) -> Result<(), DriverError> {
-    loop {
-        match spin.read(inbox, stream) {
-            Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(DriverError::Disconnected(error)),
+        let Inlet { inbox, spin, receiver } = self;
+        loop {
+            match receiver.wait(stream, inbox, spin) {
+                Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(DriverError::Disconnected(error)),
+            }
         }
     }
 }

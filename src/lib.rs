@@ -95,6 +95,7 @@
 //!   its own, has one.
 
 mod attempt_span;
+mod channel;
 mod children;
 pub mod cli;
 pub mod clock;

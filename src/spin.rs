@@ -10,16 +10,12 @@
 //! and for twice as long after each further one. The times end at marks of the clock that all processes share. Otherwise one of them
 //! would look while the others sleep, wait in vain for what sleepers cannot send in time, and sleep itself when they look again.
 
-use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, recv};
 
 use crate::hook::now_unix_nano;
-use crate::protocol::frame::FrameBuffer;
 
 /// How long an answer is looked for before sleeping: longer than a short task takes when every other process has to be woken for it.
 const LOOK_NS: u64 = 150_000;
@@ -32,11 +28,14 @@ const SAVED_NS: u64 = 20_000;
 /// Waits that cost more than was saved make the next ones sleep at once until the next mark. The marks are so far apart, and twice as
 /// far at each level.
 const MARK_NS: u64 = 256_000;
+/// So many looks that were not in vain say that more will follow.
+const PAID_OFTEN: u32 = 32;
 /// A quarter of a second.
 const HIGHEST_LEVEL: u32 = 10;
 
-/// For benchmarks, which compare: when it is set, nobody looks before sleeping. Everything that a process with it starts has it too.
-const OFF_VARIABLE: &str = "TRACER_TEST_WITHOUT_SPINNING";
+/// For benchmarks, which compare, and for tests: `never` makes everybody sleep at once, and `always` look each time. Everything that a
+/// process with it starts has it too.
+const VARIABLE: &str = "TRACER_TEST_SPINNING";
 
 /// Decides whether to look for an answer or to sleep. One for each side of a conversation.
 #[derive(Debug)]
@@ -44,23 +43,31 @@ pub(crate) struct Spin {
     clock: Clock,
     last_end_ns: Option<u64>,
     is_close: bool,
-    is_off: bool,
+    /// What it is told to do, whatever pays.
+    told: Option<bool>,
     sleeps_until_ns: u64,
     level: u32,
     /// By the waits since the last one in vain.
     saved_ns: u64,
+    paid_looks: u32,
 }
 
 impl Default for Spin {
     fn default() -> Spin {
+        let told = std::env::var_os(VARIABLE).and_then(|told| match told.to_str()? {
+            "never" => Some(false),
+            "always" => Some(true),
+            _ => None,
+        });
         Spin {
             clock: Clock::default(),
             last_end_ns: None,
-            is_close: false,
-            is_off: std::env::var_os(OFF_VARIABLE).is_some(),
+            is_close: told == Some(true),
+            told,
             sleeps_until_ns: 0,
             level: 0,
             saved_ns: 0,
+            paid_looks: 0,
         }
     }
 }
@@ -69,7 +76,7 @@ impl Spin {
     /// A request begins. Only the first one after an end says something.
     pub(crate) fn request_began(&mut self) {
         if let Some(last_end) = self.last_end_ns.take() {
-            self.is_close = !self.is_off && self.clock.now_ns().saturating_sub(last_end) < CLOSE_NS;
+            self.is_close = self.told.unwrap_or_else(|| self.clock.now_ns().saturating_sub(last_end) < CLOSE_NS);
         }
     }
 
@@ -89,17 +96,15 @@ impl Spin {
         self.look_with(is_ready, std::thread::yield_now, || clock.now_ns());
     }
 
-    /// Reads once: what comes while it looks, or else what comes whenever it does.
-    pub(crate) fn read(&mut self, inbox: &mut FrameBuffer, mut stream: &UnixStream) -> io::Result<usize> {
-        let mut found = None;
-        self.look(|| match inbox.read_from(&mut WithoutWaiting(stream)) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-            read => {
-                found = Some(read);
-                true
-            }
-        });
-        found.unwrap_or_else(|| inbox.read_from(&mut stream))
+    /// One that looks each time.
+    #[cfg(test)]
+    pub(crate) fn always() -> Spin {
+        Spin { is_close: true, told: Some(true), ..Spin::default() }
+    }
+
+    /// Whether looking has paid so often that it will go on to.
+    pub(crate) fn has_paid_often(&self) -> bool {
+        self.told.unwrap_or(self.paid_looks >= PAID_OFTEN)
     }
 
     fn look_with(
@@ -119,6 +124,7 @@ impl Spin {
         while now - before <= LATE_NS {
             if is_ready() {
                 self.saved_ns += SAVED_NS;
+                self.paid_looks = self.paid_looks.saturating_add(1);
                 return;
             }
             if now - begun > LOOK_NS {
@@ -131,6 +137,9 @@ impl Spin {
     }
 
     fn was_in_vain(&mut self, now_ns: u64, cost_ns: u64) {
+        if self.told == Some(true) {
+            return;
+        }
         if self.saved_ns < cost_ns {
             self.sleeps_until_ns = (now_ns + 1).next_multiple_of(MARK_NS << self.level);
             self.level = (self.level + 1).min(HIGHEST_LEVEL);
@@ -138,16 +147,6 @@ impl Spin {
             self.level = self.level.saturating_sub(1);
         }
         self.saved_ns = 0;
-    }
-}
-
-/// Reads what is there, and never waits.
-struct WithoutWaiting<'a>(&'a UnixStream);
-
-impl Read for WithoutWaiting<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (count, _) = recv(self.0, buffer, RecvFlags::DONTWAIT)?;
-        Ok(count)
     }
 }
 

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::channel::Receiver;
 use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_tasks, run_hook};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
@@ -82,10 +83,13 @@ fn take_leases(
     results: &Arc<Results>,
     calls: &Arc<actor::Calls>,
 ) -> Result<(), WorkerError> {
-    let mut spin = Spin::default();
+    let (mut spin, mut receiver) = <(Spin, Receiver)>::default();
     loop {
-        if spin.read(inbox, stream).map_err(WorkerError::Io)? == 0 {
-            return Ok(());
+        match receiver.wait(stream, inbox, &mut spin) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(WorkerError::Io(error)),
         }
         spin.request_began();
         attempts.interrupted();
@@ -107,6 +111,7 @@ fn take_leases(
                         }
                     }
                 }
+                kind::RINGS => results.attach(receiver.attach(inbox)),
                 kind::SHUTDOWN => {
                     calls.wait_for_all();
                     let sent = results.send().map_err(WorkerError::Io);
@@ -118,6 +123,9 @@ fn take_leases(
         }
         results.send().map_err(WorkerError::Io)?;
         spin.request_ended();
+        if receiver.begins_to_ask(&spin) {
+            results.ask_for_rings().map_err(WorkerError::Io)?;
+        }
     }
 }
 

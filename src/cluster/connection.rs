@@ -57,6 +57,7 @@ pub(super) enum Watch {
 impl Connection {
     pub(super) fn new(mut driver: Driver) -> std::io::Result<Arc<Connection>> {
         driver.keep_on_when_refused();
+        driver.allow_rings();
         Ok(Arc::new(Connection {
             stream: driver.stream()?,
             link: Mutex::new(Link {

@@ -1,10 +1,11 @@
 //! A client's socket on the head's side: never blocks, reads frames, keeps what could not be written yet.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use crate::channel::{Receiver, Sender};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
 use crate::task::{JobId, WorkerId};
 
@@ -42,9 +43,11 @@ struct Held {
     position: u64,
 }
 
-/// A client's socket.
+/// A client's socket, and rings beside it if the client has asked for them.
 pub(super) struct Connection {
     stream: UnixStream,
+    sender: Sender,
+    pub(super) receiver: Receiver,
     pub(super) inbox: FrameBuffer,
     /// What to write; the first `written` bytes are written.
     pub(super) outbox: Vec<u8>,
@@ -58,6 +61,8 @@ pub(super) struct Connection {
     pub(super) pid: u32,
     /// Whether epoll watches for room to write.
     pub(super) is_watched_for_room: bool,
+    /// Whether it has asked for rings and has not got an answer.
+    pub(super) wants_rings: bool,
     /// Whether it is closed once everything is written.
     pub(super) is_closing: bool,
     /// Whether all that waits to be written are answers that may wait a moment for what comes next.
@@ -80,6 +85,8 @@ impl Connection {
         stream.set_nonblocking(true)?;
         Ok(Connection {
             stream,
+            sender: Sender::default(),
+            receiver: Receiver::default(),
             inbox: FrameBuffer::new(),
             outbox: Vec::new(),
             written: 0,
@@ -88,6 +95,7 @@ impl Connection {
             peer: Peer::Unknown,
             pid: 0,
             is_watched_for_room: false,
+            wants_rings: false,
             is_closing: false,
             may_wait: false,
         })
@@ -96,10 +104,10 @@ impl Connection {
     /// Reads what there is.
     pub(super) fn read(&mut self) -> io::Result<ReadState> {
         for _ in 0..READS_PER_WAKE_UP {
-            match self.inbox.read_from(&mut self.stream) {
+            match self.receiver.read(&self.stream, &mut self.inbox) {
                 Ok(0) => return Ok(ReadState::Closed),
                 // What comes later, its end included, is heard of: a read that finds nothing need not be tried.
-                Ok(_) if !self.inbox.is_full() => return Ok(ReadState::Open),
+                Ok(_) if !self.inbox.is_full() && !self.receiver.has_more() => return Ok(ReadState::Open),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(ReadState::Open),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -107,6 +115,14 @@ impl Connection {
             }
         }
         Ok(ReadState::More)
+    }
+
+    /// Gives the client rings, which has asked for them. Fails when there are none, or when something is half sent.
+    pub(super) fn give_rings(&mut self) -> io::Result<()> {
+        if self.is_watched_for_room {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.sender.give_rings(&self.stream, &mut self.receiver)
     }
 
     /// Holds what has come since the last time until the journal is on the disk up to there.
@@ -140,7 +156,7 @@ impl Connection {
     pub(super) fn write(&mut self) -> io::Result<bool> {
         let end = self.held.front().map_or(self.outbox.len(), |held| held.from);
         while self.written < end {
-            match self.stream.write(&self.outbox[self.written..end]) {
+            match self.sender.write(&self.stream, &self.outbox[self.written..end]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

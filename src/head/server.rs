@@ -148,6 +148,11 @@ const READ_SIZE: usize = 64 << 10;
 /// How long a driver that waits for the end of a single task is not told of its acceptance, in case the end comes too.
 const PATIENCE: Duration = Duration::from_micros(150);
 
+/// The most connections with rings. Others that ask for them go on with their sockets.
+const RINGED: usize = 16;
+/// While it looks into rings it asks the kernel each time after so many looks.
+const LOOKS_INTO_RINGS: u32 = 4;
+
 /// Runs a head in this process until it is stopped. `on_started` is called once, when every worker has become ready or
 /// it is clear that none will. `program` is readable when the program has ended that this head is embedded in, if it is.
 pub(crate) fn run(
@@ -238,6 +243,7 @@ impl Server {
             node_id: node_id(),
             epoll,
             connections: HashMap::new(),
+            ringed: Vec::new(),
             next_connection: 1,
             next_job: 1,
             processes: HashMap::new(),
@@ -412,6 +418,9 @@ impl Server {
         self.start_workers(now);
         self.world.start_front();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        let mut pieces = Vec::new();
+        // How often it has looked into the rings since it has asked the kernel.
+        let mut looks = 0;
         let mut buffer = vec![0; READ_SIZE];
         loop {
             self.say_started(on_started);
@@ -422,16 +431,31 @@ impl Server {
                 return Ok(end);
             }
             events.clear();
+            pieces.clear();
             let at_once = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
             let will_look = self.spin.will_look();
-            // What goes wrong here goes wrong below too.
-            self.spin.look(|| wait(&self.world.epoll, &mut events, at_once).is_ok_and(|()| !events.is_empty()));
-            if events.is_empty() && !will_look && !self.world.late.is_empty() {
+            if will_look {
+                self.world.wake_up();
+            }
+            self.spin.look(|| {
+                self.world.find_pieces(&mut pieces);
+                looks += 1;
+                if looks >= LOOKS_INTO_RINGS || pieces.is_empty() && self.world.ringed.is_empty() {
+                    looks = 0;
+                    // What goes wrong here goes wrong below too.
+                    let _ = wait(&self.world.epoll, &mut events, at_once);
+                }
+                !pieces.is_empty() || !events.is_empty()
+            });
+            if events.is_empty() && pieces.is_empty() {
+                self.world.fall_asleep(&mut pieces);
+            }
+            if events.is_empty() && pieces.is_empty() && !will_look && !self.world.late.is_empty() {
                 // An epoll instance waits for whole milliseconds.
                 let _ = is_readable(&self.world.epoll, PATIENCE);
                 wait(&self.world.epoll, &mut events, at_once)?;
             }
-            if events.is_empty() {
+            if events.is_empty() && pieces.is_empty() {
                 self.world.flush();
                 let timeout = self.timeout();
                 wait(&self.world.epoll, &mut events, timeout.as_ref())?;
@@ -442,7 +466,8 @@ impl Server {
                 .iter()
                 .map(|event| Source::of_token(event.data.u64()))
                 .partition(|source| matches!(source, Source::WorkerExit(_)));
-            for source in others.into_iter().chain(exits) {
+            let pieces = pieces.iter().map(|id| Source::Connection(*id));
+            for source in pieces.chain(others).chain(exits) {
                 self.handle(source, &mut buffer, now);
             }
             self.respond(now);
@@ -640,6 +665,12 @@ impl Server {
             self.close(id, connection, &reason);
             return false;
         }
+        if std::mem::take(&mut connection.wants_rings) && self.world.ringed.len() < RINGED {
+            // Without rings it goes on with its socket.
+            if connection.give_rings().is_ok() {
+                self.world.ringed.push(id);
+            }
+        }
         if connection.has_backlog() {
             if std::mem::take(&mut connection.may_wait) { &mut self.world.patient } else { &mut self.world.dirty }
                 .push(id);
@@ -650,7 +681,7 @@ impl Server {
 
     /// Forgets a connection. A worker whose connection breaks is of no more use, and is killed if it is not dead already.
     fn close(&mut self, id: u64, connection: Connection, reason: &str) {
-        let _ = epoll::delete(&self.world.epoll, connection.as_fd());
+        self.world.unwatch(id, &connection);
         if !reason.is_empty() {
             self.world.log(format!("connection {id} is closed: {reason}"));
         }
@@ -673,7 +704,7 @@ impl Server {
     }
 
     fn handle_frames(&mut self, id: u64, connection: &mut Connection, now: Now) -> Result<(), String> {
-        let Connection { inbox, outbox, peer, pid, is_closing, may_wait, .. } = connection;
+        let Connection { inbox, outbox, peer, pid, is_closing, may_wait, receiver, wants_rings, .. } = connection;
         while !*is_closing {
             let Some((frame_kind, body)) = inbox.next_frame(peer.frame_limit()).map_err(|error| error.to_string())?
             else {
@@ -735,6 +766,10 @@ impl Server {
                         }
                         reactor::on_result(&mut self.state, &mut self.world, worker, result, now);
                     }
+                }
+                (Peer::Driver(_) | Peer::Worker(_), kind::RINGS) => {
+                    receiver.was_asked(inbox);
+                    *wants_rings = true;
                 }
                 (Peer::Sink(_), kind::SPANS_DONE) => {
                     let done = take_value(body).map_err(|error| error.to_string())?;
@@ -1071,8 +1106,8 @@ impl Server {
                 WorkerExit { cause, error_type: "unknown".into(), memory: None }
             }
         };
-        if let Some(connection) = process.connection.and_then(|id| self.world.connections.remove(&id)) {
-            let _ = epoll::delete(&self.world.epoll, connection.as_fd());
+        if let Some((id, connection)) = process.connection.and_then(|id| self.world.connections.remove_entry(&id)) {
+            self.world.unwatch(id, &connection);
         }
         let _ = epoll::delete(&self.world.epoll, &process.worker.pidfd);
         if let Some(stop) = &mut self.stop {

@@ -99,6 +99,8 @@ pub(super) struct World {
     pub(super) node_id: String,
     pub(super) epoll: OwnedFd,
     pub(super) connections: HashMap<u64, Connection>,
+    /// Those with rings.
+    pub(super) ringed: Vec<u64>,
     pub(super) next_connection: u64,
     pub(super) next_job: u64,
     pub(super) processes: HashMap<WorkerId, Process>,
@@ -231,6 +233,37 @@ impl World {
         self.watch(connection.as_fd(), Source::Connection(id))?;
         self.connections.insert(id, connection);
         Ok(())
+    }
+
+    /// Nothing is heard of this connection any more.
+    pub(super) fn unwatch(&mut self, id: u64, connection: &Connection) {
+        let _ = epoll::delete(&self.epoll, connection.as_fd());
+        self.ringed.retain(|ringed| *ringed != id);
+    }
+
+    /// From now on clients may send through their rings.
+    pub(super) fn wake_up(&mut self) {
+        for id in &self.ringed {
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.receiver.wake_up();
+            }
+        }
+    }
+
+    /// Adds the connections to whose rings something has come.
+    pub(super) fn find_pieces(&mut self, found: &mut Vec<u64>) {
+        let has_piece = |connection: &mut Connection| connection.receiver.has_piece();
+        found.extend(self.ringed.iter().copied().filter(|id| self.connections.get_mut(id).is_some_and(has_piece)));
+    }
+
+    /// Clients do not send through their rings any more. Adds the connections to whose rings something has come before.
+    pub(super) fn fall_asleep(&mut self, found: &mut Vec<u64>) {
+        for id in &self.ringed {
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.receiver.fall_asleep();
+            }
+        }
+        self.find_pieces(found);
     }
 
     pub(super) fn spawn(&mut self, worker: WorkerId) -> io::Result<u32> {
@@ -629,7 +662,7 @@ impl World {
 
     pub(super) fn drop_connection(&mut self, id: u64, reason: &str) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        let _ = epoll::delete(&self.epoll, connection.as_fd());
+        self.unwatch(id, &connection);
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
             self.on_driver_gone(id, connection.peer, connection.pid);
         }

@@ -104,6 +104,11 @@ impl FrameBuffer {
         Ok(Some((self.bytes[start], &self.bytes[start + 1..start + length])))
     }
 
+    /// Bytes that have arrived and were not given back yet.
+    pub fn unread(&self) -> usize {
+        self.end - self.start
+    }
+
     /// Whether a frame has begun to arrive but is not whole.
     pub fn is_torn(&self) -> bool {
         self.start != self.end

@@ -36,6 +36,9 @@ pub mod kind {
     /// Driver: it wants to hear how a task ends that it may not have submitted. The driver's own number for it and the task's
     /// id; it hears of it as of its own tasks, at once if the task has ended, and never if it is not known.
     pub const WATCH: u8 = 10;
+    /// Driver or worker: it wants rings beside the socket. What it sends from here on has a position in the stream. Head: here they
+    /// are, in a file that comes with this; the same holds for what it sends. A head that has none to give does not answer. No body.
+    pub const RINGS: u8 = 11;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;

@@ -6,11 +6,12 @@
 //! When many tasks come in one lease, their results wait for each other, but not for long: a thread sends what has waited for
 //! [`LINGER`], so that a long task does not hold back the results of short ones before it.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::channel::{NewRings, Sender};
 use crate::fault;
 use crate::hook::Recorder;
 use crate::protocol::frame::put_frame;
@@ -28,8 +29,13 @@ pub(super) struct Results {
     /// Tells the sending thread that something waits.
     waiting: Condvar,
     /// Held while sending, so that batches leave in order.
-    stream: Mutex<UnixStream>,
+    outlet: Mutex<Outlet>,
     recorder: Option<&'static Recorder>,
+}
+
+struct Outlet {
+    stream: UnixStream,
+    sender: Sender,
 }
 
 #[derive(Default)]
@@ -44,7 +50,19 @@ struct Batch {
 
 impl Results {
     pub(super) fn new(stream: UnixStream, recorder: Option<&'static Recorder>) -> Results {
-        Results { batch: Mutex::default(), waiting: Condvar::new(), stream: Mutex::new(stream), recorder }
+        let outlet = Mutex::new(Outlet { stream, sender: Sender::default() });
+        Results { batch: Mutex::default(), waiting: Condvar::new(), outlet, recorder }
+    }
+
+    /// Asks the head for rings.
+    pub(super) fn ask_for_rings(&self) -> io::Result<()> {
+        let Outlet { stream, sender } = &mut *lock(&self.outlet);
+        sender.ask_for_rings(stream)
+    }
+
+    /// The head has answered that.
+    pub(super) fn attach(&self, rings: Option<NewRings>) {
+        lock(&self.outlet).sender.attach(rings);
     }
 
     /// Adds a result. `more_follows` says whether another task is run before [`send`](Self::send) is called.
@@ -75,7 +93,7 @@ impl Results {
 
     /// Sends what there is.
     pub(super) fn send(&self) -> io::Result<()> {
-        let mut stream = lock(&self.stream);
+        let Outlet { stream, sender } = &mut *lock(&self.outlet);
         let body = {
             let mut batch = lock(&self.batch);
             batch.lingers_since = None;
@@ -94,7 +112,7 @@ impl Results {
         fault::point("after_commit");
         let mut frame = Vec::with_capacity(body.len() + 8);
         put_frame(&mut frame, kind::RESULTS, |out| out.put_exact(&body));
-        stream.write_all(&frame)?;
+        sender.write_all(stream, &frame)?;
         fault::point("after_result");
         Ok(())
     }

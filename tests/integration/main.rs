@@ -34,6 +34,7 @@ mod otel_env;
 mod output;
 mod reports;
 mod resources;
+mod rings;
 mod runtime_spans;
 mod sampling;
 mod security;

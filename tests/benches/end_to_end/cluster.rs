@@ -155,7 +155,7 @@ fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
     }
     command.env("TRACER_TEMP_DIR", temp_dir(folder)).env("TRACER_SPANS_DIR", spans_dir(folder));
     if !HAS_SPINNING.load(Ordering::Relaxed) {
-        command.env("TRACER_TEST_WITHOUT_SPINNING", "1");
+        command.env("TRACER_TEST_SPINNING", "never");
     }
     command.stdin(Stdio::null());
     command
