@@ -409,6 +409,7 @@ fn keep<T>(record: *const T) -> Record<T> {
 ///
 /// `record` points to a record whose first field is its size, and `T` is one of the ABI's records, for which all zeroes
 /// are a valid value.
+#[inline]
 pub(super) unsafe fn read_sized<T>(record: *const T) -> T {
     // SAFETY: promised by the caller.
     unsafe { read_prefix(record, record.cast::<usize>().read()) }
@@ -417,11 +418,16 @@ pub(super) unsafe fn read_sized<T>(record: *const T) -> T {
 /// # Safety
 ///
 /// As for [`read_sized`]; `size` bytes are readable.
+#[inline]
 unsafe fn read_prefix<T>(record: *const T, size: usize) -> T {
+    if size >= size_of::<T>() {
+        // SAFETY: promised by the caller. A copy whose length the compiler knows is no call.
+        return unsafe { record.read() };
+    }
     let mut copy = MaybeUninit::<T>::zeroed();
     // SAFETY: promised by the caller; no more than a `T` is written.
     unsafe {
-        std::ptr::copy_nonoverlapping(record.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
+        std::ptr::copy_nonoverlapping(record.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size);
         copy.assume_init()
     }
 }

@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +39,7 @@ pub struct Recorder {
     /// What tells the hooks of this session from those of another.
     mark: u32,
     /// The hook's tracer for the spans that tracer itself makes.
-    own_tracer: Mutex<*mut c_void>,
+    own_tracer: AtomicPtr<c_void>,
     /// The task that runs now. Behind a lock, so that a span of another thread gets ids that belong together.
     running_task: Mutex<Option<RunningTask>>,
 }
@@ -63,6 +65,7 @@ struct RecordedSpan {
     state: Mutex<SpanState>,
 }
 
+#[derive(Clone, Copy)]
 struct SpanState {
     span: *mut c_void,
     has_ended: bool,
@@ -243,12 +246,12 @@ impl Recorder {
             further: tables.into_iter().flatten().collect(),
             deliveries,
             mark,
-            own_tracer: Mutex::new(ptr::null_mut()),
+            own_tracer: AtomicPtr::new(ptr::null_mut()),
             running_task: Mutex::new(None),
         }));
         recorder.lent.data = ptr::from_mut(recorder).cast();
         let recorder: &'static Recorder = recorder;
-        *lock(&recorder.own_tracer) = recorder.tracer(SCOPE, crate::VERSION);
+        recorder.own_tracer.store(recorder.tracer(SCOPE, crate::VERSION), Release);
         recorder
     }
 
@@ -305,7 +308,7 @@ impl Recorder {
         });
         // The contract takes an array of pointers; this is one of one.
         let links = link.as_ref().map(ptr::from_ref);
-        let start = abi::SpanStart {
+        let mut start = abi::SpanStart {
             size: size_of::<abi::SpanStart>(),
             name: abi::Str::new(request.name),
             kind: request.kind,
@@ -321,9 +324,9 @@ impl Recorder {
             runtime: ptr::null(),
         };
         let mut started = empty_started();
-        let tracer = *lock(&self.own_tracer);
+        let tracer = self.own_tracer.load(Acquire);
         // SAFETY: everything in `start` is borrowed from locals; the tracer is a RecordedTracer or null.
-        let handle = unsafe { self.start_recorded(tracer.cast(), &start, &mut started, request.is_attempt) };
+        let handle = unsafe { self.start_recorded(tracer.cast(), &mut start, &mut started, request.is_attempt) };
         let trace_state = match (&request.parent, started.has_trace_state != 0) {
             (_, true) => trace_state_of(handle),
             (Some(parent), false) => parent.trace_state.clone(),
@@ -508,7 +511,7 @@ impl Recorder {
         unsafe { tracer(self.lent.data, &scope) }
     }
 
-    /// Starts a span with the hook, and records it.
+    /// Starts a span with the hook, and records it. What this host knows besides is put into `start`.
     ///
     /// # Safety
     ///
@@ -516,7 +519,7 @@ impl Recorder {
     unsafe fn start_recorded(
         &'static self,
         tracer: *const RecordedTracer,
-        start: &abi::SpanStart,
+        start: &mut abi::SpanStart,
         started: &mut abi::SpanStarted,
         is_attempt: bool,
     ) -> *mut c_void {
@@ -525,8 +528,10 @@ impl Recorder {
             return ptr::null_mut();
         };
         // The hook and the spool get the same time, and the hook a struct of the size that this host knows.
-        let start_time_unix_nano =
-            if start.start_time_unix_nano == 0 { now_unix_nano() } else { start.start_time_unix_nano };
+        if start.start_time_unix_nano == 0 {
+            start.start_time_unix_nano = now_unix_nano();
+        }
+        let start_time_unix_nano = start.start_time_unix_nano;
         let running_task = self.running_task();
         let runtime = running_task.map(|running| abi::Runtime {
             size: size_of::<abi::Runtime>(),
@@ -537,14 +542,10 @@ impl Recorder {
             attempt: running.attempt,
             actor_id: running.actor.map_or(0, |actor| actor.0),
         });
-        let start = abi::SpanStart {
-            size: size_of::<abi::SpanStart>(),
-            start_time_unix_nano,
-            runtime: runtime.as_ref().map_or(ptr::null(), ptr::from_ref),
-            ..copy_start(start)
-        };
+        start.size = size_of::<abi::SpanStart>();
+        start.runtime = runtime.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: the hook's function with the hook's tracer; borrowed for the call.
-        let span = unsafe { span_start(tracer.tracer, &start, started) };
+        let span = unsafe { span_start(tracer.tracer, start, started) };
         if started.is_recording == 0 && span.is_null() {
             return ptr::null_mut();
         }
@@ -643,7 +644,10 @@ impl RecordedSpan {
     }
 
     fn end(&self, end_time_unix_nano: u64) {
-        let mut state = lock(&self.state);
+        self.end_once(&mut lock(&self.state), end_time_unix_nano);
+    }
+
+    fn end_once(&self, state: &mut SpanState, end_time_unix_nano: u64) {
         if std::mem::replace(&mut state.has_ended, true) {
             return;
         }
@@ -785,11 +789,6 @@ fn empty_started() -> abi::SpanStarted {
     }
 }
 
-fn copy_start(start: &abi::SpanStart) -> abi::SpanStart {
-    // SAFETY: a plain struct of borrowed pointers, which the copy borrows for as long as the call.
-    unsafe { read_sized(start) }
-}
-
 fn trace_state_of(handle: *mut c_void) -> String {
     // SAFETY: the handle is null or a RecordedSpan; the buffer is lent for the call.
     read_text(|out| unsafe { span_trace_state(handle, out) })
@@ -866,7 +865,7 @@ unsafe extern "C" fn span_start(
             return ptr::null_mut();
         };
         // SAFETY: `span` is borrowed for the call.
-        let handle = unsafe { recorder.start_recorded(tracer.cast(), &read_sized(span), &mut local, false) };
+        let handle = unsafe { recorder.start_recorded(tracer.cast(), &mut read_sized(span), &mut local, false) };
         // SAFETY: the caller says how large its struct is; no more than that is written, and its size stays.
         unsafe {
             let size = (*started).size.min(size_of::<abi::SpanStarted>());
@@ -992,12 +991,13 @@ unsafe extern "C" fn span_release(span: *mut c_void) {
             return;
         }
         // SAFETY: made by `span_start`, and given back once.
-        let span = unsafe { Box::from_raw(span.cast::<RecordedSpan>()) };
-        span.end(0);
-        let handle = lock(&span.state).span;
-        if let (Some(release), false) = (span.recorder.hook.span_release, handle.is_null()) {
+        let mut span = unsafe { Box::from_raw(span.cast::<RecordedSpan>()) };
+        // Nobody else has it any more, so the lock is free.
+        let mut state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        span.end_once(&mut state, 0);
+        if let (Some(release), false) = (span.recorder.hook.span_release, state.span.is_null()) {
             // SAFETY: the hook's span, given back once.
-            unsafe { release(handle) };
+            unsafe { release(state.span) };
         }
     });
 }

@@ -14,6 +14,8 @@ const ENTRY_EVENT: u8 = 4;
 const ENTRY_LINK: u8 = 5;
 const ENTRY_STATUS_DESCRIPTION: u8 = 6;
 const ENTRY_TRACE_STATE: u8 = 7;
+/// The tag of an entry and its length.
+const HEAD: usize = 5;
 
 /// Appends entries to a fixed piece of memory; an entry that does not fit is left out whole.
 pub(super) struct EntryWriter<'a> {
@@ -35,37 +37,55 @@ impl<'a> EntryWriter<'a> {
     /// Appends one entry; false when it does not fit.
     fn entry(&mut self, tag: u8, payload: impl FnOnce(&mut Self)) -> bool {
         let start = self.len;
-        self.put(&[tag]);
-        self.put(&[0; 4]);
+        self.put(&[tag, 0, 0, 0, 0]);
         payload(self);
         if std::mem::take(&mut self.overflow) {
             self.len = start;
             return false;
         }
-        let length = (self.len - start - 5) as u32;
-        self.room[start + 1..start + 5].copy_from_slice(&length.to_le_bytes());
+        let length = (self.len - start - HEAD) as u32;
+        self.room[start + 1..start + HEAD].copy_from_slice(&length.to_le_bytes());
         true
     }
 
+    /// Appends one entry whose length is known, as that of nearly all is, but for its payload, whose room is the result: there is room for
+    /// the whole of it, or for nothing.
+    #[inline]
+    fn room_of_entry(&mut self, tag: u8, len: usize) -> Option<&mut [u8]> {
+        let room = self.room.get_mut(self.len..self.len + HEAD + len)?;
+        self.len += HEAD + len;
+        let (head, payload) = room.split_first_chunk_mut::<HEAD>()?;
+        let [a, b, c, d] = (len as u32).to_le_bytes();
+        *head = [tag, a, b, c, d];
+        Some(payload)
+    }
+
+    #[inline]
+    fn text(&mut self, tag: u8, text: &[u8]) -> bool {
+        let room = self.room_of_entry(tag, text.len());
+        room.map(|room| room.copy_from_slice(text)).is_some()
+    }
+
     pub(super) fn name(&mut self, name: &[u8]) -> bool {
-        self.entry(ENTRY_NAME, |writer| writer.put(name))
+        self.text(ENTRY_NAME, name)
     }
 
     pub(super) fn scope(&mut self, name: &[u8]) -> bool {
-        self.entry(ENTRY_SCOPE, |writer| writer.put(name))
+        self.text(ENTRY_SCOPE, name)
     }
 
     pub(super) fn status_description(&mut self, text: &[u8]) -> bool {
-        self.entry(ENTRY_STATUS_DESCRIPTION, |writer| writer.put(text))
+        self.text(ENTRY_STATUS_DESCRIPTION, text)
     }
 
     pub(super) fn trace_state(&mut self, text: &[u8]) -> bool {
-        self.entry(ENTRY_TRACE_STATE, |writer| writer.put(text))
+        self.text(ENTRY_TRACE_STATE, text)
     }
 
     /// # Safety
     ///
     /// What the attribute points to is readable.
+    #[inline]
     pub(super) unsafe fn attribute(&mut self, attribute: &abi::KeyValue) -> bool {
         let value = &attribute.value;
         // SAFETY: promised by the caller; each union member is read by its tag.
@@ -80,8 +100,8 @@ impl<'a> EntryWriter<'a> {
                 abi::VALUE_STR => {
                     let text = value.as_.str_.as_bytes();
                     let Some(room) = self.room_of_value(key, value.tag, 4 + text.len()) else { return false };
-                    let (room_of_len, room) = room.split_at_mut(4);
-                    room_of_len.copy_from_slice(&(text.len() as u32).to_le_bytes());
+                    let Some((room_of_len, room)) = room.split_first_chunk_mut() else { return false };
+                    *room_of_len = (text.len() as u32).to_le_bytes();
                     room.copy_from_slice(text);
                     true
                 }
@@ -90,18 +110,12 @@ impl<'a> EntryWriter<'a> {
         }
     }
 
-    /// Begins an attribute whose length is known, as that of nearly all is, and lends the room of its value: there is room for the whole of
-    /// it, or for nothing.
+    /// As [`room_of_entry`](Self::room_of_entry), for the value of an attribute.
     #[inline]
     fn room_of_value(&mut self, key: &[u8], value_tag: u32, value_len: usize) -> Option<&mut [u8]> {
-        const HEAD: usize = 9;
-        let length = HEAD + key.len() + 1 + value_len;
-        let room = self.room.get_mut(self.len..self.len + length)?;
-        self.len += length;
-        let (head, room) = room.split_first_chunk_mut::<HEAD>()?;
-        let [p0, p1, p2, p3] = ((length - 5) as u32).to_le_bytes();
-        let [k0, k1, k2, k3] = (key.len() as u32).to_le_bytes();
-        *head = [ENTRY_ATTRIBUTE, p0, p1, p2, p3, k0, k1, k2, k3];
+        let room = self.room_of_entry(ENTRY_ATTRIBUTE, 4 + key.len() + 1 + value_len)?;
+        let (room_of_len, room) = room.split_first_chunk_mut()?;
+        *room_of_len = (key.len() as u32).to_le_bytes();
         let (room_of_key, room) = room.split_at_mut(key.len());
         room_of_key.copy_from_slice(key);
         let (tag, room) = room.split_first_mut()?;

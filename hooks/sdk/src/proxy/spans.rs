@@ -138,7 +138,8 @@ unsafe impl Sync for HostTracer {}
 
 impl HostTracer {
     fn open(table: &'static Tracing, scope: &InstrumentationScope) -> Option<HostTracer> {
-        let attributes = Attributes::new(scope.attributes());
+        let mut attributes = Attributes::default();
+        attributes.lend(scope.attributes());
         let scope = abi::Scope {
             size: size_of::<abi::Scope>(),
             name: Str::new(scope.name()),
@@ -179,13 +180,12 @@ impl api::trace::Tracer for Tracer {
         let status = builder_status(&mut builder);
         let plain_parent = parent.is_valid().then(|| plain(parent));
         let raw_parent = plain_parent.as_ref().map(PlainContext::raw);
-        let attributes = Attributes::new(builder.attributes.as_deref().unwrap_or_default());
-        let links = Records::links(builder.links.as_deref().unwrap_or_default());
-        let events = Records::events(builder.events.as_deref().unwrap_or_default());
-        let baggage = match parent_cx.baggage() {
-            baggage if baggage.is_empty() => String::new(),
-            baggage => baggage.to_string(),
-        };
+        let mut attributes = Attributes::default();
+        attributes.lend(builder.attributes.as_deref().unwrap_or_default());
+        let links = builder.links.as_deref().map(Records::links);
+        let events = builder.events.as_deref().map(Records::events);
+        let (link_pointers, event_pointers) = (Records::pointers(&links), Records::pointers(&events));
+        let baggage = Some(parent_cx.baggage()).filter(|baggage| !baggage.is_empty()).map(ToString::to_string);
         let request = abi::SpanStart {
             size: size_of::<abi::SpanStart>(),
             name: Str::new(&builder.name),
@@ -200,11 +200,11 @@ impl api::trace::Tracer for Tracer {
             parent: raw_parent.as_ref().map_or(ptr::null(), ptr::from_ref),
             attributes: attributes.as_ptr(),
             attribute_count: attributes.len(),
-            links: links.pointers.as_ptr(),
-            link_count: links.pointers.len(),
-            events: events.pointers.as_ptr(),
-            event_count: events.pointers.len(),
-            baggage: Str::new(&baggage),
+            links: link_pointers.as_ptr(),
+            link_count: link_pointers.len(),
+            events: event_pointers.as_ptr(),
+            event_count: event_pointers.len(),
+            baggage: Str::new(baggage.as_deref().unwrap_or_default()),
             runtime: ptr::null(),
         };
         let mut started = abi::SpanStarted {
@@ -315,9 +315,10 @@ impl Span {
     fn record_attributes(&mut self, attributes: &[KeyValue]) {
         self.record(|table, span| {
             let Some(set) = table.span_set_attributes else { return };
-            let attributes = Attributes::new(attributes);
+            let mut pairs = Attributes::default();
+            pairs.lend(attributes);
             // SAFETY: `record` gives a handle of this table; the attributes outlive the call.
-            unsafe { set(span, attributes.as_ptr(), attributes.len()) };
+            unsafe { set(span, pairs.as_ptr(), pairs.len()) };
         });
     }
 }
@@ -478,24 +479,28 @@ fn trace_state(header: &str) -> TraceState {
 }
 
 /// Attributes as the host reads them. Borrows from the API's own; up to [`INLINE_ATTRIBUTES`] need no allocation
-/// unless there are arrays of strings.
+/// unless there are arrays of strings. They are filled in where they are, because to move them costs more.
+#[derive(Default)]
 struct Attributes<'a> {
     pairs: SmallVec<[abi::KeyValue; INLINE_ATTRIBUTES]>,
     /// What arrays of strings point to.
-    _strings: Vec<Vec<Str>>,
+    strings: Vec<Vec<Str>>,
     _borrowed: std::marker::PhantomData<&'a KeyValue>,
 }
 
 impl<'a> Attributes<'a> {
-    fn new(attributes: impl IntoIterator<Item = &'a KeyValue>) -> Attributes<'a> {
-        let mut strings = Vec::new();
-        let pairs = attributes
-            .into_iter()
-            .filter_map(|KeyValue { key, value, .. }| {
-                Some(abi::KeyValue { key: Str::new(key.as_str()), value: raw_value(value, &mut strings)? })
-            })
-            .collect();
-        Attributes { pairs, _strings: strings, _borrowed: std::marker::PhantomData }
+    fn new(attributes: &'a [KeyValue]) -> Attributes<'a> {
+        let mut pairs = Attributes::default();
+        pairs.lend(attributes);
+        pairs
+    }
+
+    fn lend(&mut self, attributes: impl IntoIterator<Item = &'a KeyValue>) {
+        for KeyValue { key, value, .. } in attributes {
+            if let Some(value) = raw_value(value, &mut self.strings) {
+                self.pairs.push(abi::KeyValue { key: Str::new(key.as_str()), value });
+            }
+        }
     }
 
     fn as_ptr(&self) -> *const abi::KeyValue {
@@ -508,28 +513,39 @@ impl<'a> Attributes<'a> {
 }
 
 /// The value for the host; none for a kind that is newer than the contract.
+#[inline(always)]
 fn raw_value(value: &Value, strings: &mut Vec<Vec<Str>>) -> Option<abi::Value> {
-    fn array<T>(elements: &[T]) -> abi::ValueUnion {
-        abi::ValueUnion { array: abi::Array { ptr: elements.as_ptr().cast(), count: elements.len() } }
-    }
     let (tag, as_) = match value {
         Value::Bool(value) => (abi::VALUE_BOOL, abi::ValueUnion { bool_: (*value).into() }),
         Value::I64(value) => (abi::VALUE_I64, abi::ValueUnion { i64_: *value }),
         Value::F64(value) => (abi::VALUE_F64, abi::ValueUnion { f64_: *value }),
         Value::String(value) => (abi::VALUE_STR, abi::ValueUnion { str_: Str::new(value.as_str()) }),
-        // A `bool` is a byte, 0 or 1.
-        Value::Array(Array::Bool(values)) => (abi::VALUE_BOOL_ARRAY, array(values)),
-        Value::Array(Array::I64(values)) => (abi::VALUE_I64_ARRAY, array(values)),
-        Value::Array(Array::F64(values)) => (abi::VALUE_F64_ARRAY, array(values)),
-        Value::Array(Array::String(values)) => {
-            let texts: Vec<_> = values.iter().map(|value| Str::new(value.as_str())).collect();
-            let as_ = array(&texts);
-            strings.push(texts);
-            (abi::VALUE_STR_ARRAY, as_)
-        }
+        Value::Array(values) => return raw_array(values, strings),
         _ => return None,
     };
     Some(abi::Value { tag, as_ })
+}
+
+/// The rarer half of [`raw_value`].
+#[cold]
+fn raw_array(values: &Array, strings: &mut Vec<Vec<Str>>) -> Option<abi::Value> {
+    fn array<T>(elements: &[T]) -> abi::Array {
+        abi::Array { ptr: elements.as_ptr().cast(), count: elements.len() }
+    }
+    let (tag, array) = match values {
+        // A `bool` is a byte, 0 or 1.
+        Array::Bool(values) => (abi::VALUE_BOOL_ARRAY, array(values)),
+        Array::I64(values) => (abi::VALUE_I64_ARRAY, array(values)),
+        Array::F64(values) => (abi::VALUE_F64_ARRAY, array(values)),
+        Array::String(values) => {
+            let texts: Vec<_> = values.iter().map(|value| Str::new(value.as_str())).collect();
+            let array = array(&texts);
+            strings.push(texts);
+            (abi::VALUE_STR_ARRAY, array)
+        }
+        _ => return None,
+    };
+    Some(abi::Value { tag, as_: abi::ValueUnion { array } })
 }
 
 fn raw_event(name: &str, time: SystemTime, attributes: &Attributes<'_>) -> abi::Event {
@@ -551,12 +567,18 @@ fn raw_link(context: &PlainContext, attributes: &Attributes<'_>) -> abi::Link {
     }
 }
 
-/// The links or events that a span begins with, and what they point to. Most spans have none, which costs nothing.
+/// The links or events that a span begins with, and what they point to. Most spans have none.
 struct Records<'a, T> {
     pointers: Vec<*const T>,
     _records: Vec<T>,
     _attributes: Vec<Attributes<'a>>,
     _contexts: Vec<PlainContext>,
+}
+
+impl<T> Records<'_, T> {
+    fn pointers(records: &Option<Self>) -> &[*const T] {
+        records.as_ref().map_or(&[], |records| &records.pointers)
+    }
 }
 
 impl<'a> Records<'a, abi::Event> {
