@@ -317,3 +317,25 @@ fn keys_that_change_at_one_address_are_not_mistaken_and_a_key_that_is_dropped_le
         assert_eq!(line["attributes"], serde_json::json!({"key_1": 2, "key_2": 1, "key_3": 1}));
     }
 }
+
+#[test]
+fn more_keys_than_a_thread_remembers_are_not_mistaken_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path(), false);
+    let keys: &'static [String] = (0..400).map(|number| format!("key.{number}")).collect::<Vec<_>>().leak();
+    for (round, part) in (0..3).flat_map(|round| keys.chunks(40).map(move |part| (round, part))) {
+        let say = move |table: &abi::Tracing, span: *mut c_void| {
+            part.iter().for_each(|key| set(table, span, &[number(key, -1)]));
+            part.iter().for_each(|key| set(table, span, &[number(key, round)]));
+            end(table, span);
+        };
+        span(table, false, &[], &say);
+    }
+    let lines = lines(table, folder.path());
+    assert_eq!(lines.len(), 30);
+    for (index, line) in lines.iter().enumerate() {
+        let (round, part) = (index / 10, &keys[index % 10 * 40..][..40]);
+        let said: serde_json::Map<_, _> = part.iter().map(|key| (key.clone(), round.into())).collect();
+        assert_eq!(line["attributes"], Json::Object(said));
+    }
+}

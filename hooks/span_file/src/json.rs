@@ -16,6 +16,16 @@ const HEX_BYTES: [[u8; 2]; 256] = {
     }
     table
 };
+/// The digits of each number below 100.
+const DECIMAL_PAIRS: [[u8; 2]; 100] = {
+    let mut table = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        table[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    table
+};
 
 /// Appends `text` as a JSON string, quotes included.
 ///
@@ -62,19 +72,22 @@ fn is_plain(bytes: &[u8]) -> bool {
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     // The high bit of a byte of `suspects` is set when that byte of `word` is not plain. A borrow may set further
     // bits, but only above a byte that is itself not plain, so the answer for the whole word is exact.
+    // The other bits of it say nothing.
     let suspects = |word: u64| {
         let control = word.wrapping_sub(ONES * 0x20);
         let quote = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
         let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
-        (word | ((control | quote | backslash) & !word)) & HIGHS
+        word | ((control | quote | backslash) & !word)
     };
     // The last eight bytes overlap those before them.
     let Some(last) = bytes.last_chunk::<8>() else {
         return bytes.iter().all(|&byte| (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\');
     };
-    let (chunks, _) = bytes.as_chunks::<8>();
-    let words = chunks.iter().chain([last]).map(|chunk| suspects(u64::from_le_bytes(*chunk)));
-    words.fold(0, |all, word| all | word) == 0
+    let mut all = suspects(u64::from_le_bytes(*last));
+    for chunk in bytes.as_chunks::<8>().0 {
+        all |= suspects(u64::from_le_bytes(*chunk));
+    }
+    all & HIGHS == 0
 }
 
 #[cold]
@@ -128,22 +141,36 @@ pub fn write_f64(buffer: &mut Vec<u8>, value: f64) {
 }
 
 /// Appends an id as `"0x…"`, in lower-case hexadecimal digits.
-pub(crate) fn write_id<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
-    buffer.extend_from_slice(b"\"0x");
-    write_hex(buffer, id);
-    buffer.push(b'"');
+pub(crate) fn write_id(buffer: &mut Vec<u8>, id: &[u8; 8]) {
+    let mut text = *b"\"0x0000000000000000\"";
+    put_hex(&mut text[3..19], id);
+    buffer.extend_from_slice(&text);
 }
 
 /// Appends bytes as lower-case hexadecimal digits, without quotes.
 pub fn write_hex<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
-    buffer.extend_from_slice(id.map(|byte| HEX_BYTES[usize::from(byte)]).as_flattened());
+    let mut digits = [[0; 2]; N];
+    put_hex(digits.as_flattened_mut(), id);
+    buffer.extend_from_slice(digits.as_flattened());
 }
 
-const SECOND_LEN: usize = "2026-11-20T19:34:35".len();
+/// Fills `place`, which is twice as long, with the lower-case hexadecimal digits of bytes.
+#[inline]
+pub(crate) fn put_hex(place: &mut [u8], bytes: &[u8]) {
+    let (pairs, _) = place.as_chunks_mut();
+    for (index, &byte) in bytes.iter().enumerate() {
+        pairs[index] = HEX_BYTES[usize::from(byte)];
+    }
+}
+
+/// A time in quotes.
+type TimeText = [u8; "\"2026-11-20T19:34:35.000000Z\"".len()];
+/// Where its microseconds are.
+const MICROS: usize = "\"2026-11-20T19:34:35.".len();
 
 thread_local! {
     /// The second rendered last, because the two times of a span are mostly in one second.
-    static LAST_SECOND: Cell<(u64, [u8; SECOND_LEN])> = const { Cell::new((0, *b"1970-01-01T00:00:00")) };
+    static LAST_SECOND: Cell<(u64, TimeText)> = const { Cell::new((0, *b"\"1970-01-01T00:00:00.000000Z\"")) };
 }
 
 /// Appends a time as `"YYYY-MM-DDTHH:MM:SS.ffffffZ"`: UTC, cut to the microsecond.
@@ -151,16 +178,17 @@ thread_local! {
 /// Cut, where Python rounds: so a time is never later than the one it stands for.
 pub(crate) fn write_time(buffer: &mut Vec<u8>, unix_nano: u64) {
     let second = unix_nano / 1_000_000_000;
-    let micros = (unix_nano % 1_000_000_000 / 1_000) as u32;
+    let mut micros = (unix_nano % 1_000_000_000 / 1_000) as usize;
     let (cached, mut text) = LAST_SECOND.get();
     if cached != second {
         text = render_second(second);
         LAST_SECOND.set((second, text));
     }
-    let mut whole = *b"\"0000-00-00T00:00:00.000000Z\"";
-    whole[1..=SECOND_LEN].copy_from_slice(&text);
-    write_digits(&mut whole[SECOND_LEN + 2..][..6], micros);
-    buffer.extend_from_slice(&whole);
+    for pair in text[MICROS..MICROS + 6].as_chunks_mut().0.iter_mut().rev() {
+        *pair = DECIMAL_PAIRS[micros % 100];
+        micros /= 100;
+    }
+    buffer.extend_from_slice(&text);
 }
 
 /// Fills `place` with the last digits of `number`, padded with zeros.
@@ -172,16 +200,16 @@ fn write_digits(place: &mut [u8], mut number: u32) {
 }
 
 #[cold]
-fn render_second(second: u64) -> [u8; SECOND_LEN] {
+fn render_second(second: u64) -> TimeText {
     let (days, of_day) = (second / 86_400, (second % 86_400) as u32);
     let (year, month, day) = civil_from_days(days);
-    let mut text = *b"0000-00-00T00:00:00";
-    write_digits(&mut text[0..4], year);
-    write_digits(&mut text[5..7], month);
-    write_digits(&mut text[8..10], day);
-    write_digits(&mut text[11..13], of_day / 3_600);
-    write_digits(&mut text[14..16], of_day / 60 % 60);
-    write_digits(&mut text[17..19], of_day % 60);
+    let mut text = *b"\"0000-00-00T00:00:00.000000Z\"";
+    write_digits(&mut text[1..5], year);
+    write_digits(&mut text[6..8], month);
+    write_digits(&mut text[9..11], day);
+    write_digits(&mut text[12..14], of_day / 3_600);
+    write_digits(&mut text[15..17], of_day / 60 % 60);
+    write_digits(&mut text[18..20], of_day % 60);
     text
 }
 

@@ -339,14 +339,12 @@ fn write_head(buffer: &mut Vec<u8>, head: &Head<'_>) {
 }
 
 fn write_context(buffer: &mut Vec<u8>, trace_id: &[u8; 16], span_id: &[u8; 8], trace_state: &str) {
-    const SPAN_ID: &[u8] = b"\",\"span_id\":\"0x";
-    const BEGIN: &[u8] = b"\"context\":{\"trace_id\":\"0x";
-    const END: &[u8] = b"\",\"trace_state\":";
-    buffer.extend_from_slice(BEGIN);
-    json::write_hex(buffer, trace_id);
-    buffer.extend_from_slice(SPAN_ID);
-    json::write_hex(buffer, span_id);
-    buffer.extend_from_slice(END);
+    const TRACE_ID: usize = "\"context\":{\"trace_id\":\"0x".len();
+    const SPAN_ID: usize = TRACE_ID + 32 + "\",\"span_id\":\"0x".len();
+    let mut ids = *b"\"context\":{\"trace_id\":\"0x00000000000000000000000000000000\",\"span_id\":\"0x0000000000000000\",\"trace_state\":";
+    json::put_hex(&mut ids[TRACE_ID..TRACE_ID + 32], trace_id);
+    json::put_hex(&mut ids[SPAN_ID..SPAN_ID + 16], span_id);
+    buffer.extend_from_slice(&ids);
     if trace_state.is_empty() {
         buffer.extend_from_slice(b"\"[]\"}");
     } else {

@@ -113,6 +113,8 @@ pub(super) struct DirectSpan {
     text: Vec<u8>,
     name_len: usize,
     attributes: Vec<Attribute>,
+    /// A bit for each of their keys; several may have the same.
+    keys: u64,
     events: Vec<u8>,
     event_count: u32,
     links: Vec<u8>,
@@ -136,8 +138,10 @@ const KEPT_BYTES: usize = 8 << 10;
 /// Enough for the spans that tracer makes.
 const TEXT_ROOM: usize = 640;
 const ATTRIBUTE_ROOM: usize = 20;
-/// How many attributes a thread remembers; a power of two. Each has one of two places.
+/// How many attributes a thread remembers; a power of two.
 const KNOWN: usize = 128;
+/// In how many places an attribute may be.
+const PLACES: usize = 4;
 /// What is longer is not remembered.
 const KNOWN_BYTES: usize = 256;
 
@@ -158,21 +162,28 @@ impl Local {
     #[inline]
     fn find(&mut self, writer: &dyn SpanWriter, key: &[u8]) -> &mut Known {
         let mixed = (key.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let first = (mixed >> (u64::BITS - KNOWN.ilog2())) as usize & !1;
-        // The key may be empty, and what stands before its value never is.
-        let is = |known: &Known| known.key_len > 0 && known.key == key;
-        if is(&self.known[first]) {
+        let first = (mixed >> (u64::BITS - KNOWN.ilog2())) as usize;
+        if self.known[first].is_of(key) {
             return &mut self.known[first];
         }
-        // The first place goes to whoever comes first, so that three do not take turns in driving each other out.
-        let place = if self.known[first].key_len == 0 { first } else { first + 1 };
-        let known = &mut self.known[place];
-        if !is(known) {
+        self.find_further(first, writer, key)
+    }
+
+    /// Looks in the other places of a key, the free ones among them, and takes the last when there is none.
+    #[inline(never)]
+    fn find_further(&mut self, first: usize, writer: &dyn SpanWriter, key: &[u8]) -> &mut Known {
+        let mut places = (first..first + PLACES).map(|place| place % KNOWN);
+        let found = places.find(|&place| self.known[place].key_len == 0 || self.known[place].is_of(key));
+        let known = &mut self.known[found.unwrap_or((first + PLACES - 1) % KNOWN)];
+        if !known.is_of(key) {
             known.begin(writer, key);
         }
         known
     }
 }
+
+/// No kind of value has it.
+const NO_TAG: u32 = 0;
 
 /// An attribute that was rendered before. Most come again with the same value, and nearly all with the same key.
 #[derive(Default)]
@@ -183,84 +194,75 @@ struct Known {
     rendered: Vec<u8>,
     /// How much of that is the key.
     key_len: usize,
-    value: KnownValue,
+    /// Which kind of value it has, one of the two below.
+    tag: u32,
+    number: i64,
+    text: Vec<u8>,
     /// How often in a row it came with another value.
     misses: u8,
 }
 
-#[derive(Default)]
-enum KnownValue {
-    #[default]
-    None,
-    I64(i64),
-    Str(Vec<u8>),
-}
-
-impl KnownValue {
-    #[inline]
-    fn is(&self, value: &AttributeValue<'_>) -> bool {
-        match (self, value) {
-            (KnownValue::I64(known), AttributeValue::I64(value)) => known == value,
-            (KnownValue::Str(known), AttributeValue::Str(value)) => known == value,
-            _ => false,
-        }
-    }
-
-    /// A copy of a value, in the memory of the last if it was of the same kind. None until it is kept again.
-    fn becoming(&mut self, value: &AttributeValue<'_>) -> KnownValue {
-        match (std::mem::take(self), value) {
-            (_, AttributeValue::I64(value)) => KnownValue::I64(*value),
-            (KnownValue::Str(mut known), AttributeValue::Str(value)) => {
-                known.clear();
-                known.extend_from_slice(value);
-                KnownValue::Str(known)
-            }
-            (_, AttributeValue::Str(value)) => KnownValue::Str(value.to_vec()),
-            _ => KnownValue::None,
-        }
-    }
-}
-
 impl Known {
-    /// Appends the attribute. The result is the hash of its key, and how long that is rendered.
+    /// Whether it has this key.
     #[inline]
-    fn push(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: AttributeValue<'_>) -> (u32, usize) {
-        if self.value.is(&value) {
-            self.misses = 0;
-            text.extend_from_slice(&self.rendered);
-        } else {
-            self.push_other(writer, text, value);
-        }
-        (self.hash, self.key_len)
+    fn is_of(&self, key: &[u8]) -> bool {
+        // The key may be empty, and what stands before its value never is.
+        self.key_len > 0 && self.key == key
+    }
+
+    /// Whether it has this value.
+    ///
+    /// # Safety
+    ///
+    /// What `value` points to is valid during the call.
+    #[inline]
+    unsafe fn is(&self, value: &abi::Value) -> bool {
+        // SAFETY: promised by the caller; the arm of a tag reads the member that it names.
+        let is_same = |tag| unsafe {
+            match tag {
+                abi::VALUE_I64 => self.number == value.as_.i64_,
+                abi::VALUE_STR => self.text == value.as_.str_.as_bytes(),
+                _ => false,
+            }
+        };
+        self.tag == value.tag && is_same(value.tag)
     }
 
     #[cold]
     fn begin(&mut self, writer: &dyn SpanWriter, key: &[u8]) {
         // Should the writer panic, nothing is remembered.
-        (self.value, self.key_len, self.misses) = (KnownValue::None, 0, 0);
+        (self.tag, self.key_len, self.misses) = (NO_TAG, 0, 0);
         self.rendered.clear();
         writer.push_key(&mut self.rendered, key);
         key.clone_into(&mut self.key);
         (self.hash, self.key_len) = (hash(key), self.rendered.len());
     }
 
-    #[inline]
-    fn push_other(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: AttributeValue<'_>) {
+    /// Appends the attribute with another value than it had.
+    fn push(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: AttributeValue<'_>) {
         text.extend_from_slice(&self.rendered[..self.key_len]);
         self.misses = self.misses.wrapping_add(1);
         // One that is another each time need not be kept, but it may have come to rest.
         let is_kept = self.misses <= 3 || self.misses.is_multiple_of(16);
-        let value = match value {
-            AttributeValue::Str(bytes) if is_kept && bytes.len() <= KNOWN_BYTES => value,
-            AttributeValue::I64(_) if is_kept => value,
-            value => return writer.push_value(text, value),
+        let tag = match &value {
+            AttributeValue::I64(number) if is_kept => {
+                self.number = *number;
+                abi::VALUE_I64
+            }
+            AttributeValue::Str(bytes) if is_kept && bytes.len() <= KNOWN_BYTES => {
+                self.text.clear();
+                self.text.extend_from_slice(bytes);
+                abi::VALUE_STR
+            }
+            _ => return writer.push_value(text, value),
         };
-        let known = self.value.becoming(&value);
+        // Should the writer panic, nothing is remembered.
+        self.tag = NO_TAG;
         let start = text.len();
         writer.push_value(text, value);
         self.rendered.truncate(self.key_len);
         self.rendered.extend_from_slice(&text[start..]);
-        self.value = known;
+        self.tag = tag;
     }
 }
 
@@ -310,9 +312,24 @@ impl Direct {
         parent: Option<&abi::SpanContext>,
         start: &abi::SpanStart,
     ) -> (Box<Handle>, [u8; 16], [u8; 8]) {
+        // SAFETY: promised by the caller.
+        with_local(self, |local| unsafe { self.start_with(local, parent, start) })
+    }
+
+    /// # Safety
+    ///
+    /// As for [`start`](Self::start).
+    unsafe fn start_with(
+        &'static self,
+        local: &mut Local,
+        parent: Option<&abi::SpanContext>,
+        start: &abi::SpanStart,
+    ) -> (Box<Handle>, [u8; 16], [u8; 8]) {
         let ids = RandomIdGenerator::default();
-        let mut handle = self.spare();
+        let mut handle = local.spares.pop().unwrap_or_else(|| self.new_handle());
         let Handle::Direct(span) = &mut *handle else { unreachable!("only such memory is kept") };
+        // It may have been another provider's.
+        span.direct = self;
         (span.trace_id, span.parent_span_id) = match parent {
             Some(parent) => (parent.trace_id, Some(parent.span_id)),
             None => (ids.new_trace_id().to_bytes(), None),
@@ -325,7 +342,7 @@ impl Direct {
             let name = start.name.as_bytes();
             span.text.extend_from_slice(name);
             span.name_len = name.len();
-            span.set_attributes(convert::array(start.attributes, start.attribute_count));
+            span.push_attributes(local, convert::array(start.attributes, start.attribute_count));
             for &link in convert::array(start.links, start.link_count) {
                 span.add_link(link);
             }
@@ -337,14 +354,8 @@ impl Direct {
         (handle, trace_id, span_id)
     }
 
-    fn spare(&'static self) -> Box<Handle> {
-        if let Some(mut spare) = with_local(self, |local| local.spares.pop()) {
-            if let Handle::Direct(span) = &mut *spare {
-                // It may have been another provider's.
-                span.direct = self;
-            }
-            return spare;
-        }
+    #[cold]
+    fn new_handle(&'static self) -> Box<Handle> {
         Box::new(Handle::Direct(DirectSpan {
             direct: self,
             trace_id: [0; 16],
@@ -356,6 +367,7 @@ impl Direct {
             text: Vec::with_capacity(TEXT_ROOM),
             name_len: 0,
             attributes: Vec::with_capacity(ATTRIBUTE_ROOM),
+            keys: 0,
             events: Vec::new(),
             event_count: 0,
             links: Vec::new(),
@@ -375,44 +387,57 @@ impl DirectSpan {
         if self.has_ended {
             return;
         }
-        with_local(self.direct, |local| {
-            for pair in pairs {
-                // SAFETY: promised by the caller; the arm of a tag reads the member that it names.
-                let (key, value) = unsafe {
-                    let value = match pair.value.tag {
-                        abi::VALUE_BOOL => AttributeValue::Bool(pair.value.as_.bool_ != 0),
-                        abi::VALUE_I64 => AttributeValue::I64(pair.value.as_.i64_),
-                        abi::VALUE_F64 => AttributeValue::F64(pair.value.as_.f64_),
-                        abi::VALUE_STR => AttributeValue::Str(pair.value.as_.str_.as_bytes()),
-                        tag => match convert::array_of(tag, pair.value.as_) {
-                            Some(array) => AttributeValue::Array(array),
-                            None => continue,
-                        },
-                    };
-                    (pair.key.as_bytes(), value)
-                };
-                if key.len() <= KNOWN_BYTES {
-                    self.set_attribute(local.find(&*self.direct.writer, key), value);
-                } else {
-                    let mut known = Known::default();
-                    known.begin(&*self.direct.writer, key);
-                    self.set_attribute(&mut known, value);
-                }
-            }
-        });
+        // SAFETY: promised by the caller.
+        with_local(self.direct, |local| unsafe { self.push_attributes(local, pairs) });
     }
 
+    /// # Safety
+    ///
+    /// As for [`set_attributes`](Self::set_attributes).
+    unsafe fn push_attributes(&mut self, local: &mut Local, pairs: &[abi::KeyValue]) {
+        for pair in pairs {
+            // SAFETY: promised by the caller.
+            let key = unsafe { pair.key.as_bytes() };
+            if key.len() <= KNOWN_BYTES {
+                let known = local.find(&*self.direct.writer, key);
+                // SAFETY: promised by the caller.
+                unsafe { self.set_attribute(known, &pair.value) };
+            } else {
+                let mut known = Known::default();
+                known.begin(&*self.direct.writer, key);
+                // SAFETY: promised by the caller.
+                unsafe { self.set_attribute(&mut known, &pair.value) };
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// What `value` points to is valid during the call.
     #[inline]
-    fn set_attribute(&mut self, known: &mut Known, value: AttributeValue<'_>) {
+    unsafe fn set_attribute(&mut self, known: &mut Known, value: &abi::Value) {
         let start = self.text.len();
-        let (hash, key_len) = known.push(&*self.direct.writer, &mut self.text, value);
-        if self.attributes.iter().any(|set| set.hash == hash) && self.replace(hash, start, key_len) {
+        // SAFETY: promised by the caller.
+        if unsafe { known.is(value) } {
+            known.misses = 0;
+            self.text.extend_from_slice(&known.rendered);
+        } else {
+            // SAFETY: as above.
+            let Some(value) = (unsafe { attribute_value(value) }) else { return };
+            known.push(&*self.direct.writer, &mut self.text, value);
+        }
+        let (hash, key) = (known.hash, 1 << (known.hash >> 26));
+        if self.keys & key != 0
+            && self.attributes.iter().any(|set| set.hash == hash)
+            && self.replace(hash, start, known.key_len)
+        {
             return;
         }
         if self.attributes.len() >= self.direct.limits.max_attributes_per_span as usize {
             self.text.truncate(start);
             return;
         }
+        self.keys |= key;
         self.attributes.push(Attribute { hash, end: (self.text.len() - self.name_len) as u32 });
     }
 
@@ -517,7 +542,7 @@ impl DirectSpan {
         self.attributes.clear();
         self.events.clear();
         self.links.clear();
-        (self.event_count, self.link_count, self.has_ended) = (0, 0, false);
+        (self.keys, self.event_count, self.link_count, self.has_ended) = (0, 0, 0, false);
         self.status = Status::Unset;
         self.text.capacity() + self.events.capacity() + self.links.capacity() <= KEPT_BYTES
     }
@@ -539,6 +564,24 @@ impl Handle {
             }
         });
     }
+}
+
+/// The value for a writer; none for a kind that is newer than this.
+///
+/// # Safety
+///
+/// What `value` points to is valid for `'a`.
+unsafe fn attribute_value<'a>(value: &abi::Value) -> Option<AttributeValue<'a>> {
+    // SAFETY: promised by the caller; the arm of a tag reads the member that it names.
+    Some(unsafe {
+        match value.tag {
+            abi::VALUE_BOOL => AttributeValue::Bool(value.as_.bool_ != 0),
+            abi::VALUE_I64 => AttributeValue::I64(value.as_.i64_),
+            abi::VALUE_F64 => AttributeValue::F64(value.as_.f64_),
+            abi::VALUE_STR => AttributeValue::Str(value.as_.str_.as_bytes()),
+            tag => AttributeValue::Array(convert::array_of(tag, value.as_)?),
+        }
+    })
 }
 
 /// Keys mostly differ in their lengths or their last bytes.
