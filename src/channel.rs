@@ -31,6 +31,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
@@ -84,7 +85,13 @@ unsafe impl Sync for Rings {}
 impl Rings {
     /// Makes rings, and the file from which the other end maps them.
     fn create() -> io::Result<(Rings, OwnedFd)> {
-        let file = memfd_create(c"tracer-rings", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let name = c"tracer-rings";
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3.
+            Err(Errno::INVAL) => memfd_create(name, flags)?,
+            made => made?,
+        };
         ftruncate(&file, SIZE as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let rings = Rings::map(&file)?;
