@@ -170,7 +170,7 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
     if task.actor != Part::Creation {
         return;
     }
-    let Ok(envelope) = Envelope::decode(&task.envelope) else { return };
+    let Ok(envelope) = Envelope::decode(task.envelope()) else { return };
     let Some((function, options)) = options_of(&envelope) else { return };
     let mut actor = Actor {
         module: function.module.into(),
@@ -182,7 +182,7 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
         max_restarts: options.max_restarts,
         max_call_retries: options.max_call_retries,
         restarts: 0,
-        envelope: task.envelope.clone(),
+        envelope: task.envelope().into(),
         attempt: 0,
         span: None,
         calls: BTreeSet::new(),

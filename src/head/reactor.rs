@@ -22,8 +22,8 @@ pub use super::actors::Death;
 use super::actors::{self, Part};
 use super::lanes::{self, Free, LaneKey, Needs};
 use super::state::{
-    DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, StartAgain, State, StopStep,
-    Stopping, TargetIndex, Task, Terms, ToStop, Worker, WorkerPhase,
+    Description, DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, StartAgain, State,
+    StopStep, Stopping, TargetIndex, Task, Terms, ToStop, Worker, WorkerPhase,
 };
 use super::{explain, inputs, nesting};
 
@@ -309,14 +309,13 @@ fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: 
     let key = envelope.policy.idempotency_key;
     let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
     let task = Task {
-        envelope: submission.bytes.into(),
+        description: Description::Envelope(submission.bytes.into()),
         target,
         submitter: envelope.submitter,
         links: (!envelope.inputs.is_empty()).then(|| Box::new(Links { inputs: envelope.inputs, ..Links::default() })),
         driver: submission.driver,
         tag: submission.tag,
         job: submission.job,
-        shown: None,
         submitted_unix_nano,
         limits: (limits != Limits::default()).then(|| Box::new(limits)),
         needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
@@ -369,14 +368,13 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
     state.tasks.restore(
         id,
         Task {
-            envelope: Box::default(),
+            description: Description::Shown(Some(Box::new(Shown { name: task.name.into(), trace_id: task.trace_id }))),
             target,
             submitter: None,
             links: None,
             driver: None,
             tag: 0,
             job: task.job,
-            shown: Some(Box::new(Shown { name: task.name.into(), trace_id: task.trace_id })),
             submitted_unix_nano: task.submitted_unix_nano,
             limits: None,
             needs: None,
@@ -489,7 +487,7 @@ pub fn on_restored(
             submitted_unix_nano: task.submitted_unix_nano,
             granted_unix_nano: task.submitted_unix_nano,
             previous: task.past.as_ref().and_then(|past| past.span),
-            envelope: task.envelope.clone(),
+            envelope: task.envelope().into(),
         });
         let ended = Ended {
             worker: claim.map(|claim| claim.worker),
@@ -696,7 +694,7 @@ pub fn on_worker_exited(
             submitted_unix_nano: task.submitted_unix_nano,
             granted_unix_nano: grant.granted.unix_nano,
             previous: task.past.as_ref().and_then(|past| past.span),
-            envelope: task.envelope.clone(),
+            envelope: task.envelope().into(),
         });
         let failure = match &worker.ending {
             Some(Ending::TimedOut { task, limit, after_ns }) if *task == grant.task => {
@@ -942,7 +940,7 @@ fn end_attempt(
     let seed = now.unix_nano ^ id.0.rotate_left(32) ^ u64::from(task.attempt);
     let crash_limit = actors::crash_limit(state, id);
     let Some(task) = state.tasks.get_mut(id) else { return };
-    let verdict = match Envelope::decode(&task.envelope) {
+    let verdict = match Envelope::decode(task.envelope()) {
         Ok(Envelope { policy, .. }) => {
             let crash_limit = crash_limit.unwrap_or(policy.crash_limit);
             Policy { crash_limit, ..policy }.judge(failure, failures, crashes, seed)
@@ -1418,7 +1416,7 @@ fn stop_attempt(
     let Some(id) = grants.find(|grant| grant.number == lease).map(|grant| grant.task) else { return false };
     let Some(task) = state.tasks.get(id) else { return false };
     let grace_ns = grace_ns.unwrap_or_else(|| {
-        let grace = Envelope::decode(&task.envelope).map_or(DEFAULT_GRACE, |envelope| envelope.policy.grace);
+        let grace = Envelope::decode(task.envelope()).map_or(DEFAULT_GRACE, |envelope| envelope.policy.grace);
         u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
     });
     let limits = task.limits.as_deref().copied().unwrap_or_default();

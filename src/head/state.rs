@@ -303,6 +303,15 @@ pub struct Past {
     pub span: Option<SpanLink>,
 }
 
+/// What is known of what a task is to do.
+#[derive(Debug)]
+pub enum Description {
+    /// Everything, until it has ended.
+    Envelope(Box<[u8]>),
+    /// What is shown of it afterwards; none for a task without a name that was not traced.
+    Shown(Option<Box<Shown>>),
+}
+
 /// What is shown of a task's description when it has ended.
 #[derive(Debug)]
 pub struct Shown {
@@ -315,8 +324,8 @@ pub struct Shown {
 /// A task that the head has accepted. There may be very many, so what few have is behind a pointer, and what the envelope says is not said twice.
 #[derive(Debug)]
 pub struct Task {
-    /// Empty once the task has ended.
-    pub envelope: Box<[u8]>,
+    /// What it is to do.
+    pub description: Description,
     /// What it runs, as people call it.
     pub target: TargetIndex,
     /// The task that has submitted it; none for a driver's.
@@ -329,8 +338,6 @@ pub struct Task {
     pub tag: u64,
     /// The driver's job that it belongs to.
     pub job: JobId,
-    /// What is shown of its description, once that is gone; none for one without a name that was not traced.
-    pub shown: Option<Box<Shown>>,
     /// When it was taken in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
     /// What bounds it; none for the many that nothing does.
@@ -959,31 +966,45 @@ impl Task {
             job: self.job,
             submitted_unix_nano: self.submitted_unix_nano,
             previous: self.past.as_ref().and_then(|past| past.span),
-            envelope: &self.envelope,
+            envelope: self.envelope(),
             queued,
             inputs,
         }
     }
 
+    /// Its envelope; empty once it has ended.
+    pub fn envelope(&self) -> &[u8] {
+        match &self.description {
+            Description::Envelope(envelope) => envelope,
+            Description::Shown(_) => &[],
+        }
+    }
+
     /// What is shown of its description.
     pub fn shown(&self) -> EnvelopeHead<'_> {
-        match &self.shown {
-            Some(shown) => EnvelopeHead { name: &shown.name, trace_id: shown.trace_id },
-            None => Envelope::head_of(&self.envelope).unwrap_or_default(),
+        match &self.description {
+            Description::Envelope(envelope) => Envelope::head_of(envelope).unwrap_or_default(),
+            Description::Shown(shown) => shown.as_ref().map_or_else(EnvelopeHead::default, |shown| EnvelopeHead {
+                name: &shown.name,
+                trace_id: shown.trace_id,
+            }),
         }
     }
 
     /// What it counts for in [`State::open_bytes`] while it has not ended.
     pub fn open_bytes(&self) -> u64 {
-        if self.envelope.is_empty() { 0 } else { self.envelope.len() as u64 + TASK_BYTES }
+        match &self.description {
+            Description::Envelope(envelope) => envelope.len() as u64 + TASK_BYTES,
+            Description::Shown(_) => 0,
+        }
     }
 
     /// Forgets the description, but for what is shown of it.
     pub fn forget_envelope(&mut self) {
-        if let Some(head) = Envelope::head_of(&self.envelope).filter(|head| *head != EnvelopeHead::default()) {
-            self.shown = Some(Box::new(Shown { name: head.name.into(), trace_id: head.trace_id }));
-        }
-        self.envelope = Box::default();
+        let shown = self.shown();
+        let is_shown = shown != EnvelopeHead::default();
+        let shown = is_shown.then(|| Box::new(Shown { name: shown.name.into(), trace_id: shown.trace_id }));
+        self.description = Description::Shown(shown);
     }
 
     /// What it asked for, if that is more than a slot.
@@ -1034,14 +1055,13 @@ impl Task {
     /// A task with nothing special about it.
     pub(super) fn sample(tag: u64) -> Task {
         Task {
-            envelope: Box::default(),
+            description: Description::Shown(None),
             target: TargetIndex(0),
             submitter: None,
             links: None,
             driver: None,
             tag,
             job: JobId(1),
-            shown: None,
             submitted_unix_nano: 0,
             traces_runtime: false,
             limits: None,
