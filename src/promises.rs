@@ -137,7 +137,7 @@
 //!
 //! - A loss of power it survives with `--journal-sync`: then no task is acknowledged, and no outcome told, before it is on the disk. Without that nothing is
 //!   synced.
-//! - The journal is turned over when it has grown to several times what is worth keeping, at least 64 MiB, by a thread beside the head. Whoever dies at any
+//! - The journal is turned over when it has grown to several times what is worth keeping, at least 64 MiB, or 256 MiB while tasks are open, by a thread beside the head. Whoever dies at any
 //!   step of that leaves one whole journal.
 //! - A full disk refuses new tasks, and says so. What was accepted goes on.
 //! - Kept by `journal::tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_and_traces`,

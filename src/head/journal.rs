@@ -42,6 +42,8 @@ const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not turned over.
 const TURN_OVER_BYTES: u64 = 64 << 20;
+/// While tasks are open it may be so many times as long: they need the cores, and when they have ended, less is to be kept.
+const OPEN_FACTOR: u64 = 4;
 /// How long to wait before the journal is written anew that could not be synced.
 const SYNC_PAUSE: Duration = Duration::from_secs(1);
 
@@ -339,10 +341,12 @@ impl Journal {
         self.is_suspended = true;
     }
 
-    /// Whether most of the file is about tasks that nobody remembers, or it cannot be trusted, and no turn-over is under way.
-    pub(super) fn wants_turning_over(&self) -> bool {
+    /// Whether most of the file is about tasks that nobody remembers, or it cannot be trusted, and no turn-over is under way. The
+    /// envelopes of tasks that have not ended take so many bytes, which are to be kept.
+    pub(super) fn wants_turning_over(&self, open_bytes: u64) -> bool {
         let least = fault::setting("turn_over_bytes").unwrap_or(TURN_OVER_BYTES);
-        let is_long = self.length > least && self.length > 4 * self.kept;
+        let least = if open_bytes > 0 { OPEN_FACTOR * least } else { least };
+        let is_long = self.length > least && self.length > 4 * self.kept.max(open_bytes);
         (is_long || self.sync_failed)
             && self.turn_over.is_none()
             && self.length >= self.retry_above
@@ -1007,6 +1011,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_journal_is_turned_over_when_little_of_it_is_kept_and_late_while_tasks_are_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(&folder.path().join("tasks.journal")).unwrap().journal;
+        let mut wants = |length, kept, open_bytes| {
+            (journal.length, journal.kept) = (length, kept);
+            journal.wants_turning_over(open_bytes)
+        };
+        let least = TURN_OVER_BYTES;
+        assert!(!wants(least, 0, 0) && wants(least + 1, 0, 0), "nothing is open");
+        assert!(!wants(least + 1, 0, 1) && wants(OPEN_FACTOR * least + 1, 0, 1), "a task is open");
+        assert!(!wants(8 * least, 2 * least, 0) && !wants(8 * least, 0, 2 * least), "a quarter of it is kept");
+    }
+
     fn envelope(policy: crate::task::Policy<'_>, input: Option<u64>) -> Vec<u8> {
         use crate::task::{Demand, FunctionSpec, Input, InputSource, TaskSpec};
         let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90; 64]));
@@ -1235,7 +1253,7 @@ mod tests {
         journal.begin_turn_over().unwrap();
         let said = hear(&mut journal);
         assert!(said[0].starts_with("the journal cannot be turned over: "), "{said:?}");
-        assert!(!journal.wants_turning_over(), "not at once again");
+        assert!(!journal.wants_turning_over(0), "not at once again");
         submit(&mut journal, 999_999, b"");
         assert_eq!(told(&fs::read(&path).unwrap()).last().unwrap(), "submitted 999999");
     }
@@ -1282,7 +1300,7 @@ mod tests {
         journal.sync();
         permit.send(Err(io::Error::other("bad sector"))).unwrap();
         assert!(hear(&mut journal)[0].contains("cannot be synced, so nothing is acknowledged until it is: bad sector"));
-        assert!(journal.has_sync_failed() && journal.wants_turning_over());
+        assert!(journal.has_sync_failed() && journal.wants_turning_over(0));
         assert!(journal.synced() < journal.written());
         turn_over(&mut journal);
         permit.send(Ok(())).unwrap();

@@ -404,7 +404,9 @@ impl Server {
 
     /// Writes a new journal when most of the old one is about tasks that nobody remembers.
     fn keep_journal_short(&mut self) {
-        if !self.world.journal.wants_turning_over() {
+        let open = self.state.counts.waiting + self.state.counts.leased;
+        let open_bytes = self.state.open_bytes.saturating_sub(open as u64 * TASK_BYTES);
+        if !self.world.journal.wants_turning_over(open_bytes) {
             return;
         }
         if let Err(error) = self.world.journal.begin_turn_over() {
