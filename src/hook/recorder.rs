@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +42,8 @@ pub struct Recorder {
     own_tracer: AtomicPtr<c_void>,
     /// The task that runs now. Behind a lock, so that a span of another thread gets ids that belong together.
     running_task: Mutex<Option<RunningTask>>,
+    /// Whether there is one: most spans of a driver are spared the lock.
+    has_running_task: AtomicBool,
 }
 
 // SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
@@ -248,6 +250,7 @@ impl Recorder {
             mark,
             own_tracer: AtomicPtr::new(ptr::null_mut()),
             running_task: Mutex::new(None),
+            has_running_task: AtomicBool::new(false),
         }));
         recorder.lent.data = ptr::from_mut(recorder).cast();
         let recorder: &'static Recorder = recorder;
@@ -265,9 +268,11 @@ impl Recorder {
         text(self.hook.description)
     }
 
-    /// Says which task runs from now on, if any. Spans remember it, and the hook is told.
+    /// Says which task runs from now on, if any, on this thread and on those that tasks have. Spans remember it, and the hook is told.
     pub fn set_running_task(&self, task: Option<RunningTask>) {
+        self.set_running_here(task);
         *lock(&self.running_task) = task;
+        self.has_running_task.store(task.is_some(), Release);
     }
 
     /// Says which task runs on this thread from now on, if any, while others run on other threads. What threads of the tasks' own do is nobody's.
@@ -275,9 +280,15 @@ impl Recorder {
         RUNNING_HERE.set(task);
     }
 
+    /// The task that was said to run on this thread.
+    pub fn running_here() -> Option<RunningTask> {
+        RUNNING_HERE.try_with(Cell::get).ok().flatten()
+    }
+
     /// The task that runs.
     pub fn running_task(&self) -> Option<RunningTask> {
-        RUNNING_HERE.try_with(Cell::get).ok().flatten().or_else(|| *lock(&self.running_task))
+        let elsewhere = || self.has_running_task.load(Acquire).then(|| *lock(&self.running_task)).flatten();
+        Recorder::running_here().or_else(elsewhere)
     }
 
     /// Starts a span of tracer's own.

@@ -176,6 +176,7 @@ impl Attempts {
         let entry = self.spool.begin_inline(lease.task.0, lease.attempt);
         fault::point("after_inline_claim");
         let outer_task = self.recorder.and_then(Recorder::running_task);
+        let outer_here = Recorder::running_here();
         let inner = Meter::begin_inside();
         let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
         let (outcome, span) = match (entry, Envelope::decode(lease.envelope)) {
@@ -194,6 +195,7 @@ impl Attempts {
         *lock(&self.meter) = outer;
         if let Some(recorder) = self.recorder {
             recorder.set_running_task(outer_task);
+            recorder.set_running_here(outer_here);
         }
         if let Some(entry) = entry {
             self.spool.end_inline(entry);
