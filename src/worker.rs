@@ -92,7 +92,7 @@ fn take_leases(
             Err(error) => return Err(WorkerError::Io(error)),
         }
         spin.request_began();
-        attempts.interrupted();
+        attempts.waited();
         while let Some((frame_kind, body)) =
             inbox.next_frame(FRAME_LIMIT).map_err(|error| WorkerError::Io(error.into()))?
         {

@@ -105,7 +105,12 @@ impl Attempts {
         self.records_arguments = record_arguments;
     }
 
-    /// The worker has waited, or run what is not measured: what it used meanwhile is no attempt's.
+    /// The worker has waited for a lease.
+    pub(super) fn waited(&self) {
+        lock(&self.meter).wait();
+    }
+
+    /// The worker has run what is not measured: what it used meanwhile is no attempt's.
     pub(super) fn interrupted(&self) {
         lock(&self.meter).interrupt();
     }

@@ -85,9 +85,9 @@ impl Usage {
 
 /// Attempts of functions that take less are not measured: asking the kernel would take an eighth of their time.
 const SHORT: Duration = Duration::from_micros(50);
-/// As long as attempts that were not measured may take together. Twenty times that, and an attempt after them is measured for sure.
+/// As long as attempts that were not measured, and waits between them, may take together. Twenty times that, and an attempt after them is measured for sure.
 const UNREAD_LIMIT: Duration = Duration::from_micros(50);
-/// What attempts that were not measured may have of the time of one that is.
+/// What they may have of the time of an attempt that is measured.
 const UNREAD_SHARE: u32 = 20;
 
 /// Divides what this process uses among the attempts in it. The end of one is the beginning of the next, so that the kernel is asked
@@ -98,8 +98,12 @@ pub(super) struct Meter {
     began: Option<Instant>,
     /// What the kernel last said. None when something else went on since then.
     read: Option<Usage>,
-    /// How long attempts took since then that were not measured.
+    /// How long attempts that were not measured took since then, with the waits between them.
     unread: Duration,
+    /// When the last attempt has ended, if it was short.
+    short_ended: Option<Instant>,
+    /// Whether the worker has waited since then.
+    has_waited: bool,
     /// Used since then by attempts that ran while this one waited.
     inside: Usage,
 }
@@ -115,7 +119,12 @@ impl Meter {
         self.end_with(Instant::now(), must_measure, of_this_process)
     }
 
-    /// Something else goes on: the worker waits, or runs what is not measured.
+    /// The worker has waited for the next attempt, and perhaps looked for it all the time.
+    pub(super) fn wait(&mut self) {
+        self.has_waited = true;
+    }
+
+    /// Something else goes on: the worker runs what is not measured.
     pub(super) fn interrupt(&mut self) {
         *self = Meter::default();
     }
@@ -132,20 +141,29 @@ impl Meter {
     }
 
     fn begin_with(&mut self, now: Instant, read: impl Fn() -> Usage) {
+        let has_waited = std::mem::take(&mut self.has_waited);
+        if let Some(ended) = self.short_ended.take().filter(|_| has_waited) {
+            self.unread += now.saturating_duration_since(ended);
+        } else if has_waited {
+            self.read = None;
+        }
+        if self.read.is_none() || (has_waited && self.unread >= UNREAD_LIMIT) {
+            *self = Meter { read: Some(read()), ..Meter::default() };
+        }
         self.began = Some(now);
-        self.read.get_or_insert_with(read);
     }
 
     fn end_with(&mut self, now: Instant, must_measure: bool, read: impl Fn() -> Usage) -> Option<Usage> {
         let took = now.saturating_duration_since(self.began.take()?);
         let is_short = took < SHORT && !must_measure;
+        self.short_ended = Some(now).filter(|_| is_short);
         if is_short && self.unread + took < UNREAD_LIMIT {
             self.unread += took;
             return None;
         }
         let usage = read();
         let Meter { read: before, unread, inside, .. } =
-            std::mem::replace(self, Meter { read: Some(usage), ..Meter::default() });
+            std::mem::replace(self, Meter { read: Some(usage), short_ended: self.short_ended, ..Meter::default() });
         let is_its_own = must_measure || unread * UNREAD_SHARE <= took;
         let used = usage.since(before?).since(inside);
         (!is_short && is_its_own).then_some(used)
@@ -218,6 +236,27 @@ mod tests {
         story.now += Duration::from_secs(1);
         story.meter.interrupt();
         assert_eq!(story.attempt(100, false), Some(100));
+    }
+
+    #[test]
+    fn short_attempts_that_follow_one_another_closely_share_a_reading() {
+        let mut story = Story::new();
+        let mut after = |wait: u64, attempt: u64| {
+            story.now += Duration::from_micros(wait);
+            story.meter.wait();
+            let before = story.readings.get();
+            let used = story.attempt(attempt, false);
+            (used, story.readings.get() - before)
+        };
+        assert_eq!(after(0, 2), (None, 1));
+        assert_eq!(after(10, 2), (None, 0));
+        assert_eq!(after(10, 2), (None, 0));
+        assert_eq!(after(10, 2), (None, 0));
+        assert_eq!(after(10, 2), (None, 1), "too much has not been read by its end");
+        assert_eq!(after(10, 100), (None, 1), "the wait would be more than a twentieth of it");
+        assert_eq!(after(10, 100), (Some(100), 2), "what is long is read before it begins");
+        assert_eq!(after(1_000_000, 2), (None, 1), "as is what comes after a long one");
+        assert_eq!(after(1_000_000, 100), (Some(100), 2), "and what comes after a long wait");
     }
 
     #[test]
