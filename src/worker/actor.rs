@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::attempt::{Attempts, Function};
+use super::attempt::{Attempts, Began, Function};
 use super::results::Results;
 use crate::hook::{ActorState, LoadedActor};
 use crate::protocol::Lease;
@@ -38,7 +38,7 @@ pub(super) struct Calls {
 #[derive(Default)]
 struct Line {
     /// Claimed, with the time of that, and not taken by a thread yet.
-    claimed: VecDeque<(Vec<u8>, u64)>,
+    claimed: VecDeque<(Vec<u8>, Began)>,
     /// Claimed and not ended.
     running: usize,
     /// Whether the last of them has not come to its first wait, nor to its end: the next one does not begin before.
@@ -112,7 +112,7 @@ impl Calls {
         }
     }
 
-    fn run_one(&self, (lease, claimed_unix_nano): &(Vec<u8>, u64)) {
+    fn run_one(&self, (lease, claimed): &(Vec<u8>, Began)) {
         let has_begun = Cell::new(false);
         let begun = || {
             if !has_begun.replace(true) {
@@ -121,7 +121,7 @@ impl Calls {
             }
         };
         if let Ok(lease) = Lease::take(&mut Take::new(lease)) {
-            self.results.push(&self.attempts.run_beside(&lease, *claimed_unix_nano, &begun), false);
+            self.results.push(&self.attempts.run_beside(&lease, *claimed, &begun), false);
             begun();
             // A broken connection is found by the main thread, when it reads again.
             let _ = self.results.send();

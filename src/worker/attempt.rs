@@ -116,29 +116,29 @@ impl Attempts {
     }
 
     /// Claims a lease, and returns when. None when the head has taken it back.
-    pub(super) fn claim(&self, lease: &Lease<'_>) -> Option<u64> {
-        let now = now_unix_nano();
-        let is_claimed = self.spool.claim(lease.number, now);
+    pub(super) fn claim(&self, lease: &Lease<'_>) -> Option<Began> {
+        let began = Began::now();
+        let is_claimed = self.spool.claim(lease.number, began.unix_nano);
         fault::point("after_claim");
-        is_claimed.then_some(now)
+        is_claimed.then_some(began)
     }
 
     /// Runs the task of a lease. None when the head has taken the lease back.
     pub(super) fn run(&self, lease: &Lease<'_>) -> Option<AttemptResult> {
-        let started_unix_nano = self.claim(lease)?;
-        let result = self.run_claimed(lease, started_unix_nano, None);
+        let began = self.claim(lease)?;
+        let result = self.run_claimed(lease, began, None);
         self.spool.attempt_ended();
         Some(result)
     }
 
     /// Runs a call that was claimed, on a thread of its own, beside other calls.
     /// `on_wait` is told when it waits for the first time.
-    pub(super) fn run_beside(&self, lease: &Lease<'_>, started_unix_nano: u64, on_wait: &dyn Fn()) -> AttemptResult {
-        self.run_claimed(lease, started_unix_nano, Some(on_wait))
+    pub(super) fn run_beside(&self, lease: &Lease<'_>, began: Began, on_wait: &dyn Fn()) -> AttemptResult {
+        self.run_claimed(lease, began, Some(on_wait))
     }
 
-    fn run_claimed(&self, lease: &Lease<'_>, started_unix_nano: u64, beside: Beside<'_>) -> AttemptResult {
-        let started = Instant::now();
+    fn run_claimed(&self, lease: &Lease<'_>, began: Began, beside: Beside<'_>) -> AttemptResult {
+        let started_unix_nano = began.unix_nano;
         let (outcome, span, is_creation) = match Envelope::decode(lease.envelope) {
             Ok(envelope) => {
                 let (outcome, span) = self.run_traced(lease, &envelope, started_unix_nano, beside);
@@ -149,7 +149,7 @@ impl Attempts {
                 (Outcome::Failed(Failure::Module { message }), None, false)
             }
         };
-        let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let run_ns = began.elapsed_ns();
         // Only who tries it again needs the span, or makes it again.
         let span = span.filter(|_| is_creation || matches!(outcome, Outcome::Failed(_)));
         AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome }
@@ -176,8 +176,8 @@ impl Attempts {
 
     /// Runs the task of a lease while others of this process wait for it, or for what waits for it.
     pub(super) fn run_inline(&self, lease: &Lease<'_>) -> AttemptResult {
-        let started_unix_nano = now_unix_nano();
-        let started = Instant::now();
+        let began = Began::now();
+        let started_unix_nano = began.unix_nano;
         let entry = self.spool.begin_inline(lease.task.0, lease.attempt);
         fault::point("after_inline_claim");
         let outer_task = self.recorder.and_then(Recorder::running_task);
@@ -205,7 +205,7 @@ impl Attempts {
         if let Some(entry) = entry {
             self.spool.end_inline(entry);
         }
-        let run_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let run_ns = began.elapsed_ns();
         let span = span.filter(|_| matches!(outcome, Outcome::Failed(_)));
         AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome }
     }
@@ -578,6 +578,25 @@ type Kept = (Option<LoadedActor>, ActorState);
 
 /// Of a call that runs beside others: who is told when it waits for the first time.
 type Beside<'a> = Option<&'a dyn Fn()>;
+
+/// When an attempt began, by both clocks at once: whatever happens in between, its end is not said to be earlier than it was.
+#[derive(Clone, Copy)]
+pub(super) struct Began {
+    unix_nano: u64,
+    at: Instant,
+}
+
+impl Began {
+    fn now() -> Began {
+        // In this order: what comes between the two makes it longer and never shorter.
+        let at = Instant::now();
+        Began { unix_nano: now_unix_nano(), at }
+    }
+
+    fn elapsed_ns(self) -> u64 {
+        u64::try_from(self.at.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
 
 /// How an attempt is traced.
 #[derive(Clone, Copy)]
