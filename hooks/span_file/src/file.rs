@@ -23,6 +23,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::space::SpaceAhead;
+
 /// Names the folder of the span files. Unset or empty means `/tmp/spans`.
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 
@@ -191,6 +193,7 @@ pub struct SpanFile {
     file: Option<OwnedFd>,
     /// The length to cut the file back to before the next append, when cutting failed after a partial write.
     torn_after: Option<u64>,
+    space: SpaceAhead,
     counts: Counts,
 }
 
@@ -217,6 +220,7 @@ impl SpanFile {
             folder,
             file: None,
             torn_after: None,
+            space: SpaceAhead::default(),
             counts: Counts::default(),
         })
     }
@@ -263,11 +267,15 @@ impl SpanFile {
         Ok(())
     }
 
-    /// Closes the file. A later [`append`](Self::append) opens it again.
+    /// Closes the file. A later [`append`](Self::append) opens it again. Nobody else may append to it meanwhile.
     pub fn close(&mut self) {
-        self.file = None;
         // A tail that could not be cut off is, when the file is opened again.
         self.torn_after = None;
+        if let Some(file) = self.file.take()
+            && let Ok(found) = rustix::fs::fstat(&file)
+        {
+            self.space.give_back(&file, found.st_size as u64);
+        }
     }
 
     /// Appends as many of `lines` as the current file has room for, after rotating it if that is none.
@@ -285,6 +293,7 @@ impl SpanFile {
             fits => &lines[..fits],
         };
         let file = self.file.as_ref().expect("`ready_file` opened it");
+        self.space.take(file, size, batch.len());
         let (written, result) = write_whole(file, batch);
         let whole = batch[..written].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         if whole < written {
@@ -310,6 +319,7 @@ impl SpanFile {
             }
             // Somebody removed the file, and perhaps the folder. Lines appended to it now would be seen by nobody.
             self.file = None;
+            self.space = SpaceAhead::default();
             self.torn_after = None;
             self.folder = open_dir(&self.dir).map_err(AppendProblem::Dir)?;
         }
@@ -343,7 +353,7 @@ impl SpanFile {
     /// `<pid>.json` becomes `<pid>.1.json`, after that has become `<pid>.2.json`, and so on up to the first number that is
     /// free. So the numbers have no gap, even after a crash amid the renaming.
     fn rotate(&mut self) -> Result<(), AppendProblem> {
-        self.file = None;
+        self.close();
         let keep = self.rotation.keep;
         if keep == 0 {
             rustix::fs::unlinkat(&self.folder, self.file_name(0), AtFlags::empty())?;

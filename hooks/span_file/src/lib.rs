@@ -10,6 +10,7 @@
 mod file;
 pub mod json;
 mod line;
+mod space;
 
 pub use file::{
     AppendError, Counts, MAX_BYTES_VARIABLE, Rotation, SPANS_DIR_VARIABLE, SpanDirError, SpanFile, dir_from_env,
@@ -19,3 +20,4 @@ pub use line::{
     Attributes, Event, Head, Link, Rendered, ResourceJson, Span, SpanKind, Status, Value, push_event, push_key,
     push_link, python_trace_state, write_line, write_rendered_line, write_value,
 };
+pub use space::SpaceAhead;

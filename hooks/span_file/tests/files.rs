@@ -178,6 +178,42 @@ fn rotation_fills_a_gap_instead_of_widening_it() {
     assert_eq!(fs::read_to_string(temp.path().join("77.2.json")).unwrap(), "old\n");
 }
 
+/// Bytes that a file has on the disk beyond its end, but for what rounding to blocks adds.
+fn ahead(path: &Path) -> u64 {
+    let found = fs::metadata(path).unwrap();
+    (found.blocks() * 512).saturating_sub(found.len().next_multiple_of(64 << 10))
+}
+
+#[test]
+fn a_file_that_grows_long_has_space_ahead_and_gives_it_back_when_it_is_closed_or_rotated() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut probe = tempfile::tempfile_in(temp.path()).unwrap();
+    let can_have = rustix::fs::fallocate(&mut probe, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 1 << 20).is_ok();
+    let line = format!("{}\n", "x".repeat(999));
+    let mut file = SpanFile::try_new(temp.path(), PID, Rotation { max_bytes: 1_000_000, keep: 2 }).unwrap();
+    let mut appended = 0;
+    let mut append_until = |file: &mut SpanFile, end: usize| {
+        while appended < end {
+            file.append(line.as_bytes()).unwrap();
+            appended += line.len();
+            assert_eq!(fs::metadata(file.path()).unwrap().len() as usize, (appended - 1) % 1_000_000 + 1);
+        }
+        ahead(&file.path())
+    };
+    assert_eq!(append_until(&mut file, 100_000), 0, "most files stay short");
+    for end in [200_000, 600_000] {
+        assert_eq!(append_until(&mut file, end) > 0, can_have);
+        file.close();
+        assert_eq!(ahead(&file.path()), 0);
+        assert_eq!(read(temp.path()).len(), end);
+    }
+    append_until(&mut file, 1_200_000);
+    let rotated = temp.path().join("77.1.json");
+    assert_eq!(ahead(&rotated), 0);
+    assert_eq!(fs::read_to_string(rotated).unwrap(), line.repeat(1_000));
+    assert_eq!(read(temp.path()), line.repeat(200));
+}
+
 #[test]
 fn a_file_or_folder_removed_meanwhile_is_made_again() {
     let temp = tempfile::tempdir().unwrap();
