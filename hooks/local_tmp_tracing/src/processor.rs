@@ -25,8 +25,8 @@ use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile, d
 
 use crate::span_data::{self, resource_json, write_span};
 
-/// The buffer is written when it holds this much, whether or not somebody asks.
-const WRITE_AT: usize = 64 << 10;
+/// The buffer is written when it holds this much, whether or not somebody asks. Half of it would cost the kernel a third more for each span.
+const WRITE_AT: usize = 128 << 10;
 /// How much is kept in memory while the file cannot be written.
 const KEEP: usize = 8 << 20;
 /// While spans are dropped, every so many of them another attempt is made: perhaps nobody commits.
@@ -307,7 +307,9 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
     /// Writes what there is and closes the file. What is written after that all the same opens it again.
     fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
         let flushed = self.force_flush();
-        self.shared.lock_file().file.close();
+        if std::process::id() == self.shared.pid {
+            self.shared.lock_file().file.close();
+        }
         flushed
     }
 
