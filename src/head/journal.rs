@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use compaction::Compacted;
 use sync::{Events, Syncer};
+use tracer_span_file::SpaceAhead;
 
 use super::actors::Death;
 use super::reactor::Remembered;
@@ -165,6 +166,7 @@ pub(super) struct Journal {
     file: Arc<File>,
     /// Bytes of good records in the file, its header included.
     length: u64,
+    space: SpaceAhead,
     /// Its length after it was turned over last: what was worth keeping then.
     kept: u64,
     /// Ends of tasks that are not written yet.
@@ -257,6 +259,7 @@ impl Journal {
                 path: path.into(),
                 file: Arc::new(file),
                 length,
+                space: SpaceAhead::default(),
                 kept: length,
                 pending: Vec::new(),
                 is_suspended: false,
@@ -414,6 +417,7 @@ impl Journal {
         if let Some(TurnOver::Committing { file, length }) = self.turn_over.take() {
             self.file = file;
             self.length = length;
+            self.space = SpaceAhead::default();
             self.kept = length;
             self.good.store(length, Release);
             if !is_durable {
@@ -492,6 +496,7 @@ impl Journal {
     /// Appends whole records, or nothing.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let old_length = self.length;
+        self.space.take(&*self.file, old_length, bytes.len());
         let mut appended = (&*self.file).write_all(bytes);
         if let (Ok(()), Some(TurnOver::Committing { file, length })) = (&appended, &mut self.turn_over) {
             // Either of the two may be the one that the next head reads.
@@ -510,6 +515,12 @@ impl Journal {
         self.written += bytes.len() as u64;
         self.good.store(self.length, Release);
         Ok(())
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.space.give_back(&*self.file, self.length);
     }
 }
 
@@ -772,6 +783,26 @@ mod tests {
                 Record::NextIds { task, job } => format!("next {task} {job}"),
             })
             .collect()
+    }
+
+    #[test]
+    fn a_long_journal_has_no_more_space_than_it_fills_once_it_is_closed_and_goes_on_after_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let envelope = [7; 1_000];
+        for opened in 1..=2 {
+            let Opened { mut journal, bytes, cut } = Journal::open(&path).unwrap();
+            assert_eq!((cut, read_records(&bytes).count()), (0, (opened - 1) * 500));
+            for task in 0..500 {
+                journal.submit([Submitted { envelope: &envelope[..], ..submitted(task) }].into_iter()).unwrap();
+            }
+            let length = journal.length;
+            drop(journal);
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!(found.len(), length);
+            let blocks = std::os::unix::fs::MetadataExt::blocks(&found);
+            assert!(blocks * 512 <= length.next_multiple_of(64 << 10), "{blocks} blocks for {length} bytes");
+        }
     }
 
     const STORY: [&str; 5] = ["submitted 1", "submitted 2", "ended 1", "submitted 3", "ended 3"];
