@@ -21,10 +21,12 @@ pub(crate) struct AttemptSpan<'a> {
     pub(crate) queued_ns: u64,
     /// [`Demand::resources_text`](crate::task::Demand::resources_text) of the envelope.
     pub(crate) resources: &'a str,
+    /// Where the function is, if that is known before it is loaded: its qualified name, its file and its line.
+    pub(crate) code: Option<(&'a str, &'a str, u32)>,
 }
 
 /// How many attributes there are at the most.
-const COUNT: usize = 14;
+const COUNT: usize = 17;
 /// How many of them every attempt has.
 const ALWAYS: usize = 9;
 
@@ -47,9 +49,13 @@ impl<'a> AttemptSpan<'a> {
             none,
             none,
             none,
+            none,
+            none,
+            none,
         ];
         let demand = &self.envelope.demand;
         let actor = actor_of(self.task, &self.envelope.spec);
+        let (code, code_count) = self.code.map_or(([none; 3], 0), code_attributes);
         let said = [
             // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
             (!self.envelope.name.is_empty(), (names::TASK_NAME, Attribute::Str(self.envelope.name))),
@@ -60,6 +66,9 @@ impl<'a> AttemptSpan<'a> {
                 (names::MEMORY_LIMIT_BYTES, demand.memory_bytes.unwrap_or_default().into()),
             ),
             (actor.is_some(), (names::ACTOR_ID, actor.map_or(0, |actor| actor.0).into())),
+            (code_count > 0, code[0]),
+            (code_count > 1, code[1]),
+            (code_count > 1, code[2]),
         ];
         let mut count = ALWAYS;
         for (_, attribute) in said.into_iter().filter(|&(is_said, _)| is_said) {
@@ -68,6 +77,18 @@ impl<'a> AttemptSpan<'a> {
         }
         (attributes, count)
     }
+}
+
+/// What a span says of where a function is. The second value says how many of the array there are.
+pub(crate) fn code_attributes<'a>(
+    (name, file, line): (&'a str, &'a str, u32),
+) -> ([(&'static str, Attribute<'a>); 3], usize) {
+    let attributes = [
+        (names::CODE_FUNCTION_NAME, Attribute::Str(name)),
+        (names::CODE_FILE_PATH, Attribute::Str(file)),
+        (names::CODE_LINE_NUMBER, line.into()),
+    ];
+    (attributes, if file.is_empty() { 1 } else { 3 })
 }
 
 /// The value of [`names::REMOTE`].

@@ -405,6 +405,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         node_id: place.node_id,
         queued_ns: lost.granted_unix_nano.saturating_sub(lost.submitted_unix_nano),
         resources: &resources,
+        code: None,
     }
     .attributes();
     for (key, value) in &attributes[..count] {

@@ -11,7 +11,7 @@ use super::actor::Living;
 use super::command::{self, CommandRun};
 use super::nested::{Nested, Submitter};
 use super::usage::Meter;
-use crate::attempt_span::{AttemptSpan, actor_of};
+use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::fault;
 use crate::hook::{
     ActiveSpan, ActorState, Attribute, CallArguments, LoadedActor, LoadedTask, Module, Recorder, RunningTask,
@@ -138,21 +138,14 @@ impl Attempts {
     }
 
     fn run_claimed(&self, lease: &Lease<'_>, began: Began, beside: Beside<'_>) -> AttemptResult {
-        let started_unix_nano = began.unix_nano;
-        let (outcome, span, is_creation) = match Envelope::decode(lease.envelope) {
+        let (ran, is_creation) = match Envelope::decode(lease.envelope) {
             Ok(envelope) => {
-                let (outcome, span) = self.run_traced(lease, &envelope, started_unix_nano, beside);
-                (outcome, span, matches!(envelope.spec.actor(), ActorRole::Create(_)))
+                let ran = self.run_traced(lease, &envelope, began, beside);
+                (ran, matches!(envelope.spec.actor(), ActorRole::Create(_)))
             }
-            Err(error) => {
-                let message = format!("the task cannot be read: {error}");
-                (Outcome::Failed(Failure::Module { message }), None, false)
-            }
+            Err(error) => (Ran::not_at_all(Failure::Module { message: unreadable(&error) }), false),
         };
-        let run_ns = began.elapsed_ns();
-        // Only who tries it again needs the span, or makes it again.
-        let span = span.filter(|_| is_creation || matches!(outcome, Outcome::Failed(_)));
-        AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome }
+        ran.result(lease, began, is_creation)
     }
 
     /// How many calls may run at a time, if this one may run beside others. None for those that run alone.
@@ -177,23 +170,19 @@ impl Attempts {
     /// Runs the task of a lease while others of this process wait for it, or for what waits for it.
     pub(super) fn run_inline(&self, lease: &Lease<'_>) -> AttemptResult {
         let began = Began::now();
-        let started_unix_nano = began.unix_nano;
         let entry = self.spool.begin_inline(lease.task.0, lease.attempt);
         fault::point("after_inline_claim");
         let outer_task = self.recorder.and_then(Recorder::running_task);
         let outer_here = Recorder::running_here();
         let inner = Meter::begin_inside();
         let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
-        let (outcome, span) = match (entry, Envelope::decode(lease.envelope)) {
-            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, started_unix_nano, None),
+        let ran = match (entry, Envelope::decode(lease.envelope)) {
+            (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, began, None),
             (None, _) => {
                 let message = format!("more than {INLINE_LIMIT} tasks run inside of one another in its worker");
-                (Outcome::Failed(Failure::NoWorker { message }), None)
+                Ran::not_at_all(Failure::NoWorker { message })
             }
-            (_, Err(error)) => {
-                let message = format!("the task cannot be read: {error}");
-                (Outcome::Failed(Failure::Module { message }), None)
-            }
+            (_, Err(error)) => Ran::not_at_all(Failure::Module { message: unreadable(&error) }),
         };
         // What this one has used, those inside of it included, is not the outer one's.
         outer.end_inside(inner);
@@ -205,24 +194,20 @@ impl Attempts {
         if let Some(entry) = entry {
             self.spool.end_inline(entry);
         }
-        let run_ns = began.elapsed_ns();
-        let span = span.filter(|_| matches!(outcome, Outcome::Failed(_)));
-        AttemptResult { lease: lease.number, started_unix_nano, run_ns, span, outcome }
+        ran.result(lease, began, false)
     }
 
-    /// Runs the task in its span, which is told too if there is one.
-    fn run_traced(
-        &self,
-        lease: &Lease<'_>,
-        envelope: &Envelope<'_>,
-        started_unix_nano: u64,
-        beside: Beside<'_>,
-    ) -> (Outcome, Option<SpanLink>) {
+    /// Runs the task in its span.
+    fn run_traced(&self, lease: &Lease<'_>, envelope: &Envelope<'_>, began: Began, beside: Beside<'_>) -> Ran {
         let is_beside = beside.is_some();
         let parent = envelope.trace.map(|trace| TraceContext {
             parent: TraceParent { trace_id: trace.trace_id, span_id: trace.span_id, flags: trace.trace_flags },
             trace_state: trace.trace_state.into(),
         });
+        let known = match &envelope.spec {
+            TaskSpec::Function(function) if function.actor == ActorRole::None => self.find_loaded(function),
+            _ => None,
+        };
         let span = self.recorder.map(|recorder| {
             let running = RunningTask {
                 task: lease.task,
@@ -233,16 +218,16 @@ impl Attempts {
                 node_id: self.node_id,
             };
             self.set_running(recorder, Some(running), is_beside);
-            let span = self.start_span(recorder, lease, envelope, parent.as_ref(), started_unix_nano);
+            let span = self.start_span(recorder, lease, envelope, parent.as_ref(), began, known);
             if span.is_recording() && !is_beside {
-                lock(&self.meter).begin();
+                lock(&self.meter).begin(began.at);
             }
             span
         });
         let phases = span
             .as_ref()
             .filter(|span| envelope.traces_runtime && span.is_recording())
-            .and_then(|span| self.trace_runtime(lease, span, parent.as_ref(), started_unix_nano));
+            .and_then(|span| self.trace_runtime(lease, span, parent.as_ref(), began.unix_nano));
         let begin = |name| {
             if let Some(phases) = &phases {
                 phases.begin(name);
@@ -251,7 +236,7 @@ impl Attempts {
         let (outcome, command) = match &envelope.spec {
             TaskSpec::Function(function) => {
                 let traced = Traced { span: span.as_ref(), parent: parent.as_ref(), phases: phases.as_ref() };
-                (self.run_function(lease, envelope, function, traced, beside), None)
+                (self.run_function(lease, envelope, function, known, traced, beside), None)
             }
             TaskSpec::Command(spec) => {
                 if let Some(span) = span.as_ref().filter(|_| self.records_arguments) {
@@ -267,6 +252,8 @@ impl Attempts {
             }
         };
         begin(None);
+        let ended = Instant::now();
+        let run_ns = began.until(ended);
         let outcome = self.settle(lease, envelope, outcome);
         fault::point("function_returned");
         let link = span.as_ref().filter(|span| span.is_recording()).map(|span| {
@@ -274,15 +261,15 @@ impl Attempts {
             SpanLink { trace_id, span_id, trace_flags: flags }
         });
         if let Some(span) = span {
-            self.finish_span(&span, &outcome, command.as_ref(), is_beside);
+            self.finish_span(&span, &outcome, command.as_ref(), ended, is_beside);
             fault::point("before_span_end");
-            span.end();
+            span.end_at(began.unix_nano.saturating_add(run_ns));
             fault::point("after_span_end");
         }
         if let Some(recorder) = self.recorder {
             self.set_running(recorder, None, is_beside);
         }
-        (outcome, link)
+        Ran { outcome, span: link, run_ns }
     }
 
     fn set_running(&self, recorder: &Recorder, task: Option<RunningTask>, is_beside: bool) {
@@ -338,13 +325,14 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         function: &FunctionSpec<'_>,
+        known: Option<&'static Function>,
         Traced { span, parent, phases }: Traced<'_>,
         beside: Beside<'_>,
     ) -> Outcome {
         if let Some(phases) = phases {
             phases.begin(Some(names::LOAD_SPAN));
         }
-        let loaded = self.load(function);
+        let loaded = known.map_or_else(|| self.load(function), |known| Ok((known, None)));
         if let Some(phases) = phases {
             if let Err(message) = &loaded {
                 phases.fail(message);
@@ -356,14 +344,10 @@ impl Attempts {
             Err(message) => return Outcome::Failed(Failure::Module { message }),
         };
         if let Some(span) = span.filter(|span| span.is_recording()) {
-            let (name, file, line) = &loaded.code;
-            let code = [
-                (names::CODE_FUNCTION_NAME, Attribute::Str(name)),
-                (names::CODE_FILE_PATH, Attribute::Str(file)),
-                (names::CODE_LINE_NUMBER, (*line).into()),
-            ];
-            let known = if file.is_empty() { &code[..1] } else { &code[..] };
-            span.set_attributes(known);
+            if known.is_none() {
+                let (code, count) = code_attributes(loaded.code());
+                span.set_attributes(&code[..count]);
+            }
             if self.records_arguments {
                 recorded_arguments::record(span, &envelope.spec, 0, || loaded.task.parameters());
             }
@@ -458,20 +442,23 @@ impl Attempts {
         Ok(module)
     }
 
-    /// Finds a function. What cannot be loaded is tried again the next time: it may have been built in between.
-    fn load_function(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
+    /// Finds a function that was called before.
+    fn find_loaded(&self, function: &FunctionSpec<'_>) -> Option<&'static Function> {
         let mut loaded = lock(&self.loaded);
         if let Some((module, name, last)) = loaded.last
             && (module, name) == (function.module, function.function)
         {
-            return Ok(last);
+            return Some(last);
         }
-        let known = loaded.functions.get_key_value(function.module);
-        let known = known.and_then(|(&module, known)| Some((module, known.get_key_value(function.function)?)));
-        if let Some((module, (&name, &known))) = known {
-            loaded.last = Some((module, name, known));
-            return Ok(known);
-        }
+        let (&module, known) = loaded.functions.get_key_value(function.module)?;
+        let (&name, &known) = known.get_key_value(function.function)?;
+        loaded.last = Some((module, name, known));
+        Some(known)
+    }
+
+    /// Finds a function that was not called before. What cannot be loaded is tried again the next time: it may have been built in between.
+    fn load_function(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
+        let mut loaded = lock(&self.loaded);
         let module = self.load_module(&mut loaded, function.module)?;
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
         let found = Function::kept(task);
@@ -486,7 +473,8 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         parent: Option<&TraceContext>,
-        started_unix_nano: u64,
+        began: Began,
+        known: Option<&Function>,
     ) -> ActiveSpan {
         let span_names = lock(&self.names).of(&envelope.spec);
         let resources = envelope.demand.resources_text();
@@ -499,8 +487,9 @@ impl Attempts {
             worker: self.worker,
             pid: self.pid,
             node_id: self.node_id,
-            queued_ns: started_unix_nano.saturating_sub(lease.submitted_unix_nano),
+            queued_ns: began.unix_nano.saturating_sub(lease.submitted_unix_nano),
             resources: &resources,
+            code: known.map(Function::code),
         }
         .attributes();
         recorder.start(&SpanRequest {
@@ -509,20 +498,27 @@ impl Attempts {
             parent,
             is_parent_remote: true,
             baggage: envelope.baggage,
-            start_time_unix_nano: started_unix_nano,
+            start_time_unix_nano: began.unix_nano,
             attributes: &attributes[..count],
             link: lease.previous,
             is_attempt: true,
         })
     }
 
-    fn finish_span(&self, span: &ActiveSpan, outcome: &Outcome, command: Option<&CommandRun>, is_beside: bool) {
+    fn finish_span(
+        &self,
+        span: &ActiveSpan,
+        outcome: &Outcome,
+        command: Option<&CommandRun>,
+        ended: Instant,
+        is_beside: bool,
+    ) {
         if !span.is_recording() {
             self.interrupted();
             return;
         }
         // What the process uses while several run cannot be told apart.
-        let own = if is_beside { None } else { lock(&self.meter).end(command.is_some()) };
+        let own = if is_beside { None } else { lock(&self.meter).end(ended, command.is_some()) };
         if let Some(own) = own {
             let used = command.map_or(own, |command| own.with_command(command.usage));
             span.set_attributes(&[
@@ -559,6 +555,11 @@ impl Function {
     fn kept(task: LoadedTask) -> &'static Function {
         Box::leak(Box::new(Function { task, code: task.code() }))
     }
+
+    /// Its qualified name, its file and its line.
+    fn code(&self) -> (&str, &str, u32) {
+        (&self.code.0, &self.code.1, self.code.2)
+    }
 }
 
 impl Living {
@@ -593,9 +594,36 @@ impl Began {
         Began { unix_nano: now_unix_nano(), at }
     }
 
-    fn elapsed_ns(self) -> u64 {
-        u64::try_from(self.at.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    /// Nanoseconds from then on.
+    fn until(self, end: Instant) -> u64 {
+        u64::try_from(end.saturating_duration_since(self.at).as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// What came of an attempt.
+struct Ran {
+    outcome: Outcome,
+    /// Its span.
+    span: Option<SpanLink>,
+    /// How long it took.
+    run_ns: u64,
+}
+
+impl Ran {
+    fn not_at_all(failure: Failure) -> Ran {
+        Ran { outcome: Outcome::Failed(failure), span: None, run_ns: 0 }
+    }
+
+    fn result(self, lease: &Lease<'_>, began: Began, is_creation: bool) -> AttemptResult {
+        let Ran { outcome, span, run_ns } = self;
+        // Only who tries it again needs the span, or makes it again.
+        let span = span.filter(|_| is_creation || matches!(outcome, Outcome::Failed(_)));
+        AttemptResult { lease: lease.number, started_unix_nano: began.unix_nano, run_ns, span, outcome }
+    }
+}
+
+fn unreadable(error: &WireError) -> String {
+    format!("the task cannot be read: {error}")
 }
 
 /// How an attempt is traced.

@@ -109,14 +109,14 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// An attempt begins that is to be measured.
-    pub(super) fn begin(&mut self) {
-        self.begin_with(Instant::now(), of_this_process);
+    /// An attempt has just begun that is to be measured.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.begin_with(now, of_this_process);
     }
 
-    /// It has ended. None if it cannot be said what it used.
-    pub(super) fn end(&mut self, must_measure: bool) -> Option<Usage> {
-        self.end_with(Instant::now(), must_measure, of_this_process)
+    /// It has just ended. None if it cannot be said what it used.
+    pub(super) fn end(&mut self, now: Instant, must_measure: bool) -> Option<Usage> {
+        self.end_with(now, must_measure, of_this_process)
     }
 
     /// The worker has waited for the next attempt, and perhaps looked for it all the time.
