@@ -16,7 +16,7 @@
 mod actors;
 pub(crate) mod by_tag;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
@@ -25,6 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
 use tracer_otel_env::Reader;
@@ -98,13 +99,13 @@ pub struct Driver {
     finished: ByTag<Finished>,
     /// Which ids submissions got, as ranges in the order of their tags; adjacent ones are joined.
     accepted: Vec<Accepted>,
-    replies: HashMap<u64, Reply>,
+    replies: FxHashMap<u64, Reply>,
     /// Output of tasks whose output is wanted, until they are followed.
     outputs: VecDeque<TaskOutput>,
     /// Batches that the head has not answered: the first tag of each, and how many it has.
     unanswered: VecDeque<(u64, u64)>,
     /// Tasks whose end nobody wants to hear of.
-    forgotten: HashSet<u64>,
+    forgotten: FxHashSet<u64>,
     /// Whether what the head refuses is an outcome of its tasks, and not the end of this driver.
     keeps_on_when_refused: bool,
     /// Leases that the head wants run while tasks wait.
@@ -621,10 +622,10 @@ impl Driver {
             runtime: HashMap::new(),
             finished: ByTag::default(),
             accepted: Vec::new(),
-            replies: HashMap::new(),
+            replies: FxHashMap::default(),
             outputs: VecDeque::new(),
             unanswered: VecDeque::new(),
-            forgotten: HashSet::new(),
+            forgotten: FxHashSet::default(),
             keeps_on_when_refused: false,
             runs: Vec::new(),
             submitter: None,

@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -242,17 +243,17 @@ impl Server {
             session_dir: session.dir().into(),
             node_id: node_id(),
             epoll,
-            connections: HashMap::new(),
+            connections: FxHashMap::default(),
             ringed: Vec::new(),
             next_connection: 1,
             next_job: 1,
-            processes: HashMap::new(),
+            processes: FxHashMap::default(),
             gone_jobs: Vec::new(),
             dirty: Vec::new(),
             patient: Vec::new(),
             late: Vec::new(),
             held: Vec::new(),
-            finished: HashMap::new(),
+            finished: FxHashMap::default(),
             has_told_an_end: false,
             ending: HashMap::new(),
             to_start: Vec::new(),

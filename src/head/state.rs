@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::actors::{self, Actors, Part};
 use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
@@ -170,7 +172,7 @@ struct Turns {
     /// Jobs that have tasks here, in the order of their turn.
     jobs: VecDeque<JobId>,
     /// Their tasks; never empty.
-    tasks: HashMap<JobId, VecDeque<TaskId>>,
+    tasks: FxHashMap<JobId, VecDeque<TaskId>>,
     len: usize,
     /// Room for the tasks of the next job, left by one that has none any more.
     spare: VecDeque<TaskId>,

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
@@ -98,12 +99,12 @@ pub(super) struct World {
     pub(super) session_dir: PathBuf,
     pub(super) node_id: String,
     pub(super) epoll: OwnedFd,
-    pub(super) connections: HashMap<u64, Connection>,
+    pub(super) connections: FxHashMap<u64, Connection>,
     /// Those with rings.
     pub(super) ringed: Vec<u64>,
     pub(super) next_connection: u64,
     pub(super) next_job: u64,
-    pub(super) processes: HashMap<WorkerId, Process>,
+    pub(super) processes: FxHashMap<WorkerId, Process>,
     /// The jobs of drivers that are gone, for the reactor.
     pub(super) gone_jobs: Vec<JobId>,
     /// Connections with something to write.
@@ -115,7 +116,7 @@ pub(super) struct World {
     /// Outputs of workers that are not read until a driver has taken in what it was sent, by that driver's connection.
     pub(super) held: Vec<(u64, WorkerId, Stream)>,
     /// Ends of tasks to tell, encoded, by connection.
-    pub(super) finished: HashMap<u64, Bodies>,
+    pub(super) finished: FxHashMap<u64, Bodies>,
     /// Whether drivers were told how tasks ended since this was asked.
     pub(super) has_told_an_end: bool,
     /// Processes whose end is waited for, to finish their story, by pid.
