@@ -322,8 +322,8 @@ fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: 
         is_command,
         actor: Part::of(envelope.spec.actor()),
         attempt: 0,
-        must_be_alone: is_command
-            || limits.run_ns > 0
+        must_be_alone: limits.run_ns > 0
+            || limits.idle_ns > 0
             || envelope.wants_output
             || envelope.policy.at_most_once
             || envelope.demand != Demand::default(),

@@ -878,7 +878,44 @@ fn what_a_dead_head_had_accepted_waits_again_and_what_its_workers_had_begun_is_l
     assert_eq!(story.submit_with(None, false), TaskId(44), "ids go on");
 }
 
-/// A command, alone on worker 1, that was begun.
+#[test]
+fn short_commands_are_leased_ahead_unless_something_of_them_is_watched_and_a_cancel_reaches_the_one_that_runs() {
+    let mut story = Story::with_workers(1);
+    let submit = |story: &mut Story, envelope: Envelope<'static>| {
+        let spec = crate::driver::command_spec(b"true", vec![], vec![], b"/");
+        story.submit_envelope(&Envelope { spec, ..envelope });
+    };
+    submit(&mut story, plain(NEVER_AGAIN));
+    story.schedule();
+    story.claim(1, 0);
+    story.result(1, 0, 500_000);
+    (0..6).for_each(|_| submit(&mut story, plain(NEVER_AGAIN)));
+    assert_eq!(story.schedule().iter().map(|lease| lease.1).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    // Those behind it are taken back first, so that none of them can begin and get the signal.
+    story.claim(1, 1);
+    let running = CancelWhich::Ids(vec![TaskId(2)]);
+    on_cancel_many(&mut story.state, &mut story.effects, &running, None, story.now);
+    assert_eq!(story.state.workers[&WorkerId(1)].leases.len(), 1);
+    assert_eq!(story.effects.steps, ["ask 1 to end 2: Cancelled", "TERM for the command of 1"]);
+    assert_eq!(story.schedule(), []);
+    story.end(1, 1, 500_000, Outcome::Failed(Failure::Cancelled));
+    let watched = [
+        Envelope { wants_output: true, ..plain(NEVER_AGAIN) },
+        Envelope { run_limit: Some(Duration::from_secs(1)), ..plain(NEVER_AGAIN) },
+        plain(Policy { idle_limit: Some(Duration::from_secs(1)), ..NEVER_AGAIN }),
+    ];
+    for envelope in watched {
+        let mut story = Story::with_workers(1);
+        submit(&mut story, plain(NEVER_AGAIN));
+        story.schedule();
+        story.claim(1, 0);
+        story.result(1, 0, 500_000);
+        (0..2).for_each(|_| submit(&mut story, envelope.clone()));
+        assert_eq!(story.schedule().len(), 1, "alone");
+    }
+}
+
+/// A command on worker 1 that was begun.
 fn with_command(policy: Policy<'static>, run_limit: Option<Duration>) -> Story {
     let mut story = Story::with_workers(1);
     let spec = crate::driver::command_spec(b"sleep", vec![b"9"], vec![], b"/");

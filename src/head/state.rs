@@ -352,8 +352,8 @@ pub struct Task {
     pub actor: Part,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
     pub attempt: u32,
-    /// Whether no other task is leased to a worker beside it: a command, a task with a limit, or one whose output is
-    /// wanted.
+    /// Whether no other task is leased to a worker beside it: a task with a limit, or one whose output is wanted, so that it is
+    /// told from that of others.
     pub must_be_alone: bool,
     /// Whether its driver is sent what it writes.
     pub wants_output: bool,
