@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use super::layout::{CLAIM_COUNT, INLINE_COUNT, Mapping, SpoolError};
 use super::story::SpoolCounts;
+use crate::identity::BirthWindow;
 use crate::task::StopReason;
 
 /// What became of a lease, as the spool has it.
@@ -91,9 +92,9 @@ impl ClaimRing {
     /// The process group of the command that the worker runs, if its leader is the very process that was started.
     pub fn command_group(&self) -> Option<u32> {
         let header = self.mapping.header();
-        let birth = header.command_birth.load(Acquire);
+        let window = header.command_birth.load(Acquire);
         let group = Some(header.command_group.load(Acquire)).filter(|&group| group != 0)?;
-        (crate::identity::birth(group) == Some(birth)).then_some(group)
+        BirthWindow::is_of(window, group).then_some(group)
     }
 
     /// What did not fit the worker's spool so far.

@@ -88,7 +88,7 @@ pub(super) struct Header {
     pub(super) command_group: AtomicU32,
     /// The owner's [birth](crate::identity::birth).
     pub(super) owner_birth: AtomicU64,
-    /// The birth of the leader of `command_group`.
+    /// The [window](crate::identity::BirthWindow) in which the leader of `command_group` was born.
     pub(super) command_birth: AtomicU64,
     /// The lease that is being run, plus 1; 0 for none. Set before the claim and cleared when the attempt has ended, so a claimed
     /// lease that is not here has ended.

@@ -12,6 +12,7 @@ use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLO
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, claims, hooks};
+use crate::identity::BirthWindow;
 use crate::task::StopReason;
 
 /// A slot that holds a span of this process.
@@ -196,17 +197,21 @@ impl Spool {
     }
 
     /// Notes the process group of a command that is about to start. Called in the process that becomes it, where only a store is
-    /// allowed; [`set_command_group`](Self::set_command_group) follows in the worker.
+    /// allowed; the worker says more of it when it runs.
     pub fn note_command_group(&self, group: u32) {
         self.mapping.header().command_group.store(group, Release);
     }
 
-    /// Says which process group the running command has; 0 for none.
-    pub fn set_command_group(&self, group: u32) {
-        let header = self.mapping.header();
-        let birth = if group == 0 { None } else { crate::identity::birth(group) };
-        header.command_birth.store(birth.unwrap_or(0), Relaxed);
-        header.command_group.store(group, Release);
+    /// Says which process group the running command has, and within which window its leader was born.
+    pub(crate) fn set_command_group(&self, group: u32, window: BirthWindow) {
+        self.mapping.header().command_birth.store(window.close(group).unwrap_or(0), Relaxed);
+        self.note_command_group(group);
+    }
+
+    /// Says that no command runs.
+    pub fn clear_command_group(&self) {
+        self.mapping.header().command_birth.store(0, Relaxed);
+        self.note_command_group(0);
     }
 
     /// Says in which file and which form, one of `tracer_abi::SPAN_FILE_*`, the first hook keeps the spans of this process. A path

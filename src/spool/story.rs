@@ -8,6 +8,7 @@ use tracer_abi as abi;
 
 use super::layout::{Mapping, SLOT_ENDED, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{OwnedValue, SpanRecord, read_attributes};
+use crate::identity::BirthWindow;
 
 /// The spool of another process, dead or alive.
 pub struct Story {
@@ -87,8 +88,8 @@ impl Story {
 
     /// The process group of the command that was running, if its leader still is the very process that was started.
     pub fn identified_command_group(&self) -> Option<u32> {
-        let birth = self.mapping.header().command_birth.load(Relaxed);
-        self.command_group().filter(|&group| crate::identity::birth(group) == Some(birth))
+        let window = self.mapping.header().command_birth.load(Relaxed);
+        self.command_group().filter(|&group| BirthWindow::is_of(window, group))
     }
 
     /// The tasks that the process had claimed and which attempts at them these were, whether or not they have ended; those

@@ -20,7 +20,7 @@ use super::usage::Usage;
 use crate::children;
 use crate::control_group::Group;
 use crate::count::Count;
-use crate::identity;
+use crate::identity::{self, BirthWindow};
 use crate::propagation::Carrier;
 use crate::spool::Spool;
 use crate::task::{CommandSpec, Failure, Outcome};
@@ -42,20 +42,21 @@ pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spo
         |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default(), leaked: 0 };
     let directory = Path::new(OsStr::from_bytes(spec.directory));
     let before = children::of_this_process();
+    let window = BirthWindow::open();
     let pid = match spawn::spawn(spec, directory, carrier, spool) {
         Ok(pid) => pid,
         Err(error) => {
-            spool.set_command_group(0);
+            spool.clear_command_group();
             return failed(not_started(name, directory, &error));
         }
     };
     // Again, now with when its leader was born.
-    spool.set_command_group(pid.as_raw_nonzero().get().unsigned_abs());
+    spool.set_command_group(pid.as_raw_nonzero().get().unsigned_abs(), window);
     wait_for_end(pid);
     // Ended and not reaped: the group's number is still its own.
     let _ = kill_process_group(pid, Signal::KILL);
     let (status, usage) = reap(pid);
-    spool.set_command_group(0);
+    spool.clear_command_group();
     let leaked = Leaked::look(&before);
     leaked.say(&name);
     let outcome = match status {
