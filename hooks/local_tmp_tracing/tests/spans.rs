@@ -197,13 +197,16 @@ fn a_full_buffer_is_written_without_being_asked() {
     let temp = tempfile::tempdir().unwrap();
     let traced = traced_in(temp.path());
     let text = "x".repeat(10_000);
-    for _ in 0..7 {
+    let span = || {
         traced.tracer.span_builder("long").with_attributes([KeyValue::new("text", text.clone())]).start(&traced.tracer);
-    }
-    let early = lines(temp.path()).len();
-    assert_eq!(early, 7);
+    };
+    // More than 128 KiB with the last of them.
+    (0..12).for_each(|_| span());
+    assert!(!file_in(temp.path()).exists());
+    span();
+    assert_eq!(lines(temp.path()).len(), 13);
     traced.processor.commit().unwrap();
-    assert_eq!(lines(temp.path()).len(), 7);
+    assert_eq!(lines(temp.path()).len(), 13);
 }
 
 #[test]
