@@ -22,6 +22,8 @@ use crate::protocol::{AttemptResult, kind};
 const LINGER: Duration = Duration::from_millis(2);
 /// Bytes of results that are sent without waiting for more.
 const BATCH_BYTES: usize = 64 << 10;
+/// Results that are sent without waiting for more. Their spans are a write of 100 KiB, and the memory of twice as many would not be worth it.
+const BATCH_RESULTS: usize = 128;
 
 /// The batch and its way to the head.
 pub(super) struct Results {
@@ -41,6 +43,7 @@ struct Outlet {
 #[derive(Default)]
 struct Batch {
     body: Vec<u8>,
+    count: usize,
     has_thread: bool,
     /// Since when the batch waits for tasks that follow; none when it is sent anyway.
     lingers_since: Option<Instant>,
@@ -69,7 +72,8 @@ impl Results {
     pub(super) fn push(self: &Arc<Self>, result: &AttemptResult, more_follows: bool) {
         let mut batch = lock(&self.batch);
         result.put(&mut batch.body);
-        let is_full = batch.body.len() >= BATCH_BYTES;
+        batch.count += 1;
+        let is_full = batch.body.len() >= BATCH_BYTES || batch.count >= BATCH_RESULTS;
         if more_follows && !is_full && batch.lingers_since.is_none() {
             batch.lingers_since = Some(Instant::now());
             if !batch.has_thread {
@@ -97,6 +101,7 @@ impl Results {
         let body = {
             let mut batch = lock(&self.batch);
             batch.lingers_since = None;
+            batch.count = 0;
             std::mem::take(&mut batch.body)
         };
         if body.is_empty() {
