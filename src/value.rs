@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
-use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A value that cannot be carried over.
@@ -18,19 +18,46 @@ impl fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
+/// How deep a value may be nested, as in the arguments of a task and in JSON that is read. What is deeper is refused: whoever reads it needs
+/// stack for every level.
+pub const DEPTH_LIMIT: usize = 128;
+
+/// The longest text, in bytes, of a key that is not a string. Each level of keys in keys doubles it.
+const KEY_LIMIT: usize = 64 << 10;
+
 /// A MessagePack value as JSON. Binary data becomes an array of numbers, a map's key that is no string becomes its text, and a number that
 /// JSON does not have becomes null.
 pub fn to_json(value: &[u8]) -> Result<serde_json::Value, ValueError> {
-    let json: Json =
-        rmp_serde::from_slice(value).map_err(|error| ValueError(format!("the result has no form in JSON: {error}")))?;
-    Ok(json.0)
+    let json: Result<Json, _> = Deserialize::deserialize(&mut deserializer(value, DEPTH_LIMIT));
+    json.map(|json| json.0).map_err(|error| ValueError(format!("the result has no form in JSON: {}", words(error))))
 }
 
 /// A MessagePack value as a Rust one, which may borrow from it.
 pub fn from_bytes<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, ValueError> {
-    let mut deserializer = rmp_serde::Deserializer::from_read_ref(value).with_human_readable();
+    let mut deserializer = deserializer(value, DEPTH_LIMIT).with_human_readable();
     T::deserialize(&mut deserializer)
-        .map_err(|error| ValueError(format!("the result is not a {}: {error}", std::any::type_name::<T>())))
+        .map_err(|error| ValueError(format!("the result is not a {}: {}", std::any::type_name::<T>(), words(error))))
+}
+
+/// Plain data that a process of ours has written as MessagePack.
+pub(crate) fn plain_from_bytes<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    // A result as deep as it may be is in some of it.
+    T::deserialize(&mut deserializer(bytes, DEPTH_LIMIT + 32)).ok()
+}
+
+/// Reads what is nested in up to `depth` levels.
+fn deserializer(bytes: &[u8], depth: usize) -> rmp_serde::Deserializer<rmp_serde::decode::ReadRefReader<'_, [u8]>> {
+    let mut deserializer = rmp_serde::Deserializer::from_read_ref(bytes);
+    // At its own limit it refuses already.
+    deserializer.set_max_depth(depth + 1);
+    deserializer
+}
+
+fn words(error: rmp_serde::decode::Error) -> String {
+    match error {
+        rmp_serde::decode::Error::DepthLimitExceeded => format!("it is nested deeper than {DEPTH_LIMIT} levels"),
+        other => other.to_string(),
+    }
 }
 
 /// A Rust value as MessagePack, in the form that it has in JSON: structs with the names of their fields, addresses as text.
@@ -117,12 +144,21 @@ impl<'de> Visitor<'de> for JsonVisitor {
         while let Some((Json(key), Json(value))) = entries.next_entry()? {
             let key = match key {
                 serde_json::Value::String(text) => text,
-                other => other.to_string(),
+                other => key_text(&other)?,
             };
             object.insert(key, value);
         }
         Ok(object.into())
     }
+}
+
+/// The text of a key that is not a string.
+fn key_text<E: de::Error>(key: &serde_json::Value) -> Result<String, E> {
+    let text = key.to_string();
+    if text.len() > KEY_LIMIT {
+        return Err(E::custom(format!("the key of a map has {} bytes as text, at most {KEY_LIMIT}", text.len())));
+    }
+    Ok(text)
 }
 
 /// Makes a MessagePack array of values that are MessagePack already.
@@ -262,6 +298,44 @@ mod tests {
             let whole: Vec<(i64, String)> = from_bytes(&array(&parts)).unwrap();
             prop_assert_eq!(whole, values);
         }
+    }
+
+    /// A list in a list and so on, `depth` of them.
+    fn nested(begin: &[u8], depth: usize) -> Vec<u8> {
+        let mut bytes = begin.repeat(depth);
+        bytes.push(1);
+        bytes
+    }
+
+    /// Whoever reads a result, the head above all, must not run out of stack.
+    #[test]
+    fn what_is_nested_too_deep_is_refused_and_the_deepest_needs_little_stack() {
+        let work = || {
+            for begin in [&b"\x91"[..], b"\x81\xa1x", b"\xdd\0\0\0\x01"] {
+                let json = to_json(&nested(begin, DEPTH_LIMIT)).unwrap();
+                let bytes = to_bytes(&json).unwrap();
+                assert_eq!(to_json(&bytes).unwrap(), json);
+                assert_eq!(from_bytes::<serde_json::Value>(&bytes).unwrap(), json);
+                let message = to_bytes(&[[Some((1, &json))]]).unwrap();
+                assert_eq!(plain_from_bytes(&message), Some([[Some((1, json))]]), "a message with it is read");
+                for depth in [DEPTH_LIMIT + 1, 1_000, 1_000_000] {
+                    let bytes = nested(begin, depth);
+                    let error = to_json(&bytes).unwrap_err().to_string();
+                    assert_eq!(error, "the result has no form in JSON: it is nested deeper than 128 levels");
+                    let error = from_bytes::<serde_json::Value>(&bytes).unwrap_err().to_string();
+                    assert!(error.ends_with(": it is nested deeper than 128 levels"), "{error}");
+                }
+            }
+        };
+        std::thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn keys_in_keys_do_not_double_without_end() {
+        let keys = |depth: usize| [[0x81].repeat(depth), [0].repeat(depth + 1)].concat();
+        assert_eq!(to_json(&keys(2)).unwrap(), serde_json::json!({"{\"0\":0}": 0}));
+        let error = to_json(&keys(100)).unwrap_err().to_string();
+        assert!(error.contains("the key of a map has") && error.ends_with("at most 65536"), "{error}");
     }
 
     #[test]

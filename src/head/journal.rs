@@ -35,6 +35,7 @@ use super::state::Ended;
 use crate::fault;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use crate::value;
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
 /// The version that is written. Older ones are read, newer ones refused.
@@ -710,7 +711,7 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             let task = TaskId(take.u64()?);
             let span = SpanLink::take_option(&mut take)?;
             let attempt =
-                rmp_serde::from_slice(take.bytes()?).map_err(|_| WireError::UnknownValue("attempt")).map(Box::new)?;
+                value::plain_from_bytes(take.bytes()?).map(Box::new).ok_or(WireError::UnknownValue("attempt"))?;
             take.finish()?;
             Ok(Record::Attempt { task, attempt, span })
         }

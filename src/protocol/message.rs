@@ -12,6 +12,7 @@ use crate::config::SamplingRatio;
 use crate::hook::HookContract;
 use crate::propagation::Propagators;
 use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use crate::value;
 
 /// Frame kinds. From clients they are below 32, from the head above.
 pub mod kind {
@@ -785,7 +786,7 @@ pub fn put_value(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
 
 /// Takes a MessagePack value.
 pub fn take_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
-    rmp_serde::from_slice(body).map_err(|_| WireError::UnknownValue("message"))
+    value::plain_from_bytes(body).ok_or(WireError::UnknownValue("message"))
 }
 
 /// Appends a numbered query.
@@ -1019,7 +1020,7 @@ fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptReport]) {
 fn take_attempts(take: &mut Take<'_>) -> Result<Vec<AttemptReport>, WireError> {
     match take.bytes()? {
         [] => Ok(Vec::new()),
-        bytes => rmp_serde::from_slice(bytes).map_err(|_| WireError::UnknownValue("attempts")),
+        bytes => value::plain_from_bytes(bytes).ok_or(WireError::UnknownValue("attempts")),
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::count::{Elapsed, Size};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::stored::Stored;
+use crate::value;
 
 /// The one recorded end of a task.
 #[derive(Clone, Debug, PartialEq)]
@@ -359,7 +360,7 @@ impl Outcome {
             STORED => Ok(Outcome::Stored(Stored::take(take)?)),
             COMPLETED => Ok(Outcome::Completed),
             FAILED => {
-                let failure = rmp_serde::from_slice(take.bytes()?).map_err(|_| WireError::UnknownValue("failure"))?;
+                let failure = value::plain_from_bytes(take.bytes()?).ok_or(WireError::UnknownValue("failure"))?;
                 Ok(Outcome::Failed(failure))
             }
             _ => Err(WireError::UnknownValue("outcome")),
