@@ -126,10 +126,10 @@ impl Trace {
         self.spans.first().map_or(0, |span| span.start_unix_nano)
     }
 
-    /// When its last span ended, or was seen running.
+    /// When its last span ended, or was seen running. One that ended before it started ended as it did.
     pub fn end_unix_nano(&self) -> u64 {
-        let end = |span: &Span| span.end_unix_nano.or(span.running_unix_nano).unwrap_or(span.start_unix_nano);
-        self.spans.iter().map(end).max().unwrap_or(0).max(self.start_unix_nano())
+        let end = |span: &Span| span.end_unix_nano.or(span.running_unix_nano).unwrap_or(0).max(span.start_unix_nano);
+        self.spans.iter().map(end).max().unwrap_or(0)
     }
 
     /// From the first start to the last end.

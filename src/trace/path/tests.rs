@@ -48,7 +48,7 @@ fn queued() -> Vec<SpanText> {
 
 #[test]
 fn the_path_leads_through_what_was_over_last() {
-    let cases: [(&[SpanText], &[&str]); 7] = [
+    let cases: [(&[SpanText], &[&str]); 8] = [
         (&[span("a", 1, None, (0, 10))], &["a 0-10"]),
         // One after the other: both.
         (
@@ -72,9 +72,13 @@ fn the_path_leads_through_what_was_over_last() {
         (&[span("a", 1, 9, (0, 3)), span("b", 2, 8, (5, 6))], &["a 0-3", "between 3-5", "b 5-6"]),
         // A clock that is behind.
         (&[span("a", 1, None, (5, 10)), span("b", 2, 1, (3, 8))], &["b 3-8", "a 8-10"]),
+        // A clock that was set back while the last span was open: the path is as long as the trace all the same.
+        (&[span("a", 1, None, (0, 10)), span("b", 2, 1, (60, 4))], &["a 0-10", "between 10-60"]),
     ];
     for (spans, expected) in cases {
         assert_eq!(outline(spans), expected);
+        let (trace, path, _) = path_of(spans);
+        assert_eq!(path.stretches.iter().map(Stretch::duration_ns).sum::<u64>(), trace.duration_ns());
     }
 }
 
