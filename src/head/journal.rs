@@ -46,6 +46,8 @@ const RECORD_HEADER: usize = 8;
 const TURN_OVER_BYTES: u64 = 64 << 20;
 /// While tasks are open it may be so many times as long: they need the cores, and when they have ended, less is to be kept.
 const OPEN_FACTOR: u64 = 4;
+/// So much memory is kept for what is noted next.
+const PENDING_BYTES: usize = 64 << 10;
 /// How long to wait before the journal is written anew that could not be synced.
 const SYNC_PAUSE: Duration = Duration::from_secs(1);
 
@@ -286,10 +288,8 @@ impl Journal {
         let ended = bytes.len();
         submissions.for_each(|submitted| put_submitted(&mut bytes, &submitted));
         let written = self.append(&bytes);
-        if written.is_err() {
-            bytes.truncate(ended);
-            self.pending = bytes;
-        }
+        bytes.truncate(if written.is_err() { ended } else { 0 });
+        self.keep_pending(bytes);
         written
     }
 
@@ -331,12 +331,20 @@ impl Journal {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.pending);
+        let mut bytes = std::mem::take(&mut self.pending);
         let written = self.append(&bytes);
-        if written.is_err() {
+        if written.is_ok() {
+            bytes.clear();
+        }
+        self.keep_pending(bytes);
+        written
+    }
+
+    /// What comes next is noted in the same memory, which a large batch gives back.
+    fn keep_pending(&mut self, bytes: Vec<u8>) {
+        if !bytes.is_empty() || bytes.capacity() <= PENDING_BYTES {
             self.pending = bytes;
         }
-        written
     }
 
     /// Writes nothing from now on, and forgets what was noted and not written.

@@ -759,9 +759,10 @@ impl Server {
                     reactor::on_worker_ready(&mut self.state, &mut self.world, worker, ready, now);
                 }
                 (Peer::Worker(worker), kind::RESULTS) => {
-                    let results = take_all(body, AttemptResult::take).map_err(|error| error.to_string())?;
                     self.world.read_watched_output(&self.state, worker);
-                    for result in results {
+                    let mut take = Take::new(body);
+                    while !take.is_empty() {
+                        let result = AttemptResult::take(&mut take).map_err(|error| error.to_string())?;
                         if let Outcome::Failed(Failure::OutOfMemory { .. }) = result.outcome
                             && let Some(process) = self.world.processes.get_mut(&worker)
                         {

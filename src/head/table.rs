@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use super::state::Task;
 use crate::task::TaskId;
 
-const SEGMENT: usize = 1024;
+/// Few enough that their memory comes in small pieces: no task waits for a large one.
+const SEGMENT: usize = 256;
 
 /// Tasks by id.
 #[derive(Debug)]
@@ -25,6 +26,15 @@ pub struct TaskTable {
 struct Segment {
     entries: Vec<Option<Task>>,
     live: usize,
+}
+
+impl Segment {
+    /// Gives back the memory of tasks that are all forgotten: those before it may stay for as long as there is a head.
+    fn give_back(&mut self) {
+        if self.live == 0 {
+            self.entries = Vec::new();
+        }
+    }
 }
 
 impl Default for TaskTable {
@@ -52,6 +62,9 @@ impl TaskTable {
     /// Adds a task and gives it the next id.
     pub fn insert(&mut self, task: Task) -> TaskId {
         if self.segments.back().is_none_or(|segment| segment.entries.len() == SEGMENT) {
+            if let Some(last) = self.segments.back_mut() {
+                last.give_back();
+            }
             self.segments.push_back(Segment { entries: Vec::with_capacity(SEGMENT), live: 0 });
         }
         let segment = self.segments.back_mut().expect("a segment with room was pushed if there was none");
@@ -101,11 +114,15 @@ impl TaskTable {
     /// Forgets a task.
     pub fn remove(&mut self, id: TaskId) -> Option<Task> {
         let (segment, entry) = self.place(id)?;
+        // The last segment is still filled.
+        let is_filled = segment + 1 == self.segments.len();
         let segment = self.segments.get_mut(segment)?;
         let task = segment.entries.get_mut(entry)?.take()?;
         segment.live -= 1;
         self.len -= 1;
-        // The last segment is still filled.
+        if !is_filled {
+            segment.give_back();
+        }
         while self.segments.len() > 1 && self.segments.front().is_some_and(|front| front.live == 0) {
             self.segments.pop_front();
             self.first += SEGMENT as u64;
@@ -146,7 +163,8 @@ mod tests {
             assert!(table.remove(id).is_some());
             assert!(table.get(id).is_none() && table.remove(id).is_none());
         }
-        assert_eq!((table.len(), table.segments.len()), (500, 1), "empty segments are given back");
+        let segments = 3000_usize.div_ceil(SEGMENT) - 2500 / SEGMENT;
+        assert_eq!((table.len(), table.segments.len()), (500, segments), "empty segments are given back");
         assert_eq!(table.get(TaskId(2600)).unwrap().tag, 2599);
         assert!(table.get(TaskId(0)).is_none() && table.get(TaskId(3001)).is_none());
         let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id).take(2).collect();
@@ -168,7 +186,25 @@ mod tests {
         assert_eq!(newest, [3_000_500, 3_000_001, 3_000_000, 5_001, 5_000, 1000, 6, 5]);
         ids.iter().for_each(|&id| drop(table.remove(id).unwrap()));
         assert_eq!(table.len(), 2);
-        assert!(table.segments.len() <= 2, "empty segments are given back");
+        assert!(table.segments.len() <= 500 / SEGMENT + 2, "empty segments are given back");
+    }
+
+    #[test]
+    fn a_task_that_stays_does_not_keep_the_memory_of_those_that_go() {
+        let mut table = TaskTable::default();
+        let first = table.insert(Task::sample(0));
+        for tag in 1..100_000 {
+            let id = table.insert(Task::sample(tag));
+            assert!(table.remove(id).is_some());
+            assert!(table.get(id).is_none() && table.remove(id).is_none());
+        }
+        let room: usize = table.segments.iter().map(|segment| segment.entries.capacity()).sum();
+        assert!(room <= 2 * SEGMENT, "room for {room} tasks");
+        assert_eq!((table.len(), table.get(first).unwrap().tag), (1, 0));
+        assert_eq!(table.insert(Task::sample(7)), TaskId(100_001));
+        assert!(table.remove(first).is_some());
+        assert!(table.segments.len() <= 2, "all before the last task are given back");
+        assert_eq!(table.iter_newest_first().map(|(id, _)| id).collect::<Vec<_>>(), [TaskId(100_001)]);
     }
 
     #[test]

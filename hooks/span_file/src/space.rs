@@ -6,9 +6,9 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 /// A file that is shorter takes its space as it grows: most are, and end soon.
 const LEAST_FILE: u64 = 128 << 10;
-/// The piece that is taken is a quarter of the file, within these.
-const LEAST_PIECE: u64 = 256 << 10;
-const LARGEST_PIECE: u64 = 4 << 20;
+/// The piece that is taken is half of the file, within these: whoever appends waits some 50 microseconds for each, however large it is.
+const LEAST_PIECE: u64 = 1 << 20;
+const LARGEST_PIECE: u64 = 8 << 20;
 
 /// Space that a file has on the disk beyond its end, where the file system can give it.
 ///
@@ -32,7 +32,7 @@ impl SpaceAhead {
 
     #[cold]
     fn take_piece(&mut self, file: impl AsFd, length: u64, end: u64) {
-        let until = end + (end / 4).clamp(LEAST_PIECE, LARGEST_PIECE);
+        let until = end + (end / 2).clamp(LEAST_PIECE, LARGEST_PIECE);
         let taken = fallocate(file, FallocateFlags::KEEP_SIZE, length, until - length);
         // What cannot be had now is not asked for again.
         self.until = if taken.is_ok() { until } else { u64::MAX };
