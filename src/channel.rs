@@ -55,6 +55,8 @@ const SIZE: usize = WORDS * size_of::<AtomicU64>();
 const TAIL: usize = 0;
 /// Up to where the stream is committed to the socket, in bytes.
 const COMMITTED: usize = 1;
+/// The core that the sender ran on when it sent last, from 1 on; 0 when it does not say.
+const SENDER_CORE: usize = 2;
 /// How many words were taken out of the ring, ever.
 const HEAD: usize = 16;
 /// Whether the receiver looks into the ring.
@@ -160,6 +162,13 @@ fn words_of_piece(length: usize) -> usize {
     PIECE_HEADER + length.div_ceil(size_of::<u64>())
 }
 
+/// The core that this thread runs on, from 1 on; 0 when the kernel does not say.
+fn this_core() -> u64 {
+    // SAFETY: it takes nothing, and reads what is this thread's own.
+    let core = unsafe { libc::sched_getcpu() };
+    u64::try_from(core).map_or(0, |core| core + 1)
+}
+
 fn nonsense() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the other end's ring holds what no ring holds")
 }
@@ -177,6 +186,9 @@ pub(crate) struct Sender {
 impl Sender {
     /// Sends what it can of `bytes` at once, or waits if the socket does. The next call goes on behind what was sent.
     pub(crate) fn write(&mut self, mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(ring) = &self.ring {
+            ring.header(SENDER_CORE).store(this_core(), Relaxed);
+        }
         if self.committed <= self.position && self.put(bytes) {
             self.position += bytes.len() as u64;
             return Ok(bytes.len());
@@ -337,7 +349,7 @@ impl Receiver {
             if let Some(read) = found {
                 return read;
             }
-        } else if spin.will_look() {
+        } else if spin.will_look() && !(spin.is_for_answers() && self.shares_core()) {
             self.wake_up();
             let mut found = Ok(0);
             spin.look(|| {
@@ -358,6 +370,13 @@ impl Receiver {
             }
         }
         self.read_socket(stream, inbox, u64::MAX, RecvFlags::empty())
+    }
+
+    /// Whether the other end has to run on the core that this end looks on, as far as is known. Then looking keeps it from what is
+    /// waited for: who yields runs on until it has had as much of the core as the other, which has more to do.
+    fn shares_core(&self) -> bool {
+        let of_sender = self.ring.as_ref().map_or(0, |ring| ring.header(SENDER_CORE).load(Relaxed));
+        of_sender != 0 && of_sender == this_core()
     }
 
     /// Takes what has come while it was awake.
@@ -646,6 +665,30 @@ mod tests {
         head.receiver.fall_asleep();
         client.sender.write_all(&client_stream, &frame(b"three")).unwrap();
         assert!(is_readable(&head_stream) && !head.receiver.has_piece());
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_leaves_the_core_to_whom_it_is_from() {
+        use rustix::thread::{CpuSet, sched_setaffinity};
+        let (mut head, head_stream, mut client, client_stream) = ringed();
+        let here = this_core();
+        assert_ne!(here, 0, "the kernel says which core it is");
+        let mut only = CpuSet::new();
+        only.set(here as usize - 1);
+        sched_setaffinity(None, &only).expect("a core that it has run on");
+        let mut looks = |core: u64, mut spin: Spin| {
+            head.sender.write_all(&head_stream, &frame(b"answer")).unwrap();
+            let said = &head.sender.ring.as_ref().unwrap().header(SENDER_CORE);
+            assert_eq!(said.load(Relaxed), here);
+            said.store(core, Relaxed);
+            client.receiver.wait(&client_stream, &mut client.inbox, &mut spin).unwrap();
+            assert_eq!(client.take(), b"answer");
+            spin.paid_looks()
+        };
+        assert_eq!(looks(here, Spin::always().for_answers()), 0, "it sleeps");
+        assert_eq!(looks(here + 1, Spin::always().for_answers()), 1, "the head runs elsewhere");
+        assert_eq!(looks(0, Spin::always().for_answers()), 1, "nobody knows where");
+        assert_eq!(looks(here, Spin::always()), 1, "a worker waits for whatever comes");
     }
 
     #[test]

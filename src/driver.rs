@@ -63,9 +63,13 @@ use by_tag::ByTag;
 pub const BATCH: usize = 128;
 /// So many submissions of one driver wait to be accepted: enough that neither it nor the head waits for the other, and few enough that
 /// what it keeps of each stays in the processor's cache. There is a slot in the spool for each one's span.
-const UNANSWERED: u64 = 1024;
-/// So many spans of a driver are written together.
-const COMMIT_AT: usize = 64;
+const UNANSWERED: u64 = 512;
+/// So many spans of a driver are written together: the kernel takes a large piece for half of what it takes for small ones.
+const COMMIT_AT: usize = 192;
+/// So many are written where nothing more is under way, so that few are left when the driver does something else.
+const COMMIT_LAST_AT: usize = 64;
+/// So many are written where a single task was just sent: there is time until the answer comes, and nobody waits longer for it.
+const COMMIT_SENT_AT: usize = 16;
 /// Bytes of submissions that are sent together.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -892,14 +896,19 @@ impl Driver {
         let mut frame = Vec::with_capacity(self.batch.len() + 16);
         Submissions::encode(&mut frame, self.batch_first_tag, &self.batch);
         self.batch.clear();
-        self.unanswered.push_back((self.batch_first_tag, self.next_tag - self.batch_first_tag));
+        let count = self.next_tag - self.batch_first_tag;
+        self.unanswered.push_back((self.batch_first_tag, count));
         self.batch_first_tag = self.next_tag;
         self.inlet.spin.request_began();
         fault::point("before_submit");
         if self.may_have_rings && !self.is_read_elsewhere && self.inlet.receiver.begins_to_ask(&self.inlet.spin) {
             self.sender.ask_for_rings(&self.stream).map_err(DriverError::Disconnected)?;
         }
-        self.write(&frame)
+        self.write(&frame)?;
+        if count == 1 {
+            self.tracing.commit_from(COMMIT_SENT_AT);
+        }
+        Ok(())
     }
 
     /// Waits for a task and returns its result.
@@ -1215,7 +1224,7 @@ impl Driver {
                             self.tracing.uncommitted += 1;
                         }
                     }
-                    self.tracing.commit_now_and_then();
+                    self.tracing.commit_from(if self.unanswered.is_empty() { COMMIT_LAST_AT } else { COMMIT_AT });
                     match self.accepted.last_mut() {
                         Some(last) if last.is_followed_by(&accepted) => last.count += accepted.count,
                         _ => self.accepted.push(accepted),
@@ -1309,11 +1318,16 @@ impl Driver {
 }
 
 /// What a driver reads with.
-#[derive(Default)]
 pub(crate) struct Inlet {
     inbox: FrameBuffer,
     spin: Spin,
     receiver: Receiver,
+}
+
+impl Default for Inlet {
+    fn default() -> Inlet {
+        Inlet { inbox: FrameBuffer::default(), spin: Spin::default().for_answers(), receiver: Receiver::default() }
+    }
 }
 
 impl Inlet {
@@ -1332,9 +1346,9 @@ impl Inlet {
 }
 
 impl DriverTracing {
-    /// Commits when many spans have ended, so that a few slots of the spool serve all of them, and stay in the processor's cache.
-    fn commit_now_and_then(&mut self) {
-        if self.uncommitted >= COMMIT_AT
+    /// Commits when so many spans have ended, so that a few slots of the spool serve all of them, and stay in the processor's cache.
+    fn commit_from(&mut self, count: usize) {
+        if self.uncommitted >= count
             && let Some(recorder) = self.recorder
         {
             self.uncommitted = 0;

@@ -5,6 +5,9 @@
 //! head and worker all do it, and only while one request follows the other closely: each of them decides by how soon a request
 //! has begun after the last one ended, which is much the same for all three. A request each millisecond makes none of them spin.
 //!
+//! Letting others run is not enough where the other end shares the core: the kernel gives both the same part of it, so whoever has less to do
+//! runs on, looking, until it has had as much. So a driver sleeps at once when the head has run on its core last, and is woken there.
+//!
 //! When letting others run takes long, someone else needs the core, and when nothing has come, the task takes longer than it pays to
 //! wait for. Each such wait is set against what the waits before it have saved. If it has cost more, waits sleep at once for a time,
 //! and for twice as long after each further one. The times end at marks of the clock that all processes share. Otherwise one of them
@@ -50,6 +53,7 @@ pub(crate) struct Spin {
     /// By the waits since the last one in vain.
     saved_ns: u64,
     paid_looks: u32,
+    is_for_answers: bool,
 }
 
 impl Default for Spin {
@@ -68,11 +72,22 @@ impl Default for Spin {
             level: 0,
             saved_ns: 0,
             paid_looks: 0,
+            is_for_answers: false,
         }
     }
 }
 
 impl Spin {
+    /// For a side that asks and waits for the answer: the other has to run before it comes.
+    pub(crate) fn for_answers(self) -> Spin {
+        Spin { is_for_answers: true, ..self }
+    }
+
+    /// Whether it is for such a side.
+    pub(crate) fn is_for_answers(&self) -> bool {
+        self.is_for_answers
+    }
+
     /// A request begins. Only the first one after an end says something.
     pub(crate) fn request_began(&mut self) {
         if let Some(last_end) = self.last_end_ns.take() {
@@ -100,6 +115,12 @@ impl Spin {
     #[cfg(test)]
     pub(crate) fn always() -> Spin {
         Spin { is_close: true, told: Some(true), ..Spin::default() }
+    }
+
+    /// How often looking has paid.
+    #[cfg(test)]
+    pub(crate) fn paid_looks(&self) -> u32 {
+        self.paid_looks
     }
 
     /// Whether looking has paid so often that it will go on to.
