@@ -27,6 +27,7 @@ pub(crate) struct Throughput {
     pub(crate) cpu_ns: u64,
     /// Bytes, after the last result.
     pub(crate) pss: u64,
+    pub(crate) tasks: usize,
     /// The warm-up included.
     pub(crate) tasks_in_all: usize,
 }
@@ -67,7 +68,7 @@ fn throughput(cluster: &Cluster, count: usize) -> Result<Throughput, Failure> {
     run_all(cluster, count)?;
     let seconds = begun.elapsed().as_secs_f64();
     let cpu_ns = process::cpu_ns(pid)? - cpu_before;
-    Ok(Throughput { seconds, cpu_ns, pss: process::pss(pid)?, tasks_in_all: count + WARM_UP })
+    Ok(Throughput { seconds, cpu_ns, pss: process::pss(pid)?, tasks: count, tasks_in_all: count + WARM_UP })
 }
 
 fn run_all(cluster: &Cluster, count: usize) -> Result<(), Failure> {

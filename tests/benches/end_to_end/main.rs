@@ -36,7 +36,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, HAS_SPINNING, Hook, Place};
-use report::{Better, Figure, Report, Variant};
+use process::ProcessFigures;
+use report::{Figure, Report, Variant};
 
 /// Why a figure could not be taken. It names what was being done.
 type Failure = Box<dyn Error>;
@@ -51,8 +52,8 @@ struct Effort {
     submits: usize,
     spawns: usize,
     tasks: usize,
-    /// Clusters that run `tasks`; the median of them is shown.
-    throughput_runs: usize,
+    /// Clusters of each kind, where one differs from the next; the median of them is shown.
+    runs: usize,
     round_trips: usize,
     /// Tasks that wait at once.
     queued: usize,
@@ -72,7 +73,7 @@ const FULL: Effort = Effort {
     submits: 50,
     spawns: 200,
     tasks: 50_000,
-    throughput_runs: 3,
+    runs: 5,
     round_trips: 2_000,
     queued: 1_000_000,
     nested: 10_000,
@@ -88,7 +89,7 @@ const QUICK: Effort = Effort {
     submits: 3,
     spawns: 10,
     tasks: 2_000,
-    throughput_runs: 1,
+    runs: 1,
     round_trips: 50,
     queued: 10_000,
     nested: 1_000,
@@ -220,6 +221,9 @@ fn say(text: &str) {
 
 const VARIANTS: [Variant; 2] = [Variant::Untraced, Variant::Traced];
 
+/// What was found in the clusters of each kind.
+type ByVariant<T> = [(Variant, Vec<T>); 2];
+
 impl Run {
     /// p50 and p99 of starting and reaping `/bin/true`: the floor of everything that is a process.
     fn spawn_floor(&mut self) -> Result<(f64, f64), Failure> {
@@ -236,6 +240,43 @@ impl Run {
     fn hook(&self, variant: Variant) -> Option<&Hook> {
         (variant == Variant::Traced).then_some(&self.hook)
     }
+
+    /// Measures in several clusters of both kinds by turns: no machine is equally fast all the time, and the kernel does not put the
+    /// processes on the same cores each time.
+    fn by_turns<T>(
+        &self,
+        what: &str,
+        mut measure: impl FnMut(&Place, &Cluster, Variant) -> Result<T, Failure>,
+    ) -> Result<ByVariant<T>, Failure> {
+        self.by_turns_and_after(what, |place, cluster, variant| measure(place, cluster, variant), || Ok(()))
+            .map(|found| found.map(|(variant, found)| (variant, found.into_iter().map(|(found, ())| found).collect())))
+    }
+
+    /// As [`by_turns`](Self::by_turns), and measures something else after each cluster has ended.
+    fn by_turns_and_after<T, A>(
+        &self,
+        what: &str,
+        mut measure: impl FnMut(&Place, &Cluster, Variant) -> Result<T, Failure>,
+        mut measure_after: impl FnMut() -> Result<A, Failure>,
+    ) -> Result<ByVariant<(T, A)>, Failure> {
+        let mut found = VARIANTS.map(|variant| (variant, Vec::new()));
+        for number in 1..=self.effort.runs {
+            for (variant, found) in &mut found {
+                say(&format!("{what}, {variant}, run {number} of {}", self.effort.runs));
+                let place = Place::new()?;
+                let cluster = Cluster::start(&place, self.hook(*variant))?;
+                let measured = measure(&place, &cluster, *variant)?;
+                cluster.stop()?;
+                found.push((measured, measure_after()?));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A value of each run.
+fn each<T>(runs: &[T], value: impl Fn(&T) -> f64) -> Vec<f64> {
+    runs.iter().map(value).collect()
 }
 
 /// `tracer start --head`, from the start of its process until it has ended and the workers are ready.
@@ -286,61 +327,78 @@ fn submit(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What one cluster needed for many tasks.
+struct Many {
+    idle: Vec<ProcessFigures>,
+    after: Vec<ProcessFigures>,
+    found: driver::Throughput,
+    span_bytes: u64,
+}
+
+impl Many {
+    /// Nanoseconds of cpu time of a task, in the processes of one kind.
+    fn cpu(&self, role: &str) -> f64 {
+        process::cpu_between(&self.idle, &self.after, role) as f64 / self.found.tasks_in_all as f64
+    }
+
+    fn driver_cpu(&self) -> f64 {
+        self.found.cpu_ns as f64 / self.found.tasks as f64
+    }
+
+    fn whole_cpu(&self) -> f64 {
+        self.cpu("head") + self.cpu("worker") + self.driver_cpu()
+    }
+}
+
 /// Many tasks that do nothing, by one driver: what a task costs in time, cpu, memory and bytes of spans.
 fn throughput(run: &mut Run) -> Result<(), Failure> {
     let tasks = run.effort.tasks;
-    for variant in VARIANTS {
-        let mut rates = Vec::new();
-        let mut last = None;
-        for number in 1..=run.effort.throughput_runs {
-            say(&format!("throughput, {variant}, {tasks} tasks, run {number} of {}", run.effort.throughput_runs));
-            let place = Place::new()?;
-            let cluster = Cluster::start(&place, run.hook(variant))?;
-            let idle = cluster.processes()?;
-            let before = place.span_bytes()?;
-            let found: driver::Throughput = cluster.drive(&["throughput".into(), tasks.to_string()])?;
-            std::thread::sleep(REST);
-            let after = cluster.processes()?;
-            let spans = place.span_bytes()? - before;
-            let lines = place.span_lines()?;
-            cluster.stop()?;
-            let expected = if variant == Variant::Traced { 2 * found.tasks_in_all } else { 0 };
-            if lines != expected {
-                return Err(format!("{} tasks left {lines} spans, expected {expected}", found.tasks_in_all).into());
-            }
-            rates.push(tasks as f64 / found.seconds);
-            last = Some((idle, after, found, spans));
+    let measured = run.by_turns(&format!("throughput, {tasks} tasks"), |place, cluster, variant| {
+        let idle = cluster.processes()?;
+        let before = place.span_bytes()?;
+        let found: driver::Throughput = cluster.drive(&["throughput".into(), tasks.to_string()])?;
+        std::thread::sleep(REST);
+        let after = cluster.processes()?;
+        let span_bytes = place.span_bytes()? - before;
+        let lines = place.span_lines()?;
+        let expected = if variant == Variant::Traced { 2 * found.tasks_in_all } else { 0 };
+        if lines != expected {
+            return Err(format!("{} tasks left {lines} spans, expected {expected}", found.tasks_in_all).into());
         }
-        let Some((idle, after, found, span_bytes)) = last else { continue };
-        run.report.add(Figure {
-            peer: peer::TASKS_PER_SECOND.of(variant),
-            range: Some(report::range(&rates)),
-            ..Figure::rate(&format!("no-op tasks, {tasks} by one driver"), variant, report::percentile(&rates, 50))
-        });
-        let per_task = |ns: u64| ns as f64 / found.tasks_in_all as f64;
-        let cpu = |role: &str| -> u64 { process::cpu_between(&idle, &after, role) };
-        run.report.add(Figure::cpu("head", variant, per_task(cpu("head"))));
-        run.report.add(Figure::cpu("workers together", variant, per_task(cpu("worker"))));
-        run.report.add(Figure::cpu("driver", variant, found.cpu_ns as f64 / tasks as f64));
+        Ok(Many { idle, after, found, span_bytes })
+    })?;
+    for (variant, runs) in &measured {
+        let variant = *variant;
+        let rate = Figure::rate(&format!("no-op tasks, {tasks} by one driver"), variant, f64::NAN);
+        let rate = rate.over(&each(runs, |one| tasks as f64 / one.found.seconds));
+        run.report.add(Figure { peer: peer::TASKS_PER_SECOND.of(variant), ..rate });
+        let cpu = |name, value: &dyn Fn(&Many) -> f64| Figure::cpu(name, variant, f64::NAN).over(&each(runs, value));
+        run.report.add(cpu("head", &|one| one.cpu("head")));
+        run.report.add(cpu("workers together", &|one| one.cpu("worker")));
+        run.report.add(cpu("driver", &Many::driver_cpu));
         if variant == Variant::Traced {
-            run.report.add(Figure::bytes("spans of a task, in the file", variant, per_task(span_bytes)));
+            let untraced = &measured[0].1;
+            let added: Vec<f64> =
+                runs.iter().zip(untraced).map(|(with, without)| with.whole_cpu() - without.whole_cpu()).collect();
+            run.report.add(Figure::cpu("what tracing adds", variant, f64::NAN).over(&added));
+            let bytes = each(runs, |one| one.span_bytes as f64 / one.found.tasks_in_all as f64);
+            run.report.add(Figure::bytes("spans of a task, in the file", variant, f64::NAN).over(&bytes));
         }
-        for (when, processes) in [("idle", &idle), ("after the tasks", &after)] {
-            for one in processes {
-                run.report.add(Figure::bytes(
-                    &format!("memory of {}, {when} (PSS)", one.name),
-                    variant,
-                    one.pss as f64,
-                ));
+        for (when, peer, processes) in [
+            ("idle", &peer::IDLE_BYTES, (|one| &one.idle) as fn(&Many) -> &[ProcessFigures]),
+            ("after the tasks", &peer::WARM_BYTES, |one| &one.after),
+        ] {
+            for index in 0..runs.first().map_or(0, |one| processes(one).len()) {
+                let name = format!("memory of {}, {when} (PSS)", processes(&runs[0])[index].name);
+                let bytes = each(runs, |one| processes(one).get(index).map_or(f64::NAN, |one| one.pss as f64));
+                run.report.add(Figure::bytes(&name, variant, f64::NAN).over(&bytes));
             }
-            let whole: u64 = processes.iter().map(|one| one.pss).sum();
-            let peer = if when == "idle" { &peer::IDLE_BYTES } else { &peer::WARM_BYTES };
-            run.report.add(Figure {
-                peer: peer.of(variant),
-                ..Figure::bytes(&format!("memory of the cluster, {when} (PSS)"), variant, whole as f64)
-            });
+            let whole = each(runs, |one| processes(one).iter().map(|one| one.pss as f64).sum());
+            let figure = Figure::bytes(&format!("memory of the cluster, {when} (PSS)"), variant, f64::NAN).over(&whole);
+            run.report.add(Figure { peer: peer.of(variant), ..figure });
         }
-        run.report.add(Figure::bytes("memory of the driver, after the tasks (PSS)", variant, found.pss as f64));
+        let bytes = each(runs, |one| one.found.pss as f64);
+        run.report.add(Figure::bytes("memory of the driver, after the tasks (PSS)", variant, f64::NAN).over(&bytes));
     }
     Ok(())
 }
@@ -349,17 +407,20 @@ fn throughput(run: &mut Run) -> Result<(), Failure> {
 fn queued(run: &mut Run) -> Result<(), Failure> {
     let count = run.effort.queued;
     cluster::build("misbehaving_tasks")?;
-    for variant in VARIANTS {
-        say(&format!("queued, {variant}, {count} tasks"));
-        let place = Place::new()?;
-        let cluster = Cluster::start(&place, run.hook(variant))?;
-        let [few, many]: [queued::Queued; 2] = cluster.drive(&["queued".into(), count.to_string()])?;
-        cluster.stop()?;
-        run.report.add(Figure::bytes(&format!("head's memory for each of {count} queued"), variant, many.bytes));
-        run.report.add(Figure::bytes("the same at the peak", variant, many.peak_bytes));
+    let measured = run.by_turns(&format!("queued, {count} tasks"), |_, cluster, _| {
+        cluster.drive::<[queued::Queued; 2]>(&["queued".into(), count.to_string()])
+    })?;
+    for (variant, runs) in &measured {
+        for (name, bytes) in [
+            (format!("head's memory for each of {count} queued"), each(runs, |[_, many]| many.bytes)),
+            ("the same at the peak".into(), each(runs, |[_, many]| many.peak_bytes)),
+        ] {
+            run.report.add(Figure::bytes(&name, *variant, f64::NAN).over(&bytes));
+        }
         let name = format!("head's cpu time for each of {count} queued");
-        let floor = Some(("for each of 1,000 queued", few.cpu_ns));
-        run.report.add(Figure { floor, ..Figure::time(&name, variant, many.cpu_ns) });
+        let few = report::percentile(&each(runs, |[few, _]| few.cpu_ns), 50);
+        let figure = Figure::time(&name, *variant, f64::NAN).over(&each(runs, |[_, many]| many.cpu_ns));
+        run.report.add(Figure { floor: Some(("for each of 1,000 queued", few)), ..figure });
     }
     Ok(())
 }
@@ -369,17 +430,16 @@ fn round_trip(run: &mut Run) -> Result<(), Failure> {
     let count = run.effort.round_trips;
     say(&format!("floor: {count} round trips through a relay process"));
     let floors = floor::relay_times(count)?;
-    for variant in VARIANTS {
-        say(&format!("round trip, {variant}, {count} times"));
-        let place = Place::new()?;
-        let cluster = Cluster::start(&place, run.hook(variant))?;
-        let times: Vec<f64> = cluster.drive(&["round_trips".into(), count.to_string()])?;
-        cluster.stop()?;
+    let measured = run.by_turns(&format!("round trip, {count} times"), |_, cluster, _| {
+        cluster.drive::<Vec<f64>>(&["round_trips".into(), count.to_string()])
+    })?;
+    for (variant, runs) in &measured {
         for (percent, peer) in [(50, peer::ROUND_TRIP_P50_NS), (99, peer::ROUND_TRIP_P99_NS)] {
+            let times = each(runs, |times| report::percentile(times, percent));
             run.report.add(Figure {
                 floor: Some(("64 bytes through a relay process and back", report::percentile(&floors, percent))),
-                peer: peer.of(variant),
-                ..Figure::time(&format!("round trip, p{percent}"), variant, report::percentile(&times, percent))
+                peer: peer.of(*variant),
+                ..Figure::time(&format!("round trip, p{percent}"), *variant, f64::NAN).over(&times)
             });
         }
     }
@@ -430,22 +490,24 @@ fn actor(run: &mut Run) -> Result<(), Failure> {
     cluster::build("counter")?;
     say(&format!("floor: {back_to_back} round trips through a relay process"));
     let floors = floor::relay_times(back_to_back)?;
-    for variant in VARIANTS {
-        say(&format!("actor, {variant}, {back_to_back} calls one after the other"));
-        let place = Place::new()?;
-        let cluster = Cluster::start(&place, run.hook(variant))?;
+    let what = format!("actor, {back_to_back} calls one after the other, {in_a_row} in a row");
+    let measured = run.by_turns(&what, |_, cluster, _| {
         let times: Vec<f64> = cluster.drive(&["calls".into(), back_to_back.to_string()])?;
-        say(&format!("actor, {variant}, {in_a_row} calls in a row"));
         let seconds: f64 = cluster.drive(&["calls_in_a_row".into(), in_a_row.to_string()])?;
-        cluster.stop()?;
+        Ok((times, seconds))
+    })?;
+    for (variant, runs) in &measured {
         for percent in [50, 99] {
+            let times = each(runs, |(times, _)| report::percentile(times, percent));
             run.report.add(Figure {
                 floor: Some(("64 bytes through a relay process and back", report::percentile(&floors, percent))),
-                ..Figure::time(&format!("call of an actor, p{percent}"), variant, report::percentile(&times, percent))
+                ..Figure::time(&format!("call of an actor, p{percent}"), *variant, f64::NAN).over(&times)
             });
         }
-        let name = format!("calls of an actor, {in_a_row} by one driver");
-        run.report.add(Figure::rate(&name, variant, in_a_row as f64 / seconds));
+        let rates = each(runs, |(_, seconds)| in_a_row as f64 / seconds);
+        run.report.add(
+            Figure::rate(&format!("calls of an actor, {in_a_row} by one driver"), *variant, f64::NAN).over(&rates),
+        );
     }
     Ok(())
 }
@@ -454,20 +516,12 @@ fn actor(run: &mut Run) -> Result<(), Failure> {
 fn nested(run: &mut Run) -> Result<(), Failure> {
     let count = run.effort.nested;
     cluster::build("nested_tasks")?;
-    for variant in VARIANTS {
-        let mut rates = Vec::new();
-        for number in 1..=run.effort.throughput_runs {
-            say(&format!("nested, {variant}, {count} tasks, run {number} of {}", run.effort.throughput_runs));
-            let place = Place::new()?;
-            let cluster = Cluster::start(&place, run.hook(variant))?;
-            let seconds: f64 = cluster.drive(&["nested".into(), count.to_string()])?;
-            cluster.stop()?;
-            rates.push(count as f64 / seconds);
-        }
-        run.report.add(Figure {
-            range: Some(report::range(&rates)),
-            ..Figure::rate(&format!("tasks of one task, {count}, summed"), variant, report::percentile(&rates, 50))
-        });
+    let measured = run.by_turns(&format!("nested, {count} tasks"), |_, cluster, _| {
+        let seconds: f64 = cluster.drive(&["nested".into(), count.to_string()])?;
+        Ok(count as f64 / seconds)
+    })?;
+    for (variant, rates) in &measured {
+        run.report.add(Figure::rate(&format!("tasks of one task, {count}, summed"), *variant, f64::NAN).over(rates));
     }
     Ok(())
 }
@@ -475,20 +529,22 @@ fn nested(run: &mut Run) -> Result<(), Failure> {
 /// Large arguments and results.
 fn large(run: &mut Run) -> Result<(), Failure> {
     cluster::build("nested_tasks")?;
-    for variant in VARIANTS {
-        say(&format!("large values, {variant}"));
-        let place = Place::new()?;
-        let cluster = Cluster::start(&place, run.hook(variant))?;
-        let [both_ways, out, bytes_out]: [Vec<f64>; 3] =
-            cluster.drive(&["large".into(), run.effort.large.to_string()])?;
-        cluster.stop()?;
-        for (name, times, peer) in [
-            ("1 MiB in and out, p50", both_ways, peer::LARGE_BOTH_WAYS_NS),
-            ("100 MiB of text out, as a text of its own, p50", out, peer::LARGE_OUT_NS),
-            ("100 MiB of zeroes out, each page looked at, p50", bytes_out, peer::LARGE_OUT_NS),
-        ] {
-            let figure = Figure::time(name, variant, report::percentile(&times, 50));
-            run.report.add(Figure { peer: peer.of(variant), ..figure });
+    let count = run.effort.large;
+    let measured = run.by_turns("large values", |_, cluster, _| {
+        let times: [Vec<f64>; 3] = cluster.drive(&["large".into(), count.to_string()])?;
+        Ok(times.map(|times| report::percentile(&times, 50)))
+    })?;
+    for (variant, runs) in &measured {
+        for (index, (name, peer)) in [
+            ("1 MiB in and out, p50", peer::LARGE_BOTH_WAYS_NS),
+            ("100 MiB of text out, as a text of its own, p50", peer::LARGE_OUT_NS),
+            ("100 MiB of zeroes out, each page looked at, p50", peer::LARGE_OUT_NS),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let figure = Figure::time(name, *variant, f64::NAN).over(&each(runs, |times| times[index]));
+            run.report.add(Figure { peer: peer.of(*variant), ..figure });
         }
     }
     Ok(())
@@ -497,27 +553,30 @@ fn large(run: &mut Run) -> Result<(), Failure> {
 /// Commands: a process for each task.
 fn command(run: &mut Run) -> Result<(), Failure> {
     let count = run.effort.commands;
-    // Around each cluster, because a machine is not equally fast all the time.
-    let mut floors = vec![(floor::spawns_per_second(count, 2)?, floor::supervised_per_second(count, 2)?)];
-    for variant in VARIANTS {
-        say(&format!("commands, {variant}, {count} times /bin/true"));
-        let place = Place::new()?;
-        let cluster = Cluster::start(&place, run.hook(variant))?;
+    let floors = || Ok::<_, Failure>([floor::spawns_per_second(count, 2)?, floor::supervised_per_second(count, 2)?]);
+    // Around each cluster.
+    let mut before = floors()?;
+    let around = || {
+        let after = floors()?;
+        let before = std::mem::replace(&mut before, after);
+        Ok([0, 1].map(|floor| f64::midpoint(before[floor], after[floor])))
+    };
+    let rate = |_: &Place, cluster: &Cluster, _| {
         let seconds: f64 = cluster.drive(&["commands".into(), count.to_string()])?;
-        cluster.stop()?;
-        floors.push((floor::spawns_per_second(count, 2)?, floor::supervised_per_second(count, 2)?));
-        let around = &floors[floors.len() - 2..];
-        let bare = (around[0].0 + around[1].0) / 2.0;
-        let supervised = (around[0].1 + around[1].1) / 2.0;
-        let rate = count as f64 / seconds;
-        for (name, floor) in [
-            ("commands (/bin/true), two workers, by bare spawns", ("spawn of /bin/true, two at a time", bare)),
-            (
-                "commands (/bin/true), two workers, by like for like",
-                ("the same with pipes, group and usage", supervised),
-            ),
-        ] {
-            run.report.add(Figure { floor: Some(floor), better: Better::Higher, ..Figure::rate(name, variant, rate) });
+        Ok(count as f64 / seconds)
+    };
+    let measured = run.by_turns_and_after(&format!("commands, {count} times /bin/true"), rate, around)?;
+    for (variant, runs) in &measured {
+        for (index, (name, floor)) in [
+            ("commands (/bin/true), two workers, by bare spawns", "spawn of /bin/true, two at a time"),
+            ("commands (/bin/true), two workers, by like for like", "the same with pipes, group and usage"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let around = report::percentile(&each(runs, |(_, floors)| floors[index]), 50);
+            let figure = Figure::rate(name, *variant, f64::NAN).over(&each(runs, |(rate, _)| *rate));
+            run.report.add(Figure { floor: Some((floor, around)), ..figure });
         }
     }
     Ok(())

@@ -86,6 +86,12 @@ impl Figure {
         Figure { name: name.into(), variant, value, unit, better, range: None, floor: None, peer: None }
     }
 
+    /// The median of so many runs.
+    pub(crate) fn over(self, runs: &[f64]) -> Figure {
+        let range = (runs.len() > 1).then(|| range(runs));
+        Figure { value: percentile(runs, 50), range, ..self }
+    }
+
     /// How many times the floor it takes; for a rate, how many times slower than the floor it is.
     fn times_floor(&self) -> Option<f64> {
         let (_, floor) = self.floor?;
