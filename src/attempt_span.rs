@@ -27,23 +27,24 @@ pub(crate) struct AttemptSpan<'a> {
 
 /// How many attributes there are at the most.
 const COUNT: usize = 17;
-/// How many of them every attempt has.
-const ALWAYS: usize = 9;
+/// How many of them are the same for all attempts of one worker at one function, in one job, but for where the function is.
+const OF_FUNCTION: usize = 6;
 
 impl<'a> AttemptSpan<'a> {
-    /// The attributes. The second value says how many of the array there are.
-    pub(crate) fn attributes(&self) -> ([(&'static str, Attribute<'a>); COUNT], usize) {
+    /// The attributes. The second value says how many of the array there are, the third how many of these come again with every
+    /// attempt at the same function, of which the same is known, by the same worker and for the same job.
+    pub(crate) fn attributes(&self) -> ([(&'static str, Attribute<'a>); COUNT], usize, usize) {
         let none = ("", Attribute::Str(""));
         let mut attributes = [
             (names::REMOTE, Attribute::Str(remote(&self.envelope.spec))),
             (names::FUNCTION, Attribute::Str(self.target)),
             (names::PID, self.pid.into()),
             (names::JOB_ID, self.job.0.into()),
-            (names::TASK_ID, self.task.0.into()),
             (names::WORKER_ID, self.worker.0.into()),
             (names::NODE_ID, Attribute::Str(self.node_id)),
-            (names::ATTEMPT, self.attempt.into()),
-            (names::QUEUED_NS, self.queued_ns.into()),
+            none,
+            none,
+            none,
             none,
             none,
             none,
@@ -53,9 +54,15 @@ impl<'a> AttemptSpan<'a> {
             none,
             none,
         ];
+        let (code, code_count) = self.code.map_or(([none; 3], 0), code_attributes);
+        let prefix = OF_FUNCTION + code_count;
+        attributes[OF_FUNCTION..prefix].copy_from_slice(&code[..code_count]);
+        attributes[prefix] = (names::TASK_ID, self.task.0.into());
+        attributes[prefix + 1] = (names::ATTEMPT, self.attempt.into());
+        attributes[prefix + 2] = (names::QUEUED_NS, self.queued_ns.into());
+        let mut count = prefix + 3;
         let demand = &self.envelope.demand;
         let actor = actor_of(self.task, &self.envelope.spec);
-        let (code, code_count) = self.code.map_or(([none; 3], 0), code_attributes);
         let said = [
             // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
             (!self.envelope.name.is_empty(), (names::TASK_NAME, Attribute::Str(self.envelope.name))),
@@ -66,16 +73,12 @@ impl<'a> AttemptSpan<'a> {
                 (names::MEMORY_LIMIT_BYTES, demand.memory_bytes.unwrap_or_default().into()),
             ),
             (actor.is_some(), (names::ACTOR_ID, actor.map_or(0, |actor| actor.0).into())),
-            (code_count > 0, code[0]),
-            (code_count > 1, code[1]),
-            (code_count > 1, code[2]),
         ];
-        let mut count = ALWAYS;
         for (_, attribute) in said.into_iter().filter(|&(is_said, _)| is_said) {
             attributes[count] = attribute;
             count += 1;
         }
-        (attributes, count)
+        (attributes, count, prefix)
     }
 }
 

@@ -34,7 +34,9 @@ use crate::attempt_span::remote;
 use crate::channel::{Receiver, Sender};
 use crate::config;
 use crate::fault;
-use crate::hook::{ActiveSpan, Attribute, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook};
+use crate::hook::{
+    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook,
+};
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
@@ -719,6 +721,7 @@ impl Driver {
             baggage: &self.tracing.carrier.baggage,
             start_time_unix_nano: 0,
             attributes: &attributes,
+            prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
         });
@@ -1366,6 +1369,8 @@ impl DriverTracing {
     ) -> Option<ActiveSpan> {
         let recorder = self.recorder?;
         let span_names = self.names.of(spec);
+        // The first of them are the same for all submissions of a function in one job.
+        const OF_FUNCTION: usize = 5;
         let mut attributes = [
             (names::REMOTE, Attribute::Str(remote(spec))),
             (names::FUNCTION, Attribute::Str(&span_names.target)),
@@ -1380,7 +1385,6 @@ impl DriverTracing {
             attributes[count] = (names::ACTOR_ID, actor.0.into());
             count += 1;
         }
-        let known = &attributes[..count];
         Some(recorder.start(&SpanRequest {
             name: &span_names.span,
             kind: abi::SPAN_KIND_PRODUCER,
@@ -1388,7 +1392,8 @@ impl DriverTracing {
             is_parent_remote: self.is_carrier_remote,
             baggage: &self.carrier.baggage,
             start_time_unix_nano,
-            attributes: known,
+            attributes: &attributes[..count],
+            prefix: span_names.prefix(welcome.job_id, false, OF_FUNCTION),
             link: None,
             is_attempt: false,
         }))

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tracer_abi as abi;
 
-use crate::hook::{ActiveSpan, Attribute, Recorder, SpanRequest, now_unix_nano};
+use crate::hook::{ActiveSpan, Attribute, AttributePrefix, Recorder, SpanRequest, now_unix_nano};
 use crate::names;
 use crate::propagation::TraceContext;
 use crate::protocol::Period;
@@ -43,6 +43,7 @@ impl RuntimeParent {
             baggage: "",
             start_time_unix_nano,
             attributes: if self.attempt == 0 { &attributes[..1] } else { &attributes },
+            prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
         })

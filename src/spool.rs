@@ -25,6 +25,7 @@ mod layout;
 pub mod otlp;
 mod owner;
 mod parcel;
+mod prefixes;
 pub mod record;
 mod story;
 

@@ -394,7 +394,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         ..SpanRecord::default()
     };
     let resources = envelope.demand.resources_text();
-    let (attributes, count) = AttemptSpan {
+    let (attributes, count, _) = AttemptSpan {
         envelope: &envelope,
         target: &target,
         task: lost.task,

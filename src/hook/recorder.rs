@@ -115,10 +115,27 @@ pub struct SpanRequest<'a> {
     pub start_time_unix_nano: u64,
     /// Attributes that it starts with, so that a sampler sees them.
     pub attributes: &'a [(&'a str, Attribute<'a>)],
+    /// Which of them, from the first on, other spans of this process start with too.
+    pub prefix: AttributePrefix,
     /// A span that it is linked to from the start.
     pub link: Option<SpanLink>,
     /// Whether this is the span of an attempt.
     pub is_attempt: bool,
+}
+
+/// The promise that all spans of a process with this number start with the same so many attributes: what has been made of them is
+/// used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttributePrefix {
+    /// 0 for no promise.
+    pub id: u64,
+    /// How many attributes.
+    pub count: usize,
+}
+
+impl AttributePrefix {
+    /// Nothing is promised.
+    pub const NONE: AttributePrefix = AttributePrefix { id: 0, count: 0 };
 }
 
 /// An attribute's value, as tracer sets them.
@@ -333,6 +350,8 @@ impl Recorder {
             event_count: 0,
             baggage: abi::Str::new(request.baggage),
             runtime: ptr::null(),
+            prefix_id: request.prefix.id,
+            prefix_count: request.prefix.count,
         };
         let mut started = empty_started();
         let tracer = self.own_tracer.load(Acquire);
@@ -587,7 +606,8 @@ impl Recorder {
             };
             // SAFETY: promised by the caller.
             spool.open_with(&opening, |spool, slot| unsafe {
-                spool.set_attributes(slot, slice(start.attributes, start.attribute_count));
+                let attributes = slice(start.attributes, start.attribute_count);
+                spool.set_first_attributes(slot, attributes, start.prefix_id, start.prefix_count);
                 for &link in slice(start.links, start.link_count) {
                     spool.add_link(slot, &read_sized(link));
                 }
@@ -876,7 +896,11 @@ unsafe extern "C" fn span_start(
             return ptr::null_mut();
         };
         // SAFETY: `span` is borrowed for the call.
-        let handle = unsafe { recorder.start_recorded(tracer.cast(), &mut read_sized(span), &mut local, false) };
+        let mut start = unsafe { read_sized(span) };
+        // The numbers are the host's.
+        (start.prefix_id, start.prefix_count) = (0, 0);
+        // SAFETY: as above.
+        let handle = unsafe { recorder.start_recorded(tracer.cast(), &mut start, &mut local, false) };
         // SAFETY: the caller says how large its struct is; no more than that is written, and its size stays.
         unsafe {
             let size = (*started).size.min(size_of::<abi::SpanStarted>());
@@ -1059,4 +1083,55 @@ unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::
 unsafe extern "C" fn shutdown(_data: *mut c_void, _timeout_ms: u64, _error: *mut abi::TextBuffer) -> u32 {
     // The process's tracing is not a module's to end.
     abi::STATUS_ALREADY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::own::{OwnSettings, OwnTracing};
+    use super::*;
+    use crate::spool::Story;
+    use crate::spool::record::OwnedValue;
+
+    #[test]
+    fn the_numbers_of_prefixes_that_a_module_uses_mean_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spans_dir, path) = (folder.path().join("spans"), folder.path().join("test.spool"));
+        let settings = OwnSettings { spans_dir: &spans_dir, sampling_ratio: Default::default() };
+        let hook = OwnTracing::table(settings).unwrap();
+        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).unwrap()));
+        // SAFETY: a table that lives as long as the process.
+        let recorder = unsafe { Recorder::install(hook, &[], 0, Some(spool)) };
+        let tracer = recorder.tracer("a module", "");
+        let spans = [1, 2].map(|number| {
+            let attribute = key_value(&("number", Attribute::I64(number)));
+            let start = abi::SpanStart {
+                size: size_of::<abi::SpanStart>(),
+                name: abi::Str::new("step"),
+                kind: abi::SPAN_KIND_INTERNAL,
+                start_time_unix_nano: 0,
+                parent: ptr::null(),
+                attributes: &attribute,
+                attribute_count: 1,
+                links: ptr::null(),
+                link_count: 0,
+                events: ptr::null(),
+                event_count: 0,
+                baggage: abi::Str::EMPTY,
+                runtime: ptr::null(),
+                prefix_id: 7,
+                prefix_count: 1,
+            };
+            // SAFETY: a tracer of the lent table; everything is borrowed for the call.
+            unsafe { span_start(tracer, &start, &mut empty_started()) }
+        });
+        let story = Story::open(&path).unwrap();
+        let mut found: Vec<_> = story.spans().iter().map(|span| span.record.attributes.clone()).collect();
+        found.sort_by_key(|attributes| format!("{attributes:?}"));
+        assert_eq!(found, [1, 2].map(|number| vec![("number".to_owned(), OwnedValue::I64(number))]));
+        // SAFETY: handles of the lent table, each given back once.
+        unsafe {
+            spans.into_iter().for_each(|span| span_release(span));
+            tracer_release(tracer);
+        }
+    }
 }

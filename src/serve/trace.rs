@@ -4,7 +4,7 @@ use http::{HeaderMap, StatusCode};
 use tracer_abi as abi;
 
 use super::LoopbackAddress;
-use crate::hook::{ActiveSpan, Attribute, Recorder, SpanRequest};
+use crate::hook::{ActiveSpan, Attribute, AttributePrefix, Recorder, SpanRequest};
 use crate::names;
 use crate::propagation::{Carrier, Propagators};
 
@@ -51,6 +51,7 @@ impl ServerSpan {
             baggage: &carrier.baggage,
             start_time_unix_nano: 0,
             attributes: &attributes,
+            prefix: AttributePrefix::NONE,
             link: None,
             is_attempt: false,
         });

@@ -11,7 +11,7 @@ use tracer_abi as abi;
 use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
-use super::{PARCEL_SPANS, claims, hooks};
+use super::{PARCEL_SPANS, claims, hooks, prefixes};
 use crate::identity::BirthWindow;
 use crate::task::StopReason;
 
@@ -314,6 +314,31 @@ impl Spool {
         });
     }
 
+    /// Records the first attributes of a span. If `prefix_id` is not 0, its first `prefix_count` are those of every span of this process
+    /// with the same number, and are laid out once.
+    ///
+    /// # Safety
+    ///
+    /// What the attributes point to is readable.
+    pub unsafe fn set_first_attributes(
+        &self,
+        index: SlotIndex,
+        attributes: &[abi::KeyValue],
+        prefix_id: u64,
+        prefix_count: usize,
+    ) {
+        let further = match attributes.split_at_checked(prefix_count) {
+            Some((prefix, further)) if prefix_id != 0 => {
+                // SAFETY: promised by the caller.
+                self.append(index, |entries| unsafe { prefixes::append(entries, prefix_id, prefix) });
+                further
+            }
+            _ => attributes,
+        };
+        // SAFETY: promised by the caller.
+        unsafe { self.set_attributes(index, further) };
+    }
+
     /// Records a span event.
     ///
     /// # Safety
@@ -604,6 +629,56 @@ mod tests {
             scope: b"test",
             task_id: 0,
             is_attempt: false,
+        }
+    }
+
+    fn number(key: &'static str, value: i64) -> abi::KeyValue {
+        let value = abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: value } };
+        abi::KeyValue { key: abi::Str::new(key), value }
+    }
+
+    #[test]
+    fn a_prefix_is_laid_out_as_its_attributes_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path).unwrap();
+        let first = [number("a", 1), number("b", 2)];
+        let all = |last| [first[0], first[1], number("last", last)];
+        // The second and the fourth are found again, the third is in the place of the others, and the last has fewer attributes than it says.
+        let spans = [(1, 2, 1), (1, 2, 2), (1 << 40, 2, 3), (1, 2, 4), (0, 0, 5), (3, 3, 6), (1, 2, 7), (2, 4, 8)];
+        for (id, count, last) in spans {
+            let begin = |spool: &Spool, slot| {
+                // SAFETY: the attributes are constants.
+                unsafe { spool.set_first_attributes(slot, &all(last), id, count) };
+            };
+            assert!(spool.open_with(&opening(last as u8), begin).is_some());
+        }
+        let story = Story::open(&path).unwrap();
+        let attributes = |span: &SpanStory| (span.record.attributes.clone(), span.cut);
+        let mut found: Vec<_> = story.spans().iter().map(attributes).collect();
+        found.sort_by_key(|(attributes, _)| format!("{:?}", attributes.last()));
+        let own = |(key, value): (&str, i64)| (key.to_owned(), OwnedValue::I64(value));
+        let said = spans.map(|(_, _, last)| ([("a", 1), ("b", 2), ("last", last)].map(own).to_vec(), 0));
+        assert_eq!(found, said);
+    }
+
+    #[test]
+    fn a_prefix_that_does_not_fit_is_cut_and_is_whole_where_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path).unwrap();
+        let text: &'static str = "x".repeat(SLOT_SIZE / 2).leak();
+        let value = abi::Value { tag: abi::VALUE_STR, as_: abi::ValueUnion { str_: abi::Str::new(text) } };
+        let prefix = [number("a", 1), abi::KeyValue { key: abi::Str::new("long"), value }];
+        let long_name: &'static [u8] = text.as_bytes();
+        for (span_id, name) in [(1, long_name), (2, b"short"), (3, long_name), (4, b"short")] {
+            // SAFETY: the attributes are constants.
+            let begin = |spool: &Spool, slot| unsafe { spool.set_first_attributes(slot, &prefix, 7, 2) };
+            assert!(spool.open_with(&SpanOpening { name, ..opening(span_id) }, begin).is_some());
+        }
+        for span in Story::open(&path).unwrap().spans() {
+            let is_long = span.record.span_id[0] % 2 == 1;
+            assert_eq!((span.record.attributes.len(), span.cut), if is_long { (1, 1) } else { (2, 0) });
         }
     }
 

@@ -34,6 +34,20 @@ impl<'a> EntryWriter<'a> {
         self.len
     }
 
+    /// What was appended since there were `len` bytes.
+    pub(super) fn since(&self, len: usize) -> &[u8] {
+        &self.room[len..self.len]
+    }
+
+    /// Appends whole entries that were laid out before; false when they do not fit.
+    #[inline]
+    pub(super) fn entries(&mut self, entries: &[u8]) -> bool {
+        let Some(room) = self.room.get_mut(self.len..self.len + entries.len()) else { return false };
+        room.copy_from_slice(entries);
+        self.len += entries.len();
+        true
+    }
+
     /// Appends one entry; false when it does not fit.
     fn entry(&mut self, tag: u8, payload: impl FnOnce(&mut Self)) -> bool {
         let start = self.len;

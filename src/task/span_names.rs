@@ -3,8 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::{ActorRole, FunctionSpec, TaskSpec};
+use super::{ActorRole, FunctionSpec, JobId, TaskSpec};
+use crate::hook::AttributePrefix;
 
 /// Functions that are remembered. Beyond it all are forgotten, so that ever new ones do not fill the memory.
 const KNOWN_LIMIT: usize = 1024;
@@ -16,6 +19,25 @@ pub(crate) struct SpanNames {
     pub(crate) target: String,
     /// The target and the suffix.
     pub(crate) span: String,
+    /// Of the functions of this process, from 1; 0 for a command.
+    number: u32,
+}
+
+/// How many functions have been given names.
+static FUNCTIONS: AtomicU32 = AtomicU32::new(0);
+
+impl SpanNames {
+    /// The promise that the spans of this function in this job begin with the same so many attributes. `is_known` tells those that
+    /// say from the start where the function is.
+    pub(crate) fn prefix(&self, job: JobId, is_known: bool, count: usize) -> AttributePrefix {
+        // All of it stands side by side in one number, or there is no promise.
+        let (number, job) = (u64::from(self.number), job.0);
+        if number == 0 || number >> 31 != 0 || job >> 32 != 0 {
+            return AttributePrefix::NONE;
+        }
+        // Whoever remembers some of them goes by the last bits.
+        AttributePrefix { id: job << 32 | u64::from(is_known) << 31 | number, count }
+    }
 }
 
 /// Remembers the names of functions.
@@ -47,7 +69,7 @@ impl SpanNameTable {
         match spec {
             TaskSpec::Function(function) => self.of_function(spec, function),
             // A process costs so much more that its name need not be remembered.
-            TaskSpec::Command(_) => self.make(spec),
+            TaskSpec::Command(_) => self.make(spec, 0),
         }
     }
 
@@ -74,16 +96,18 @@ impl SpanNameTable {
             self.functions.clear();
             self.len = 0;
         }
-        let made = self.make(spec);
+        // From the first number that would come again on, there are none.
+        let before = FUNCTIONS.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
+        let made = self.make(spec, before.map_or(0, |before| before + 1));
         self.functions.entry(module.into()).or_default().insert(function.function.into(), Arc::clone(&made));
         self.len += 1;
         made
     }
 
-    fn make(&self, spec: &TaskSpec<'_>) -> Arc<SpanNames> {
+    fn make(&self, spec: &TaskSpec<'_>, number: u32) -> Arc<SpanNames> {
         let target = spec.target();
         let span = format!("{target} {}", self.suffix);
-        Arc::new(SpanNames { target, span })
+        Arc::new(SpanNames { target, span, number })
     }
 }
 
@@ -108,6 +132,31 @@ mod tests {
             assert_eq!(table.of(&TaskSpec::Function(method)).span, "b.c suffix");
         }
         assert_eq!(table.len, 4, "a function is remembered once, a command never");
+    }
+
+    #[test]
+    fn a_prefix_is_of_one_function_in_one_job_of_which_the_same_is_known() {
+        let (mut one, mut other) = (SpanNameTable::new("suffix"), SpanNameTable::new("suffix"));
+        let function = |function| TaskSpec::Function(FunctionSpec::of_task("a", function, &[]));
+        let all = [one.of(&function("f")), one.of(&function("g")), other.of(&function("f"))];
+        let all = all.iter().flat_map(|names| {
+            [(1, false), (2, false), (1, true)].map(|(job, is_known)| names.prefix(JobId(job), is_known, 6))
+        });
+        let ids: std::collections::HashSet<_> = all
+            .map(|prefix| {
+                assert_eq!(prefix.count, 6);
+                prefix.id
+            })
+            .collect();
+        assert_eq!(ids.len(), 9, "all are different");
+        assert!(!ids.contains(&0));
+        assert_eq!(
+            one.of(&function("f")).prefix(JobId(1 << 32), true, 6),
+            AttributePrefix::NONE,
+            "no room for the job"
+        );
+        let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
+        assert_eq!(one.of(&TaskSpec::Command(program)).prefix(JobId(1), false, 6), AttributePrefix::NONE);
     }
 
     #[test]

@@ -478,7 +478,7 @@ impl Attempts {
     ) -> ActiveSpan {
         let span_names = lock(&self.names).of(&envelope.spec);
         let resources = envelope.demand.resources_text();
-        let (attributes, count) = AttemptSpan {
+        let (attributes, count, of_function) = AttemptSpan {
             envelope,
             target: &span_names.target,
             task: lease.task,
@@ -500,6 +500,7 @@ impl Attempts {
             baggage: envelope.baggage,
             start_time_unix_nano: began.unix_nano,
             attributes: &attributes[..count],
+            prefix: span_names.prefix(lease.job, known.is_some(), of_function),
             link: lease.previous,
             is_attempt: true,
         })

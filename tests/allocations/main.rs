@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
 
-use tracer::hook::{Attribute, Recorder, SpanRequest};
+use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
 use tracer::spool::Spool;
 
@@ -63,6 +63,7 @@ fn span(recorder: &'static Recorder, parent: &TraceContext) {
             ("tracer.function", Attribute::Str("demo.my_function")),
             ("tracer.pid", Attribute::I64(4711)),
         ],
+        prefix: AttributePrefix { id: 1, count: 3 },
         link: None,
         is_attempt: false,
     });

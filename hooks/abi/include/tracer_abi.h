@@ -16,7 +16,7 @@
 #define TRACER_ABI_MAJOR 1
 
 // The minor version of this contract. It grows with every appended field.
-#define TRACER_ABI_MINOR 3
+#define TRACER_ABI_MINOR 4
 
 // The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
@@ -317,6 +317,11 @@ typedef struct TracerSpanStart {
     struct TracerStr baggage;
     // The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
     const struct TracerRuntime *runtime;
+    // Not 0 when the first `prefix_count` of the attributes are the same for all spans of the process with this number, so that
+    // what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
+    uint64_t prefix_id;
+    // How many attributes are meant. Since ABI 1.4.
+    size_t prefix_count;
 } TracerSpanStart;
 
 // What the maker of a span says about it.

@@ -40,7 +40,7 @@ use core::ffi::c_void;
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version of this contract. It grows with every appended field.
-pub const ABI_MINOR: u32 = 3;
+pub const ABI_MINOR: u32 = 4;
 /// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 pub const MODULE_MAGIC: u64 = 0x4f4d_5245_4341_5254;
 /// The one symbol a module exports, of type [`ModuleEntry`].
@@ -625,6 +625,11 @@ pub struct SpanStart {
     pub baggage: Str,
     /// The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
     pub runtime: *const Runtime,
+    /// Not 0 when the first `prefix_count` of the attributes are the same for all spans of the process with this number, so that
+    /// what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
+    pub prefix_id: u64,
+    /// How many attributes are meant. Since ABI 1.4.
+    pub prefix_count: usize,
 }
 
 /// The task that a process runs, for span processors that put its ids on every span.
@@ -1094,7 +1099,7 @@ const _: () = {
     assert!(size_of::<FinishedSpans>() == 56);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
-    assert!(size_of::<SpanStart>() == 120);
+    assert!(size_of::<SpanStart>() == 136);
     assert!(size_of::<Runtime>() == 64);
     assert!(size_of::<SpanStarted>() == 40);
     assert!(size_of::<Value>() == 24);

@@ -95,6 +95,8 @@ fn start(name: abi::Str) -> abi::SpanStart {
         event_count: 0,
         baggage: abi::Str::EMPTY,
         runtime: std::ptr::null(),
+        prefix_id: 0,
+        prefix_count: 0,
     }
 }
 

@@ -114,6 +114,17 @@ fn end(table: &abi::Tracing, span: *mut c_void) {
 
 /// Makes one span, child of the span 0xcdcd… if it `has_parent`.
 fn span(table: &abi::Tracing, has_parent: bool, attributes: &[abi::KeyValue], say: &Say) {
+    span_with_prefix(table, has_parent, (0, 0), attributes, say);
+}
+
+/// As [`span`], with the number of a prefix and how many of the attributes it has.
+fn span_with_prefix(
+    table: &abi::Tracing,
+    has_parent: bool,
+    (prefix_id, prefix_count): (u64, usize),
+    attributes: &[abi::KeyValue],
+    say: &Say,
+) {
     let scope = abi::Scope {
         size: size_of::<abi::Scope>(),
         name: abi::Str::new("test"),
@@ -143,6 +154,8 @@ fn span(table: &abi::Tracing, has_parent: bool, attributes: &[abi::KeyValue], sa
         event_count: 0,
         baggage: abi::Str::new("tenant=acme"),
         runtime: ptr::null(),
+        prefix_id,
+        prefix_count,
     };
     let mut started = abi::SpanStarted {
         size: size_of::<abi::SpanStarted>(),
@@ -275,11 +288,14 @@ fn a_span_that_is_rendered_as_it_grows_has_the_line_of_one_of_the_sdk() {
     ];
     // Several times, as what is remembered from one span must not show in the next.
     for round in 0..20 {
-        for (attributes, say) in &cases {
+        for ((attributes, say), case) in cases.iter().zip(1..) {
+            let count = attributes.len();
             let mut attributes = attributes.clone();
             attributes.push(number("round", round / 3));
+            // Some come in each other's way, and one has more than there are.
+            let prefix = [(0, 0), (case, count), (case << 32, count), (0, count), (1 << 40, 1_000)][round as usize % 5];
             for table in tables {
-                span(table, round % 2 == 0, &attributes, say);
+                span_with_prefix(table, round % 2 == 0, prefix, &attributes, say);
             }
         }
     }

@@ -322,6 +322,8 @@ fn the_hook_writes_where_the_environment_says() {
                 event_count: 0,
                 baggage: tracer_abi::Str::EMPTY,
                 runtime: std::ptr::null(),
+                prefix_id: 0,
+                prefix_count: 0,
             };
             let span = table.span_start.unwrap()(tracer, &raw const start, std::ptr::null_mut());
             table.span_release.unwrap()(span);

@@ -195,6 +195,8 @@ fn start(name: &str) -> abi::SpanStart {
         event_count: 0,
         baggage: abi::Str::EMPTY,
         runtime: std::ptr::null(),
+        prefix_id: 0,
+        prefix_count: 0,
     }
 }
 

@@ -27,7 +27,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tracer::head::reactor::{self, Death, Effects, Submission, WorkerExit};
 use tracer::head::state::{DriverId, Ended, Now, State};
-use tracer::hook::{Attribute, Recorder, SpanRequest};
+use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
@@ -133,6 +133,7 @@ fn attempt<'a>(parent: Option<&'a TraceContext>, attributes: &'a [(&'a str, Attr
         baggage: "",
         start_time_unix_nano: 0,
         attributes,
+        prefix: AttributePrefix::NONE,
         link: None,
         is_attempt: false,
     }

@@ -123,7 +123,7 @@ pub(super) struct DirectSpan {
 }
 
 /// One attribute in the text.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Attribute {
     /// Of its key. Two keys may have the same.
     hash: u32,
@@ -144,20 +144,35 @@ const KNOWN: usize = 128;
 const PLACES: usize = 4;
 /// What is longer is not remembered.
 const KNOWN_BYTES: usize = 256;
+/// Neither is a prefix with more.
+const PREFIX_BYTES: usize = 2 << 10;
 
 /// What a thread keeps from one span to the next.
-#[derive(Default)]
 struct Local {
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spares: Vec<Box<Handle>>,
     /// Attributes as they were rendered last, by the addresses of their keys, which are constants of whoever calls. None before
     /// the first span.
     known: Vec<Known>,
-    /// Whose they are.
+    /// The attributes that spans with the same prefix begin with, by its number.
+    prefixes: [Prefix; PREFIXES],
+    /// Whose all these are.
     owner: Option<&'static Direct>,
 }
 
 impl Local {
+    const fn new() -> Local {
+        Local { spares: Vec::new(), known: Vec::new(), prefixes: [Prefix::NONE; PREFIXES], owner: None }
+    }
+
+    /// Forgets what another provider rendered, in its own way.
+    #[cold]
+    fn belong_to(&mut self, direct: &'static Direct) {
+        self.known = (0..KNOWN).map(|_| Known::default()).collect();
+        self.prefixes = [Prefix::NONE; PREFIXES];
+        self.owner = Some(direct);
+    }
+
     /// What is known of the attribute with this key: at least the key.
     #[inline]
     fn find(&mut self, writer: &dyn SpanWriter, key: &[u8]) -> &mut Known {
@@ -180,6 +195,24 @@ impl Local {
         }
         known
     }
+}
+
+/// How many prefixes a thread remembers; a power of two. Each takes the place of another one now and then.
+const PREFIXES: usize = 16;
+
+/// What a span is after it began with the attributes of a prefix, and had none before.
+#[derive(Debug)]
+struct Prefix {
+    /// 0 for none.
+    id: u64,
+    count: usize,
+    text: Vec<u8>,
+    attributes: Vec<Attribute>,
+    keys: u64,
+}
+
+impl Prefix {
+    const NONE: Prefix = Prefix { id: 0, count: 0, text: Vec::new(), attributes: Vec::new(), keys: 0 };
 }
 
 /// No kind of value has it.
@@ -267,7 +300,7 @@ impl Known {
 }
 
 thread_local! {
-    static LOCAL: RefCell<Local> = const { RefCell::new(Local { spares: Vec::new(), known: Vec::new(), owner: None }) };
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local::new()) };
 }
 
 /// Lends what this thread keeps. Nothing that is done with it calls back, but a thread that ends has nothing any more.
@@ -277,18 +310,17 @@ fn with_local<R>(direct: &'static Direct, work: impl FnOnce(&mut Local) -> R) ->
     let lent = LOCAL.try_with(|local| {
         let mut local = local.try_borrow_mut().ok()?;
         if !local.owner.is_some_and(|owner| std::ptr::eq(owner, direct)) {
-            // Another provider renders in another way.
-            local.known = (0..KNOWN).map(|_| Known::default()).collect();
-            local.owner = Some(direct);
+            local.belong_to(direct);
         }
         work.take().map(|work| work(&mut local))
     });
     if let Ok(Some(done)) = lent {
         return done;
     }
-    let known = (0..KNOWN).map(|_| Known::default()).collect();
     let work = work.take().expect("it was not done");
-    work(&mut Local { spares: Vec::new(), known, owner: Some(direct) })
+    let mut local = Local::new();
+    local.belong_to(direct);
+    work(&mut local)
 }
 
 impl Direct {
@@ -342,7 +374,14 @@ impl Direct {
             let name = start.name.as_bytes();
             span.text.extend_from_slice(name);
             span.name_len = name.len();
-            span.push_attributes(local, convert::array(start.attributes, start.attribute_count));
+            let attributes = convert::array(start.attributes, start.attribute_count);
+            match attributes.split_at_checked(start.prefix_count) {
+                Some((prefix, further)) if start.prefix_id != 0 => {
+                    span.begin_with(local, start.prefix_id, prefix);
+                    span.push_attributes(local, further);
+                }
+                _ => span.push_attributes(local, attributes),
+            }
             for &link in convert::array(start.links, start.link_count) {
                 span.add_link(link);
             }
@@ -389,6 +428,29 @@ impl DirectSpan {
         }
         // SAFETY: promised by the caller.
         with_local(self.direct, |local| unsafe { self.push_attributes(local, pairs) });
+    }
+
+    /// Sets the attributes of a prefix, the first that the span has.
+    ///
+    /// # Safety
+    ///
+    /// As for [`set_attributes`](Self::set_attributes).
+    unsafe fn begin_with(&mut self, local: &mut Local, id: u64, pairs: &[abi::KeyValue]) {
+        let place = id as usize % PREFIXES;
+        let known = &local.prefixes[place];
+        if known.id == id && known.count == pairs.len() {
+            self.text.extend_from_slice(&known.text);
+            self.attributes.extend_from_slice(&known.attributes);
+            self.keys = known.keys;
+            return;
+        }
+        // SAFETY: promised by the caller.
+        unsafe { self.push_attributes(local, pairs) };
+        let text = &self.text[self.name_len..];
+        if text.len() <= PREFIX_BYTES {
+            let (text, attributes) = (text.to_vec(), self.attributes.clone());
+            local.prefixes[place] = Prefix { id, count: pairs.len(), text, attributes, keys: self.keys };
+        }
     }
 
     /// # Safety

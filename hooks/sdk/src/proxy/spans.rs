@@ -206,6 +206,8 @@ impl api::trace::Tracer for Tracer {
             event_count: event_pointers.len(),
             baggage: Str::new(baggage.as_deref().unwrap_or_default()),
             runtime: ptr::null(),
+            prefix_id: 0,
+            prefix_count: 0,
         };
         let mut started = abi::SpanStarted {
             size: size_of::<abi::SpanStarted>(),
