@@ -134,7 +134,7 @@ fn state_and_start(pid: u32) -> Option<(u8, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -180,10 +180,8 @@ mod tests {
         }
     }
 
-    /// As a worker does whose tasks are searched for errors. What asks the kernel in a way of its own may not live through that.
-    #[test]
-    fn a_parent_knows_it_under_valgrind_too() {
-        let test = "identity::tests::a_parent_knows_when_a_process_was_started_without_a_look";
+    /// As a worker runs whose tasks are searched for errors. What asks the kernel in a way of its own may not live through that.
+    pub(crate) fn assert_passes_under_valgrind(test: &str) {
         let program = std::env::current_exe().unwrap();
         match std::process::Command::new("valgrind").arg("--quiet").arg(program).args(["--exact", test]).output() {
             Ok(output) => {
@@ -192,6 +190,11 @@ mod tests {
             }
             Err(_) => eprintln!("skipped: there is no valgrind here"),
         }
+    }
+
+    #[test]
+    fn a_parent_knows_it_under_valgrind_too() {
+        assert_passes_under_valgrind("identity::tests::a_parent_knows_when_a_process_was_started_without_a_look");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use serde::{Deserialize, Serialize};
 
+use crate::children::page_size;
 use crate::hook::now_unix_nano;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::value::{self, ValueError};
@@ -304,7 +305,7 @@ impl<'a> ValueFile<'a> {
 /// Looks at each page of what is about to be written out. A kernel that finds out in the middle of a write that memory was never touched, as
 /// that of a vector of zeroes, goes on a page at a time.
 fn touch(part: &[u8]) {
-    let page = rustix::param::page_size();
+    let page = page_size();
     if part.len() >= HUGE_FROM {
         let start = part.as_ptr().map_addr(|address| address & !(page - 1));
         let bytes = part.as_ptr().addr() - start.addr() + part.len();
@@ -597,6 +598,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_large_value_is_one_under_valgrind_too() {
+        crate::identity::tests::assert_passes_under_valgrind("stored::tests::parts_of_any_length_are_one_value");
     }
 
     #[test]
