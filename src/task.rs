@@ -23,4 +23,4 @@ pub use policy::{
     Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
     check_retry_on,
 };
-pub(crate) use span_names::SpanNameTable;
+pub(crate) use span_names::{SpanNameTable, SpanNames};

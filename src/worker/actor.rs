@@ -8,6 +8,8 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::attempt::{Attempts, Began, Function};
@@ -33,6 +35,8 @@ pub(super) struct Calls {
     line: Mutex<Line>,
     /// A call has begun or ended.
     changed: Condvar,
+    /// Whether there ever was one: most workers have none to wait for. Only the main thread begins any, and waits for them.
+    has_begun: AtomicBool,
 }
 
 #[derive(Default)]
@@ -49,12 +53,20 @@ struct Line {
 
 impl Calls {
     pub(super) fn new(attempts: Arc<Attempts>, results: Arc<Results>) -> Arc<Calls> {
-        Arc::new(Calls { attempts, results, line: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Calls {
+            attempts,
+            results,
+            line: Mutex::default(),
+            changed: Condvar::new(),
+            has_begun: AtomicBool::new(false),
+        })
     }
 
     /// Waits until no call runs.
     pub(super) fn wait_for_all(&self) {
-        drop(self.wait_for(1));
+        if self.has_begun.load(Relaxed) {
+            drop(self.wait_for(1));
+        }
     }
 
     /// Waits until fewer than `limit` calls run. What has ended is told before.
@@ -74,6 +86,7 @@ impl Calls {
 
     /// Begins a call beside those that run, as soon as there is room.
     pub(super) fn begin(self: &Arc<Self>, lease: &Lease<'_>, limit: usize) {
+        self.has_begun.store(true, Relaxed);
         let mut line = self.wait_for(limit);
         let Some(claimed) = self.attempts.claim(lease) else { return };
         let mut bytes = Vec::new();

@@ -1,8 +1,11 @@
 //! One attempt: claim, span, run, end.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracer_abi as abi;
@@ -27,8 +30,8 @@ use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
 use crate::stored::{self, Stored, Value, ValueWriter, WriteError, Written};
 use crate::task::{
-    ActorRole, Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, StopReason, TaskSpec, TimeLimit,
-    WorkerId,
+    ActorRole, Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, SpanNames, StopReason, TaskSpec,
+    TimeLimit, WorkerId,
 };
 use crate::value::{self, ValueError};
 
@@ -53,6 +56,8 @@ pub(super) struct Attempts {
     loaded: Mutex<Loaded>,
     /// The actor that was made here.
     actor: Mutex<Option<Living>>,
+    /// Whether there was one: most workers never have any.
+    has_actor: AtomicBool,
     meter: Mutex<Meter>,
 }
 
@@ -62,14 +67,21 @@ struct Loaded {
     modules: HashMap<String, Module>,
     /// By module and function, so that a look-up needs no text of its own.
     functions: HashMap<&'static str, HashMap<&'static str, &'static Function>>,
-    /// The one that was called last: mostly it is called again.
-    last: Option<(&'static str, &'static str, &'static Function)>,
 }
 
 /// A function that was called before, with what its spans have in common.
 pub(super) struct Function {
     task: LoadedTask,
+    /// What its caller says it is: module and function, or method.
+    name: (&'static str, &'static str),
     code: (String, String, u32),
+    /// From the first span on.
+    span_names: OnceLock<Arc<SpanNames>>,
+}
+
+thread_local! {
+    /// The function that this thread has called last: mostly it is called again.
+    static LAST: Cell<Option<&'static Function>> = const { Cell::new(None) };
 }
 
 impl Attempts {
@@ -96,6 +108,7 @@ impl Attempts {
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
             loaded: Mutex::default(),
             actor: Mutex::default(),
+            has_actor: AtomicBool::new(false),
             meter: Mutex::default(),
         }
     }
@@ -150,6 +163,10 @@ impl Attempts {
 
     /// How many calls may run at a time, if this one may run beside others. None for those that run alone.
     pub(super) fn runs_beside_others(&self, lease: &Lease<'_>) -> Option<usize> {
+        // The thread that asks is the one that makes it.
+        if !self.has_actor.load(Relaxed) {
+            return None;
+        }
         let mut actor = lock(&self.actor);
         let living = actor.as_mut()?;
         let envelope = Envelope::decode(lease.envelope).ok()?;
@@ -205,8 +222,8 @@ impl Attempts {
             trace_state: trace.trace_state.into(),
         });
         let known = match &envelope.spec {
-            TaskSpec::Function(function) if function.actor == ActorRole::None => self.find_loaded(function),
-            _ => None,
+            TaskSpec::Function(function) => self.find_known(function),
+            TaskSpec::Command(_) => None,
         };
         let span = self.recorder.map(|recorder| {
             let running = RunningTask {
@@ -218,7 +235,8 @@ impl Attempts {
                 node_id: self.node_id,
             };
             self.set_running(recorder, Some(running), is_beside);
-            let span = self.start_span(recorder, lease, envelope, parent.as_ref(), began, known);
+            let span =
+                self.start_span(recorder, lease, envelope, parent.as_ref(), began, known.map(|known| known.function));
             if span.is_recording() && !is_beside {
                 lock(&self.meter).begin(began.at);
             }
@@ -325,14 +343,17 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         function: &FunctionSpec<'_>,
-        known: Option<&'static Function>,
+        known: Option<Known>,
         Traced { span, parent, phases }: Traced<'_>,
         beside: Beside<'_>,
     ) -> Outcome {
         if let Some(phases) = phases {
             phases.begin(Some(names::LOAD_SPAN));
         }
-        let loaded = known.map_or_else(|| self.load(function), |known| Ok((known, None)));
+        let loaded = match known {
+            Some(known) => Ok((known.function, known.state.map(|state| (None, state)))),
+            None => self.load(function),
+        };
         if let Some(phases) = phases {
             if let Err(message) = &loaded {
                 phases.fail(message);
@@ -391,6 +412,7 @@ impl Attempts {
         );
         self.nested.end(lease.task);
         if let (Some((Some(loaded), state)), false) = (kept, matches!(outcome, Outcome::Failed(_))) {
+            self.has_actor.store(true, Relaxed);
             *lock(&self.actor) = Some(Living { id: lease.task, loaded, state, methods: HashMap::new() });
         }
         outcome
@@ -422,7 +444,10 @@ impl Attempts {
                 let type_name = function.function.strip_suffix(".new").unwrap_or(function.function);
                 let loaded = LoadedActor::find(module, type_name, self.recorder).map_err(|error| error.to_string())?;
                 let creation = loaded.creation().map_err(|error| error.to_string())?;
-                Ok((Function::kept(creation), Some((Some(loaded), ActorState::NONE))))
+                Ok((
+                    Function::kept(creation, function.module, function.function),
+                    Some((Some(loaded), ActorState::NONE)),
+                ))
             }
             ActorRole::Call(id) => {
                 let mut actor = lock(&self.actor);
@@ -442,17 +467,28 @@ impl Attempts {
         Ok(module)
     }
 
+    /// Finds what was called before: a function, or a method of the actor that was made here.
+    fn find_known(&self, spec: &FunctionSpec<'_>) -> Option<Known> {
+        match spec.actor {
+            ActorRole::None => self.find_loaded(spec).map(|function| Known { function, state: None }),
+            ActorRole::Create(_) => None,
+            ActorRole::Call(id) => {
+                let actor = lock(&self.actor);
+                let living = actor.as_ref().filter(|living| living.id == id)?;
+                let function = *living.methods.get(spec.function)?;
+                Some(Known { function, state: Some(living.state) })
+            }
+        }
+    }
+
     /// Finds a function that was called before.
-    fn find_loaded(&self, function: &FunctionSpec<'_>) -> Option<&'static Function> {
-        let mut loaded = lock(&self.loaded);
-        if let Some((module, name, last)) = loaded.last
-            && (module, name) == (function.module, function.function)
-        {
+    fn find_loaded(&self, spec: &FunctionSpec<'_>) -> Option<&'static Function> {
+        if let Some(last) = LAST.get().filter(|last| last.name == (spec.module, spec.function)) {
             return Some(last);
         }
-        let (&module, known) = loaded.functions.get_key_value(function.module)?;
-        let (&name, &known) = known.get_key_value(function.function)?;
-        loaded.last = Some((module, name, known));
+        let loaded = lock(&self.loaded);
+        let known = *loaded.functions.get(spec.module)?.get(spec.function)?;
+        LAST.set(Some(known));
         Some(known)
     }
 
@@ -461,9 +497,9 @@ impl Attempts {
         let mut loaded = lock(&self.loaded);
         let module = self.load_module(&mut loaded, function.module)?;
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
-        let found = Function::kept(task);
-        let kept = |text: &str| -> &'static str { Box::leak(text.into()) };
-        loaded.functions.entry(kept(function.module)).or_default().insert(kept(function.function), found);
+        let found = Function::kept(task, function.module, function.function);
+        let (module, name) = found.name;
+        loaded.functions.entry(module).or_default().insert(name, found);
         Ok(found)
     }
 
@@ -474,9 +510,17 @@ impl Attempts {
         envelope: &Envelope<'_>,
         parent: Option<&TraceContext>,
         began: Began,
-        known: Option<&Function>,
+        known: Option<&'static Function>,
     ) -> ActiveSpan {
-        let span_names = lock(&self.names).of(&envelope.spec);
+        let make_names = || lock(&self.names).of(&envelope.spec);
+        let made;
+        let span_names = match known {
+            Some(known) => known.span_names.get_or_init(make_names),
+            None => {
+                made = make_names();
+                &made
+            }
+        };
         let resources = envelope.demand.resources_text();
         let (attributes, count, of_function) = AttemptSpan {
             envelope,
@@ -553,8 +597,10 @@ impl Attempts {
 }
 
 impl Function {
-    fn kept(task: LoadedTask) -> &'static Function {
-        Box::leak(Box::new(Function { task, code: task.code() }))
+    fn kept(task: LoadedTask, module: &str, name: &str) -> &'static Function {
+        let kept = |text: &str| -> &'static str { Box::leak(text.into()) };
+        let name = (kept(module), kept(name));
+        Box::leak(Box::new(Function { task, name, code: task.code(), span_names: OnceLock::new() }))
     }
 
     /// Its qualified name, its file and its line.
@@ -569,10 +615,19 @@ impl Living {
         if let Some(&known) = self.methods.get(name) {
             return Ok(known);
         }
-        let found = Function::kept(self.loaded.method(name).map_err(|error| error.to_string())?);
+        let method = self.loaded.method(name).map_err(|error| error.to_string())?;
+        let found = Function::kept(method, "", name);
         self.methods.insert(name.into(), found);
         Ok(found)
     }
+}
+
+/// What is called, if it was called before.
+#[derive(Clone, Copy)]
+struct Known {
+    function: &'static Function,
+    /// The actor's, if it is a method.
+    state: Option<ActorState>,
 }
 
 /// An actor's state where a call finds it, with the type if it is about to be made.

@@ -8,6 +8,8 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,8 @@ pub(super) struct Nested {
     worker: WorkerId,
     recorder: Option<&'static Recorder>,
     link: Mutex<Link>,
+    /// Whether a connection was ever made: most tasks submit nothing.
+    has_link: AtomicBool,
     /// Something has arrived.
     changed: Condvar,
     /// The tasks that run in this process, each inside of the one before it.
@@ -72,7 +76,17 @@ type Watchers = Vec<Box<dyn FnOnce() + Send>>;
 impl Nested {
     pub(super) fn new(session_dir: PathBuf, worker: WorkerId, recorder: Option<&'static Recorder>) -> Nested {
         let (link, running) = Default::default();
-        Nested { session_dir, worker, recorder, link, changed: Condvar::new(), running, runner: OnceLock::new() }
+        let has_link = AtomicBool::new(false);
+        Nested {
+            session_dir,
+            worker,
+            recorder,
+            link,
+            has_link,
+            changed: Condvar::new(),
+            running,
+            runner: OnceLock::new(),
+        }
     }
 
     /// Where large values are.
@@ -92,6 +106,13 @@ impl Nested {
 
     /// A task has returned. What it submitted is accepted, or refused, before anyone is told how it ended.
     pub(super) fn end(&self, task: TaskId) {
+        if self.has_link.load(Acquire) {
+            self.wait_until_settled();
+        }
+        lock(&self.running).retain(|submitter| submitter.task != task);
+    }
+
+    fn wait_until_settled(&self) {
         let mut link = lock(&self.link);
         loop {
             let is_settled = match &mut link.driver {
@@ -103,8 +124,6 @@ impl Nested {
             }
             link = self.changed.wait(link).unwrap_or_else(PoisonError::into_inner);
         }
-        drop(link);
-        lock(&self.running).retain(|submitter| submitter.task != task);
     }
 
     /// The connection, which is made if there is none.
@@ -121,6 +140,7 @@ impl Nested {
                 .spawn(move || self.read(&stream))
                 .map_err(|error| format!("tasks cannot be submitted: {error}"))?;
             link.driver = Some(driver);
+            self.has_link.store(true, Release);
         }
         Ok(link.driver.as_mut().expect("it was made if there was none"))
     }
