@@ -1218,12 +1218,14 @@ impl Driver {
                             self.unanswered.pop_front();
                         }
                     }
+                    // All of them are known to be accepted from now on.
+                    let now = if self.producers.is_empty() { 0 } else { now_unix_nano() };
                     for offset in 0..u64::from(accepted.count) {
                         if let Some(journaled) = accepted.journaled {
                             self.trace_acceptance(&accepted, offset, journaled);
                         }
                         if let Some(producer) = self.producers.pop_front() {
-                            finish_producer(producer, TaskId(accepted.first_task.0 + offset));
+                            finish_producer(producer, TaskId(accepted.first_task.0 + offset), now);
                             self.tracing.uncommitted += 1;
                         }
                     }
@@ -1401,14 +1403,9 @@ impl DriverTracing {
 }
 
 /// The submission is accepted: its span gets the task's id, and ends.
-fn finish_producer((producer, is_creation): (ActiveSpan, bool), id: TaskId) {
-    if producer.is_recording() {
-        producer.set_attributes(&[(names::TASK_ID, id.0.into())]);
-        if is_creation {
-            producer.set_attributes(&[(names::ACTOR_ID, id.0.into())]);
-        }
-    }
-    producer.end();
+fn finish_producer((producer, is_creation): (ActiveSpan, bool), id: TaskId, now_unix_nano: u64) {
+    let attributes = [(names::TASK_ID, id.0.into()), (names::ACTOR_ID, id.0.into())];
+    producer.end_with(&attributes[..if is_creation { 2 } else { 1 }], now_unix_nano);
 }
 
 /// A command as a submission takes it.

@@ -2,7 +2,7 @@
 
 #![cfg_attr(tracer_without_tracing, allow(dead_code, unreachable_code, reason = "nothing leads to spans"))]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -40,10 +40,14 @@ pub struct Recorder {
     mark: u32,
     /// The hook's tracer for the spans that tracer itself makes.
     own_tracer: AtomicPtr<c_void>,
-    /// The task that runs now. Behind a lock, so that a span of another thread gets ids that belong together.
+    /// The task that runs now, or ran last. Behind a lock, so that a span of another thread gets ids that belong together.
     running_task: Mutex<Option<RunningTask>>,
-    /// Whether there is one: most spans of a driver are spared the lock.
+    /// Whether one runs: most spans of a driver are spared the lock.
     has_running_task: AtomicBool,
+    /// Whether somebody commits because many spans have ended.
+    is_committing: AtomicBool,
+    /// Why such a commit failed, for the next that somebody asks for.
+    uncommitted: Mutex<Option<String>>,
 }
 
 // SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
@@ -79,7 +83,13 @@ const SCOPE: &str = "tracer";
 thread_local! {
     /// The task that runs on this thread, where several run beside each other.
     static RUNNING_HERE: Cell<Option<RunningTask>> = const { Cell::new(None) };
+    /// The memory of released spans. A driver has hundreds that are open at a time, more than an allocator keeps at hand.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    static SPARES: RefCell<Vec<Box<RecordedSpan>>> = const { RefCell::new(Vec::new()) };
 }
+
+/// How many of them a thread keeps: as many as a driver waits for to be accepted, and some.
+const KEPT: usize = 1024;
 
 /// The task that a process runs.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +189,8 @@ pub struct ActiveSpan {
     handle: *mut c_void,
     context: TraceContext,
     is_recording: bool,
+    /// When it has ended; 0 for when it is dropped.
+    end_time_unix_nano: u64,
     /// In a build without tracing code there are no spans, and the compiler leaves out what is done with one. For benchmarks, which compare.
     #[cfg(tracer_without_tracing)]
     never: std::convert::Infallible,
@@ -268,6 +280,8 @@ impl Recorder {
             own_tracer: AtomicPtr::new(ptr::null_mut()),
             running_task: Mutex::new(None),
             has_running_task: AtomicBool::new(false),
+            is_committing: AtomicBool::new(false),
+            uncommitted: Mutex::new(None),
         }));
         recorder.lent.data = ptr::from_mut(recorder).cast();
         let recorder: &'static Recorder = recorder;
@@ -288,7 +302,9 @@ impl Recorder {
     /// Says which task runs from now on, if any, on this thread and on those that tasks have. Spans remember it, and the hook is told.
     pub fn set_running_task(&self, task: Option<RunningTask>) {
         self.set_running_here(task);
-        *lock(&self.running_task) = task;
+        if task.is_some() {
+            *lock(&self.running_task) = task;
+        }
         self.has_running_task.store(task.is_some(), Release);
     }
 
@@ -373,6 +389,7 @@ impl Recorder {
                 trace_state,
             },
             is_recording: started.is_recording != 0,
+            end_time_unix_nano: 0,
             #[cfg(tracer_without_tracing)]
             never: unreachable!("this build has no spans"),
         }
@@ -381,11 +398,29 @@ impl Recorder {
     /// Puts every span that has ended where a SIGKILL of this process cannot reach it: the spool has it already, and
     /// the span file gets it if the hook writes one.
     pub fn commit(&self) -> Result<(), String> {
+        self.commit_ended()?;
+        lock(&self.uncommitted).take().map_or(Ok(()), Err)
+    }
+
+    fn commit_ended(&self) -> Result<(), String> {
         self.hand_over(|recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
             recorder.hook.commit.map_or(abi::STATUS_NOT_DURABLE, |commit| unsafe { commit(recorder.hook.data, error) })
         })
         .map(drop)
+    }
+
+    /// Commits because many spans have ended since the last time. One that ends while the hook commits leaves it at that.
+    #[cold]
+    fn commit_in_between(&self) {
+        if self.is_committing.swap(true, Acquire) {
+            return;
+        }
+        let committed = self.commit_ended();
+        self.is_committing.store(false, Release);
+        if let Err(reason) = committed {
+            *lock(&self.uncommitted) = Some(reason);
+        }
     }
 
     /// Delivers what is queued, as far as the hook gets within `timeout`. What it did not get to stays queued.
@@ -618,7 +653,7 @@ impl Recorder {
         });
         let state = Mutex::new(SpanState { span, has_ended: false });
         let is_sampled = started.trace_flags & FLAG_SAMPLED != 0;
-        Box::into_raw(Box::new(RecordedSpan { recorder: self, slot, is_sampled, state })).cast()
+        Box::into_raw(RecordedSpan::new(RecordedSpan { recorder: self, slot, is_sampled, state })).cast()
     }
 }
 
@@ -660,9 +695,42 @@ fn keeps_files(hook: &abi::Tracing) -> bool {
 }
 
 impl RecordedSpan {
+    /// The memory of one that this thread has released, or new one.
+    fn new(span: RecordedSpan) -> Box<RecordedSpan> {
+        let spare = SPARES.try_with(|spares| spares.borrow_mut().pop()).ok().flatten();
+        match spare {
+            Some(mut spare) => {
+                *spare = span;
+                spare
+            }
+            None => Box::new(span),
+        }
+    }
+
+    /// Keeps the memory for another span of this thread.
+    fn keep_memory(self: Box<RecordedSpan>) {
+        // A thread that ends has nothing any more.
+        let _ = SPARES.try_with(|spares| {
+            let mut spares = spares.borrow_mut();
+            if spares.len() < KEPT {
+                spares.push(self);
+            }
+        });
+    }
+
     /// Does something to a span that has not ended, in the spool and with the hook.
     fn change(&self, record: impl FnOnce(&Spool, SlotIndex), tell: impl FnOnce(&abi::Tracing, *mut c_void)) {
         let state = lock(&self.state);
+        self.change_alone(&state, record, tell);
+    }
+
+    /// The same, for whoever has the lock, or is the only owner.
+    fn change_alone(
+        &self,
+        state: &SpanState,
+        record: impl FnOnce(&Spool, SlotIndex),
+        tell: impl FnOnce(&abi::Tracing, *mut c_void),
+    ) {
         if state.has_ended {
             return;
         }
@@ -672,6 +740,25 @@ impl RecordedSpan {
         if !state.span.is_null() {
             tell(&self.recorder.hook, state.span);
         }
+    }
+
+    /// For whoever has the lock, or is the only owner.
+    ///
+    /// # Safety
+    ///
+    /// What the attributes point to is readable.
+    unsafe fn set_attributes(&self, state: &SpanState, attributes: &[abi::KeyValue]) {
+        self.change_alone(
+            state,
+            // SAFETY: promised by the caller.
+            |spool, slot| unsafe { spool.set_attributes(slot, attributes) },
+            |hook, span| {
+                if let Some(set) = hook.span_set_attributes {
+                    // SAFETY: the hook's span, which is not released.
+                    unsafe { set(span, attributes.as_ptr(), attributes.len()) };
+                }
+            },
+        );
     }
 
     fn end(&self, end_time_unix_nano: u64) {
@@ -691,8 +778,10 @@ impl RecordedSpan {
             // SAFETY: the hook's span, which is not released; calls do not overlap under the lock.
             unsafe { span_end(state.span, end_time_unix_nano) };
         }
-        if let Some((spool, slot)) = recorded {
-            spool.handed_over(slot, self.is_sampled);
+        if let Some((spool, slot)) = recorded
+            && spool.handed_over(slot, self.is_sampled)
+        {
+            self.recorder.commit_in_between();
         }
     }
 }
@@ -757,16 +846,26 @@ impl ActiveSpan {
     }
 
     /// Ends it at a time that has passed, in nanoseconds since the Unix epoch.
-    pub fn end_at(self, end_time_unix_nano: u64) {
-        // SAFETY: the handle is null or a RecordedSpan.
-        unsafe { span_end(self.handle, end_time_unix_nano) };
+    pub fn end_at(mut self, end_time_unix_nano: u64) {
+        self.end_time_unix_nano = end_time_unix_nano;
+    }
+
+    /// Sets attributes, and ends the span at a time that has passed, in nanoseconds since the Unix epoch.
+    pub fn end_with(mut self, attributes: &[(&str, Attribute<'_>)], end_time_unix_nano: u64) {
+        self.end_time_unix_nano = end_time_unix_nano;
+        // SAFETY: the handle is null or a RecordedSpan, and whoever it was lent to has given it back: this is its only owner.
+        if let Some(span) = unsafe { self.handle.cast::<RecordedSpan>().as_mut() } {
+            let state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: borrowed for the call.
+            with_key_values(attributes, |attributes| unsafe { span.set_attributes(&state, attributes) });
+        }
     }
 }
 
 impl Drop for ActiveSpan {
     fn drop(&mut self) {
         // SAFETY: the handle is null or a RecordedSpan, and this is its only owner.
-        unsafe { span_release(self.handle) };
+        guard((), || unsafe { release(self.handle, self.end_time_unix_nano) });
     }
 }
 
@@ -781,7 +880,8 @@ fn with_key_values<R>(attributes: &[(&str, Attribute<'_>)], work: impl FnOnce(&[
     match attributes.len() {
         0 => work(&[]),
         1..=4 => work(lend(attributes, &mut [NO_KEY_VALUE; 4])),
-        5..=16 => work(lend(attributes, &mut [NO_KEY_VALUE; 16])),
+        5..=8 => work(lend(attributes, &mut [NO_KEY_VALUE; 8])),
+        9..=16 => work(lend(attributes, &mut [NO_KEY_VALUE; 16])),
         _ => work(&attributes.iter().map(key_value).collect::<Vec<_>>()),
     }
 }
@@ -794,19 +894,26 @@ const NO_KEY_VALUE: abi::KeyValue = abi::KeyValue {
 /// Fills the first places.
 #[inline]
 fn lend<'a>(attributes: &[(&str, Attribute<'_>)], room: &'a mut [abi::KeyValue]) -> &'a [abi::KeyValue] {
-    room.iter_mut().zip(attributes).for_each(|(place, attribute)| *place = key_value(attribute));
+    room.iter_mut().zip(attributes).for_each(|(place, attribute)| put(place, attribute));
     &room[..attributes.len()]
 }
 
-fn key_value<'a>((key, value): &(&'a str, Attribute<'a>)) -> abi::KeyValue {
-    let value = match value {
-        Attribute::Str(value) => {
-            abi::Value { tag: abi::VALUE_STR, as_: abi::ValueUnion { str_: abi::Str::new(value) } }
-        }
-        Attribute::I64(value) => abi::Value { tag: abi::VALUE_I64, as_: abi::ValueUnion { i64_: *value } },
-        Attribute::Bool(value) => abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: u8::from(*value) } },
-    };
-    abi::KeyValue { key: abi::Str::new(key), value }
+fn key_value(attribute: &(&str, Attribute<'_>)) -> abi::KeyValue {
+    let mut place = NO_KEY_VALUE;
+    put(&mut place, attribute);
+    place
+}
+
+/// Writes each part where it stays: what is put together elsewhere and then moved is read back before it has left the processor.
+#[inline]
+fn put(place: &mut abi::KeyValue, (key, value): &(&str, Attribute<'_>)) {
+    place.key = abi::Str::new(key);
+    let (tag, as_) = (&mut place.value.tag, &mut place.value.as_);
+    match *value {
+        Attribute::Str(value) => (*tag, as_.str_) = (abi::VALUE_STR, abi::Str::new(value)),
+        Attribute::I64(value) => (*tag, as_.i64_) = (abi::VALUE_I64, value),
+        Attribute::Bool(value) => (*tag, as_.bool_) = (abi::VALUE_BOOL, value.into()),
+    }
 }
 
 fn empty_started() -> abi::SpanStarted {
@@ -927,16 +1034,8 @@ unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const a
     guard((), || {
         // SAFETY: a handle of this table; the attributes are borrowed for the call.
         let (Some(span), attributes) = (unsafe { (recorded(span), slice(attributes, count)) }) else { return };
-        span.change(
-            // SAFETY: as above.
-            |spool, slot| unsafe { spool.set_attributes(slot, attributes) },
-            |hook, span| {
-                if let Some(set) = hook.span_set_attributes {
-                    // SAFETY: the hook's span, which is not released.
-                    unsafe { set(span, attributes.as_ptr(), attributes.len()) };
-                }
-            },
-        );
+        // SAFETY: as above.
+        unsafe { span.set_attributes(&lock(&span.state), attributes) };
     });
 }
 
@@ -1021,20 +1120,29 @@ unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
 }
 
 unsafe extern "C" fn span_release(span: *mut c_void) {
-    guard((), || {
-        if span.is_null() {
-            return;
-        }
-        // SAFETY: made by `span_start`, and given back once.
-        let mut span = unsafe { Box::from_raw(span.cast::<RecordedSpan>()) };
-        // Nobody else has it any more, so the lock is free.
-        let mut state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        span.end_once(&mut state, 0);
-        if let (Some(release), false) = (span.recorder.hook.span_release, state.span.is_null()) {
-            // SAFETY: the hook's span, given back once.
-            unsafe { release(state.span) };
-        }
-    });
+    // SAFETY: a handle of this table, given back once.
+    guard((), || unsafe { release(span, 0) });
+}
+
+/// Ends a span that has not ended, at this time or, if that is 0, now, and gives it back.
+///
+/// # Safety
+///
+/// `span` is null or a handle that `span_start` of the lent table returned; nobody uses it any more.
+unsafe fn release(span: *mut c_void, end_time_unix_nano: u64) {
+    if span.is_null() {
+        return;
+    }
+    // SAFETY: made by `span_start`, and given back once.
+    let mut span = unsafe { Box::from_raw(span.cast::<RecordedSpan>()) };
+    // Nobody else has it any more, so the lock is free.
+    let mut state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+    span.end_once(&mut state, end_time_unix_nano);
+    if let (Some(release), false) = (span.recorder.hook.span_release, state.span.is_null()) {
+        // SAFETY: the hook's span, given back once.
+        unsafe { release(state.span) };
+    }
+    span.keep_memory();
 }
 
 /// # Safety
@@ -1087,20 +1195,74 @@ unsafe extern "C" fn shutdown(_data: *mut c_void, _timeout_ms: u64, _error: *mut
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::own::{OwnSettings, OwnTracing};
     use super::*;
     use crate::spool::Story;
     use crate::spool::record::OwnedValue;
 
+    /// A recorder with the default hook's format, all of whose files are in `folder`.
+    fn recorder(folder: &Path) -> &'static Recorder {
+        let spans_dir = folder.join("spans");
+        let settings = OwnSettings { spans_dir: &spans_dir, sampling_ratio: Default::default() };
+        let hook = OwnTracing::table(settings).unwrap();
+        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&folder.join("test.spool")).unwrap()));
+        // SAFETY: a table that lives as long as the process.
+        unsafe { Recorder::install(hook, &[], 0, Some(spool)) }
+    }
+
+    fn request(name: &str) -> SpanRequest<'_> {
+        SpanRequest {
+            name,
+            kind: abi::SPAN_KIND_INTERNAL,
+            parent: None,
+            is_parent_remote: false,
+            baggage: "",
+            start_time_unix_nano: 0,
+            attributes: &[],
+            prefix: AttributePrefix::NONE,
+            link: None,
+            is_attempt: false,
+        }
+    }
+
+    #[test]
+    fn many_spans_are_written_before_anybody_asks_and_fill_few_slots() {
+        const COUNT: usize = 10_000;
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path());
+        (0..COUNT).for_each(|_| recorder.start(&request("one of many")).end());
+        let story = Story::open(&folder.path().join("test.spool")).unwrap();
+        let waiting = story.spans().len();
+        assert!(waiting < 1_000, "{waiting} wait for a commit");
+        let path = folder.path().join(format!("spans/{}.json", std::process::id()));
+        let written = || std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(written() >= COUNT - waiting);
+        recorder.commit().unwrap();
+        assert_eq!((written(), story.spans().len()), (COUNT, 0));
+    }
+
+    #[test]
+    fn why_many_spans_could_not_be_written_is_told_to_whoever_commits_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path());
+        let spans_dir = folder.path().join("spans");
+        std::fs::remove_dir_all(&spans_dir).unwrap();
+        std::fs::write(&spans_dir, "a file").unwrap();
+        (0..1_000).for_each(|_| recorder.start(&request("one of many")).end());
+        std::fs::remove_file(&spans_dir).unwrap();
+        let error = recorder.commit().unwrap_err();
+        assert!(error.contains("is not a folder"), "{error}");
+        recorder.commit().unwrap();
+        let path = spans_dir.join(format!("{}.json", std::process::id()));
+        assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1_000);
+    }
+
     #[test]
     fn the_numbers_of_prefixes_that_a_module_uses_mean_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let (spans_dir, path) = (folder.path().join("spans"), folder.path().join("test.spool"));
-        let settings = OwnSettings { spans_dir: &spans_dir, sampling_ratio: Default::default() };
-        let hook = OwnTracing::table(settings).unwrap();
-        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).unwrap()));
-        // SAFETY: a table that lives as long as the process.
-        let recorder = unsafe { Recorder::install(hook, &[], 0, Some(spool)) };
+        let recorder = recorder(folder.path());
         let tracer = recorder.tracer("a module", "");
         let spans = [1, 2].map(|number| {
             let attribute = key_value(&("number", Attribute::I64(number)));
@@ -1124,7 +1286,7 @@ mod tests {
             // SAFETY: a tracer of the lent table; everything is borrowed for the call.
             unsafe { span_start(tracer, &start, &mut empty_started()) }
         });
-        let story = Story::open(&path).unwrap();
+        let story = Story::open(&folder.path().join("test.spool")).unwrap();
         let mut found: Vec<_> = story.spans().iter().map(|span| span.record.attributes.clone()).collect();
         found.sort_by_key(|attributes| format!("{attributes:?}"));
         assert_eq!(found, [1, 2].map(|number| vec![("number".to_owned(), OwnedValue::I64(number))]));

@@ -77,6 +77,10 @@ struct Slots {
 /// Attempts' spans that stay: as many as may have ended without a word to the head.
 const TOLD_LIMIT: usize = CLAIM_COUNT;
 
+/// When so many spans have ended, a commit is due: few enough that their slots stay in the processor's cache, and that a task which makes
+/// spans for long does not fill all of them.
+const COMMIT_DUE_AT: usize = 256;
+
 /// Trace id and span id, as a slot has them.
 type Identity = [u64; 3];
 
@@ -386,16 +390,19 @@ impl Spool {
         }
     }
 
-    /// Says that the first hook has got an ended span, so that its next commit covers it.
-    pub fn handed_over(&self, index: SlotIndex, is_sampled: bool) {
+    /// Says that the first hook has got an ended span, so that its next commit covers it. True now and then, when that should come soon,
+    /// because so many wait for it.
+    pub fn handed_over(&self, index: SlotIndex, is_sampled: bool) -> bool {
         let hooks = self.hooks();
         // One that only exporters want may be gone already, and its slot another's.
         if hooks & !hooks::EXPORTERS == 0 {
-            return;
+            return false;
         }
         let mut slots = self.slots();
+        let mut is_commit_due = false;
         if hooks & hooks::FILE != 0 {
             slots.ended.push_back(index.0);
+            is_commit_due = slots.ended.len().is_multiple_of(COMMIT_DUE_AT);
         }
         let further = hooks & !hooks::FILE & !hooks::EXPORTERS;
         if further != 0 && is_sampled {
@@ -405,6 +412,7 @@ impl Spool {
             // It is recorded for processors of the first hook to see, and for nobody to export.
             self.settle(&mut slots, index.0, further);
         }
+        is_commit_due
     }
 
     /// Says what to do when there is no slot for a span that starts, while others have ended that nobody is bringing on.

@@ -77,7 +77,7 @@ impl<'a> EntryWriter<'a> {
     #[inline]
     fn text(&mut self, tag: u8, text: &[u8]) -> bool {
         let room = self.room_of_entry(tag, text.len());
-        room.map(|room| room.copy_from_slice(text)).is_some()
+        room.map(|room| copy_short(room, text)).is_some()
     }
 
     pub(super) fn name(&mut self, name: &[u8]) -> bool {
@@ -116,7 +116,7 @@ impl<'a> EntryWriter<'a> {
                     let Some(room) = self.room_of_value(key, value.tag, 4 + text.len()) else { return false };
                     let Some((room_of_len, room)) = room.split_first_chunk_mut() else { return false };
                     *room_of_len = (text.len() as u32).to_le_bytes();
-                    room.copy_from_slice(text);
+                    copy_short(room, text);
                     true
                 }
                 _ => self.entry(ENTRY_ATTRIBUTE, |writer| writer.put_attribute(attribute)),
@@ -131,7 +131,7 @@ impl<'a> EntryWriter<'a> {
         let (room_of_len, room) = room.split_first_chunk_mut()?;
         *room_of_len = (key.len() as u32).to_le_bytes();
         let (room_of_key, room) = room.split_at_mut(key.len());
-        room_of_key.copy_from_slice(key);
+        copy_short(room_of_key, key);
         let (tag, room) = room.split_first_mut()?;
         *tag = value_tag as u8;
         Some(room)
@@ -222,6 +222,29 @@ impl<'a> EntryWriter<'a> {
             }
             _ => self.overflow = true,
         }
+    }
+}
+
+/// Copies bytes to a room of the same length. Keys, names and most values are so short that two moves, which may overlap, cost less than
+/// the call of a function that copies any length.
+#[inline]
+fn copy_short(room: &mut [u8], bytes: &[u8]) {
+    #[inline]
+    fn by_ends<const N: usize>(room: &mut [u8], bytes: &[u8]) {
+        if let (Some(first), Some(last)) = (bytes.first_chunk::<N>(), bytes.last_chunk::<N>()) {
+            if let Some(room) = room.first_chunk_mut() {
+                *room = *first;
+            }
+            if let Some(room) = room.last_chunk_mut() {
+                *room = *last;
+            }
+        }
+    }
+    match bytes.len() {
+        4..=7 => by_ends::<4>(room, bytes),
+        8..=15 => by_ends::<8>(room, bytes),
+        16..=32 => by_ends::<16>(room, bytes),
+        _ => room.copy_from_slice(bytes),
     }
 }
 
@@ -570,5 +593,20 @@ impl<'a> EntryReader<'a> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_copy_is_whole_whatever_its_length() {
+        for len in 0..100 {
+            let bytes: Vec<u8> = (1..=len).collect();
+            let mut room = vec![0; bytes.len() + 1];
+            copy_short(&mut room[..bytes.len()], &bytes);
+            assert_eq!((&room[..bytes.len()], room[bytes.len()]), (&bytes[..], 0), "and nothing beyond");
+        }
     }
 }

@@ -499,8 +499,22 @@ impl<'a> Attributes<'a> {
 
     fn lend(&mut self, attributes: impl IntoIterator<Item = &'a KeyValue>) {
         for KeyValue { key, value, .. } in attributes {
-            if let Some(value) = raw_value(value, &mut self.strings) {
-                self.pairs.push(abi::KeyValue { key: Str::new(key.as_str()), value });
+            self.pairs.push(abi::KeyValue { key: Str::new(key.as_str()), value: NO_VALUE });
+            // Each kind is written where it stays: a value that is put together elsewhere and then moved is read back before its
+            // parts have left the processor, which waits for them.
+            let Some(abi::KeyValue { value: place, .. }) = self.pairs.last_mut() else { continue };
+            let (tag, as_) = (&mut place.tag, &mut place.as_);
+            match value {
+                Value::Bool(value) => (*tag, as_.bool_) = (abi::VALUE_BOOL, (*value).into()),
+                Value::I64(value) => (*tag, as_.i64_) = (abi::VALUE_I64, *value),
+                Value::F64(value) => (*tag, as_.f64_) = (abi::VALUE_F64, *value),
+                Value::String(value) => (*tag, as_.str_) = (abi::VALUE_STR, Str::new(value.as_str())),
+                Value::Array(values) => match raw_array(values, &mut self.strings) {
+                    Some(value) => *place = value,
+                    None => drop(self.pairs.pop()),
+                },
+                // Newer than the contract.
+                _ => drop(self.pairs.pop()),
             }
         }
     }
@@ -514,21 +528,10 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The value for the host; none for a kind that is newer than the contract.
-#[inline(always)]
-fn raw_value(value: &Value, strings: &mut Vec<Vec<Str>>) -> Option<abi::Value> {
-    let (tag, as_) = match value {
-        Value::Bool(value) => (abi::VALUE_BOOL, abi::ValueUnion { bool_: (*value).into() }),
-        Value::I64(value) => (abi::VALUE_I64, abi::ValueUnion { i64_: *value }),
-        Value::F64(value) => (abi::VALUE_F64, abi::ValueUnion { f64_: *value }),
-        Value::String(value) => (abi::VALUE_STR, abi::ValueUnion { str_: Str::new(value.as_str()) }),
-        Value::Array(values) => return raw_array(values, strings),
-        _ => return None,
-    };
-    Some(abi::Value { tag, as_ })
-}
+/// What a value is before it is one.
+const NO_VALUE: abi::Value = abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: 0 } };
 
-/// The rarer half of [`raw_value`].
+/// An array for the host; none for a kind that is newer than the contract.
 #[cold]
 fn raw_array(values: &Array, strings: &mut Vec<Vec<Str>>) -> Option<abi::Value> {
     fn array<T>(elements: &[T]) -> abi::Array {
