@@ -395,36 +395,39 @@ impl api::trace::Span for Span {
         });
     }
 
+    /// Ends the module's own span. The task's span is not the task's to end.
     fn end(&mut self) {
-        self.end_at(0);
+        // What has ended changes no more, so the host need not keep it. One call ends it and gives it back.
+        self.release();
     }
 
     fn end_with_timestamp(&mut self, timestamp: SystemTime) {
-        self.end_at(unix_nanos(timestamp));
-    }
-}
-
-impl Span {
-    /// Ends the module's own span. The task's span is not the task's to end.
-    fn end_at(&mut self, end_time_unix_nano: u64) {
         if let Handle::Owned { table, span, is_recording } = &mut self.handle
             && std::mem::take(is_recording)
             && let Some(end) = table.span_end
         {
             // SAFETY: the handle is this table's and has not been released.
-            unsafe { end(*span, end_time_unix_nano) };
+            unsafe { end(*span, unix_nanos(timestamp)) };
+        }
+    }
+}
+
+impl Span {
+    /// Gives the module's own span back, which ends it if need be.
+    fn release(&mut self) {
+        if let Handle::Owned { table, span, .. } = self.handle {
+            self.handle = Handle::None;
+            if let Some(release) = table.span_release {
+                // SAFETY: the handle is this table's, and this was its only owner.
+                unsafe { release(span) };
+            }
         }
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Handle::Owned { table, span, .. } = self.handle
-            && let Some(release) = table.span_release
-        {
-            // SAFETY: the handle is this table's, and this is its only owner. Releasing ends the span if need be.
-            unsafe { release(span) };
-        }
+        self.release();
     }
 }
 
