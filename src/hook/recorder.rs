@@ -4,8 +4,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,6 +70,12 @@ struct RecordedSpan {
     slot: Option<SlotIndex>,
     is_sampled: bool,
     state: Mutex<SpanState>,
+    /// What follows is said of tracer's own spans only. What to propagate.
+    context: TraceContext,
+    /// Whether attributes are kept.
+    is_recording: bool,
+    /// Whether it is more than a context.
+    is_recorded: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -184,13 +191,11 @@ impl From<u32> for Attribute<'_> {
 }
 
 /// A span that tracer itself has started. Dropping it ends it.
+///
+/// It is a pointer and no more. What was just written in pieces, as a span is, cannot be moved before all that was written before it, to slots
+/// of the spool that are not in the cache, has left the processor.
 pub struct ActiveSpan {
-    /// A [`RecordedSpan`]; null when nothing is recorded.
-    handle: *mut c_void,
-    context: TraceContext,
-    is_recording: bool,
-    /// When it has ended; 0 for when it is dropped.
-    end_time_unix_nano: u64,
+    span: NonNull<RecordedSpan>,
     /// In a build without tracing code there are no spans, and the compiler leaves out what is done with one. For benchmarks, which compare.
     #[cfg(tracer_without_tracing)]
     never: std::convert::Infallible,
@@ -372,24 +377,19 @@ impl Recorder {
         let mut started = empty_started();
         let tracer = self.own_tracer.load(Acquire);
         // SAFETY: everything in `start` is borrowed from locals; the tracer is a RecordedTracer or null.
-        let handle = unsafe { self.start_recorded(tracer.cast(), &mut start, &mut started, request.is_attempt) };
-        let trace_state = match (&request.parent, started.has_trace_state != 0) {
-            (_, true) => trace_state_of(handle),
-            (Some(parent), false) => parent.trace_state.clone(),
-            (None, false) => String::new(),
-        };
+        let span = unsafe { self.start_recorded(tracer.cast(), &mut start, &mut started, request.is_attempt) };
+        let mut span = span.unwrap_or_else(|| RecordedSpan::unrecorded(self));
+        match (&request.parent, started.has_trace_state != 0) {
+            (_, true) => span.context.trace_state = span.changed_trace_state(),
+            (Some(parent), false) => span.context.trace_state.clone_from(&parent.trace_state),
+            (None, false) => span.context.trace_state.clear(),
+        }
+        let context = &mut span.context.parent;
+        (context.trace_id, context.span_id) = (started.trace_id, started.span_id);
+        context.flags = started.trace_flags;
+        span.is_recording = started.is_recording != 0;
         ActiveSpan {
-            handle,
-            context: TraceContext {
-                parent: TraceParent {
-                    trace_id: started.trace_id,
-                    span_id: started.span_id,
-                    flags: started.trace_flags,
-                },
-                trace_state,
-            },
-            is_recording: started.is_recording != 0,
-            end_time_unix_nano: 0,
+            span: NonNull::from(Box::leak(span)),
             #[cfg(tracer_without_tracing)]
             never: unreachable!("this build has no spans"),
         }
@@ -576,7 +576,7 @@ impl Recorder {
         unsafe { tracer(self.lent.data, &scope) }
     }
 
-    /// Starts a span with the hook, and records it. What this host knows besides is put into `start`.
+    /// Starts a span with the hook, and records it. What this host knows besides is put into `start`. None when nothing is recorded.
     ///
     /// # Safety
     ///
@@ -587,11 +587,9 @@ impl Recorder {
         start: &mut abi::SpanStart,
         started: &mut abi::SpanStarted,
         is_attempt: bool,
-    ) -> *mut c_void {
+    ) -> Option<Box<RecordedSpan>> {
         // SAFETY: promised by the caller.
-        let (Some(tracer), Some(span_start)) = (unsafe { tracer.as_ref() }, self.hook.span_start) else {
-            return ptr::null_mut();
-        };
+        let (tracer, span_start) = (unsafe { tracer.as_ref() }?, self.hook.span_start?);
         // The hook and the spool get the same time, and the hook a struct of the size that this host knows.
         if start.start_time_unix_nano == 0 {
             start.start_time_unix_nano = now_unix_nano();
@@ -612,7 +610,7 @@ impl Recorder {
         // SAFETY: the hook's function with the hook's tracer; borrowed for the call.
         let span = unsafe { span_start(tracer.tracer, start, started) };
         if started.is_recording == 0 && span.is_null() {
-            return ptr::null_mut();
+            return None;
         }
         let changed_trace_state = match (started.has_trace_state, self.hook.span_trace_state) {
             // SAFETY: the hook's function with the hook's span, which is not released.
@@ -651,9 +649,7 @@ impl Recorder {
                 }
             })
         });
-        let state = Mutex::new(SpanState { span, has_ended: false });
-        let is_sampled = started.trace_flags & FLAG_SAMPLED != 0;
-        Box::into_raw(RecordedSpan::new(RecordedSpan { recorder: self, slot, is_sampled, state })).cast()
+        Some(RecordedSpan::new(self, slot, started.trace_flags & FLAG_SAMPLED != 0, span))
     }
 }
 
@@ -695,20 +691,57 @@ fn keeps_files(hook: &abi::Tracing) -> bool {
 }
 
 impl RecordedSpan {
-    /// The memory of one that this thread has released, or new one.
-    fn new(span: RecordedSpan) -> Box<RecordedSpan> {
+    /// One that is no more than a context, in the memory of one that this thread has released, or in new one.
+    fn unrecorded(recorder: &'static Recorder) -> Box<RecordedSpan> {
         let spare = SPARES.try_with(|spares| spares.borrow_mut().pop()).ok().flatten();
-        match spare {
-            Some(mut spare) => {
-                *spare = span;
-                spare
-            }
-            None => Box::new(span),
+        let mut span = spare.unwrap_or_else(|| RecordedSpan::empty(recorder));
+        span.recorder = recorder;
+        span
+    }
+
+    #[cold]
+    fn empty(recorder: &'static Recorder) -> Box<RecordedSpan> {
+        let state = Mutex::new(SpanState { span: ptr::null_mut(), has_ended: true });
+        let parent = TraceParent { trace_id: [0; 16], span_id: [0; 8], flags: 0 };
+        let context = TraceContext { parent, trace_state: String::new() };
+        let (is_sampled, is_recording, is_recorded) = (false, false, false);
+        Box::new(RecordedSpan { recorder, slot: None, is_sampled, state, context, is_recording, is_recorded })
+    }
+
+    /// Each part is written where it stays.
+    fn new(
+        recorder: &'static Recorder,
+        slot: Option<SlotIndex>,
+        is_sampled: bool,
+        handle: *mut c_void,
+    ) -> Box<RecordedSpan> {
+        let mut span = RecordedSpan::unrecorded(recorder);
+        span.slot = slot;
+        (span.is_sampled, span.is_recorded) = (is_sampled, true);
+        // One that was locked when its user panicked is as good as any.
+        span.state.clear_poison();
+        let state = span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (state.span, state.has_ended) = (handle, false);
+        span
+    }
+
+    /// The tracestate that the hook has given it.
+    fn changed_trace_state(&mut self) -> String {
+        let state = *self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match self.recorder.hook.span_trace_state {
+            // SAFETY: the hook's span, which is not released.
+            Some(trace_state) if !state.span.is_null() => read_text(|out| unsafe { trace_state(state.span, out) }),
+            _ => String::new(),
         }
     }
 
     /// Keeps the memory for another span of this thread.
-    fn keep_memory(self: Box<RecordedSpan>) {
+    fn keep_memory(mut self: Box<RecordedSpan>) {
+        // What a new one is.
+        self.context.trace_state = String::new();
+        (self.slot, self.is_recorded) = (None, false);
+        *self.state.get_mut().unwrap_or_else(PoisonError::into_inner) =
+            SpanState { span: ptr::null_mut(), has_ended: true };
         // A thread that ends has nothing any more.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
@@ -790,35 +823,38 @@ impl RecordedSpan {
 unsafe impl Send for ActiveSpan {}
 
 impl ActiveSpan {
+    fn recorded(&self) -> &RecordedSpan {
+        // SAFETY: it lives until this is dropped. Nobody changes more than the state, which is behind a lock.
+        unsafe { self.span.as_ref() }
+    }
+
     /// What to propagate.
     pub fn context(&self) -> &TraceContext {
-        &self.context
+        &self.recorded().context
     }
 
     /// Whether attributes are kept; when not, there is no need to work them out.
     pub fn is_recording(&self) -> bool {
-        self.is_recording
+        self.recorded().is_recording
     }
 
     /// The handle to lend to a module; null when nothing is recorded.
     pub(super) fn handle(&self) -> *mut c_void {
-        self.handle
+        if self.recorded().is_recorded { self.span.as_ptr().cast() } else { ptr::null_mut() }
     }
 
     /// Sets attributes; the last value of a key wins. Nothing happens when the span is not recorded.
     pub fn set_attributes(&self, attributes: &[(&str, Attribute<'_>)]) {
-        if self.handle.is_null() {
-            return;
+        let span = self.recorded();
+        if span.is_recorded {
+            // SAFETY: borrowed for the call.
+            with_key_values(attributes, |attributes| unsafe { span.set_attributes(&lock(&span.state), attributes) });
         }
-        with_key_values(attributes, |attributes| {
-            // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
-            unsafe { span_set_attributes(self.handle, attributes.as_ptr(), attributes.len()) };
-        });
     }
 
     /// Adds a span event, now. Nothing happens when the span is not recorded.
     pub fn add_event(&self, name: &str, attributes: &[(&str, Attribute<'_>)]) {
-        if self.handle.is_null() {
+        if !self.recorded().is_recorded {
             return;
         }
         with_key_values(attributes, |attributes| {
@@ -829,15 +865,15 @@ impl ActiveSpan {
                 attributes: attributes.as_ptr(),
                 attribute_count: attributes.len(),
             };
-            // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
-            unsafe { span_add_event(self.handle, &event) };
+            // SAFETY: the handle is a RecordedSpan; borrowed for the call.
+            unsafe { span_add_event(self.handle(), &event) };
         });
     }
 
     /// Sets the status to ERROR.
     pub fn set_error(&self, description: &str) {
         // SAFETY: the handle is null or a RecordedSpan; borrowed for the call.
-        unsafe { span_set_status(self.handle, abi::SPAN_STATUS_ERROR, abi::Str::new(description)) };
+        unsafe { span_set_status(self.handle(), abi::SPAN_STATUS_ERROR, abi::Str::new(description)) };
     }
 
     /// Ends the span now.
@@ -846,26 +882,28 @@ impl ActiveSpan {
     }
 
     /// Ends it at a time that has passed, in nanoseconds since the Unix epoch.
-    pub fn end_at(mut self, end_time_unix_nano: u64) {
-        self.end_time_unix_nano = end_time_unix_nano;
+    pub fn end_at(self, end_time_unix_nano: u64) {
+        // SAFETY: made by `start`, and not used any more.
+        unsafe { release(ManuallyDrop::new(self).span.as_ptr(), end_time_unix_nano) };
     }
 
     /// Sets attributes, and ends the span at a time that has passed, in nanoseconds since the Unix epoch.
     pub fn end_with(mut self, attributes: &[(&str, Attribute<'_>)], end_time_unix_nano: u64) {
-        self.end_time_unix_nano = end_time_unix_nano;
-        // SAFETY: the handle is null or a RecordedSpan, and whoever it was lent to has given it back: this is its only owner.
-        if let Some(span) = unsafe { self.handle.cast::<RecordedSpan>().as_mut() } {
+        // SAFETY: whoever it was lent to has given it back, so this is its only owner.
+        let span = unsafe { self.span.as_mut() };
+        if span.is_recorded {
             let state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: borrowed for the call.
             with_key_values(attributes, |attributes| unsafe { span.set_attributes(&state, attributes) });
         }
+        self.end_at(end_time_unix_nano);
     }
 }
 
 impl Drop for ActiveSpan {
     fn drop(&mut self) {
-        // SAFETY: the handle is null or a RecordedSpan, and this is its only owner.
-        guard((), || unsafe { release(self.handle, self.end_time_unix_nano) });
+        // SAFETY: made by `start`, and not used any more.
+        unsafe { release(self.span.as_ptr(), 0) };
     }
 }
 
@@ -925,11 +963,6 @@ fn empty_started() -> abi::SpanStarted {
         is_recording: 0,
         has_trace_state: 0,
     }
-}
-
-fn trace_state_of(handle: *mut c_void) -> String {
-    // SAFETY: the handle is null or a RecordedSpan; the buffer is lent for the call.
-    read_text(|out| unsafe { span_trace_state(handle, out) })
 }
 
 /// Lends a buffer that is large enough for any tracestate.
@@ -1007,14 +1040,14 @@ unsafe extern "C" fn span_start(
         // The numbers are the host's.
         (start.prefix_id, start.prefix_count) = (0, 0);
         // SAFETY: as above.
-        let handle = unsafe { recorder.start_recorded(tracer.cast(), &mut start, &mut local, false) };
+        let recorded = unsafe { recorder.start_recorded(tracer.cast(), &mut start, &mut local, false) };
         // SAFETY: the caller says how large its struct is; no more than that is written, and its size stays.
         unsafe {
             let size = (*started).size.min(size_of::<abi::SpanStarted>());
             local.size = (*started).size;
             ptr::copy_nonoverlapping(ptr::from_ref(&local).cast::<u8>(), started.cast::<u8>(), size);
         }
-        handle
+        recorded.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast())
     })
 }
 
@@ -1120,29 +1153,30 @@ unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
 }
 
 unsafe extern "C" fn span_release(span: *mut c_void) {
-    // SAFETY: a handle of this table, given back once.
-    guard((), || unsafe { release(span, 0) });
+    if !span.is_null() {
+        // SAFETY: a handle of this table, given back once.
+        unsafe { release(span.cast(), 0) };
+    }
 }
 
 /// Ends a span that has not ended, at this time or, if that is 0, now, and gives it back.
 ///
 /// # Safety
 ///
-/// `span` is null or a handle that `span_start` of the lent table returned; nobody uses it any more.
-unsafe fn release(span: *mut c_void, end_time_unix_nano: u64) {
-    if span.is_null() {
-        return;
-    }
-    // SAFETY: made by `span_start`, and given back once.
-    let mut span = unsafe { Box::from_raw(span.cast::<RecordedSpan>()) };
-    // Nobody else has it any more, so the lock is free.
-    let mut state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-    span.end_once(&mut state, end_time_unix_nano);
-    if let (Some(release), false) = (span.recorder.hook.span_release, state.span.is_null()) {
-        // SAFETY: the hook's span, given back once.
-        unsafe { release(state.span) };
-    }
-    span.keep_memory();
+/// `span` was made by `start_recorded`, or is an unrecorded one; nobody uses it any more.
+unsafe fn release(span: *mut RecordedSpan, end_time_unix_nano: u64) {
+    guard((), || {
+        // SAFETY: promised by the caller.
+        let mut span = unsafe { Box::from_raw(span) };
+        // Nobody else has it any more, so the lock is free.
+        let mut state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        span.end_once(&mut state, end_time_unix_nano);
+        if let (Some(release), false) = (span.recorder.hook.span_release, state.span.is_null()) {
+            // SAFETY: the hook's span, given back once.
+            unsafe { release(state.span) };
+        }
+        span.keep_memory();
+    });
 }
 
 /// # Safety
