@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tracer::Driver;
 use tracer::driver::DriverError;
+use tracer::propagation::Carrier;
 use tracer::task::Outcome;
 
 use crate::support::{Cluster, HOOK, Span, Spans, kill, wait_until};
@@ -147,7 +148,9 @@ fn a_killed_workers_claimed_task_is_charged_and_its_other_leases_are_not() {
     start.env("TRACER_TEST_KILL_AT", "after_claim:150").env("TRACER_TEST_KILL_ONCE", cluster.file("killed"));
     cluster.run(start).success();
     let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
-    driver.start_tracing();
+    // Who submits has a trace, and no spans here: they would be where this process's environment says.
+    let (carrier, _) = Carrier::from_headers(["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"], [], []);
+    driver.set_parent(carrier, true);
     let target = "misbehaving_tasks:makes_one_span";
     for number in 0..MANY {
         driver.remote(target).arg(number).unwrap().submit().unwrap();

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
 use tracer::Driver;
 
-use crate::support::{Cluster, HOOK, kill, wait_until};
+use crate::support::{Cluster, HOOK, kill, program_path, wait_until};
 
 /// What a process has now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,18 +68,11 @@ fn a_cluster_in_which_nothing_happens_does_nothing() {
     assert_eq!(rest.len(), pids.len());
 }
 
-/// Runs so many tasks with a span each, and one that fails, with a driver of their own.
+/// Runs so many tasks with a span each, and one that fails, by a driver in a process of its own, whose spans are in the cluster's folder.
 fn run_tasks(cluster: &Cluster, count: u64) {
-    let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
-    driver.start_tracing();
-    let tasks: Vec<_> = (0..count)
-        .map(|task| driver.remote("misbehaving_tasks:makes_one_span").arg(task).unwrap().submit().unwrap())
-        .collect();
-    let failing = driver.remote("misbehaving_tasks:returns_error").arg("no").unwrap().submit().unwrap();
-    for task in tasks {
-        driver.wait(task).unwrap();
-    }
-    driver.wait(failing).unwrap();
+    let mut program = cluster.program(program_path("driver_program"));
+    program.arg("runs-traced-tasks").arg(cluster.temp_dir()).arg(count.to_string());
+    cluster.run(program).success();
 }
 
 /// Kills one of two workers, and waits for another in its place.
