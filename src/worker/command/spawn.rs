@@ -4,10 +4,12 @@
 //! are never used again. This one shares the memory with the child, which runs on a stack of its own while the parent waits
 //! (`CLONE_VM | CLONE_VFORK`), until it executes the program or has failed. All that needs memory is made before.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -20,6 +22,11 @@ use crate::task::CommandSpec;
 
 /// What the child needs besides the few calls that it makes: as much as the libraries that it calls take, many times over.
 const STACK_BYTES: usize = 64 << 10;
+thread_local! {
+    /// The stack of this thread's children, which are never two at a time: none before the first.
+    static STACK: Cell<Vec<u128>> = const { Cell::new(Vec::new()) };
+}
+
 /// Where programs are looked for when the environment does not say.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Runs a file that may be executed and is of no known format, as shells and `execvp` have it.
@@ -49,35 +56,18 @@ pub(super) fn spawn(
     carrier: &Carrier,
     spool: &'static Spool,
 ) -> io::Result<Pid> {
-    let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    for (name, value) in carrier.to_env() {
-        match value {
-            Some(value) => drop(variables.insert(name.into(), value.into())),
-            None => drop(variables.remove(OsStr::new(name))),
-        }
-    }
-    for (name, value) in &spec.environment {
-        variables.insert(OsStr::from_bytes(name).into(), OsStr::from_bytes(value).into());
-    }
-    let path = variables.get(OsStr::new("PATH")).map_or(DEFAULT_PATH.as_bytes(), |path| path.as_bytes());
-    let files = files(spec.program, path)?;
+    let carried = carrier.to_env();
+    let environment = Environment::new(std::env::vars_os(), &carried, &spec.environment)?;
+    let files = files(spec.program, environment.path())?;
     let texts = std::iter::once(&spec.program).chain(&spec.arguments).map(|text| CString::new(*text));
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
-    let pairs = variables.into_iter().map(|(name, value)| {
-        let mut pair = name.into_vec();
-        pair.push(b'=');
-        pair.extend_from_slice(value.as_bytes());
-        CString::new(pair)
-    });
-    let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
-    let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>();
-    let arguments = pointers(&texts);
+    let arguments: Vec<_> = texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
     let shell_arguments = [SHELL.as_ptr(), ptr::null()].into_iter().chain(arguments[1..].iter().copied()).collect();
     let mut plan = Plan {
         files,
         arguments,
         shell_arguments,
-        environment: pointers(&pairs),
+        environment: environment.pointers(),
         directory: CString::new(directory.as_os_str().as_bytes())?,
         worker: rustix::process::getpid(),
         spool,
@@ -91,6 +81,65 @@ pub(super) fn spawn(
     // It has ended without running anything.
     let _ = super::reap(pid);
     Err(io::Error::from_raw_os_error(plan.errno))
+}
+
+/// The variables of a program: `NAME=value`, each followed by a zero, one after the other in one allocation.
+struct Environment {
+    pairs: Vec<u8>,
+    /// Where each begins.
+    begins: Vec<usize>,
+    /// Where the value of `PATH` is.
+    path: Option<Range<usize>>,
+}
+
+impl Environment {
+    /// What is `inherited`, with what is `carried` in its place or removed, and what is `set` on top of both. An error if something holds a zero.
+    fn new(
+        inherited: impl Iterator<Item = (OsString, OsString)>,
+        carried: &[(&str, Option<String>)],
+        set: &[(&[u8], &[u8])],
+    ) -> io::Result<Environment> {
+        let carried = carried.iter().map(|(name, value)| (name.as_bytes(), value.as_ref().map(String::as_bytes)));
+        let set = set.iter().map(|&(name, value)| (name, Some(value)));
+        let own: BTreeMap<&[u8], Option<&[u8]>> = carried.chain(set).collect();
+        let mut found = Environment { pairs: Vec::with_capacity(4096), begins: Vec::with_capacity(64), path: None };
+        for (name, value) in inherited {
+            if !own.contains_key(name.as_bytes()) {
+                found.push(name.as_bytes(), value.as_bytes())?;
+            }
+        }
+        for (name, value) in own {
+            value.map_or(Ok(()), |value| found.push(name, value))?;
+        }
+        Ok(found)
+    }
+
+    fn push(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        if let Some(text) = [name, value].into_iter().find(|text| text.contains(&0)) {
+            CString::new(text)?;
+        }
+        self.begins.push(self.pairs.len());
+        self.pairs.extend_from_slice(name);
+        self.pairs.push(b'=');
+        let begin = self.pairs.len();
+        self.pairs.extend_from_slice(value);
+        if name == b"PATH" {
+            self.path = Some(begin..self.pairs.len());
+        }
+        self.pairs.push(0);
+        Ok(())
+    }
+
+    /// The folders in which programs are looked for.
+    fn path(&self) -> &[u8] {
+        self.path.clone().map_or(DEFAULT_PATH.as_bytes(), |path| &self.pairs[path])
+    }
+
+    /// To each pair, as long as this lives, and null at the end.
+    fn pointers(&self) -> Vec<*const c_char> {
+        let pairs = self.begins.iter().map(|&begin| self.pairs[begin..].as_ptr().cast());
+        pairs.chain([ptr::null()]).collect()
+    }
 }
 
 /// Where a program may be: in the folders of `path`, unless its name says where.
@@ -129,9 +178,10 @@ fn forget_peak() {
 
 /// Runs [`child`], and returns when it has ended or executes the program.
 fn clone(plan: &mut Plan) -> io::Result<Pid> {
-    let mut stack = Vec::<u128>::with_capacity(STACK_BYTES / size_of::<u128>());
+    let mut stack = STACK.take();
+    stack.reserve_exact(STACK_BYTES / size_of::<u128>());
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: all zeroes are valid signal sets, which the calls fill in. The stack is this function's, has its full size and is aligned; the child
+    // SAFETY: all zeroes are valid signal sets, which the calls fill in. The stack is this thread's, has its full size and is aligned; the child
     // is gone from it, and from `plan`, before `clone` returns, because this thread waits until then. While it runs, no signal handler of this
     // process can run on its stack: all signals are blocked, and it puts away the handlers before it unblocks them.
     unsafe {
@@ -142,6 +192,7 @@ fn clone(plan: &mut Plan) -> io::Result<Pid> {
         let pid = libc::clone(child, top.cast(), flags, ptr::from_mut(plan).cast());
         let error = io::Error::last_os_error();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
+        STACK.set(stack);
         Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)
     }
 }
@@ -241,6 +292,33 @@ unsafe fn execute(plan: &mut Plan) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_task_sets_comes_before_what_is_carried_and_that_before_what_is_inherited() {
+        let environment = |inherited: &[(&str, &str)], carried: &[(&str, Option<&str>)], set: &[(&str, &str)]| {
+            let carried: Vec<_> = carried.iter().map(|&(name, value)| (name, value.map(str::to_owned))).collect();
+            let set: Vec<_> = set.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+            let inherited = inherited.iter().map(|(name, value)| (name.into(), value.into()));
+            let environment = Environment::new(inherited, &carried, &set).map_err(|error| error.kind())?;
+            let pointers = environment.pointers();
+            let (&end, pairs) = pointers.split_last().unwrap();
+            assert!(end.is_null());
+            // SAFETY: each points to a text that ends with a zero, and `environment` lives.
+            let pair = |&pair| unsafe { CStr::from_ptr(pair) }.to_str().unwrap().to_owned();
+            Ok((pairs.iter().map(pair).collect::<Vec<_>>(), String::from_utf8(environment.path().to_vec()).unwrap()))
+        };
+        let inherited = [("A", "1"), ("TRACEPARENT", "old"), ("TRACESTATE", "old"), ("PATH", "/here"), ("EMPTY", "")];
+        let carried = [("TRACEPARENT", Some("new")), ("TRACESTATE", None), ("BAGGAGE", Some("b=1"))];
+        let found = environment(&inherited, &carried, &[("A", "2"), ("A", "3"), ("BAGGAGE", ""), ("PATH", "/there")]);
+        let expected = ["EMPTY=", "A=3", "BAGGAGE=", "PATH=/there", "TRACEPARENT=new"].map(str::to_owned).to_vec();
+        assert_eq!(found, Ok((expected, "/there".to_owned())));
+        let found = environment(&inherited, &[], &[]).unwrap();
+        assert_eq!((found.0[1].as_str(), found.1.as_str()), ("TRACEPARENT=old", "/here"));
+        assert_eq!(environment(&[], &[], &[]), Ok((Vec::new(), DEFAULT_PATH.to_owned())));
+        let refused = Err(io::ErrorKind::InvalidInput);
+        assert_eq!(environment(&inherited, &[], &[("A\0", "1")]), refused);
+        assert_eq!(environment(&inherited, &[], &[("A", "1\0")]), refused);
+    }
 
     #[test]
     fn a_program_is_looked_for_in_the_folders_of_the_path_unless_its_name_says_where() {
