@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use tracer::{Cluster, EmbeddedHead, Init, TaskHandle};
 
 use super::queued::{self, Queued};
@@ -174,44 +174,49 @@ fn nested(cluster: &Cluster, count: usize) -> Result<f64, Failure> {
     run(cluster, count)
 }
 
-/// Nanoseconds of each: tasks with 1 MiB in and out, and then, a tenth as often, tasks with 100 MiB out: a text that is filled and copied into
-/// one of this program, and bytes that are looked at where they are.
-fn large(cluster: &Cluster, count: usize) -> Result<[Vec<f64>; 3], Failure> {
+/// Bytes, which are no sequence of numbers.
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// Nanoseconds of each: tasks with 1 MiB of bytes in and out, and of text; and then, a tenth as often, tasks with 100 MiB of either out. Text is
+/// copied into one of this program; bytes are looked at where they are, each page of them.
+fn large(cluster: &Cluster, count: usize) -> Result<[Vec<f64>; 4], Failure> {
     const MIB: usize = 1 << 20;
     let text = "x".repeat(MIB);
-    let (mut both_ways, mut out, mut bytes_out) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..=count {
-        let begun = Instant::now();
-        let task = cluster.remote("nested_tasks:echo").arg(&text).submit()?;
-        let echoed: String = task.get()?;
-        both_ways.push(nanos(begun.elapsed()));
-        if echoed.len() != MIB {
-            return Err(format!("{} bytes came back, expected {MIB}", echoed.len()).into());
+    let times = |count: usize, expected: usize, run: &dyn Fn() -> Result<usize, Failure>| {
+        let mut times = Vec::with_capacity(count);
+        for number in 0..=count {
+            let begun = Instant::now();
+            let length = run()?;
+            // The first loads the module, and touches memory for the first time.
+            if number > 0 {
+                times.push(nanos(begun.elapsed()));
+            }
+            if length != expected {
+                return Err(format!("{length} bytes came back, expected {expected}").into());
+            }
         }
-    }
-    for _ in 0..=count.div_ceil(10) {
-        let begun = Instant::now();
-        let task = cluster.remote("nested_tasks:text_of").arg(100 * MIB).submit()?;
-        let text: String = task.get()?;
-        out.push(nanos(begun.elapsed()));
-        if text.len() != 100 * MIB {
-            return Err(format!("{} bytes came, expected {}", text.len(), 100 * MIB).into());
-        }
-    }
-    for _ in 0..=count.div_ceil(10) {
-        let begun = Instant::now();
-        let task = cluster.remote("nested_tasks:bytes_of").arg(100 * MIB).submit()?;
+        Ok::<_, Failure>(times)
+    };
+    let text_of = |task: TaskHandle| Ok(task.get::<String>()?.len());
+    let bytes_of = |task: TaskHandle, byte: u8| {
         let value = task.get_value()?;
         let bytes: &[u8] = value.decode()?;
-        // Every page is looked at.
-        let is_whole = bytes.len() == 100 * MIB && bytes.chunks(4096).all(|page| page[0] == 0);
-        bytes_out.push(nanos(begun.elapsed()));
-        if !is_whole {
-            return Err(format!("{} bytes came, expected {} zeroes", bytes.len(), 100 * MIB).into());
-        }
-    }
-    // The first of each loads the module, and touches memory for the first time.
-    Ok([both_ways, out, bytes_out].map(|mut times| times.split_off(1)))
+        Ok(if bytes.chunks(4096).all(|page| page[0] == byte) { bytes.len() } else { 0 })
+    };
+    let remote = |name: &str| cluster.remote(format!("nested_tasks:{name}"));
+    let few = count.div_ceil(10);
+    Ok([
+        times(count, MIB, &|| bytes_of(remote("echo_bytes").arg(Bytes(text.as_bytes())).submit()?, b'x'))?,
+        times(count, MIB, &|| text_of(remote("echo").arg(&text).submit()?))?,
+        times(few, 100 * MIB, &|| bytes_of(remote("bytes_of").arg(100 * MIB).submit()?, 0))?,
+        times(few, 100 * MIB, &|| text_of(remote("text_of").arg(100 * MIB).submit()?))?,
+    ])
 }
 
 /// Seconds from the first submission to the last end.

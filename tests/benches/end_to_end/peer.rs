@@ -30,9 +30,9 @@ pub(crate) const TASKS_PER_SECOND: Peer = Peer { untraced: 1_900.0, traced: 1_12
 pub(crate) const ROUND_TRIP_P50_NS: Peer = Peer { untraced: 1_608e3, traced: 2_264e3 };
 /// As above.
 pub(crate) const ROUND_TRIP_P99_NS: Peer = Peer { untraced: 4_593e3, traced: 4_823e3 };
-/// A task with 1 MiB in and 1 MiB out.
+/// A task with 1 MiB of bytes in and out.
 pub(crate) const LARGE_BOTH_WAYS_NS: Peer = Peer { untraced: 4.8e6, traced: 4.8e6 };
-/// A task with 100 MiB out.
+/// A task with 100 MiB of zeroes out.
 pub(crate) const LARGE_OUT_NS: Peer = Peer { untraced: 101e6, traced: 101e6 };
 /// PSS of all of its processes before the first task.
 pub(crate) const IDLE_BYTES: Peer = Peer { untraced: 376.0 * 1048576.0, traced: 376.0 * 1048576.0 };

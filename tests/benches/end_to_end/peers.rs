@@ -2,34 +2,66 @@
 //!
 //! Nothing is installed for it. GNU parallel, `xargs` and HyperQueue's `hq` are looked for on the PATH, Ray and Dask in `$PYTHON`, or in `python3`.
 //! Ray is run in a network name space that has the loopback interface only, which takes root, because it listens on the machine's own address; its
-//! hook writes to `/tmp/spans`.
+//! hook writes to `/tmp/spans`. Ray's figures stand where the constants stand otherwise, in the column of Ray.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, Place};
-use super::report::{self, Better, Figure, Variant};
-use super::{Failure, Run, VARIANTS, say};
+use super::report::{self, Better, Figure, Unit, Variant};
+use super::{Effort, Failure, Run, VARIANTS, cluster, driver, say};
 
 /// How long HyperQueue may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Prints tasks per second and the p50 of a round trip in nanoseconds.
+/// What is done alike, in the order in which a program of a peer prints it: as many as it can do. Tasks per second or a p50 in nanoseconds.
+const ALIKE: [(&str, Unit); 6] = [
+    ("no-op tasks by one driver", Unit::PerSecond),
+    ("round trip, p50", Unit::Nanoseconds),
+    ("call of an actor, p50", Unit::Nanoseconds),
+    ("tasks of one task, summed", Unit::PerSecond),
+    ("1 MiB of bytes in and out, p50", Unit::Nanoseconds),
+    ("100 MiB of zeroes out, p50", Unit::Nanoseconds),
+];
+
 const RAY: &str = r#"
-import json, sys, time
 import ray
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-         _tracing_startup_hook="ray.util.tracing.setup_local_tmp_tracing:setup_tracing" if sys.argv[3] == "traced" else None)
+         _tracing_startup_hook="ray.util.tracing.setup_local_tmp_tracing:setup_tracing" if sys.argv[1] == "traced" else None)
 @ray.remote
 def one():
     return 1
+@ray.remote
+class Counter:
+    def __init__(self):
+        self.count = 0
+    def increment(self, by):
+        self.count += by
+        return self.count
+@ray.remote
+def square(number):
+    return number * number
+@ray.remote
+def sum_of_squares(count):
+    return sum(ray.get([square.remote(number) for number in range(count)]))
+@ray.remote
+def echo(value):
+    return value
+@ray.remote
+def zeroes(length):
+    return bytes(length)
 def run(count):
     ray.get([one.remote() for _ in range(count)])
 def trip():
     ray.get(one.remote())
+def further(trips, nested, large):
+    counter, value = Counter.remote(), b"x" * MIB
+    yield p50(trips, lambda: ray.get(counter.increment.remote(1)))
+    yield rate(nested, lambda count: ray.get(sum_of_squares.remote(count)))
+    yield p50(large, lambda: ray.get(echo.remote(value)))
+    yield p50(large // 10, lambda: ray.get(zeroes.remote(100 * MIB)))
 "#;
 const DASK: &str = r#"
-import json, sys, time
 from distributed import Client, LocalCluster
 def one(_=None):
     return 1
@@ -37,23 +69,33 @@ def run(count):
     client.gather(client.map(one, range(count), pure=False))
 def trip():
     client.submit(one, pure=False).result()
+def further(trips, nested, large):
+    return []
 if __name__ == "__main__":
     client = Client(LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"))
+"#;
+/// Goes before either of them.
+const TOOLS: &str = r#"
+import json, sys, time
+MIB = 1 << 20
+def rate(count, act):
+    act(500)
+    begun = time.perf_counter_ns()
+    act(count)
+    return count / ((time.perf_counter_ns() - begun) / 1e9)
+def p50(count, act):
+    times = []
+    for _ in range(count + 1):
+        begun = time.perf_counter_ns()
+        act()
+        times.append(time.perf_counter_ns() - begun)
+    return sorted(times[1:])[count // 2]
 "#;
 /// Goes after either of them.
 const MEASURE: &str = r#"
 if __name__ == "__main__":
-    tasks, trips = int(sys.argv[1]), int(sys.argv[2])
-    run(1000)
-    begun = time.perf_counter_ns()
-    run(tasks)
-    seconds = (time.perf_counter_ns() - begun) / 1e9
-    times = []
-    for _ in range(trips):
-        begun = time.perf_counter_ns()
-        trip()
-        times.append(time.perf_counter_ns() - begun)
-    print(json.dumps([tasks / seconds, sorted(times)[trips // 2]]))
+    tasks, trips, nested, large = map(int, sys.argv[2:])
+    print(json.dumps([rate(tasks, run), p50(trips, trip), *further(trips, nested, large)]))
 "#;
 
 /// Everything that a peer and tracer both do.
@@ -99,19 +141,10 @@ fn commands(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Functions that do nothing.
+/// Tasks that are functions. A peer takes a minute or two, so tracer is measured before it and after it.
 fn tasks(run: &mut Run) -> Result<(), Failure> {
-    let (count, trips) = (run.effort.tasks, run.effort.round_trips);
-    let mut ours = Vec::new();
-    for variant in VARIANTS {
-        say(&format!("tracer, {variant}, {count} tasks and {trips} round trips"));
-        let place = Place::new()?;
-        let cluster = Cluster::start(&place, run.hook(variant))?;
-        let found: super::driver::Throughput = cluster.drive(&["throughput".into(), count.to_string()])?;
-        let times: Vec<f64> = cluster.drive(&["round_trips".into(), trips.to_string()])?;
-        cluster.stop()?;
-        ours.push((variant, count as f64 / found.seconds, report::percentile(&times, 50)));
-    }
+    cluster::build("counter")?;
+    cluster::build("nested_tasks")?;
     for (name, module, program) in [("Ray", "ray", RAY), ("Dask", "distributed", DASK)] {
         if !has_module(module) {
             say(&format!("{name} is not installed for {} and left out", python()));
@@ -122,20 +155,53 @@ fn tasks(run: &mut Run) -> Result<(), Failure> {
             say("Ray listens on the machine's own address unless root takes that away, and is left out");
             continue;
         }
-        for &(variant, our_rate, our_trip) in &ours {
+        for variant in VARIANTS {
             // Dask has no tracing.
             if !is_ray && variant == Variant::Traced {
                 continue;
             }
-            say(&format!("{name}, {variant}, {count} tasks and {trips} round trips"));
-            let [rate, trip] = in_python(program, is_ray, count, trips, variant)?;
-            run.report.add(Figure::rate(&format!("no-op tasks, {count}, by {name}"), variant, rate));
-            run.report.add(times(&format!("the same by tracer, times {name}"), variant, our_rate / rate));
-            run.report.add(Figure::time(&format!("round trip by {name}, p50"), variant, trip));
-            run.report.add(times(&format!("the same by tracer, times {name}"), variant, trip / our_trip));
+            let mut ours = our_tasks(run, variant)?;
+            say(&format!("{name}, {variant}"));
+            let theirs = in_python(program, is_ray, &run.effort, variant)?;
+            ours.extend(our_tasks(run, variant)?);
+            for (index, (&theirs, (what, unit))) in theirs.iter().zip(ALIKE).enumerate() {
+                let what = format!("{what}, beside {name}");
+                let figure = match unit {
+                    Unit::PerSecond => Figure::rate(&what, variant, f64::NAN),
+                    _ => Figure::time(&what, variant, f64::NAN),
+                };
+                run.report.add(Figure { peer: Some(theirs), ..figure.over(&super::each(&ours, |ours| ours[index])) });
+            }
         }
     }
     Ok(())
+}
+
+/// What [`ALIKE`] lists, in some clusters.
+fn our_tasks(run: &Run, variant: Variant) -> Result<Vec<[f64; ALIKE.len()]>, Failure> {
+    let effort = &run.effort;
+    let mut found = Vec::new();
+    for number in 1..=effort.runs {
+        say(&format!("tracer, {variant}, run {number} of {}", effort.runs));
+        let place = Place::new()?;
+        let cluster = Cluster::start(&place, run.hook(variant))?;
+        let many: driver::Throughput = cluster.drive(&["throughput".into(), effort.tasks.to_string()])?;
+        let trips: Vec<f64> = cluster.drive(&["round_trips".into(), effort.round_trips.to_string()])?;
+        let calls: Vec<f64> = cluster.drive(&["calls".into(), effort.round_trips.to_string()])?;
+        let nested: f64 = cluster.drive(&["nested".into(), effort.nested.to_string()])?;
+        let [both_ways, _, out, _]: [Vec<f64>; 4] = cluster.drive(&["large".into(), effort.large.to_string()])?;
+        cluster.stop()?;
+        let p50 = |times: &[f64]| report::percentile(times, 50);
+        found.push([
+            effort.tasks as f64 / many.seconds,
+            p50(&trips),
+            p50(&calls),
+            effort.nested as f64 / nested,
+            p50(&both_ways),
+            p50(&out),
+        ]);
+    }
+    Ok(found)
 }
 
 fn against(run: &mut Run, name: &str, rate: f64, ours: &[(Variant, f64)]) {
@@ -188,11 +254,11 @@ impl Drop for Killed {
     }
 }
 
-/// Tasks per second, and the p50 of a round trip in nanoseconds.
-fn in_python(program: &str, is_alone: bool, count: usize, trips: usize, variant: Variant) -> Result<[f64; 2], Failure> {
+/// As much of [`ALIKE`] as the program does.
+fn in_python(program: &str, is_alone: bool, effort: &Effort, variant: Variant) -> Result<Vec<f64>, Failure> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("peer.py");
-    std::fs::write(&script, format!("{program}{MEASURE}"))?;
+    std::fs::write(&script, format!("{TOOLS}{program}{MEASURE}"))?;
     let python = python();
     let mut command = if is_alone {
         let mut command = Command::new("unshare");
@@ -201,8 +267,8 @@ fn in_python(program: &str, is_alone: bool, count: usize, trips: usize, variant:
     } else {
         Command::new(&python)
     };
-    let (count, trips) = (count.to_string(), trips.to_string());
-    command.arg(&script).args([&count, &trips, &variant.to_string()]).stderr(Stdio::null());
+    let counts = [effort.tasks, effort.round_trips, effort.nested, effort.large].map(|count| count.to_string());
+    command.arg(&script).arg(variant.to_string()).args(counts).stderr(Stdio::null());
     let output = command.output()?;
     expect_success(&format!("`{python}` with {}", script.display()), &output.status)?;
     let said = String::from_utf8_lossy(&output.stdout);

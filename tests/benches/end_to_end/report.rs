@@ -129,7 +129,7 @@ impl Report {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             is_quick,
             hook,
-            peer: "Ray 2.60.0, measured on two cores of the same kind of machine",
+            peer: "Ray 2.60.0, measured on two cores of the same kind of machine; where a figure says `beside`, the one it names, in the same run",
             figures: Vec::new(),
         }
     }
@@ -139,11 +139,11 @@ impl Report {
         self.figures.push(figure);
     }
 
-    /// The figures for people. `/ floor` is how many times the floor a figure takes, `× Ray` how many times better than Ray it is.
+    /// The figures for people. `/ floor` is how many times the floor a figure takes, `× PEER` how many times better than the peer it is: Ray, where no other is named.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(["FIGURE", "", "VALUE", "RANGE", "FLOOR", "/ FLOOR", "RAY", "× RAY"]);
+        table.set_header(["FIGURE", "", "VALUE", "RANGE", "FLOOR", "/ FLOOR", "PEER", "× PEER"]);
         for column in 2..8 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
