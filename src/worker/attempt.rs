@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tracer_abi as abi;
 
 use super::actor::Living;
-use super::command::{self, CommandRun};
+use super::command::{self, CommandRun, Inherited};
 use super::nested::{Nested, Submitter};
 use super::usage::Meter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
@@ -46,8 +46,10 @@ pub(super) struct Attempts {
     worker: WorkerId,
     /// Kept for good: the recorder, which is, hands it to hooks.
     node_id: &'static str,
-    /// What commands get in their environment.
+    /// What commands get in their environment of their attempt,
     propagators: Propagators,
+    /// and of this process.
+    inherited: Inherited,
     /// Whether arguments are put on spans.
     records_arguments: bool,
     /// Asking for it takes a system call each time.
@@ -103,6 +105,7 @@ impl Attempts {
             worker,
             node_id: node_id.leak(),
             propagators,
+            inherited: Inherited::now(),
             records_arguments: false,
             pid: std::process::id(),
             names: Mutex::new(SpanNameTable::new(names::REMOTE_WORKER_SUFFIX)),
@@ -265,7 +268,7 @@ impl Attempts {
                     baggage: envelope.baggage.into(),
                 });
                 begin(Some(names::RUN_SPAN));
-                let run = command::run(spec, &carrier, self.spool);
+                let run = command::run(spec, &carrier, &self.inherited, self.spool);
                 (run.outcome.clone(), Some(run))
             }
         };

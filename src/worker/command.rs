@@ -1,10 +1,12 @@
 //! Runs a program as a task.
 //!
-//! The program gets a process group of its own, the worker's outputs, no input, the worker's environment with what the task sets on
-//! top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with the worker. When it has
+//! The program gets a process group of its own, the worker's outputs, no input, the environment that its worker had before the first
+//! task with what the task sets on top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with the worker. When it has
 //! ended, whatever is left of its group is killed before the group's number can be used by anyone else.
 
 mod spawn;
+
+pub(super) use spawn::Inherited;
 
 use std::ffi::OsStr;
 use std::io;
@@ -35,7 +37,12 @@ pub(super) struct CommandRun {
 }
 
 /// Runs a command to its end. One that is to end before gets its signals from the head.
-pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spool) -> CommandRun {
+pub(super) fn run(
+    spec: &CommandSpec<'_>,
+    carrier: &Carrier,
+    inherited: &Inherited,
+    spool: &'static Spool,
+) -> CommandRun {
     let program = OsStr::from_bytes(spec.program);
     let name = program.to_string_lossy().into_owned();
     let failed =
@@ -43,7 +50,7 @@ pub(super) fn run(spec: &CommandSpec<'_>, carrier: &Carrier, spool: &'static Spo
     let directory = Path::new(OsStr::from_bytes(spec.directory));
     let before = children::of_this_process();
     let window = BirthWindow::open();
-    let pid = match spawn::spawn(spec, directory, carrier, spool) {
+    let pid = match spawn::spawn(spec, directory, carrier, inherited, spool) {
         Ok(pid) => pid,
         Err(error) => {
             spool.clear_command_group();

@@ -170,6 +170,16 @@ fn variables_are_set_on_top_of_the_environment_of_the_head() {
 }
 
 #[test]
+fn variables_do_not_depend_on_what_its_worker_ran_before() {
+    let cluster = Cluster::builder().env("FROM_HEAD", "yes").start();
+    for name in ["FROM_HEAD", "FROM_TASK"] {
+        cluster.submit("misbehaving_tasks:leaves_variable", &[&format!("\"{name}\""), "\"other\""]).success();
+    }
+    let variables = variables(&cluster.tracer(&["submit", "command", "--", "env"]).success());
+    assert_eq!((&*variables["FROM_HEAD"], variables.get("FROM_TASK")), ("yes", None));
+}
+
+#[test]
 fn it_runs_in_the_folder_of_the_submitter_unless_told_otherwise() {
     let cluster = Cluster::untraced();
     fs::create_dir_all(cluster.file("here/below")).expect("the folder is ours");

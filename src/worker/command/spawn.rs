@@ -6,9 +6,8 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -41,7 +40,7 @@ struct Plan {
     /// The same for a shell: its name, room for the file, and the other arguments.
     shell_arguments: Vec<*const c_char>,
     /// Null at the end.
-    environment: Vec<*const c_char>,
+    environment: *const *const c_char,
     directory: CString,
     worker: Pid,
     spool: &'static Spool,
@@ -54,10 +53,11 @@ pub(super) fn spawn(
     spec: &CommandSpec<'_>,
     directory: &Path,
     carrier: &Carrier,
+    inherited: &Inherited,
     spool: &'static Spool,
 ) -> io::Result<Pid> {
     let carried = carrier.to_env();
-    let environment = Environment::new(std::env::vars_os(), &carried, &spec.environment)?;
+    let environment = Environment::new(inherited, &carried, &spec.environment)?;
     let files = files(spec.program, environment.path())?;
     let texts = std::iter::once(&spec.program).chain(&spec.arguments).map(|text| CString::new(*text));
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -67,7 +67,7 @@ pub(super) fn spawn(
         files,
         arguments,
         shell_arguments,
-        environment: environment.pointers(),
+        environment: environment.pointers.as_ptr(),
         directory: CString::new(directory.as_os_str().as_bytes())?,
         worker: rustix::process::getpid(),
         spool,
@@ -83,62 +83,93 @@ pub(super) fn spawn(
     Err(io::Error::from_raw_os_error(plan.errno))
 }
 
-/// The variables of a program: `NAME=value`, each followed by a zero, one after the other in one allocation.
-struct Environment {
+/// Variables: `NAME=value`, each followed by a zero, one after the other in one allocation.
+#[derive(Default)]
+struct Variables {
     pairs: Vec<u8>,
-    /// Where each begins.
-    begins: Vec<usize>,
-    /// Where the value of `PATH` is.
-    path: Option<Range<usize>>,
+    /// Where each begins, and how long its name is.
+    places: Vec<(usize, usize)>,
 }
 
-impl Environment {
-    /// What is `inherited`, with what is `carried` in its place or removed, and what is `set` on top of both. An error if something holds a zero.
-    fn new(
-        inherited: impl Iterator<Item = (OsString, OsString)>,
-        carried: &[(&str, Option<String>)],
-        set: &[(&[u8], &[u8])],
-    ) -> io::Result<Environment> {
-        let carried = carried.iter().map(|(name, value)| (name.as_bytes(), value.as_ref().map(String::as_bytes)));
-        let set = set.iter().map(|&(name, value)| (name, Some(value)));
-        let own: BTreeMap<&[u8], Option<&[u8]>> = carried.chain(set).collect();
-        let mut found = Environment { pairs: Vec::with_capacity(4096), begins: Vec::with_capacity(64), path: None };
-        for (name, value) in inherited {
-            if !own.contains_key(name.as_bytes()) {
-                found.push(name.as_bytes(), value.as_bytes())?;
-            }
-        }
-        for (name, value) in own {
-            value.map_or(Ok(()), |value| found.push(name, value))?;
-        }
-        Ok(found)
-    }
-
+impl Variables {
+    /// An error if one of them holds a zero.
     fn push(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
         if let Some(text) = [name, value].into_iter().find(|text| text.contains(&0)) {
             CString::new(text)?;
         }
-        self.begins.push(self.pairs.len());
-        self.pairs.extend_from_slice(name);
-        self.pairs.push(b'=');
-        let begin = self.pairs.len();
-        self.pairs.extend_from_slice(value);
-        if name == b"PATH" {
-            self.path = Some(begin..self.pairs.len());
+        self.places.push((self.pairs.len(), name.len()));
+        for part in [name, b"=", value, b"\0"] {
+            self.pairs.extend_from_slice(part);
         }
-        self.pairs.push(0);
         Ok(())
+    }
+
+    fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.places.iter().map(|&(begin, length)| &self.pairs[begin..begin + length])
+    }
+
+    fn value(&self, name: &[u8]) -> Option<&[u8]> {
+        let place = self.names().position(|known| known == name)?;
+        let value = &self.pairs[self.places[place].0 + name.len() + 1..];
+        value.split(|&byte| byte == 0).next()
+    }
+
+    /// To each, as long as nothing is pushed.
+    fn pointers(&self) -> impl Iterator<Item = *const c_char> {
+        self.places.iter().map(|&(begin, _)| self.pairs[begin..].as_ptr().cast())
+    }
+}
+
+/// What commands get of their worker's environment. It is taken once, so that none depends on what was run before it.
+pub(in crate::worker) struct Inherited(Variables);
+
+impl Inherited {
+    /// What this process has now.
+    pub(in crate::worker) fn now() -> Inherited {
+        let mut variables = Variables::default();
+        for (name, value) in std::env::vars_os() {
+            // They come from where nothing holds a zero.
+            let _ = variables.push(name.as_bytes(), value.as_bytes());
+        }
+        Inherited(variables)
+    }
+}
+
+/// The variables of a program.
+struct Environment<'a> {
+    inherited: &'a Variables,
+    own: Variables,
+    /// To each, and null at the end.
+    pointers: Vec<*const c_char>,
+}
+
+impl Environment<'_> {
+    /// What is `inherited`, with what is `carried` in its place or removed, and what is `set` on top of both.
+    fn new<'a>(
+        inherited: &'a Inherited,
+        carried: &[(&str, Option<String>)],
+        set: &[(&[u8], &[u8])],
+    ) -> io::Result<Environment<'a>> {
+        let carried = carried.iter().map(|(name, value)| (name.as_bytes(), value.as_ref().map(String::as_bytes)));
+        let set = set.iter().map(|&(name, value)| (name, Some(value)));
+        let changes: BTreeMap<&[u8], Option<&[u8]>> = carried.chain(set).collect();
+        let inherited = &inherited.0;
+        let mut own = Variables::default();
+        for (name, value) in &changes {
+            value.map_or(Ok(()), |value| own.push(name, value))?;
+        }
+        let mut pointers = Vec::with_capacity(inherited.places.len() + own.places.len() + 1);
+        let unchanged = inherited.names().zip(inherited.pointers()).filter(|(name, _)| !changes.contains_key(name));
+        pointers.extend(unchanged.map(|(_, pointer)| pointer));
+        pointers.extend(own.pointers());
+        pointers.push(ptr::null());
+        Ok(Environment { inherited, own, pointers })
     }
 
     /// The folders in which programs are looked for.
     fn path(&self) -> &[u8] {
-        self.path.clone().map_or(DEFAULT_PATH.as_bytes(), |path| &self.pairs[path])
-    }
-
-    /// To each pair, as long as this lives, and null at the end.
-    fn pointers(&self) -> Vec<*const c_char> {
-        let pairs = self.begins.iter().map(|&begin| self.pairs[begin..].as_ptr().cast());
-        pairs.chain([ptr::null()]).collect()
+        let name = b"PATH";
+        self.own.value(name).or_else(|| self.inherited.value(name)).unwrap_or(DEFAULT_PATH.as_bytes())
     }
 }
 
@@ -273,10 +304,10 @@ unsafe fn execute(plan: &mut Plan) -> c_int {
     for file in &plan.files {
         // SAFETY: the lists end with null, and all that they point to outlives the call; what `execve` leaves behind is `errno`.
         reason = unsafe {
-            libc::execve(file.as_ptr(), plan.arguments.as_ptr(), plan.environment.as_ptr());
+            libc::execve(file.as_ptr(), plan.arguments.as_ptr(), plan.environment);
             if *libc::__errno_location() == libc::ENOEXEC {
                 plan.shell_arguments[1] = file.as_ptr();
-                libc::execve(SHELL.as_ptr(), plan.shell_arguments.as_ptr(), plan.environment.as_ptr());
+                libc::execve(SHELL.as_ptr(), plan.shell_arguments.as_ptr(), plan.environment);
             }
             *libc::__errno_location()
         };
@@ -296,14 +327,15 @@ mod tests {
     #[test]
     fn what_a_task_sets_comes_before_what_is_carried_and_that_before_what_is_inherited() {
         let environment = |inherited: &[(&str, &str)], carried: &[(&str, Option<&str>)], set: &[(&str, &str)]| {
+            let mut variables = Variables::default();
+            inherited.iter().try_for_each(|(name, value)| variables.push(name.as_bytes(), value.as_bytes())).unwrap();
             let carried: Vec<_> = carried.iter().map(|&(name, value)| (name, value.map(str::to_owned))).collect();
             let set: Vec<_> = set.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-            let inherited = inherited.iter().map(|(name, value)| (name.into(), value.into()));
-            let environment = Environment::new(inherited, &carried, &set).map_err(|error| error.kind())?;
-            let pointers = environment.pointers();
-            let (&end, pairs) = pointers.split_last().unwrap();
+            let inherited = Inherited(variables);
+            let environment = Environment::new(&inherited, &carried, &set).map_err(|error| error.kind())?;
+            let (&end, pairs) = environment.pointers.split_last().unwrap();
             assert!(end.is_null());
-            // SAFETY: each points to a text that ends with a zero, and `environment` lives.
+            // SAFETY: each points to a text that ends with a zero, and what it is in lives.
             let pair = |&pair| unsafe { CStr::from_ptr(pair) }.to_str().unwrap().to_owned();
             Ok((pairs.iter().map(pair).collect::<Vec<_>>(), String::from_utf8(environment.path().to_vec()).unwrap()))
         };
