@@ -45,6 +45,9 @@ type Failure = Box<dyn Error>;
 /// How long the cluster rests before its memory is measured: it gives back what many tasks took.
 const REST: Duration = Duration::from_millis(500);
 
+/// Turns of commands in each cluster.
+const COMMAND_TURNS: usize = 5;
+
 /// How often everything is done.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
@@ -78,7 +81,7 @@ const FULL: Effort = Effort {
     queued: 1_000_000,
     nested: 10_000,
     large: 100,
-    commands: 1_000,
+    commands: 2_000,
     span_tasks: 20,
     span_runs: 9,
     deaths: 100,
@@ -248,26 +251,14 @@ impl Run {
         what: &str,
         mut measure: impl FnMut(&Place, &Cluster, Variant) -> Result<T, Failure>,
     ) -> Result<ByVariant<T>, Failure> {
-        self.by_turns_and_after(what, |place, cluster, variant| measure(place, cluster, variant), || Ok(()))
-            .map(|found| found.map(|(variant, found)| (variant, found.into_iter().map(|(found, ())| found).collect())))
-    }
-
-    /// As [`by_turns`](Self::by_turns), and measures something else after each cluster has ended.
-    fn by_turns_and_after<T, A>(
-        &self,
-        what: &str,
-        mut measure: impl FnMut(&Place, &Cluster, Variant) -> Result<T, Failure>,
-        mut measure_after: impl FnMut() -> Result<A, Failure>,
-    ) -> Result<ByVariant<(T, A)>, Failure> {
         let mut found = VARIANTS.map(|variant| (variant, Vec::new()));
         for number in 1..=self.effort.runs {
             for (variant, found) in &mut found {
                 say(&format!("{what}, {variant}, run {number} of {}", self.effort.runs));
                 let place = Place::new()?;
                 let cluster = Cluster::start(&place, self.hook(*variant))?;
-                let measured = measure(&place, &cluster, *variant)?;
+                found.push(measure(&place, &cluster, *variant)?);
                 cluster.stop()?;
-                found.push((measured, measure_after()?));
             }
         }
         Ok(found)
@@ -551,23 +542,19 @@ fn large(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Commands: a process for each task.
+/// Commands: a process for each task. The floors and tracer take short turns, because the machine may be faster or slower in the next second.
 fn command(run: &mut Run) -> Result<(), Failure> {
-    let count = run.effort.commands;
-    let floors = || Ok::<_, Failure>([floor::spawns_per_second(count, 2)?, floor::supervised_per_second(count, 2)?]);
-    // Around each cluster.
-    let mut before = floors()?;
-    let around = || {
-        let after = floors()?;
-        let before = std::mem::replace(&mut before, after);
-        Ok([0, 1].map(|floor| f64::midpoint(before[floor], after[floor])))
-    };
-    let rate = |_: &Place, cluster: &Cluster, _| {
-        let seconds: f64 = cluster.drive(&["commands".into(), count.to_string()])?;
-        Ok(count as f64 / seconds)
-    };
-    let measured = run.by_turns_and_after(&format!("commands, {count} times /bin/true"), rate, around)?;
-    for (variant, runs) in &measured {
+    let (count, turns) = (run.effort.commands.div_ceil(COMMAND_TURNS), COMMAND_TURNS);
+    let measured = run.by_turns(&format!("commands, {turns} times {count} of /bin/true"), |_, cluster, _| {
+        let turn = |_| {
+            let floors = [floor::spawns_per_second(count, 2)?, floor::supervised_per_second(count, 2)?];
+            let seconds: f64 = cluster.drive(&["commands".into(), count.to_string()])?;
+            Ok((count as f64 / seconds, floors))
+        };
+        (0..turns).map(turn).collect::<Result<Vec<_>, Failure>>()
+    })?;
+    for (variant, runs) in measured {
+        let turns: Vec<_> = runs.into_iter().flatten().collect();
         for (index, (name, floor)) in [
             ("commands (/bin/true), two workers, by bare spawns", "spawn of /bin/true, two at a time"),
             ("commands (/bin/true), two workers, by like for like", "the same with pipes, group and usage"),
@@ -575,8 +562,8 @@ fn command(run: &mut Run) -> Result<(), Failure> {
         .into_iter()
         .enumerate()
         {
-            let around = report::percentile(&each(runs, |(_, floors)| floors[index]), 50);
-            let figure = Figure::rate(name, *variant, f64::NAN).over(&each(runs, |(rate, _)| *rate));
+            let around = report::percentile(&each(&turns, |(_, floors)| floors[index]), 50);
+            let figure = Figure::rate(name, variant, f64::NAN).over(&each(&turns, |(rate, _)| *rate));
             run.report.add(Figure { floor: Some((floor, around)), ..figure });
         }
     }
