@@ -177,7 +177,7 @@ pub struct CommandSpec<'a> {
     pub program: &'a [u8],
     /// The program's arguments, without its own name at their head.
     pub arguments: Vec<&'a [u8]>,
-    /// Set on top of the worker's environment.
+    /// Set on top of the environment that the worker had before its first task.
     pub environment: Vec<(&'a [u8], &'a [u8])>,
     /// The working directory.
     pub directory: &'a [u8],

@@ -1,8 +1,8 @@
 //! Runs a program as a task.
 //!
 //! The program gets a process group of its own, the worker's outputs, no input, the environment that its worker had before the first
-//! task with what the task sets on top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with the worker. When it has
-//! ended, whatever is left of its group is killed before the group's number can be used by anyone else.
+//! task with what the task sets on top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with
+//! the worker. When it has ended, whatever is left of its group is killed before the group's number can be used by anyone else.
 
 mod spawn;
 

@@ -21,6 +21,7 @@ use crate::task::CommandSpec;
 
 /// What the child needs besides the few calls that it makes: as much as the libraries that it calls take, many times over.
 const STACK_BYTES: usize = 64 << 10;
+
 thread_local! {
     /// The stack of this thread's children, which are never two at a time: none before the first.
     static STACK: Cell<Vec<u128>> = const { Cell::new(Vec::new()) };

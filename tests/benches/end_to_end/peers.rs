@@ -2,7 +2,7 @@
 //!
 //! Nothing is installed for it. GNU parallel, `xargs` and HyperQueue's `hq` are looked for on the PATH, Ray and Dask in `$PYTHON`, or in `python3`.
 //! Ray is run in a network name space that has the loopback interface only, which takes root, because it listens on the machine's own address; its
-//! hook writes to `/tmp/spans`. Ray's figures stand where the constants stand otherwise, in the column of Ray.
+//! hook writes to `/tmp/spans`. What Ray and Dask take stands where a constant of Ray stands otherwise.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
