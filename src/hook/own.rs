@@ -134,6 +134,8 @@ impl OwnTracing {
             sink_export: None,
             span_file: abi::Str::EMPTY,
             span_file_format: 0,
+            // It is for speed, and who needs that has a hook.
+            span_end_and_release: None,
         })))
     }
 

@@ -273,6 +273,7 @@ impl Recorder {
             sink_export: None,
             span_file: abi::Str::EMPTY,
             span_file_format: 0,
+            span_end_and_release: Some(span_end_and_release),
         };
         let recorder = Box::leak(Box::new(Recorder {
             lent,
@@ -795,22 +796,22 @@ impl RecordedSpan {
     }
 
     fn end(&self, end_time_unix_nano: u64) {
-        self.end_once(&mut lock(&self.state), end_time_unix_nano);
+        let mut state = lock(&self.state);
+        if !std::mem::replace(&mut state.has_ended, true) {
+            let span_end = self.recorder.hook.span_end.filter(|_| !state.span.is_null());
+            // SAFETY: the hook's span, which is not released; calls do not overlap under the lock.
+            self.end_now(end_time_unix_nano, |time| unsafe { span_end.map_or((), |end| end(state.span, time)) });
+        }
     }
 
-    fn end_once(&self, state: &mut SpanState, end_time_unix_nano: u64) {
-        if std::mem::replace(&mut state.has_ended, true) {
-            return;
-        }
+    /// Records the end of a span that has not ended, and has `tell` tell the hook when it was.
+    fn end_now(&self, end_time_unix_nano: u64, tell: impl FnOnce(u64)) {
         let end_time_unix_nano = if end_time_unix_nano == 0 { now_unix_nano() } else { end_time_unix_nano };
         let recorded = self.recorder.spool.zip(self.slot);
         if let Some((spool, slot)) = recorded {
             spool.end(slot, end_time_unix_nano);
         }
-        if let (Some(span_end), false) = (self.recorder.hook.span_end, state.span.is_null()) {
-            // SAFETY: the hook's span, which is not released; calls do not overlap under the lock.
-            unsafe { span_end(state.span, end_time_unix_nano) };
-        }
+        tell(end_time_unix_nano);
         if let Some((spool, slot)) = recorded
             && spool.handed_over(slot, self.is_sampled)
         {
@@ -1159,6 +1160,13 @@ unsafe extern "C" fn span_release(span: *mut c_void) {
     }
 }
 
+unsafe extern "C" fn span_end_and_release(span: *mut c_void, end_time_unix_nano: u64) {
+    if !span.is_null() {
+        // SAFETY: a handle of this table, given back once.
+        unsafe { release(span.cast(), end_time_unix_nano) };
+    }
+}
+
 /// Ends a span that has not ended, at this time or, if that is 0, now, and gives it back.
 ///
 /// # Safety
@@ -1169,14 +1177,46 @@ unsafe fn release(span: *mut RecordedSpan, end_time_unix_nano: u64) {
         // SAFETY: promised by the caller.
         let mut span = unsafe { Box::from_raw(span) };
         // Nobody else has it any more, so the lock is free.
-        let mut state = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        span.end_once(&mut state, end_time_unix_nano);
-        if let (Some(release), false) = (span.recorder.hook.span_release, state.span.is_null()) {
+        let SpanState { span: handle, has_ended } = *span.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let hook = &span.recorder.hook;
+        if has_ended {
             // SAFETY: the hook's span, given back once.
-            unsafe { release(state.span) };
+            unsafe { give_back(hook, handle) };
+        } else {
+            // SAFETY: as above, and it has not ended.
+            span.end_now(end_time_unix_nano, |time| unsafe { end_and_give_back(hook, handle, time) });
         }
         span.keep_memory();
     });
+}
+
+/// # Safety
+///
+/// `span` is null or a span of the hook's, which nobody uses any more.
+unsafe fn give_back(hook: &abi::Tracing, span: *mut c_void) {
+    if let (Some(release), false) = (hook.span_release, span.is_null()) {
+        // SAFETY: promised by the caller.
+        unsafe { release(span) };
+    }
+}
+
+/// # Safety
+///
+/// As for [`give_back`].
+unsafe fn end_and_give_back(hook: &abi::Tracing, span: *mut c_void, end_time_unix_nano: u64) {
+    if span.is_null() {
+        return;
+    }
+    // SAFETY: promised by the caller.
+    unsafe {
+        if let Some(end_and_release) = hook.span_end_and_release {
+            return end_and_release(span, end_time_unix_nano);
+        }
+        if let Some(span_end) = hook.span_end {
+            span_end(span, end_time_unix_nano);
+        }
+        give_back(hook, span);
+    }
 }
 
 /// # Safety

@@ -16,7 +16,7 @@
 #define TRACER_ABI_MAJOR 1
 
 // The minor version of this contract. It grows with every appended field.
-#define TRACER_ABI_MINOR 4
+#define TRACER_ABI_MINOR 5
 
 // The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
@@ -370,7 +370,7 @@ typedef struct TracerDeliveryListener {
     // ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
     // ([`STATUS_REFUSED`]). The host keeps those of the two in the middle and offers them again to a span sink.
     //
-    // Called from: any thread, also from within `span_end`. `count` identities at `spans`.
+    // Called from: any thread, also from within a call that ends a span. `count` identities at `spans`.
     void (*host_delivered)(void *data, const struct TracerSpanIdentity *spans, size_t count, uint32_t status);
 } TracerDeliveryListener;
 
@@ -423,7 +423,7 @@ typedef struct TracerTracing {
     void (*tracer_release)(void *tracer);
     // Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
     // needs no handle (`started` is valid all the same, and says what to propagate).
-    // Owner of the handle: the caller, until `span_release`.
+    // Owner of the handle: the caller, until `span_release` or `span_end_and_release`.
     void *(*span_start)(void *tracer, const struct TracerSpanStart *span, struct TracerSpanStarted *started);
     // Copies the span's tracestate into `text`. Null when tracers never change it: it is then the parent's.
     void (*span_trace_state)(void *span, struct TracerTextBuffer *text);
@@ -475,6 +475,9 @@ typedef struct TracerTracing {
     struct TracerStr span_file;
     // One of the `SPAN_FILE_` constants. 0, and a format that the host does not know, mean that the host writes to a file of its own.
     uint32_t span_file_format;
+    // Ends the span at this time, if it has not ended, and gives the handle back: `span_end` and `span_release` in one call, as
+    // nearly every span needs them. Null where the two are to be called. Since ABI 1.5.
+    void (*span_end_and_release)(void *span, uint64_t end_time_unix_nano);
 } TracerTracing;
 
 // A tracing hook: the function that sets up tracing in a process.

@@ -40,7 +40,7 @@ use core::ffi::c_void;
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version of this contract. It grows with every appended field.
-pub const ABI_MINOR: u32 = 4;
+pub const ABI_MINOR: u32 = 5;
 /// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 pub const MODULE_MAGIC: u64 = 0x4f4d_5245_4341_5254;
 /// The one symbol a module exports, of type [`ModuleEntry`].
@@ -435,7 +435,7 @@ pub struct Tracing {
 
     /// Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
     /// needs no handle (`started` is valid all the same, and says what to propagate).
-    /// Owner of the handle: the caller, until `span_release`.
+    /// Owner of the handle: the caller, until `span_release` or `span_end_and_release`.
     pub span_start: Option<
         unsafe extern "C" fn(tracer: *mut c_void, span: *const SpanStart, started: *mut SpanStarted) -> *mut c_void,
     >,
@@ -494,6 +494,10 @@ pub struct Tracing {
     pub span_file: Str,
     /// One of the `SPAN_FILE_` constants. 0, and a format that the host does not know, mean that the host writes to a file of its own.
     pub span_file_format: u32,
+
+    /// Ends the span at this time, if it has not ended, and gives the handle back: `span_end` and `span_release` in one call, as
+    /// nearly every span needs them. Null where the two are to be called. Since ABI 1.5.
+    pub span_end_and_release: Option<unsafe extern "C" fn(span: *mut c_void, end_time_unix_nano: u64)>,
 }
 
 /// The objects of OpenTelemetry's Python console exporter, one a line.
@@ -515,7 +519,7 @@ pub struct DeliveryListener {
     /// ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
     /// ([`STATUS_REFUSED`]). The host keeps those of the two in the middle and offers them again to a span sink.
     ///
-    /// Called from: any thread, also from within `span_end`. `count` identities at `spans`.
+    /// Called from: any thread, also from within a call that ends a span. `count` identities at `spans`.
     pub host_delivered:
         Option<unsafe extern "C" fn(data: *mut c_void, spans: *const SpanIdentity, count: usize, status: u32)>,
 }
@@ -1093,7 +1097,7 @@ const _: () = {
     assert!(size_of::<Policy>() == 72);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
-    assert!(size_of::<Tracing>() == 200);
+    assert!(size_of::<Tracing>() == 208);
     assert!(size_of::<DeliveryListener>() == 32);
     assert!(size_of::<SpanIdentity>() == 24);
     assert!(size_of::<FinishedSpans>() == 56);

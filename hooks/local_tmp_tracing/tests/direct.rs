@@ -174,7 +174,7 @@ fn span_with_prefix(
         assert_eq!(started.trace_id == parent.trace_id, has_parent);
         assert_ne!(started.span_id, [0; 8]);
         say(table, span);
-        table.span_release.unwrap()(span);
+        table.span_end_and_release.unwrap()(span, 1_795_203_276_000_000_000);
         table.tracer_release.unwrap()(tracer);
     }
 }
@@ -232,6 +232,8 @@ fn a_span_that_is_rendered_as_it_grows_has_the_line_of_one_of_the_sdk() {
     let cases: Vec<(Vec<abi::KeyValue>, Box<Say>)> = vec![
         (vec![], Box::new(end)),
         (every_kind(), Box::new(end)),
+        // It ends when it is given back.
+        (every_kind(), Box::new(|_, _| ())),
         (
             every_kind(),
             Box::new(move |table, span| {

@@ -274,6 +274,12 @@ impl Handle {
         unsafe { self.table.span_end.unwrap()(self.handle, unix_nano) };
     }
 
+    fn end_and_release(self, unix_nano: u64) {
+        let span = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the handle is given back once.
+        unsafe { span.table.span_end_and_release.unwrap()(span.handle, unix_nano) };
+    }
+
     fn status(&self, code: u32, description: &str) {
         let description = abi::Str { ptr: description.as_ptr(), len: description.len() };
         // SAFETY: see above.
@@ -467,6 +473,23 @@ fn releasing_ends_a_span_and_ending_twice_ends_it_once() {
     let data = capture.take_one();
     assert_eq!((data.name.as_ref(), data.end_time), ("ended", at(5)));
     assert!(data.attributes.is_empty() && data.events.is_empty() && data.links.is_empty());
+}
+
+#[test]
+fn a_span_is_ended_and_released_in_one_call() {
+    let capture = Capture::default();
+    let processor = capture.clone();
+    let tracer = Table::built(|tracing| tracing.with_span_processor(processor)).tracer("scope");
+    tracer.start_named("then").end_and_release(5);
+    assert_eq!(capture.take_one().end_time, at(5));
+    let before = SystemTime::now();
+    tracer.start_named("now").end_and_release(0);
+    let ended = capture.take_one().end_time;
+    assert!(before <= ended && ended <= SystemTime::now());
+    let ended = tracer.start_named("ended before");
+    ended.end(6);
+    ended.end_and_release(7);
+    assert_eq!(capture.take_one().end_time, at(6));
 }
 
 #[test]
@@ -937,6 +960,7 @@ fn null_arguments_are_survived() {
         table.0.span_trace_state.unwrap()(span, ptr::null_mut());
         table.0.span_release.unwrap()(span);
         table.0.span_release.unwrap()(ptr::null_mut());
+        table.0.span_end_and_release.unwrap()(ptr::null_mut(), 1);
         table.0.tracer_release.unwrap()(ptr::null_mut());
     }
 }

@@ -4,11 +4,15 @@
 
 mod support;
 
+use std::mem::offset_of;
 use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
 
+use opentelemetry::global;
+use opentelemetry::trace::{Span as _, Tracer as _};
 use serde_json::json;
-use support::{Call, UNTRACED};
-use tracer_abi::{Host, STATUS_OK, Submission, TextBuffer};
+use support::{Call, TRACED};
+use tracer_abi::{Host, STATUS_OK, Submission, TextBuffer, Tracing};
 
 unsafe extern "C" fn submit(submission: *const Submission, ticket: *mut u64, _error: *mut TextBuffer) -> u32 {
     // SAFETY: both are lent for the call.
@@ -23,13 +27,16 @@ unsafe extern "C" fn task_id(ticket: u64) -> u64 {
     ticket
 }
 
-/// As hosts were at 1.2.
+/// As hosts were at 1.2, with a table from before 1.5.
 fn host() -> &'static Host {
+    static TABLE: OnceLock<Tracing> = OnceLock::new();
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(|| {
-        // SAFETY: a host is plain data, and what it points to lives as long as the process.
-        let plain = unsafe { std::ptr::read(&raw const UNTRACED) };
-        Host { size: size_of::<Host>(), abi_minor: 2, host_submit: Some(submit), host_task_id: Some(task_id), ..plain }
+        // SAFETY: hosts and tables are plain data, and what they point to lives as long as the process.
+        let (plain, table) = unsafe { (std::ptr::read(&raw const TRACED), std::ptr::read(TRACED.tracing)) };
+        let tracing = TABLE.get_or_init(|| Tracing { size: offset_of!(Tracing, span_end_and_release), ..table });
+        let size = size_of::<Host>();
+        Host { size, abi_minor: 2, tracing, host_submit: Some(submit), host_task_id: Some(task_id), ..plain }
     })
 }
 
@@ -54,4 +61,20 @@ fn what_a_task_needs_is_not_left_out_in_silence() {
         let expected = "the host speaks ABI 1.2, in which tasks cannot say what those need that they submit; it takes 1.3\n(hint: ";
         assert!(needs.as_str().expect("a text").starts_with(expected), "{needs}");
     }
+}
+
+#[tracer_sdk::task]
+fn makes_spans() {
+    let tracer = global::tracer("older");
+    tracer.start("ended now").end();
+    tracer.start("ended then").end_with_timestamp(UNIX_EPOCH + Duration::from_nanos(10));
+    drop(tracer.start("dropped"));
+}
+
+#[test]
+fn a_span_of_an_older_table_is_ended_and_then_given_back() {
+    let spans = Call { host: host(), ..Call::new(json!([])) }.run("makes_spans").spans;
+    let ended: Vec<_> = spans.iter().map(|span| (span.name.as_str(), span.ends.len(), span.releases)).collect();
+    assert_eq!(ended, [("ended now", 1, 1), ("ended then", 1, 1), ("dropped", 0, 1)]);
+    assert_eq!(spans[1].ends, [10]);
 }

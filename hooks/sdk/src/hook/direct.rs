@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use opentelemetry::trace::{Event, Link, SpanKind, Status};
+use opentelemetry::trace::{Event, Link, Span as _, SpanKind, Status};
 use opentelemetry::{Array, TraceFlags};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Span, SpanLimits};
 use tracer_abi as abi;
@@ -314,10 +314,15 @@ fn with_local<R>(direct: &'static Direct, work: impl FnOnce(&mut Local) -> R) ->
         }
         work.take().map(|work| work(&mut local))
     });
-    if let Ok(Some(done)) = lent {
-        return done;
+    match (lent, work) {
+        (Ok(Some(done)), _) => done,
+        (_, Some(work)) => without_local(direct, work),
+        (_, None) => unreachable!("it was not done"),
     }
-    let work = work.take().expect("it was not done");
+}
+
+#[cold]
+fn without_local<R>(direct: &'static Direct, work: impl FnOnce(&mut Local) -> R) -> R {
     let mut local = Local::new();
     local.belong_to(direct);
     work(&mut local)
@@ -334,7 +339,7 @@ impl Direct {
         }
     }
 
-    /// Starts a span. The result has its trace id and its own.
+    /// Starts a span. `tell` hears its trace id and its own.
     ///
     /// # Safety
     ///
@@ -343,9 +348,10 @@ impl Direct {
         &'static self,
         parent: Option<&abi::SpanContext>,
         start: &abi::SpanStart,
-    ) -> (Box<Handle>, [u8; 16], [u8; 8]) {
+        tell: impl FnOnce(&[u8; 16], &[u8; 8]),
+    ) -> Box<Handle> {
         // SAFETY: promised by the caller.
-        with_local(self, |local| unsafe { self.start_with(local, parent, start) })
+        with_local(self, |local| unsafe { self.start_with(local, parent, start, tell) })
     }
 
     /// # Safety
@@ -356,7 +362,8 @@ impl Direct {
         local: &mut Local,
         parent: Option<&abi::SpanContext>,
         start: &abi::SpanStart,
-    ) -> (Box<Handle>, [u8; 16], [u8; 8]) {
+        tell: impl FnOnce(&[u8; 16], &[u8; 8]),
+    ) -> Box<Handle> {
         let ids = RandomIdGenerator::default();
         let mut handle = local.spares.pop().unwrap_or_else(|| self.new_handle());
         let Handle::Direct(span) = &mut *handle else { unreachable!("only such memory is kept") };
@@ -389,8 +396,8 @@ impl Direct {
                 span.add_event(event);
             }
         }
-        let (trace_id, span_id) = (span.trace_id, span.span_id);
-        (handle, trace_id, span_id)
+        tell(&span.trace_id, &span.span_id);
+        handle
     }
 
     #[cold]
@@ -611,11 +618,22 @@ impl DirectSpan {
 }
 
 impl Handle {
-    /// Ends the span if it has not, and keeps its memory for another.
-    pub(super) fn release(mut self: Box<Handle>) {
-        // Dropping a span of the SDK ends it.
-        let Handle::Direct(span) = &mut *self else { return };
-        span.end(0);
+    pub(super) fn end(&mut self, end_time_unix_nano: u64) {
+        match self {
+            Handle::Direct(span) => span.end(end_time_unix_nano),
+            Handle::Sdk(span) => span.end_with_timestamp(convert::time(end_time_unix_nano)),
+        }
+    }
+
+    /// Ends the span if it has not ended, and keeps its memory for another.
+    pub(super) fn release(mut self: Box<Handle>, end_time_unix_nano: u64) {
+        let span = match &mut *self {
+            Handle::Direct(span) => span,
+            // Dropping it ends it now.
+            Handle::Sdk(_) if end_time_unix_nano == 0 => return,
+            Handle::Sdk(span) => return span.end_with_timestamp(convert::time(end_time_unix_nano)),
+        };
+        span.end(end_time_unix_nano);
         if !span.clear() {
             return;
         }

@@ -115,6 +115,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         sink_export: takes.then_some(sink_export as _),
         span_file: convert::leaked_text(span_file.as_ref().map_or("", |(path, _)| path)),
         span_file_format,
+        span_end_and_release: Some(span_end_and_release),
     }))
 }
 
@@ -178,24 +179,63 @@ unsafe extern "C" fn span_start(
     }
     // SAFETY: a tracer handle is a box that `tracer` made, and it is not released yet.
     let tracer = unsafe { &*tracer.cast::<LiveTracer>() };
-    let (span, said) = caught((ptr::null_mut(), Started::NOTHING), || {
-        let mut space = MaybeUninit::uninit();
+    let span = caught(None, || {
+        let (mut space, mut parent_space) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: the host lends a valid `start`, with all it points to, for this call.
         let start = unsafe { convert::sized(start, &mut space) };
-        let mut space = MaybeUninit::uninit();
-        let running = (!start.runtime.is_null()).then(|| {
-            // SAFETY: as above.
-            unsafe { RuntimeContext::of_running(convert::sized(start.runtime, &mut space)) }
-        });
-        // Samplers and processors see it.
-        let _entered = running.map(|running| runtime::enter(Some(running)));
         // SAFETY: as above.
-        let (span, said) = unsafe { build_span(tracer, start) };
-        (span.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast()), said)
+        let parent = unsafe { parent_of(start, &mut parent_space) };
+        // The call may come from an exporter of this library, through the host: that must not make spans without end.
+        let is_suppressed = Context::is_current_telemetry_suppressed();
+        let direct = tracer.live.direct.as_ref().filter(|direct| {
+            !is_suppressed && direct.takes(parent) && !tracer.live.is_shut_down.load(Ordering::Relaxed)
+        });
+        let span = match direct {
+            Some(direct) => {
+                let flags = parent.map_or(0, |parent| parent.trace_flags & FLAGS_KNOWN) | TraceFlags::SAMPLED.to_u8();
+                // It is written where it stays: what is put together elsewhere and then moved is read back before its parts have left
+                // the processor, which waits for them.
+                let tell = |&trace_id: &_, &span_id: &_| {
+                    let said = Started { trace_id, span_id, flags, is_recording: true, has_trace_state: false };
+                    // SAFETY: the host lends `started`.
+                    unsafe { said.write(started) };
+                };
+                // SAFETY: as above.
+                Some(unsafe { direct.start(parent, start, tell) })
+            }
+            None => {
+                // SAFETY: as above.
+                let (span, said) = unsafe { build_span(tracer, start, parent, is_suppressed) };
+                // SAFETY: the host lends `started`.
+                unsafe { said.write(started) };
+                span
+            }
+        };
+        Some(span.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast()))
     });
-    // SAFETY: the host lends `started`.
-    unsafe { said.write(started) };
-    span
+    span.unwrap_or_else(|| {
+        // SAFETY: the host lends `started`.
+        unsafe { Started::NOTHING.write(started) };
+        ptr::null_mut()
+    })
+}
+
+/// The parent of a span that starts, if it has a valid one.
+///
+/// # Safety
+///
+/// What `start` points to is valid as long as the result is used.
+#[inline]
+unsafe fn parent_of<'a>(
+    start: &abi::SpanStart,
+    space: &'a mut MaybeUninit<abi::SpanContext>,
+) -> Option<&'a abi::SpanContext> {
+    if start.parent.is_null() {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    let parent = unsafe { convert::sized(start.parent, space) };
+    (parent.trace_id != [0; 16] && parent.span_id != [0; 8]).then_some(parent)
 }
 
 /// What is said of a span that was just started.
@@ -215,6 +255,7 @@ impl Started {
     /// # Safety
     ///
     /// `started` is null or may be written to, and begins with the size that its owner gave it.
+    #[inline]
     unsafe fn write(&self, started: *mut abi::SpanStarted) {
         if started.is_null() {
             return;
@@ -239,20 +280,24 @@ impl Started {
     }
 }
 
-/// Starts a span. Returns it when the host needs a handle: it records, or it has a tracestate of its own.
+/// Has the SDK start a span. Returns it when the host needs a handle: it records, or it has a tracestate of its own.
 ///
 /// # Safety
 ///
 /// All that `start` points to is valid during the call.
-unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box<Handle>>, Started) {
+unsafe fn build_span(
+    tracer: &LiveTracer,
+    start: &abi::SpanStart,
+    parent: Option<&abi::SpanContext>,
+    is_suppressed: bool,
+) -> (Option<Box<Handle>>, Started) {
     let mut space = MaybeUninit::uninit();
-    let parent = if start.parent.is_null() {
-        None
-    } else {
+    let running = (!start.runtime.is_null()).then(|| {
         // SAFETY: promised by the caller.
-        let parent = unsafe { convert::sized(start.parent, &mut space) };
-        (parent.trace_id != [0; 16] && parent.span_id != [0; 8]).then_some(parent)
-    };
+        unsafe { RuntimeContext::of_running(convert::sized(start.runtime, &mut space)) }
+    });
+    // Samplers and processors see it.
+    let _entered = running.map(|running| runtime::enter(Some(running)));
     // When no span is made, what travelled so far travels on.
     let passed_on = |parent: &abi::SpanContext| Started {
         trace_id: parent.trace_id,
@@ -269,19 +314,8 @@ unsafe fn build_span(tracer: &LiveTracer, start: &abi::SpanStart) -> (Option<Box
         let span_id = RandomIdGenerator::default().new_span_id().to_bytes();
         return (None, Started { span_id, ..passed_on(parent) });
     }
-    // The call may come from an exporter of this library, through the host: that must not make spans without end.
-    if Context::is_current_telemetry_suppressed() {
+    if is_suppressed {
         return (None, parent.map_or(Started::NOTHING, passed_on));
-    }
-
-    if let Some(direct) = &tracer.live.direct
-        && direct.takes(parent)
-        && !tracer.live.is_shut_down.load(Ordering::Relaxed)
-    {
-        // SAFETY: promised by the caller.
-        let (span, trace_id, span_id) = unsafe { direct.start(parent, start) };
-        let flags = parent.map_or(0, |parent| parent.trace_flags & FLAGS_KNOWN) | TraceFlags::SAMPLED.to_u8();
-        return (Some(span), Started { trace_id, span_id, flags, is_recording: true, has_trace_state: false });
     }
 
     let mut context = Context::new();
@@ -441,12 +475,8 @@ unsafe extern "C" fn span_update_name(span: *mut c_void, name: abi::Str) {
 }
 
 unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
-    let end = |span: &mut Handle| match span {
-        Handle::Direct(span) => span.end(end_time_unix_nano),
-        Handle::Sdk(span) => span.end_with_timestamp(convert::time(end_time_unix_nano)),
-    };
     // SAFETY: the host passes a span handle.
-    unsafe { with_span(span, end) };
+    unsafe { with_span(span, |span| span.end(end_time_unix_nano)) };
 }
 
 unsafe extern "C" fn span_release(span: *mut c_void) {
@@ -454,7 +484,15 @@ unsafe extern "C" fn span_release(span: *mut c_void) {
         return;
     }
     // SAFETY: a span handle is a box that `span_start` made, and it is given back once.
-    caught((), || unsafe { Box::from_raw(span.cast::<Handle>()) }.release());
+    caught((), || unsafe { Box::from_raw(span.cast::<Handle>()) }.release(0));
+}
+
+unsafe extern "C" fn span_end_and_release(span: *mut c_void, end_time_unix_nano: u64) {
+    if span.is_null() {
+        return;
+    }
+    // SAFETY: as for `span_release`.
+    caught((), || unsafe { Box::from_raw(span.cast::<Handle>()) }.release(end_time_unix_nano));
 }
 
 unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u32 {

@@ -397,18 +397,23 @@ impl api::trace::Span for Span {
 
     /// Ends the module's own span. The task's span is not the task's to end.
     fn end(&mut self) {
-        // What has ended changes no more, so the host need not keep it. One call ends it and gives it back.
         self.release();
     }
 
     fn end_with_timestamp(&mut self, timestamp: SystemTime) {
-        if let Handle::Owned { table, span, is_recording } = &mut self.handle
-            && std::mem::take(is_recording)
-            && let Some(end) = table.span_end
-        {
-            // SAFETY: the handle is this table's and has not been released.
-            unsafe { end(*span, unix_nanos(timestamp)) };
+        // What has ended changes no more, so the host need not keep it. One call ends it and gives it back.
+        let Handle::Owned { table, span, is_recording: true } = self.handle else { return self.release() };
+        let time = unix_nanos(timestamp);
+        if let Some(end_and_release) = table.span_end_and_release {
+            self.handle = Handle::None;
+            // SAFETY: the handle is this table's, and this was its only owner.
+            return unsafe { end_and_release(span, time) };
         }
+        if let Some(end) = table.span_end {
+            // SAFETY: the handle is this table's and has not been released.
+            unsafe { end(span, time) };
+        }
+        self.release();
     }
 }
 

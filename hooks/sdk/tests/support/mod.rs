@@ -249,6 +249,13 @@ unsafe extern "C" fn span_release(span: *mut c_void) {
     }
 }
 
+unsafe extern "C" fn span_end_and_release(span: *mut c_void, time: u64) {
+    unsafe {
+        span_end(span, time);
+        span_release(span);
+    }
+}
+
 unsafe extern "C" fn host_log(level: u32, line: Str) {
     LOG.lock().expect("nobody panics with it").push((level, unsafe { text(line) }));
 }
@@ -277,6 +284,7 @@ static TABLE: Tracing = Tracing {
     sink_export: None,
     span_file: Str::EMPTY,
     span_file_format: 0,
+    span_end_and_release: Some(span_end_and_release),
 };
 
 const fn host(tracing: *const Tracing) -> Host {
