@@ -21,6 +21,7 @@
 
 mod claims;
 pub mod hooks;
+mod lanes;
 mod layout;
 pub mod otlp;
 mod owner;

@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tracer_abi as abi;
 
+use super::lanes::{self, Lanes};
 use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
@@ -48,6 +50,8 @@ pub struct SpanOpening<'a> {
 ///
 /// Threads: any. The functions that change one slot must not overlap for that slot; the caller holds the span's lock.
 pub struct Spool {
+    /// What tells it from the other spools of this process.
+    number: u64,
     mapping: Mapping,
     path: PathBuf,
     slots: Mutex<Slots>,
@@ -61,6 +65,8 @@ pub struct Spool {
 struct Slots {
     /// Last used first, so that few pages are ever touched.
     free: Vec<u32>,
+    /// What threads have in hand.
+    lanes: Lanes,
     /// Ended, oldest first, until someone says that they are written.
     ended: VecDeque<u32>,
     /// Ended, and under way to the exporters of the first hook.
@@ -121,6 +127,7 @@ impl Spool {
         header.pid.store(std::process::id(), Release);
         let slots = Slots {
             free: (0..SLOT_COUNT as u32).rev().collect(),
+            lanes: Lanes::default(),
             ended: VecDeque::new(),
             under_way: HashMap::new(),
             returned: VecDeque::new(),
@@ -128,7 +135,9 @@ impl Spool {
             told: VecDeque::new(),
         };
         header.hooks.store(hooks::FILE, Relaxed);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Spool {
+            number: NEXT.fetch_add(1, Relaxed),
             mapping,
             path: path.into(),
             slots: Mutex::new(slots),
@@ -398,11 +407,16 @@ impl Spool {
         if hooks & !hooks::EXPORTERS == 0 {
             return false;
         }
+        if hooks == hooks::FILE && lanes::put_ended(self.number, index.0) {
+            return false;
+        }
         let mut slots = self.slots();
         let mut is_commit_due = false;
         if hooks & hooks::FILE != 0 {
+            let before = slots.ended.len();
+            Lanes::collect_own(self.number, |ended| slots.ended.push_back(ended));
             slots.ended.push_back(index.0);
-            is_commit_due = slots.ended.len().is_multiple_of(COMMIT_DUE_AT);
+            is_commit_due = before / COMMIT_DUE_AT != slots.ended.len() / COMMIT_DUE_AT;
         }
         let further = hooks & !hooks::FILE & !hooks::EXPORTERS;
         if further != 0 && is_sampled {
@@ -424,7 +438,9 @@ impl Spool {
     /// Takes the spans that the hook has got and that are not known to be written. After the commit, either
     /// [`written`](Self::written) or [`not_written`](Self::not_written) takes them back.
     pub fn take_handed_over(&self) -> VecDeque<u32> {
-        std::mem::take(&mut self.slots().ended)
+        let mut slots = self.slots();
+        slots.collect();
+        std::mem::take(&mut slots.ended)
     }
 
     /// Frees the slots of spans whose bytes are in the span file, but for those that others want too.
@@ -547,10 +563,11 @@ impl Spool {
         if SpoolCounts::of(&self.mapping) != SpoolCounts::default() {
             return true;
         }
-        let slots = self.slots();
+        let mut slots = self.slots();
+        slots.collect();
         // With a file alone, what has ended is written by now.
         let written = if self.hooks() == hooks::FILE { slots.ended.len() } else { 0 };
-        slots.free.len() + slots.told.len() + written < SLOT_COUNT
+        slots.free.len() + slots.lanes.free() + slots.told.len() + written < SLOT_COUNT
     }
 
     /// Removes the file: this process has nothing left that someone else would have to finish.
@@ -559,8 +576,16 @@ impl Spool {
         let _ = std::fs::remove_file(&self.path);
     }
 
+    #[inline]
     fn take_free_slot(&self) -> Option<u32> {
+        lanes::take_free(self.number).or_else(|| self.take_shared_slot())
+    }
+
+    fn take_shared_slot(&self) -> Option<u32> {
         let mut slots = self.slots();
+        if slots.free.is_empty() {
+            slots.collect();
+        }
         if slots.free.is_empty()
             && !(slots.returned.is_empty() && slots.ungiven.is_empty())
             && let Some(relief) = self.relief.get()
@@ -575,6 +600,11 @@ impl Spool {
             (next as usize) < self.mapping.slots_backed() || self.mapping.back_more_slots().is_ok()
         });
         let free = if can_use_free { slots.free.pop() } else { None };
+        if free.is_some() {
+            let Slots { free, lanes, .. } = &mut *slots;
+            let has_space = |&mut next: &mut u32| (next as usize) < self.mapping.slots_backed();
+            lanes.give(self.number, || free.pop_if(has_space));
+        }
         free.or_else(|| slots.told.pop_front()).or_else(|| {
             let oldest = self.least_needed(&mut slots)?;
             self.mapping.header().evicted.fetch_add(1, Relaxed);
@@ -605,6 +635,14 @@ impl Spool {
     fn slots(&self) -> MutexGuard<'_, Slots> {
         // The lists are whole after every statement, so a panic while they were locked harmed nothing.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slots {
+    /// Takes what threads have put down, and what those had that are gone.
+    fn collect(&mut self) {
+        let Slots { free, lanes, ended, .. } = self;
+        lanes.collect(|slot| ended.push_back(slot), |slot| free.push(slot));
     }
 }
 
@@ -687,6 +725,61 @@ mod tests {
         for span in Story::open(&path).unwrap().spans() {
             let is_long = span.record.span_id[0] % 2 == 1;
             assert_eq!((span.record.attributes.len(), span.cut), if is_long { (1, 1) } else { (2, 0) });
+        }
+    }
+
+    #[test]
+    fn what_threads_make_and_others_commit_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path).unwrap();
+        let commit = || {
+            let batch = spool.take_handed_over();
+            let count = batch.len();
+            spool.written(batch);
+            count
+        };
+        let make = |count: usize| {
+            let commits = (0..count).map(|_| {
+                let slot = spool.open(&opening(1)).expect("there are more slots than are open");
+                spool.end(slot, 2000);
+                if spool.handed_over(slot, true) { commit() } else { 0 }
+            });
+            commits.sum::<usize>()
+        };
+        let by_threads = std::thread::scope(|scope| {
+            let threads = [1, 20, 300, 20_000].map(|count| scope.spawn(move || make(count)));
+            threads.map(|thread| thread.join().unwrap()).iter().sum::<usize>()
+        });
+        assert!(by_threads >= 20_000 - 300 - COMMIT_DUE_AT * 4, "{by_threads} were committed on the way");
+        let left = spool.open(&opening(2)).unwrap();
+        assert_eq!(by_threads + commit(), 20_321);
+        assert!(spool.has_something_left(), "a span is open");
+        spool.end(left, 2000);
+        spool.handed_over(left, true);
+        assert_eq!(commit(), 1);
+        assert!(!spool.has_something_left());
+        assert!(Story::open(&path).unwrap().spans().is_empty());
+        // What the threads had is there for others.
+        (0..SLOT_COUNT).for_each(|count| assert!(spool.open(&opening(3)).is_some(), "after {count} spans"));
+        assert!(spool.open(&opening(4)).is_none());
+    }
+
+    #[test]
+    fn a_commit_is_due_now_and_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::create(&folder.path().join("test.spool")).unwrap();
+        for _ in 0..3 {
+            let is_due = |_: &usize| {
+                let slot = spool.open(&opening(1)).unwrap();
+                spool.end(slot, 2000);
+                spool.handed_over(slot, true)
+            };
+            let count = (1..).find(is_due).unwrap();
+            assert!((COMMIT_DUE_AT..COMMIT_DUE_AT + COMMIT_DUE_AT / 4).contains(&count), "after {count} spans");
+            let batch = spool.take_handed_over();
+            assert_eq!(batch.len(), count);
+            spool.written(batch);
         }
     }
 

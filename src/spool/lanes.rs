@@ -1,0 +1,314 @@
+//! What a thread has of a spool's slots, so that nearly all spans start and end without a lock.
+//!
+//! A thread takes several free slots at a time, and puts those of its ended spans where whoever commits collects them. A lock for each
+//! would wait until all that was just written to the slot has left the processor: a seventh of what the host does for a span.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+/// Free slots that a thread has at most.
+const FREE_ROOM: usize = 8;
+/// Free slots that all threads have at most, save for one each: a thread that makes no more spans keeps what it has from the others.
+const FREE_LIMIT: usize = 256;
+/// Ended spans that a thread puts down until it collects them itself.
+const ENDED_ROOM: usize = 32;
+
+/// One thread's part of a spool.
+///
+/// Threads: the functions of a [`Lane`] are the owner's, those of [`Lanes`] are for whoever has the lock of the slots.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Those up to `free_len` are free, and the owner's. Only it changes them, or, once it is gone, whoever collects.
+    free: [AtomicU32; FREE_ROOM],
+    free_len: AtomicU32,
+    /// How many it was given the last time. Changed under the lock.
+    given: AtomicU32,
+    /// A ring of slots of ended spans.
+    ended: [AtomicU32; ENDED_ROOM],
+    /// How many the owner has put down.
+    put: AtomicU32,
+    /// How many of them were collected. Changed under the lock.
+    collected: AtomicU32,
+    /// Whether the owner has ended, or has turned to another spool.
+    is_abandoned: AtomicBool,
+}
+
+impl Lane {
+    fn take_free(&self) -> Option<u32> {
+        let last = self.free_len.load(Relaxed).checked_sub(1)?;
+        self.free_len.store(last, Relaxed);
+        Some(self.free[last as usize].load(Relaxed))
+    }
+
+    /// False when there is no room.
+    fn put_ended(&self, slot: u32) -> bool {
+        let put = self.put.load(Relaxed);
+        if put.wrapping_sub(self.collected.load(Acquire)) as usize == ENDED_ROOM {
+            return false;
+        }
+        self.ended[put as usize % ENDED_ROOM].store(slot, Relaxed);
+        self.put.store(put.wrapping_add(1), Release);
+        true
+    }
+
+    /// Under the lock.
+    fn collect(&self, mut take: impl FnMut(u32)) {
+        let (put, mut collected) = (self.put.load(Acquire), self.collected.load(Relaxed));
+        while collected != put {
+            take(self.ended[collected as usize % ENDED_ROOM].load(Relaxed));
+            collected = collected.wrapping_add(1);
+        }
+        self.collected.store(collected, Release);
+    }
+}
+
+/// The lane of this thread, for the spool with this number.
+struct Own {
+    spool: u64,
+    lane: Arc<Lane>,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.lane.is_abandoned.store(true, Release);
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
+}
+
+/// None when this thread has no lane in the spool.
+#[inline]
+fn with_own<R>(spool: u64, work: impl FnOnce(&Lane) -> R) -> Option<R> {
+    let with = |own: &RefCell<Option<Own>>| match &*own.borrow() {
+        Some(own) if own.spool == spool => Some(work(&own.lane)),
+        _ => None,
+    };
+    OWN.try_with(with).ok().flatten()
+}
+
+/// Takes a free slot that this thread has.
+#[inline]
+pub(super) fn take_free(spool: u64) -> Option<u32> {
+    with_own(spool, Lane::take_free).flatten()
+}
+
+/// Puts the slot of an ended span down, for whoever collects them next. False when that has to be done under the lock.
+#[inline]
+pub(super) fn put_ended(spool: u64, slot: u32) -> bool {
+    with_own(spool, |lane| lane.put_ended(slot)).unwrap_or(false)
+}
+
+/// The lanes of a spool. They are behind the lock of its slots.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    all: Vec<Arc<Lane>>,
+    /// The sum of what they were given the last time.
+    given: usize,
+}
+
+impl Lanes {
+    /// Gives this thread, which has none left, further free slots: twice as many as the last time. `next` gives one.
+    pub(super) fn give(&mut self, spool: u64, mut next: impl FnMut() -> Option<u32>) {
+        // A thread that ends has no lane any more, and takes its slots one by one.
+        let _ = OWN.try_with(|own| {
+            let mut own = own.borrow_mut();
+            let known = own.as_ref().filter(|own| own.spool == spool);
+            let lane = known.map_or_else(Arc::default, |known| Arc::clone(&known.lane));
+            if known.is_none() {
+                self.all.push(Arc::clone(&lane));
+                *own = Some(Own { spool, lane: Arc::clone(&lane) });
+            }
+            let before = lane.given.load(Relaxed) as usize;
+            let room = FREE_LIMIT.saturating_sub(self.given - before);
+            let most = (2 * before).clamp(1, FREE_ROOM).min(room);
+            let (mut slots, mut count) = ([0; FREE_ROOM], 0);
+            while count < most
+                && let Some(slot) = next()
+            {
+                slots[count] = slot;
+                count += 1;
+            }
+            // The first of them is the first to be used.
+            for (place, slot) in lane.free.iter().zip(slots[..count].iter().rev()) {
+                place.store(*slot, Relaxed);
+            }
+            lane.free_len.store(count as u32, Relaxed);
+            lane.given.store(count as u32, Relaxed);
+            self.given = self.given - before + count;
+        });
+    }
+
+    /// Collects the slots of ended spans, and the free ones of threads that are gone.
+    pub(super) fn collect(&mut self, mut ended: impl FnMut(u32), mut free: impl FnMut(u32)) {
+        let given = &mut self.given;
+        self.all.retain(|lane| {
+            // Asked first: what an owner has done last is seen by whoever sees that it is gone.
+            let is_abandoned = lane.is_abandoned.load(Acquire);
+            lane.collect(&mut ended);
+            if is_abandoned {
+                std::iter::from_fn(|| lane.take_free()).for_each(&mut free);
+                *given -= lane.given.load(Relaxed) as usize;
+            }
+            !is_abandoned
+        });
+    }
+
+    /// The same of this thread alone, and of ended spans only.
+    pub(super) fn collect_own(spool: u64, ended: impl FnMut(u32)) {
+        with_own(spool, |lane| lane.collect(ended));
+    }
+
+    /// How many slots are in the hands of threads, and free.
+    pub(super) fn free(&self) -> usize {
+        self.all.iter().map(|lane| lane.free_len.load(Relaxed) as usize).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A number that no other test has.
+    fn number() -> u64 {
+        use std::sync::atomic::AtomicU64;
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 32);
+        NEXT.fetch_add(1, Relaxed)
+    }
+
+    fn collected(lanes: &mut Lanes) -> (Vec<u32>, Vec<u32>) {
+        let (mut ended, mut free) = (Vec::new(), Vec::new());
+        lanes.collect(|slot| ended.push(slot), |slot| free.push(slot));
+        (ended, free)
+    }
+
+    #[test]
+    fn a_thread_is_given_more_the_more_it_needs() {
+        let (spool, mut lanes, mut next) = (number(), Lanes::default(), 0..);
+        assert_eq!(take_free(spool), None);
+        for expected in [1, 2, 4, 8, 8] {
+            lanes.give(spool, || next.next());
+            assert_eq!(lanes.free(), expected);
+            let mut last = None;
+            for left in (0..expected).rev() {
+                let slot = take_free(spool).expect("it was given");
+                assert!(last.is_none_or(|last| last + 1 == slot), "the first is used first");
+                last = Some(slot);
+                assert_eq!(lanes.free(), left);
+            }
+            assert_eq!(take_free(spool), None);
+        }
+    }
+
+    #[test]
+    fn threads_that_make_no_more_spans_keep_few_slots_from_the_others() {
+        let (spool, mut lanes, mut next) = (number(), Lanes::default(), 0..);
+        let threads = 4 * FREE_LIMIT / FREE_ROOM;
+        let lanes = std::sync::Mutex::new((&mut lanes, &mut next));
+        let (all_have, may_end) = (std::sync::Barrier::new(threads + 1), std::sync::Barrier::new(threads + 1));
+        std::thread::scope(|scope| {
+            let work = || {
+                for _ in 0..6 {
+                    while take_free(spool).is_some() {}
+                    let mut lanes = lanes.lock().unwrap();
+                    let (lanes, next) = &mut *lanes;
+                    lanes.give(spool, || next.next());
+                }
+                all_have.wait();
+                may_end.wait();
+            };
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            all_have.wait();
+            assert_eq!(lanes.lock().unwrap().0.free(), FREE_LIMIT);
+            may_end.wait();
+            // A thread that is joined has dropped what was its own; the end of a scope does not wait for that.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        let (lanes, _) = lanes.into_inner().unwrap();
+        let (ended, mut free) = collected(lanes);
+        free.sort_unstable();
+        free.dedup();
+        assert_eq!((ended.len(), free.len(), lanes.all.len(), lanes.given), (0, FREE_LIMIT, 0, 0));
+    }
+
+    #[test]
+    fn a_thread_that_turns_to_another_spool_gives_back_what_it_has_of_the_first() {
+        let (first, second) = (number(), number());
+        let (mut of_first, mut of_second) = (Lanes::default(), Lanes::default());
+        of_first.give(first, || Some(7));
+        assert!(put_ended(first, 8) && !put_ended(second, 9));
+        of_second.give(second, || Some(10));
+        assert_eq!((take_free(first), take_free(second)), (None, Some(10)));
+        assert_eq!(collected(&mut of_first), (vec![8], vec![7]));
+        assert_eq!(collected(&mut of_second), (vec![], vec![]));
+    }
+
+    #[test]
+    fn what_threads_put_down_while_others_collect_arrives_once_and_in_order() {
+        const COUNT: u32 = 20_000;
+        let (spool, lanes) = (number(), std::sync::Mutex::new(Lanes::default()));
+        let mut seen = [Vec::new(), Vec::new()];
+        std::thread::scope(|scope| {
+            let threads = [0, 1].map(|thread| {
+                let lanes = &lanes;
+                scope.spawn(move || {
+                    lanes.lock().unwrap().give(spool, || None);
+                    for number in 0..COUNT {
+                        while !put_ended(spool, 2 * number + thread) {
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+            });
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                lanes.lock().unwrap().collect(|slot| seen[slot as usize % 2].push(slot / 2), |_| ());
+            }
+        });
+        lanes.lock().unwrap().collect(|slot| seen[slot as usize % 2].push(slot / 2), |_| ());
+        for of_one in seen {
+            assert!(of_one.into_iter().eq(0..COUNT));
+        }
+    }
+
+    proptest! {
+        /// Whatever a thread does, no slot is lost and none is twice.
+        #[test]
+        fn every_slot_is_in_one_place(steps in prop::collection::vec(0..4u8, 0..400)) {
+            let (spool, mut lanes) = (number(), Lanes::default());
+            let (mut shared, mut open, mut ended): (Vec<u32>, VecDeque<u32>, Vec<u32>) =
+                ((0..100).collect(), VecDeque::new(), Vec::new());
+            for step in steps {
+                match step {
+                    0 | 1 => match take_free(spool) {
+                        Some(slot) => open.push_back(slot),
+                        None => lanes.give(spool, || shared.pop()),
+                    },
+                    2 => if let Some(slot) = open.pop_front()
+                        && !put_ended(spool, slot)
+                    {
+                        Lanes::collect_own(spool, |slot| ended.push(slot));
+                        prop_assert!(put_ended(spool, slot));
+                    },
+                    _ => {
+                        lanes.collect(|slot| ended.push(slot), |_| unreachable!("the thread lives"));
+                        shared.append(&mut ended);
+                    }
+                }
+                let in_ring = lanes.all.iter().map(|lane| lane.put.load(Relaxed) - lane.collected.load(Relaxed));
+                let count = shared.len() + open.len() + ended.len() + lanes.free() + in_ring.sum::<u32>() as usize;
+                prop_assert_eq!(count, 100);
+            }
+            lanes.collect(|slot| ended.push(slot), |_| unreachable!("the thread lives"));
+            let mut all: Vec<u32> = std::iter::from_fn(|| take_free(spool)).chain(shared).chain(open).chain(ended).collect();
+            all.sort_unstable();
+            prop_assert!(all.into_iter().eq(0..100));
+        }
+    }
+}
