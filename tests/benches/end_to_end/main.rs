@@ -64,9 +64,10 @@ struct Effort {
     nested: usize,
     large: usize,
     commands: usize,
-    /// Tasks that make spans, and how often they all are run; the cheapest run is shown.
+    /// Tasks that make spans, and how often they all are run, in how many clusters; the cheapest run is shown.
     span_tasks: usize,
     span_runs: usize,
+    span_clusters: usize,
     /// Workers that die, in each way.
     deaths: usize,
 }
@@ -83,7 +84,8 @@ const FULL: Effort = Effort {
     large: 100,
     commands: 2_000,
     span_tasks: 20,
-    span_runs: 9,
+    span_runs: 5,
+    span_clusters: 8,
     deaths: 100,
 };
 
@@ -100,6 +102,7 @@ const QUICK: Effort = Effort {
     commands: 10,
     span_tasks: 2,
     span_runs: 1,
+    span_clusters: 1,
     deaths: 3,
 };
 
@@ -575,21 +578,24 @@ fn span(run: &mut Run) -> Result<(), Failure> {
     let tasks = run.effort.span_tasks;
     cluster::build("traced_tasks")?;
     let place = Place::new()?;
-    let cluster = Cluster::start(&place, run.hook(Variant::Traced))?;
     let (mut through, mut direct) = (Vec::new(), Vec::new());
     say(&format!("spans of {tasks} tasks, {} each", spans::TOGETHER));
-    // The first of each touches memory for the first time.
-    for number in 0..=run.effort.span_runs {
-        let before = cluster.processes()?;
-        let made: usize = cluster.drive(&["spans".into(), tasks.to_string()])?;
-        let after = cluster.processes()?;
-        let directly = spans::directly(tasks)?;
-        if number > 0 {
-            through.push(process::cpu_between(&before, &after, "worker") as f64 / made as f64);
-            direct.push(directly);
+    // What memory a worker happens to get makes a tenth of the whole.
+    for _ in 0..run.effort.span_clusters {
+        let cluster = Cluster::start(&place, run.hook(Variant::Traced))?;
+        // The first of each touches memory for the first time.
+        for number in 0..=run.effort.span_runs {
+            let before = cluster.processes()?;
+            let made: usize = cluster.drive(&["spans".into(), tasks.to_string()])?;
+            let after = cluster.processes()?;
+            let directly = spans::directly(tasks)?;
+            if number > 0 {
+                through.push(process::cpu_between(&before, &after, "worker") as f64 / made as f64);
+                direct.push(directly);
+            }
         }
+        cluster.stop()?;
     }
-    cluster.stop()?;
     run.report.add(Figure {
         range: Some(report::range(&through)),
         floor: Some(("the same by the SDK and the processor of the default hook", report::range(&direct).0)),
