@@ -583,7 +583,7 @@ impl Spool {
 
     fn take_shared_slot(&self) -> Option<u32> {
         let mut slots = self.slots();
-        if slots.free.is_empty() {
+        if slots.free.is_empty() || slots.lanes.is_all_given() {
             slots.collect();
         }
         if slots.free.is_empty()
@@ -781,6 +781,39 @@ mod tests {
             assert_eq!(batch.len(), count);
             spool.written(batch);
         }
+    }
+
+    /// None of them has so many that it would ask for a commit alone.
+    #[test]
+    fn many_threads_with_few_spans_each_are_committed_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path).unwrap();
+        for per_thread in [1, 5, 12] {
+            let (mut uncommitted, mut most) = (0, 0);
+            for _ in 0..1_000 {
+                let make = || {
+                    let is_due = |_| {
+                        let slot = spool.open(&opening(1)).unwrap();
+                        spool.end(slot, 2000);
+                        spool.handed_over(slot, true)
+                    };
+                    (0..per_thread).map(is_due).filter(|is_due| *is_due).count()
+                };
+                let due = std::thread::scope(|scope| scope.spawn(make).join().unwrap());
+                uncommitted += per_thread;
+                most = most.max(uncommitted);
+                if due > 0 {
+                    let batch = spool.take_handed_over();
+                    assert_eq!(batch.len(), uncommitted);
+                    spool.written(batch);
+                    uncommitted = 0;
+                }
+            }
+            assert!(most <= 3 * COMMIT_DUE_AT, "{most} waited for a commit");
+            spool.written(spool.take_handed_over());
+        }
+        assert_eq!(Story::open(&path).unwrap().counts().evicted, 0);
     }
 
     /// A store to a page of a mapping for which a full disk has no space ends the process.
