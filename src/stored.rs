@@ -7,15 +7,16 @@
 //!
 //! What is encoded goes into the file as it is encoded ([`ValueWriter`]), and is read where it is ([`Value`] maps the file), so that a large text or
 //! byte string is copied once on its way out and not at all on its way in. Memory that is touched for the first time costs more than the copy, and
-//! so do the pages of a new file: `SpareValues` keeps a few files that nobody needs any more for the next values. A file is locked
-//! exclusively (`flock`) while it is written and shared while it is read, so none is written to that somebody reads.
+//! so do the pages of a new file: `SpareValues` keeps a few files that nobody needs any more for the next values, and what is very large is copied
+//! into their pages where they are (`in_place`). A file is locked exclusively (`flock`) while it is written and shared while it is read, so none is
+//! written to that somebody reads.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::ops::Deref;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,8 @@ use crate::children::page_size;
 use crate::hook::now_unix_nano;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::value::{self, ValueError};
+
+mod in_place;
 
 /// Values of so many bytes, encoded, are stored.
 pub const STORED_FROM: usize = 256 << 10;
@@ -282,14 +285,19 @@ impl<'a> ValueFile<'a> {
         if let Some((file, length)) = take_spare(folder, &path, known as u64) {
             return Ok(ValueFile { folder, name, file, bytes: 0, length });
         }
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         Ok(ValueFile { folder, name, file, bytes: 0, length: 0 })
     }
 
     fn write(&mut self, part: &[u8]) -> io::Result<()> {
+        let place = self.bytes;
         self.bytes += part.len() as u64;
-        touch(part);
-        self.file.write_all(part)
+        have_huge_pages(part);
+        let there = (part.len() as u64).min(self.length.saturating_sub(place)) as usize;
+        let copied = in_place::copy(&self.file, place, &part[..there]);
+        let rest = &part[copied..];
+        touch(rest);
+        self.file.write_all_at(rest, place + copied as u64)
     }
 
     fn finish(mut self) -> io::Result<Stored> {
@@ -302,18 +310,20 @@ impl<'a> ValueFile<'a> {
     }
 }
 
+/// Lets memory of many bytes have huge pages, so that there is one fault for many pages where none was touched.
+fn have_huge_pages(part: &[u8]) {
+    if part.len() >= HUGE_FROM {
+        let start = part.as_ptr().map_addr(|address| address & !(page_size() - 1));
+        let bytes = part.as_ptr().addr() - start.addr() + part.len();
+        // SAFETY: pages that hold readable memory; the advice changes no contents, and a kernel that does not know it is only slower.
+        let _ = unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxHugepage) };
+    }
+}
+
 /// Looks at each page of what is about to be written out. A kernel that finds out in the middle of a write that memory was never touched, as
 /// that of a vector of zeroes, goes on a page at a time.
 fn touch(part: &[u8]) {
-    let page = page_size();
-    if part.len() >= HUGE_FROM {
-        let start = part.as_ptr().map_addr(|address| address & !(page - 1));
-        let bytes = part.as_ptr().addr() - start.addr() + part.len();
-        // SAFETY: pages that hold readable memory; the advice changes no contents. It makes one fault for many pages where none was touched, and
-        // a kernel that does not know it is only slower.
-        let _ = unsafe { madvise(start.cast_mut().cast(), bytes, Advice::LinuxHugepage) };
-    }
-    for page in part.chunks(page) {
+    for page in part.chunks(page_size()) {
         black_box(page[0]);
     }
 }
@@ -338,7 +348,7 @@ fn take_spare(folder: &Path, path: &Path, known: u64) -> Option<(File, u64)> {
         if fs::rename(spare, path).is_err() {
             continue;
         }
-        let locked = OpenOptions::new().write(true).open(path).ok();
+        let locked = OpenOptions::new().read(true).write(true).open(path).ok();
         let locked = locked.filter(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok());
         match locked {
             Some(file) => return Some((file, length)),
@@ -639,6 +649,23 @@ mod tests {
         let third = store(&folder, &[3; 5000]).unwrap();
         assert_ne!(inode(&folder, &third), inode_of_first);
         assert!(*read == [2; 4000], "what is read is not written to");
+    }
+
+    #[test]
+    fn a_large_value_takes_the_pages_of_one_before_and_more() {
+        let (_place, folder) = place();
+        let mut spare = SpareValues::new(&folder);
+        let mut inodes = std::collections::HashSet::new();
+        for length in [10 << 20, 9 << 20, (20 << 20) + 5, (20 << 20) - 5, 30 << 20] {
+            let value: Vec<u8> = (0..length).map(|place: usize| (place / 1000 + length) as u8).collect();
+            let mut writer = ValueWriter::new(&folder, 1 << 30);
+            value.chunks(17 << 20).for_each(|part| writer.put(part));
+            let Written::Large(stored) = writer.finish().unwrap() else { panic!("it is large") };
+            inodes.insert(inode(&folder, &stored));
+            assert!(*load(&folder, &stored).unwrap() == *value, "{length}");
+            spare.put(&folder.join(&stored.name), 0);
+        }
+        assert_eq!(inodes.len(), 1);
     }
 
     #[test]
