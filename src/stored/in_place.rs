@@ -26,7 +26,7 @@ const THREAD_BYTES: usize = 4 << 20;
 const THREADS: usize = 4;
 /// So many bytes at a time are made sure of before they are copied to.
 const WINDOW: usize = 4 << 20;
-/// For how long a mapping is kept after the last use of one: as long as the head keeps files that nobody needs.
+/// For how long a mapping is kept after its last use: as long as the head keeps files that nobody needs.
 const KEPT_FOR: Duration = Duration::from_nanos(SPARE_FOR_NS);
 
 /// Copies `part` to where the file has bytes already, from `offset` on, and says how many bytes that were: all, or none, and then they are to be
@@ -142,17 +142,16 @@ impl Drop for Mapping {
     }
 }
 
-/// The mappings of this process that are kept, the latest last.
+/// The mappings of this process that are kept.
 #[derive(Debug)]
 struct Kept {
-    mappings: VecDeque<Mapping>,
-    /// When the last one was put there.
-    last: Option<Instant>,
-    /// Whether a thread removes them when none has come for a while.
+    /// Each with the time of its last use, the latest last.
+    mappings: VecDeque<(Instant, Mapping)>,
+    /// Whether a thread removes those that were not used for a while.
     has_thread: bool,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { mappings: VecDeque::new(), last: None, has_thread: false });
+static KEPT: Mutex<Kept> = Mutex::new(Kept { mappings: VecDeque::new(), has_thread: false });
 
 fn lock() -> MutexGuard<'static, Kept> {
     // Whole after every statement.
@@ -161,28 +160,31 @@ fn lock() -> MutexGuard<'static, Kept> {
 
 impl Kept {
     fn take(&mut self, id: FileId) -> Option<Mapping> {
-        let index = self.mappings.iter().position(|mapping| mapping.id == id)?;
-        self.mappings.remove(index)
+        let index = self.mappings.iter().position(|(_, mapping)| mapping.id == id)?;
+        self.mappings.remove(index).map(|(_, mapping)| mapping)
     }
 
-    /// Keeps one, and no more than the head keeps files.
+    /// Keeps one that was just used. There are no more than the head keeps files.
     fn put(&mut self, mapping: Mapping, now: Instant) {
-        self.mappings.push_back(mapping);
-        self.last = Some(now);
-        let bytes = |mappings: &VecDeque<Mapping>| mappings.iter().map(|mapping| mapping.length as u64).sum::<u64>();
-        while self.mappings.len() > SPARE_FILES || bytes(&self.mappings) > SPARE_BYTES {
+        self.mappings.push_back((now, mapping));
+        while self.mappings.len() > SPARE_FILES || self.bytes() > SPARE_BYTES {
             self.mappings.pop_front();
         }
     }
 
-    /// Removes all when none has come for a while; else says when that will be.
+    fn bytes(&self) -> u64 {
+        self.mappings.iter().map(|(_, mapping)| mapping.length as u64).sum()
+    }
+
+    /// Removes those that were not used for a while, and says when there will be more to remove; none when nothing is left.
     fn expire(&mut self, now: Instant) -> Option<Duration> {
-        let rest =
-            self.last.and_then(|last| (last + KEPT_FOR).checked_duration_since(now)).filter(|rest| !rest.is_zero());
-        if rest.is_none() {
-            self.mappings.clear();
+        while let Some((used, _)) = self.mappings.front() {
+            match KEPT_FOR.checked_sub(now.duration_since(*used)).filter(|rest| !rest.is_zero()) {
+                Some(rest) => return Some(rest),
+                None => drop(self.mappings.pop_front()),
+            }
         }
-        rest
+        None
     }
 }
 
@@ -197,7 +199,7 @@ fn keep(mapping: Mapping) {
     }
 }
 
-/// Removes what is kept when none has come for a while.
+/// Removes what is kept and was not used for a while, until there is nothing more.
 fn remove_late() {
     loop {
         let mut kept = lock();
@@ -345,26 +347,29 @@ mod tests {
 
     #[test]
     fn mappings_are_few_and_go() {
-        let mut kept = Kept { mappings: VecDeque::new(), last: None, has_thread: false };
+        let mut kept = Kept { mappings: VecDeque::new(), has_thread: false };
         let file = file(1);
         let id = |inode| FileId { device: 1, inode };
         let mapping = |inode, length| Mapping::new(&file, id(inode), length).unwrap();
         let begin = Instant::now();
-        for inode in 0..SPARE_FILES as u64 + 1 {
-            kept.put(mapping(inode, 1), begin + Duration::from_secs(inode));
+        let second = Duration::from_secs(1);
+        for inode in 0..=SPARE_FILES as u64 {
+            kept.put(mapping(inode, 1), begin + second);
         }
         assert!(kept.take(id(0)).is_none(), "the first had to go");
         assert_eq!(kept.take(id(1)).unwrap().id, id(1));
-        assert_eq!(kept.mappings.len(), SPARE_FILES - 1);
+        kept.put(mapping(1, 1), begin + second * 3);
+        assert_eq!(kept.mappings.len(), SPARE_FILES);
+        assert_eq!(kept.expire(begin + second * 2), Some(KEPT_FOR - second));
+        assert_eq!(kept.mappings.len(), SPARE_FILES);
+        assert_eq!(kept.expire(begin + second + KEPT_FOR), Some(second * 2), "the one that was used later stays");
+        assert_eq!(kept.mappings.len(), 1);
+        assert_eq!(kept.expire(begin + second * 3 + KEPT_FOR), None);
+        assert_eq!(kept.mappings.len(), 0);
+        kept.put(mapping(8, 1), begin);
         kept.put(mapping(9, SPARE_BYTES as usize), begin);
-        assert_eq!(kept.mappings.len(), 1, "a large one has no room for others");
+        assert_eq!(kept.mappings.len(), 1, "a large one leaves no room for others");
         kept.put(mapping(10, SPARE_BYTES as usize + 1), begin);
         assert_eq!(kept.mappings.len(), 0, "what is too large is not kept");
-        kept.put(mapping(11, 1), begin);
-        let left = Duration::from_millis(1);
-        assert_eq!(kept.expire(begin + KEPT_FOR - left), Some(left));
-        assert_eq!(kept.mappings.len(), 1);
-        assert_eq!(kept.expire(begin + KEPT_FOR), None);
-        assert_eq!(kept.mappings.len(), 0);
     }
 }
