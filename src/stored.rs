@@ -463,45 +463,57 @@ impl Value {
     }
 }
 
-/// The first bytes of a file, mapped, and a lock on it.
+/// The first bytes of a file, mapped. The file stays for as long as they do, even when it has no name any more.
 #[derive(Debug)]
-struct MappedFile {
+struct Pages {
     base: NonNull<u8>,
     bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process and no thread of it, and has one owner; what is written through it is so with that one borrowed alone.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Maps so many bytes, which are at least one.
+    fn map(file: &File, bytes: usize, access: ProtFlags) -> Option<Pages> {
+        // Not populated: the pages are in memory, and a fault maps many of them for less than what it costs to ask for each.
+        // SAFETY: a new mapping at an address of the kernel's choosing, which is unmapped in `drop` only.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
+        Some(Pages { base: NonNull::new(base.ok()?.cast())?, bytes })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this length, and nothing borrows from it any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The first bytes of a file, mapped to be read, and a lock on it.
+#[derive(Debug)]
+struct MappedFile {
+    pages: Pages,
     /// Has the lock.
     _file: File,
 }
 
-// SAFETY: nothing is written through the mapping, which belongs to this value alone.
-unsafe impl Send for MappedFile {}
-// SAFETY: as above.
-unsafe impl Sync for MappedFile {}
-
 impl MappedFile {
     /// Maps `bytes` bytes, which are at least one, of a file that has as many and is locked.
     fn map(file: File, bytes: usize) -> Result<MappedFile, File> {
-        // Not populated: the pages are in memory, and a fault maps many of them for less than what it costs to ask for each.
-        let flags = MapFlags::SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choosing, which is unmapped in `drop` only.
-        let Ok(base) = (unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, &file, 0) }) else {
-            return Err(file);
-        };
-        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(MappedFile { base, bytes, _file: file })
+        match Pages::map(&file, bytes, ProtFlags::READ) {
+            Some(pages) => Ok(MappedFile { pages, _file: file }),
+            None => Err(file),
+        }
     }
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is that long, and the file was when it was mapped. The file is in a folder of this user's that nobody else can
         // enter, and has mode 0600. Processes of tracer write to a file of a value, or cut it, only under an exclusive lock, and this one has a
         // shared lock on it for as long as it lives; removing the file does nothing to the mapping.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
-    }
-}
-
-impl Drop for MappedFile {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length, and nothing borrows from it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        unsafe { std::slice::from_raw_parts(self.pages.base.as_ptr(), self.pages.bytes) }
     }
 }
 

@@ -7,15 +7,14 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::fstatfs;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, ProtFlags, madvise};
 
-use super::{SPARE_BYTES, SPARE_FILES, SPARE_FOR_NS};
+use super::{Pages, SPARE_BYTES, SPARE_FILES, SPARE_FOR_NS};
 use crate::children::page_size;
 
 /// Parts of so many bytes are copied in this way; for shorter ones it is not worth it, and who reads them finds them in a cache after a `write`.
@@ -48,7 +47,7 @@ fn copy_mapped(file: &File, offset: u64, part: &[u8]) -> Option<()> {
     let begin = usize::try_from(offset).ok()?;
     let end = begin.checked_add(part.len()).filter(|end| *end as u64 <= metadata.len())?;
     let id = FileId { device: metadata.dev(), inode: metadata.ino() };
-    let kept = lock().take(id).filter(|mapping| mapping.length >= end);
+    let kept = lock().take(id).filter(|mapping| mapping.pages.bytes >= end);
     let mut mapping = match kept {
         Some(mapping) => mapping,
         None => Mapping::new(file, id, usize::try_from(metadata.len()).ok()?)?,
@@ -108,37 +107,23 @@ struct FileId {
     inode: u64,
 }
 
-/// A file, mapped from its beginning. The file stays for as long as this does, even when it has no name any more.
+/// A file, mapped from its beginning to be written to.
 #[derive(Debug)]
 struct Mapping {
-    base: NonNull<u8>,
-    length: usize,
+    pages: Pages,
     id: FileId,
 }
 
-// SAFETY: a mapping belongs to the process, and nobody else in it has this one.
-unsafe impl Send for Mapping {}
-
 impl Mapping {
-    fn new(file: &File, id: FileId, length: usize) -> Option<Mapping> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choosing, which is unmapped in `drop` only.
-        let base = unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, 0) };
-        Some(Mapping { base: NonNull::new(base.ok()?.cast())?, length, id })
+    fn new(file: &File, id: FileId, bytes: usize) -> Option<Mapping> {
+        Some(Mapping { pages: Pages::map(file, bytes, ProtFlags::READ | ProtFlags::WRITE)?, id })
     }
 
     /// The bytes of the file, if it has as many as then. Only for whoever has the file locked, so that nobody else looks at them or changes them;
     /// only what was [made sure of](make_sure_of) may be touched.
     fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is that long, and is borrowed as a whole. Processes of tracer look at the file only with a lock on it.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.length) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and nothing borrows from it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        unsafe { std::slice::from_raw_parts_mut(self.pages.base.as_ptr(), self.pages.bytes) }
     }
 }
 
@@ -173,7 +158,7 @@ impl Kept {
     }
 
     fn bytes(&self) -> u64 {
-        self.mappings.iter().map(|(_, mapping)| mapping.length as u64).sum()
+        self.mappings.iter().map(|(_, mapping)| mapping.pages.bytes as u64).sum()
     }
 
     /// Removes those that were not used for a while, and says when there will be more to remove; none when nothing is left.
