@@ -19,12 +19,13 @@ done
 place=$(mktemp -d "${TMPDIR:-/tmp}/first_trace.XXXXXX")
 export TRACER_TEMP_DIR=$place/head TRACER_SPANS_DIR=$place/spans
 tracer=$target/debug/tracer
-# What is not a terminal has no width; room enough for the names of the spans.
-[ -t 1 ] || export COLUMNS=110
+bold=$'\e[1m' plain=$'\e[0m'
+# What is not a terminal has no bold letters, and no width: room enough for the names of the spans.
+[ -t 1 ] || { bold='' plain=''; export COLUMNS=110; }
 
 # Prints what is run, as one would type it, and runs it.
 run() {
-    printf '\n\033[1m$ %s\033[0m\n' "$1"
+    printf '\n%s$ %s%s\n' "$bold" "$1" "$plain"
     shift
     "$@"
 }
