@@ -149,8 +149,10 @@ fn a_process_that_is_left_behind_with_the_output_open_is_reported_and_not_waited
     run.stdout("done\n").stderr_contains(&format!("{report} and has its output open\n"));
     assert_eq!(*cluster.spans().attempt_of(1).attribute("tracer.leaked_processes"), 1);
     // What closed its outputs is a leak all the same; what ended meanwhile is none.
-    let quiet = "(setsid sh -c 'echo > quiet; exec sleep 1000' > /dev/null 2>&1 < /dev/null &); (setsid true &); \
-                 while [ ! -s quiet ]; do sleep 0.01; done";
+    let quiet = "(setsid sh -c 'echo > quiet; exec sleep 1000' > /dev/null 2>&1 < /dev/null &); \
+                 (setsid sh -c 'echo $$ > short' &); \
+                 while ! [ -s quiet -a -s short ]; do sleep 0.01; done; short=/proc/$(cat short); \
+                 while [ -e $short ] && ! grep -qs '^State:.Z' $short/status; do sleep 0.01; done";
     let run = cluster.tracer(&["submit", "command", "--", "sh", "-c", quiet]).success();
     assert!(run.stderr_text().ends_with("which runs on until its worker ends\n"), "{run:?}");
     assert!(is_alive(daemon));
