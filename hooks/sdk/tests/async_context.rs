@@ -4,11 +4,17 @@
 
 mod support;
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use opentelemetry::trace::{FutureExt, Span, TraceContextExt, Tracer, get_active_span};
 use opentelemetry::{Context, KeyValue, global};
 use serde_json::json;
 use support::Call;
 use tokio::task::{spawn, yield_now};
+
+/// Held while calls are made: as in a worker, there is one at a time, and all of them run in the same runtime.
+static CALLS: Mutex<()> = Mutex::new(());
 
 fn current() -> String {
     get_active_span(|span| span.span_context().span_id().to_string())
@@ -43,6 +49,7 @@ async fn interleaved() -> Vec<String> {
 
 #[test]
 fn task_span_is_current_at_every_poll() {
+    let _calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let called = Call::new(json!([])).run("interleaved");
     let own = "0000000000000def";
     // A future that was spawned without a context runs on the task's thread, in between, where the task's span is not current.
@@ -64,7 +71,9 @@ async fn leaves_a_future() {
 
 #[tracer_sdk::task]
 async fn lets_it_run() -> String {
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
+        assert!(Instant::now() < deadline, "the future that was left behind does not run");
         if let Some(seen) = LEFT.lock().expect("nobody panics with it").take() {
             return seen;
         }
@@ -72,10 +81,11 @@ async fn lets_it_run() -> String {
     }
 }
 
-static LEFT: std::sync::Mutex<Option<String>> = std::sync::Mutex::new(None);
+static LEFT: Mutex<Option<String>> = Mutex::new(None);
 
 #[test]
 fn a_future_that_a_task_left_behind_does_not_see_the_next_one() {
+    let _calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(Call::new(json!([])).run("leaves_a_future").result, Ok(json!(null)));
     let called = Call::new(json!([])).run("lets_it_run");
     assert_eq!(called.result, Ok(json!("0000000000000000 None")));
