@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{ActorRole, FunctionSpec, JobId, TaskSpec};
+use super::{ActorRole, JobId, TaskSpec};
 use crate::hook::AttributePrefix;
 
 /// Functions that are remembered. Beyond it all are forgotten, so that ever new ones do not fill the memory.
@@ -47,15 +47,24 @@ pub(crate) struct SpanNameTable {
     /// By module and function, so that a look-up needs no text of its own.
     functions: HashMap<Box<str>, HashMap<Box<str>, Arc<SpanNames>>>,
     len: usize,
-    /// The function looked up last, which mostly comes again.
+    /// What was looked up last, which mostly comes again.
     last: Option<Last>,
 }
 
 #[derive(Debug)]
 struct Last {
-    module: Box<str>,
-    function: Box<str>,
+    /// Module and function; none for a command, which is not found again: a process costs so much more than its name.
+    function: Option<(Box<str>, Box<str>)>,
     names: Arc<SpanNames>,
+}
+
+impl Last {
+    fn is(&self, function: Option<(&str, &str)>) -> bool {
+        match (&self.function, function) {
+            (Some(own), Some(other)) => *own.1 == *other.1 && *own.0 == *other.0,
+            _ => false,
+        }
+    }
 }
 
 impl SpanNameTable {
@@ -65,31 +74,26 @@ impl SpanNameTable {
     }
 
     /// The names for a task.
-    pub(crate) fn of(&mut self, spec: &TaskSpec<'_>) -> Arc<SpanNames> {
-        match spec {
-            TaskSpec::Function(function) => self.of_function(spec, function),
-            // A process costs so much more that its name need not be remembered.
-            TaskSpec::Command(_) => self.make(spec, 0),
+    pub(crate) fn of(&mut self, spec: &TaskSpec<'_>) -> &Arc<SpanNames> {
+        let function = match spec {
+            // The names of an actor's methods do not have the module in them.
+            TaskSpec::Function(function) if function.actor != ActorRole::None => Some(("", function.function)),
+            TaskSpec::Function(function) => Some((function.module, function.function)),
+            TaskSpec::Command(_) => None,
+        };
+        if !self.last.as_ref().is_some_and(|last| last.is(function)) {
+            let names = match function {
+                Some((module, function)) => self.find(spec, module, function),
+                None => self.make(spec, 0),
+            };
+            let function = function.map(|(module, function)| (module.into(), function.into()));
+            self.last = Some(Last { function, names });
         }
+        &self.last.as_ref().expect("it is there by now").names
     }
 
-    fn of_function(&mut self, spec: &TaskSpec<'_>, function: &FunctionSpec<'_>) -> Arc<SpanNames> {
-        // The names of an actor's methods do not have the module in them.
-        let module = if function.actor == ActorRole::None { function.module } else { "" };
-        if let Some(last) = &self.last
-            && *last.function == *function.function
-            && *last.module == *module
-        {
-            return Arc::clone(&last.names);
-        }
-        let names = self.find(spec, module, function);
-        let (module, function) = (module.into(), function.function.into());
-        self.last = Some(Last { module, function, names: Arc::clone(&names) });
-        names
-    }
-
-    fn find(&mut self, spec: &TaskSpec<'_>, module: &str, function: &FunctionSpec<'_>) -> Arc<SpanNames> {
-        if let Some(known) = self.functions.get(module).and_then(|module| module.get(function.function)) {
+    fn find(&mut self, spec: &TaskSpec<'_>, module: &str, function: &str) -> Arc<SpanNames> {
+        if let Some(known) = self.functions.get(module).and_then(|module| module.get(function)) {
             return Arc::clone(known);
         }
         if self.len >= KNOWN_LIMIT {
@@ -99,7 +103,7 @@ impl SpanNameTable {
         // From the first number that would come again on, there are none.
         let before = FUNCTIONS.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
         let made = self.make(spec, before.map_or(0, |before| before + 1));
-        self.functions.entry(module.into()).or_default().insert(function.function.into(), Arc::clone(&made));
+        self.functions.entry(module.into()).or_default().insert(function.into(), Arc::clone(&made));
         self.len += 1;
         made
     }
@@ -114,7 +118,7 @@ impl SpanNameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{CommandSpec, TaskId};
+    use crate::task::{CommandSpec, FunctionSpec, TaskId};
 
     #[test]
     fn names_are_the_targets_with_the_suffix() {
@@ -138,7 +142,8 @@ mod tests {
     fn a_prefix_is_of_one_function_in_one_job_of_which_the_same_is_known() {
         let (mut one, mut other) = (SpanNameTable::new("suffix"), SpanNameTable::new("suffix"));
         let function = |function| TaskSpec::Function(FunctionSpec::of_task("a", function, &[]));
-        let all = [one.of(&function("f")), one.of(&function("g")), other.of(&function("f"))];
+        let mut names = |table: usize, name| Arc::clone([&mut one, &mut other][table].of(&function(name)));
+        let all = [names(0, "f"), names(0, "g"), names(1, "f")];
         let all = all.iter().flat_map(|names| {
             [(1, false), (2, false), (1, true)].map(|(job, is_known)| names.prefix(JobId(job), is_known, 6))
         });

@@ -13,7 +13,7 @@ use tracer_abi as abi;
 use super::actor::Living;
 use super::command::{self, CommandRun, Inherited};
 use super::nested::{Nested, Submitter};
-use super::usage::Meter;
+use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::fault;
 use crate::hook::{
@@ -60,7 +60,7 @@ pub(super) struct Attempts {
     actor: Mutex<Option<Living>>,
     /// Whether there was one: most workers never have any.
     has_actor: AtomicBool,
-    meter: Mutex<Meter>,
+    meter: SharedMeter,
 }
 
 /// What was loaded so far. As modules are, it is kept for good.
@@ -112,7 +112,7 @@ impl Attempts {
             loaded: Mutex::default(),
             actor: Mutex::default(),
             has_actor: AtomicBool::new(false),
-            meter: Mutex::default(),
+            meter: SharedMeter::default(),
         }
     }
 
@@ -123,12 +123,12 @@ impl Attempts {
 
     /// The worker has waited for a lease.
     pub(super) fn waited(&self) {
-        lock(&self.meter).wait();
+        self.meter.wait();
     }
 
     /// The worker has run what is not measured: what it used meanwhile is no attempt's.
     pub(super) fn interrupted(&self) {
-        lock(&self.meter).interrupt();
+        self.meter.interrupt();
     }
 
     /// Claims a lease, and returns when. None when the head has taken it back.
@@ -194,8 +194,7 @@ impl Attempts {
         fault::point("after_inline_claim");
         let outer_task = self.recorder.and_then(Recorder::running_task);
         let outer_here = Recorder::running_here();
-        let inner = Meter::begin_inside();
-        let mut outer = std::mem::replace(&mut *lock(&self.meter), inner);
+        let outer = self.meter.begin_inside();
         let ran = match (entry, Envelope::decode(lease.envelope)) {
             (Some(_), Ok(envelope)) => self.run_traced(lease, &envelope, began, None),
             (None, _) => {
@@ -205,8 +204,7 @@ impl Attempts {
             (_, Err(error)) => Ran::not_at_all(Failure::Module { message: unreadable(&error) }),
         };
         // What this one has used, those inside of it included, is not the outer one's.
-        outer.end_inside(inner);
-        *lock(&self.meter) = outer;
+        self.meter.end_inside(outer);
         if let Some(recorder) = self.recorder {
             recorder.set_running_task(outer_task);
             recorder.set_running_here(outer_here);
@@ -241,7 +239,7 @@ impl Attempts {
             let span =
                 self.start_span(recorder, lease, envelope, parent.as_ref(), began, known.map(|known| known.function));
             if span.is_recording() && !is_beside {
-                lock(&self.meter).begin(began.at);
+                self.meter.begin(began.at);
             }
             span
         });
@@ -282,7 +280,7 @@ impl Attempts {
             SpanLink { trace_id, span_id, trace_flags: flags }
         });
         if let Some(span) = span {
-            self.finish_span(&span, &outcome, command.as_ref(), ended, is_beside);
+            self.finish_span(&span, &outcome, command.as_ref(), (began.at, ended), is_beside);
             fault::point("before_span_end");
             span.end_at(began.unix_nano.saturating_add(run_ns));
             fault::point("after_span_end");
@@ -515,7 +513,7 @@ impl Attempts {
         began: Began,
         known: Option<&'static Function>,
     ) -> ActiveSpan {
-        let make_names = || lock(&self.names).of(&envelope.spec);
+        let make_names = || Arc::clone(lock(&self.names).of(&envelope.spec));
         let made;
         let span_names = match known {
             Some(known) => known.span_names.get_or_init(make_names),
@@ -558,7 +556,7 @@ impl Attempts {
         span: &ActiveSpan,
         outcome: &Outcome,
         command: Option<&CommandRun>,
-        ended: Instant,
+        (began, ended): (Instant, Instant),
         is_beside: bool,
     ) {
         if !span.is_recording() {
@@ -566,7 +564,7 @@ impl Attempts {
             return;
         }
         // What the process uses while several run cannot be told apart.
-        let own = if is_beside { None } else { lock(&self.meter).end(ended, command.is_some()) };
+        let own = if is_beside { None } else { self.meter.end(began, ended, command.is_some()) };
         if let Some(own) = own {
             let used = command.map_or(own, |command| own.with_command(command.usage));
             span.set_attributes(&[

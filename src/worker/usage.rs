@@ -1,6 +1,9 @@
 //! What the kernel knows of this process: its parent, its use of cpu and memory.
 
 use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, getppid, set_child_subreaper, set_parent_process_death_signal};
@@ -93,9 +96,7 @@ const UNREAD_SHARE: u32 = 20;
 /// Divides what this process uses among the attempts in it. The end of one is the beginning of the next, so that the kernel is asked
 /// once for each, and for many short ones in a row once for all.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meter {
-    /// When the attempt began.
-    began: Option<Instant>,
+struct Meter {
     /// What the kernel last said. None when something else went on since then.
     read: Option<Usage>,
     /// How long attempts that were not measured took since then, with the waits between them.
@@ -108,39 +109,81 @@ pub(super) struct Meter {
     inside: Usage,
 }
 
-impl Meter {
+/// The meter of this process.
+///
+/// Threads: any, though nearly all attempts run on one.
+#[derive(Debug, Default)]
+pub(super) struct SharedMeter {
+    meter: Mutex<Meter>,
+    /// Whether an attempt may begin without the meter's knowing. Changed under the lock.
+    is_ready: AtomicBool,
+}
+
+/// What the meter of an attempt was when attempts inside of it began.
+#[derive(Debug)]
+pub(super) struct Outer {
+    meter: Meter,
+    read: Usage,
+}
+
+impl SharedMeter {
+    fn with<R>(&self, work: impl FnOnce(&mut Meter) -> R) -> R {
+        // It is whole after every statement.
+        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut meter);
+        self.is_ready.store(meter.is_ready(), Relaxed);
+        done
+    }
+
     /// An attempt has just begun that is to be measured.
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.begin_with(now, of_this_process);
+    pub(super) fn begin(&self, now: Instant) {
+        // If others of this process change it meanwhile, its end finds no reading, and nothing is said of this attempt.
+        if !self.is_ready.load(Relaxed) {
+            self.with(|meter| meter.begin(now, of_this_process));
+        }
     }
 
     /// It has just ended. None if it cannot be said what it used.
-    pub(super) fn end(&mut self, now: Instant, must_measure: bool) -> Option<Usage> {
-        self.end_with(now, must_measure, of_this_process)
+    pub(super) fn end(&self, began: Instant, now: Instant, must_measure: bool) -> Option<Usage> {
+        self.with(|meter| meter.end(began, now, must_measure, of_this_process))
     }
 
     /// The worker has waited for the next attempt, and perhaps looked for it all the time.
-    pub(super) fn wait(&mut self) {
-        self.has_waited = true;
+    pub(super) fn wait(&self) {
+        self.with(|meter| meter.has_waited = true);
     }
 
     /// Something else goes on: the worker runs what is not measured.
-    pub(super) fn interrupt(&mut self) {
-        *self = Meter::default();
+    pub(super) fn interrupt(&self) {
+        self.with(|meter| *meter = Meter::default());
     }
 
-    /// Attempts run inside of this one, which waits for them. Their meter is another; this is what it starts with.
-    pub(super) fn begin_inside() -> Meter {
-        Meter { read: Some(of_this_process()), ..Meter::default() }
+    /// Attempts run inside of the one that runs, which waits for them.
+    pub(super) fn begin_inside(&self) -> Outer {
+        let read = of_this_process();
+        let inner = Meter { read: Some(read), ..Meter::default() };
+        Outer { meter: self.with(|meter| std::mem::replace(meter, inner)), read }
     }
 
-    /// They have ended. What they have used since `begun` is not this one's.
-    pub(super) fn end_inside(&mut self, begun: Meter) {
-        let used = of_this_process().since(begun.read.unwrap_or_default());
+    /// They have ended. What they have used is not that one's.
+    pub(super) fn end_inside(&self, outer: Outer) {
+        let Outer { meter: mut outer, read } = outer;
+        outer.add_inside(of_this_process().since(read));
+        self.with(|meter| *meter = outer);
+    }
+}
+
+impl Meter {
+    /// Whether the beginning of an attempt changes nothing.
+    fn is_ready(&self) -> bool {
+        self.read.is_some() && !self.has_waited
+    }
+
+    fn add_inside(&mut self, used: Usage) {
         self.inside = self.inside.combine(used, u64::saturating_add);
     }
 
-    fn begin_with(&mut self, now: Instant, read: impl Fn() -> Usage) {
+    fn begin(&mut self, now: Instant, read: impl Fn() -> Usage) {
         let has_waited = std::mem::take(&mut self.has_waited);
         if let Some(ended) = self.short_ended.take().filter(|_| has_waited) {
             self.unread += now.saturating_duration_since(ended);
@@ -150,11 +193,10 @@ impl Meter {
         if self.read.is_none() || (has_waited && self.unread >= UNREAD_LIMIT) {
             *self = Meter { read: Some(read()), ..Meter::default() };
         }
-        self.began = Some(now);
     }
 
-    fn end_with(&mut self, now: Instant, must_measure: bool, read: impl Fn() -> Usage) -> Option<Usage> {
-        let took = now.saturating_duration_since(self.began.take()?);
+    fn end(&mut self, began: Instant, now: Instant, must_measure: bool, read: impl Fn() -> Usage) -> Option<Usage> {
+        let took = now.saturating_duration_since(began);
         let is_short = took < SHORT && !must_measure;
         self.short_ended = Some(now).filter(|_| is_short);
         if is_short && self.unread + took < UNREAD_LIMIT {
@@ -196,9 +238,12 @@ mod tests {
 
         fn attempt(&mut self, micros: u64, must_measure: bool) -> Option<u64> {
             let mut meter = self.meter;
-            meter.begin_with(self.started + self.now, || self.read());
+            let began = self.started + self.now;
+            if !meter.is_ready() {
+                meter.begin(began, || self.read());
+            }
             self.now += Duration::from_micros(micros);
-            let used = meter.end_with(self.started + self.now, must_measure, || self.read());
+            let used = meter.end(began, self.started + self.now, must_measure, || self.read());
             self.meter = meter;
             used.map(|used| used.cpu_time_ns / 1000)
         }
@@ -234,7 +279,7 @@ mod tests {
         let mut story = Story::new();
         story.attempt(100, false);
         story.now += Duration::from_secs(1);
-        story.meter.interrupt();
+        story.meter = Meter::default();
         assert_eq!(story.attempt(100, false), Some(100));
     }
 
@@ -243,7 +288,7 @@ mod tests {
         let mut story = Story::new();
         let mut after = |wait: u64, attempt: u64| {
             story.now += Duration::from_micros(wait);
-            story.meter.wait();
+            story.meter.has_waited = true;
             let before = story.readings.get();
             let used = story.attempt(attempt, false);
             (used, story.readings.get() - before)
@@ -264,9 +309,9 @@ mod tests {
         let mut meter = Meter::default();
         let started = Instant::now();
         let reading = |cpu_time_ns| Usage { cpu_time_ns, major_page_faults: cpu_time_ns, ..Usage::default() };
-        meter.begin_with(started, || reading(10));
-        meter.inside = reading(30);
-        let used = meter.end_with(started + SHORT, false, || reading(100)).unwrap();
+        meter.begin(started, || reading(10));
+        meter.add_inside(reading(30));
+        let used = meter.end(started, started + SHORT, false, || reading(100)).unwrap();
         assert_eq!((used.cpu_time_ns, used.major_page_faults), (60, 60));
     }
 }
