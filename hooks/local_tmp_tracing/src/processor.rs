@@ -1,11 +1,11 @@
 //! From a span's end to the file.
 //!
-//! A span is rendered as it ends, into a buffer that all threads share, and stays there until somebody asks for it to be
+//! A span is rendered when it has ended, into a buffer that all threads share, and stays there until somebody asks for it to be
 //! on disk: the host with a commit, before it sends the result of a task; a flush; or the buffer itself, when it holds
 //! [`WRITE_AT`] bytes. So a burst of spans costs one `write`, and a lonely one is not delayed beyond its task.
 //!
 //! Two locks, always taken in this order: `file`, for the length of a write, and `buffer`, for the length of a copy. A
-//! thread that ends a span waits for the second only.
+//! thread that ends spans waits for the second only.
 //!
 //! What cannot be written is kept for the next attempt, up to [`KEEP`] bytes. Beyond that spans are dropped, counted, and
 //! reported by the next commit.
@@ -230,7 +230,6 @@ impl<F> Shared<F> {
         {
             let mut buffer = self.lock_buffer();
             if output.unwritten.is_empty() {
-                // The two exchange their memory back and forth, so that none is allocated.
                 std::mem::swap(&mut output.unwritten, &mut buffer.bytes);
             } else {
                 output.unwritten.append(&mut buffer.bytes);
@@ -255,23 +254,33 @@ impl<F> Shared<F> {
         let consumed = result.as_ref().err().map_or(output.unwritten.len(), |(consumed, _)| *consumed);
         output.unwritten.drain(..consumed);
         self.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
+        if output.unwritten.is_empty() {
+            let mut buffer = self.lock_buffer();
+            if buffer.bytes.is_empty() {
+                // It gets its memory back, which is in the cache.
+                std::mem::swap(&mut output.unwritten, &mut buffer.bytes);
+            }
+        }
         result.map_err(|(_, text)| text)
     }
 
-    /// Takes the line of a span that has ended.
-    fn append(&self, write_line: impl FnOnce(&F, &mut Vec<u8>)) {
-        let is_due = {
+    /// Takes the lines of spans that have ended.
+    fn append<T>(&self, spans: impl Iterator<Item = T>, write_line: impl Fn(&F, &mut Vec<u8>, T)) {
+        let mut is_due = false;
+        {
             let mut buffer = self.lock_buffer();
             let Buffer { bytes, format } = &mut *buffer;
-            if bytes.len() + self.unwritten_len.load(Ordering::Relaxed) < KEEP {
-                let before = bytes.len();
-                write_line(format, bytes);
-                // Once per so many bytes, not once per span, in case nothing can be written now.
-                before / WRITE_AT != bytes.len() / WRITE_AT
-            } else {
-                self.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETRY_EVERY)
+            for span in spans {
+                is_due |= if bytes.len() + self.unwritten_len.load(Ordering::Relaxed) < KEEP {
+                    let before = bytes.len();
+                    write_line(format, bytes, span);
+                    // Once per so many bytes, not once per span, in case nothing can be written now.
+                    before / WRITE_AT != bytes.len() / WRITE_AT
+                } else {
+                    self.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETRY_EVERY)
+                };
             }
-        };
+        }
         if is_due {
             self.try_write();
         }
@@ -297,7 +306,7 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
         if !span.span_context.is_sampled() {
             return;
         }
-        self.shared.append(|format, buffer| format.write_line(buffer, &span));
+        self.shared.append(std::iter::once(&span), |format, buffer, span| format.write_line(buffer, span));
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -336,7 +345,11 @@ impl<F: LineFormat> SpanWriter for Shared<F> {
     }
 
     fn on_end(&self, span: &RenderedSpan<'_>) {
-        self.append(|format, buffer| format.write_rendered_line(buffer, span));
+        self.append(std::iter::once(span), |format, buffer, span| format.write_rendered_line(buffer, span));
+    }
+
+    fn on_end_all<'a>(&self, spans: &mut dyn Iterator<Item = RenderedSpan<'a>>) {
+        self.append(spans, |format, buffer, span| format.write_rendered_line(buffer, &span));
     }
 }
 

@@ -31,6 +31,7 @@ mod builder;
 mod convert;
 mod delivery;
 mod direct;
+mod ended;
 mod guard;
 mod intern;
 mod into_tracing;

@@ -16,6 +16,7 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Span, SpanLimits}
 use tracer_abi as abi;
 
 use super::convert;
+use super::ended::Lane;
 use super::guard::GuardedProcessor;
 
 /// Writes spans that nobody but a durable processor gets, piece by piece.
@@ -35,8 +36,14 @@ pub trait SpanWriter: fmt::Debug + Send + Sync {
     /// Appends a link.
     fn push_link(&self, rendered: &mut Vec<u8>, link: &Link);
 
-    /// Takes a span that has ended, as [`on_end`](opentelemetry_sdk::trace::SpanProcessor::on_end) does.
+    /// Takes a span that has ended, as [`on_end`](opentelemetry_sdk::trace::SpanProcessor::on_end) does, though perhaps later and on
+    /// another thread: at the latest when the processor is to commit, to flush or to shut down.
     fn on_end(&self, span: &RenderedSpan<'_>);
+
+    /// Takes several of them, one after the other. One that has a lock can take it once for all.
+    fn on_end_all<'a>(&self, spans: &mut dyn Iterator<Item = RenderedSpan<'a>>) {
+        spans.for_each(|span| self.on_end(&span));
+    }
 }
 
 /// The value of an attribute. Texts should be UTF-8, and nobody has looked yet.
@@ -115,11 +122,32 @@ pub(super) struct DirectSpan {
     attributes: Vec<Attribute>,
     /// A bit for each of their keys; several may have the same.
     keys: u64,
+    /// What the text and the attributes begin with, also when the span has been forgotten: the next one in its memory mostly begins with the
+    /// same.
+    beginning: Beginning,
     events: Vec<u8>,
     event_count: u32,
     links: Vec<u8>,
     link_count: u32,
-    has_ended: bool,
+    /// 0 while it has not ended.
+    end_time_unix_nano: u64,
+}
+
+/// A name and the attributes of a prefix after it.
+#[derive(Clone, Copy, Debug)]
+struct Beginning {
+    /// The number of the prefix; 0 for none.
+    id: u64,
+    count: usize,
+    /// Where it ends in the text.
+    text_len: usize,
+    /// How many attributes that are, of which one may have replaced another.
+    attributes: usize,
+    keys: u64,
+}
+
+impl Beginning {
+    const NONE: Beginning = Beginning { id: 0, count: 0, text_len: 0, attributes: 0, keys: 0 };
 }
 
 /// One attribute in the text.
@@ -156,18 +184,64 @@ struct Local {
     known: Vec<Known>,
     /// The attributes that spans with the same prefix begin with, by its number.
     prefixes: [Prefix; PREFIXES],
+    /// Where ended spans are put down; none before the first.
+    lane: Option<Arc<Lane>>,
     /// Whose all these are.
     owner: Option<&'static Direct>,
 }
 
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.abandon_lane();
+    }
+}
+
 impl Local {
     const fn new() -> Local {
-        Local { spares: Vec::new(), known: Vec::new(), prefixes: [Prefix::NONE; PREFIXES], owner: None }
+        Local { spares: Vec::new(), known: Vec::new(), prefixes: [Prefix::NONE; PREFIXES], lane: None, owner: None }
+    }
+
+    fn abandon_lane(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.abandon();
+        }
+    }
+
+    /// Gives the writer what this thread has put down, which comes before what ends now.
+    fn write_all(&self) {
+        if let Some(lane) = &self.lane {
+            lane.write_all();
+        }
+    }
+
+    /// Puts a span down that has just ended. Where that cannot be, the writer gets it at once.
+    fn put_down(&mut self, span: Box<Handle>, direct: &'static Direct) {
+        if self.lane.is_none() {
+            self.lane = direct.processor.ended.new_lane();
+        }
+        // Large ones would take much memory until somebody commits.
+        let waits = span.direct().is_some_and(DirectSpan::is_small);
+        let put = match &self.lane {
+            Some(lane) if waits => lane.put(span).or_else(|span| {
+                lane.write_all();
+                while let Some(spare) = lane.take_back() {
+                    keep(&mut self.spares, spare);
+                }
+                lane.put(span)
+            }),
+            _ => Err(span),
+        };
+        if let Err(span) = put {
+            self.write_all();
+            write(span.direct().into_iter());
+            keep(&mut self.spares, span);
+        }
     }
 
     /// Forgets what another provider rendered, in its own way.
     #[cold]
     fn belong_to(&mut self, direct: &'static Direct) {
+        self.abandon_lane();
         self.known = (0..KNOWN).map(|_| Known::default()).collect();
         self.prefixes = [Prefix::NONE; PREFIXES];
         self.owner = Some(direct);
@@ -194,6 +268,17 @@ impl Local {
             known.begin(writer, key);
         }
         known
+    }
+}
+
+/// Keeps the memory of a span for another one.
+#[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+fn keep(spares: &mut Vec<Box<Handle>>, mut spare: Box<Handle>) {
+    if let Handle::Direct(span) = &mut *spare
+        && span.clear()
+        && spares.len() < KEPT
+    {
+        spares.push(spare);
     }
 }
 
@@ -368,7 +453,9 @@ impl Direct {
         let mut handle = local.spares.pop().unwrap_or_else(|| self.new_handle());
         let Handle::Direct(span) = &mut *handle else { unreachable!("only such memory is kept") };
         // It may have been another provider's.
-        span.direct = self;
+        if !std::ptr::eq(span.direct, self) {
+            (span.direct, span.beginning) = (self, Beginning::NONE);
+        }
         (span.trace_id, span.parent_span_id) = match parent {
             Some(parent) => (parent.trace_id, Some(parent.span_id)),
             None => (ids.new_trace_id().to_bytes(), None),
@@ -379,15 +466,16 @@ impl Direct {
         // SAFETY: promised by the caller.
         unsafe {
             let name = start.name.as_bytes();
-            span.text.extend_from_slice(name);
-            span.name_len = name.len();
             let attributes = convert::array(start.attributes, start.attribute_count);
             match attributes.split_at_checked(start.prefix_count) {
                 Some((prefix, further)) if start.prefix_id != 0 => {
-                    span.begin_with(local, start.prefix_id, prefix);
+                    span.begin_with(local, name, start.prefix_id, prefix);
                     span.push_attributes(local, further);
                 }
-                _ => span.push_attributes(local, attributes),
+                _ => {
+                    span.begin(name);
+                    span.push_attributes(local, attributes);
+                }
             }
             for &link in convert::array(start.links, start.link_count) {
                 span.add_link(link);
@@ -414,11 +502,12 @@ impl Direct {
             name_len: 0,
             attributes: Vec::with_capacity(ATTRIBUTE_ROOM),
             keys: 0,
+            beginning: Beginning::NONE,
             events: Vec::new(),
             event_count: 0,
             links: Vec::new(),
             link_count: 0,
-            has_ended: false,
+            end_time_unix_nano: 0,
         }))
     }
 }
@@ -430,34 +519,55 @@ impl DirectSpan {
     ///
     /// What `pairs` point to is valid during the call.
     pub(super) unsafe fn set_attributes(&mut self, pairs: &[abi::KeyValue]) {
-        if self.has_ended {
+        if self.has_ended() {
             return;
         }
         // SAFETY: promised by the caller.
         with_local(self.direct, |local| unsafe { self.push_attributes(local, pairs) });
     }
 
-    /// Sets the attributes of a prefix, the first that the span has.
+    /// Gives a new span its name, and no attributes.
+    fn begin(&mut self, name: &[u8]) {
+        self.beginning = Beginning::NONE;
+        self.text.clear();
+        self.attributes.clear();
+        self.keys = 0;
+        self.text.extend_from_slice(name);
+        self.name_len = name.len();
+    }
+
+    /// Gives a new span its name, and the attributes of a prefix. What the last span in this memory began with is left where it is when it is
+    /// the same: to write it again to memory that has left the cache would cost more than all else that is done here.
     ///
     /// # Safety
     ///
     /// As for [`set_attributes`](Self::set_attributes).
-    unsafe fn begin_with(&mut self, local: &mut Local, id: u64, pairs: &[abi::KeyValue]) {
+    unsafe fn begin_with(&mut self, local: &mut Local, name: &[u8], id: u64, pairs: &[abi::KeyValue]) {
+        let Beginning { text_len, attributes, keys, .. } = self.beginning;
+        if self.beginning.id == id && self.beginning.count == pairs.len() && self.text[..self.name_len] == *name {
+            self.text.truncate(text_len);
+            self.attributes.truncate(attributes);
+            self.keys = keys;
+            return;
+        }
+        self.begin(name);
         let place = id as usize % PREFIXES;
         let known = &local.prefixes[place];
         if known.id == id && known.count == pairs.len() {
             self.text.extend_from_slice(&known.text);
             self.attributes.extend_from_slice(&known.attributes);
             self.keys = known.keys;
-            return;
+        } else {
+            // SAFETY: promised by the caller.
+            unsafe { self.push_attributes(local, pairs) };
+            let text = &self.text[self.name_len..];
+            if text.len() <= PREFIX_BYTES {
+                let (text, attributes) = (text.to_vec(), self.attributes.clone());
+                local.prefixes[place] = Prefix { id, count: pairs.len(), text, attributes, keys: self.keys };
+            }
         }
-        // SAFETY: promised by the caller.
-        unsafe { self.push_attributes(local, pairs) };
-        let text = &self.text[self.name_len..];
-        if text.len() <= PREFIX_BYTES {
-            let (text, attributes) = (text.to_vec(), self.attributes.clone());
-            local.prefixes[place] = Prefix { id, count: pairs.len(), text, attributes, keys: self.keys };
-        }
+        let (text_len, attributes) = (self.text.len(), self.attributes.len());
+        self.beginning = Beginning { id, count: pairs.len(), text_len, attributes, keys: self.keys };
     }
 
     /// # Safety
@@ -520,6 +630,7 @@ impl DirectSpan {
             known.hash == hash && old.starts_with(&new[..key_len])
         });
         let Some(at) = same_key else { return false };
+        self.beginning = Beginning::NONE;
         let new = new.to_vec();
         self.text.truncate(start);
         let old_start = self.name_len + if at == 0 { 0 } else { self.attributes[at - 1].end as usize };
@@ -539,7 +650,7 @@ impl DirectSpan {
     /// `event` is null, or to an event that, with all it points to, is valid during the call.
     pub(super) unsafe fn add_event(&mut self, event: *const abi::Event) {
         let limits = &self.direct.limits;
-        if event.is_null() || self.has_ended || self.event_count >= limits.max_events_per_span {
+        if event.is_null() || self.has_ended() || self.event_count >= limits.max_events_per_span {
             return;
         }
         // SAFETY: promised by the caller.
@@ -556,7 +667,7 @@ impl DirectSpan {
     /// `link` is null, or to a link that, with all it points to, is valid during the call.
     pub(super) unsafe fn add_link(&mut self, link: *const abi::Link) {
         let limits = &self.direct.limits;
-        if link.is_null() || self.has_ended || self.link_count >= limits.max_links_per_span {
+        if link.is_null() || self.has_ended() || self.link_count >= limits.max_links_per_span {
             return;
         }
         // SAFETY: promised by the caller.
@@ -571,57 +682,91 @@ impl DirectSpan {
 
     pub(super) fn set_status(&mut self, status: Status) {
         // Ok before error before unset.
-        if !self.has_ended && status > self.status {
+        if !self.has_ended() && status > self.status {
             self.status = status;
         }
     }
 
     pub(super) fn update_name(&mut self, name: &[u8]) {
-        if !self.has_ended {
+        if !self.has_ended() {
+            self.beginning = Beginning::NONE;
             self.text.splice(..self.name_len, name.iter().copied());
             self.name_len = name.len();
         }
     }
 
-    pub(super) fn end(&mut self, end_time_unix_nano: u64) {
-        if std::mem::replace(&mut self.has_ended, true) {
-            return;
+    fn has_ended(&self) -> bool {
+        self.end_time_unix_nano != 0
+    }
+
+    /// False when it has ended before.
+    fn end(&mut self, end_time_unix_nano: u64) -> bool {
+        let is_first = !self.has_ended();
+        if is_first {
+            self.end_time_unix_nano = convert::unix_nano(end_time_unix_nano).max(1);
         }
+        is_first
+    }
+
+    fn rendered(&self) -> RenderedSpan<'_> {
         let (name, attributes) = self.text.split_at(self.name_len);
-        let span = RenderedSpan {
+        RenderedSpan {
             name,
             trace_id: self.trace_id,
             span_id: self.span_id,
             parent_span_id: self.parent_span_id,
             kind: self.kind.clone(),
             start_time_unix_nano: self.start_time_unix_nano,
-            end_time_unix_nano: convert::unix_nano(end_time_unix_nano),
+            end_time_unix_nano: self.end_time_unix_nano,
             status: &self.status,
             attributes,
             events: &self.events,
             links: &self.links,
-        };
-        let Direct { writer, processor, .. } = self.direct;
-        processor.count_panic(|| writer.on_end(&span));
+        }
     }
 
-    /// Forgets the span. False when it has grown so large that its memory is not worth keeping.
+    /// Forgets the span, but for what the next one may begin with. False when it has grown so large that its memory is not worth keeping.
     fn clear(&mut self) -> bool {
-        self.text.clear();
-        self.attributes.clear();
         self.events.clear();
         self.links.clear();
-        (self.keys, self.event_count, self.link_count, self.has_ended) = (0, 0, 0, false);
+        (self.event_count, self.link_count, self.end_time_unix_nano) = (0, 0, 0);
         self.status = Status::Unset;
+        self.is_small()
+    }
+
+    fn is_small(&self) -> bool {
         self.text.capacity() + self.events.capacity() + self.links.capacity() <= KEPT_BYTES
+    }
+}
+
+/// Gives spans of one provider that have ended to their writer. One at which it panics is lost, and counted.
+pub(super) fn write<'a>(mut spans: impl Iterator<Item = &'a DirectSpan>) {
+    while let Some(first) = spans.next() {
+        let Direct { writer, processor, .. } = first.direct;
+        let mut all = std::iter::once(first).chain(spans.by_ref()).map(DirectSpan::rendered);
+        processor.count_panic(|| writer.on_end_all(&mut all));
     }
 }
 
 impl Handle {
     pub(super) fn end(&mut self, end_time_unix_nano: u64) {
         match self {
-            Handle::Direct(span) => span.end(end_time_unix_nano),
+            // It is the host's still, and cannot be put down.
+            Handle::Direct(span) => {
+                if span.end(end_time_unix_nano) {
+                    with_local(span.direct, |local| local.write_all());
+                    write(std::iter::once(&*span));
+                }
+            }
             Handle::Sdk(span) => span.end_with_timestamp(convert::time(end_time_unix_nano)),
+        }
+    }
+
+    /// The span, if it was made without the SDK.
+    pub(super) fn direct(&self) -> Option<&DirectSpan> {
+        match self {
+            Handle::Direct(span) => Some(span),
+            Handle::Sdk(_) => None,
         }
     }
 
@@ -633,16 +778,11 @@ impl Handle {
             Handle::Sdk(_) if end_time_unix_nano == 0 => return,
             Handle::Sdk(span) => return span.end_with_timestamp(convert::time(end_time_unix_nano)),
         };
-        span.end(end_time_unix_nano);
-        if !span.clear() {
-            return;
-        }
         let direct = span.direct;
-        with_local(direct, |local| {
-            if local.spares.len() < KEPT {
-                local.spares.push(self);
-            }
-        });
+        if span.end(end_time_unix_nano) {
+            return with_local(direct, |local| local.put_down(self, direct));
+        }
+        with_local(direct, |local| keep(&mut local.spares, self));
     }
 }
 

@@ -26,6 +26,7 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 
 use super::delivery::SinkTarget;
 use super::direct::SpanWriter;
+use super::ended::Ended;
 
 /// A span processor that keeps spans on this machine's disk.
 ///
@@ -157,6 +158,8 @@ pub(super) struct GuardedProcessor {
     processor: Kind,
     /// The exporter behind it, when that was given to a builder.
     target: Option<Arc<dyn SinkTarget>>,
+    /// Spans that it is to write and does not have yet.
+    pub(super) ended: Ended,
     /// Panics that nobody has been told of yet.
     panics: AtomicU64,
     /// How the shutdown went: the provider, which runs it, puts all of its processors' errors into one text.
@@ -184,7 +187,13 @@ impl GuardedProcessor {
         };
         // A processor that cannot take its resource works without it, as an exporter does.
         let _ = guarded(set);
-        GuardedProcessor { processor, target, panics: AtomicU64::new(0), shutdown_timed_out: AtomicU8::new(0) }
+        GuardedProcessor {
+            processor,
+            target,
+            ended: Ended::default(),
+            panics: AtomicU64::new(0),
+            shutdown_timed_out: AtomicU8::new(0),
+        }
     }
 
     fn processor(&self) -> &dyn SpanProcessor {
@@ -224,6 +233,7 @@ impl GuardedProcessor {
         let Kind::Durable(processor) = &self.processor else {
             return Ok(());
         };
+        self.ended.write_all();
         catch_unwind(AssertUnwindSafe(|| processor.commit()))
             .unwrap_or_else(|payload| Err(format!("the span processor panicked: {}", panic_text(payload))))?;
         self.take_panics()
@@ -269,11 +279,13 @@ impl GuardedProcessor {
     }
 
     pub(super) fn force_flush(&self) -> OTelSdkResult {
+        self.ended.write_all();
         guarded(|| self.processor().force_flush())?;
         self.take_panics().map_err(OTelSdkError::InternalFailure)
     }
 
     pub(super) fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.ended.write_all();
         let result = guarded(|| self.processor().shutdown_with_timeout(timeout));
         self.shutdown_timed_out.store(u8::from(matches!(result, Err(OTelSdkError::Timeout(_)))), Ordering::Relaxed);
         result?;

@@ -1,0 +1,365 @@
+//! Spans that have ended and that the writer does not have yet.
+//!
+//! A thread puts its own down in a ring, and whoever commits gives those of all threads to the writer, as does the thread itself when its
+//! ring is full: so the writer takes its lock once for many of them. A lock for each would wait, twice, until all that was just
+//! written of the span has left the processor.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::direct::{Handle, write};
+
+/// How many a thread puts down: enough that the lock is not felt, and few enough that their memory, which comes back in turn, stays in
+/// the nearest cache.
+const ROOM: usize = 16;
+
+thread_local! {
+    /// Whether this thread gives spans to a writer.
+    static IS_WRITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// One thread's ring.
+///
+/// Threads: [`put`](Self::put) and [`take_back`](Self::take_back) are for the owner, [`write_all`](Self::write_all) is for all.
+pub(super) struct Lane {
+    /// From `taken_back` up to `put`, each place holds a box: from `written` on of a span that the writer does not have, which nobody
+    /// changes, and before that of one that is the owner's again.
+    places: [AtomicPtr<Handle>; ROOM],
+    /// How many the owner has put down.
+    put: AtomicU32,
+    /// How many of them the writer has. Changed under the lock.
+    written: AtomicU32,
+    /// How many of these the owner has taken back.
+    taken_back: AtomicU32,
+    /// Held while spans are given to the writer.
+    writing: Mutex<()>,
+    /// Whether the owner has ended, or has turned to another provider.
+    is_abandoned: AtomicBool,
+}
+
+impl Lane {
+    fn new() -> Lane {
+        Lane {
+            places: [const { AtomicPtr::new(ptr::null_mut()) }; ROOM],
+            put: AtomicU32::new(0),
+            written: AtomicU32::new(0),
+            taken_back: AtomicU32::new(0),
+            writing: Mutex::new(()),
+            is_abandoned: AtomicBool::new(false),
+        }
+    }
+
+    fn place(&self, number: u32) -> &AtomicPtr<Handle> {
+        &self.places[number as usize % ROOM]
+    }
+
+    /// Puts an ended span down. It comes back when there is no room.
+    pub(super) fn put(&self, span: Box<Handle>) -> Result<(), Box<Handle>> {
+        let put = self.put.load(Relaxed);
+        if put.wrapping_sub(self.taken_back.load(Relaxed)) as usize == ROOM {
+            return Err(span);
+        }
+        self.place(put).store(Box::into_raw(span), Relaxed);
+        self.put.store(put.wrapping_add(1), Release);
+        Ok(())
+    }
+
+    /// Takes back the memory of a span that the writer has.
+    pub(super) fn take_back(&self) -> Option<Box<Handle>> {
+        let taken_back = self.taken_back.load(Relaxed);
+        if taken_back == self.written.load(Acquire) {
+            return None;
+        }
+        self.taken_back.store(taken_back.wrapping_add(1), Relaxed);
+        // SAFETY: `put` got it from a box. It is taken back once, by the owner, and whoever wrote it has let go of it.
+        Some(unsafe { Box::from_raw(self.place(taken_back).load(Relaxed)) })
+    }
+
+    /// Gives the writer what it does not have, in order. Nothing happens when this thread is about that already: a writer may make spans.
+    pub(super) fn write_all(&self) {
+        if self.put.load(Acquire) == self.written.load(Acquire) || IS_WRITING.get() {
+            return;
+        }
+        let _writing = lock(&self.writing);
+        IS_WRITING.set(true);
+        let (put, written) = (self.put.load(Acquire), self.written.load(Relaxed));
+        let numbers = (0..put.wrapping_sub(written)).map(|count| written.wrapping_add(count));
+        // SAFETY: `put` got it from a box, and nobody changes it or takes it back before `written` says so.
+        let handles = numbers.map(|number| unsafe { &*self.place(number).load(Relaxed) });
+        write(handles.filter_map(Handle::direct));
+        self.written.store(put, Release);
+        IS_WRITING.set(false);
+    }
+
+    /// The owner uses it no more.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Release);
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // Whoever had it last has written all.
+        while self.take_back().is_some() {}
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").finish_non_exhaustive()
+    }
+}
+
+/// The rings of all threads.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    lanes: Mutex<Vec<Arc<Lane>>>,
+}
+
+impl Ended {
+    /// Makes a ring for a thread. None while spans are given to the writer, perhaps on this very thread.
+    #[cold]
+    pub(super) fn new_lane(&self) -> Option<Arc<Lane>> {
+        let mut lanes = try_lock(&self.lanes)?;
+        let lane = Arc::new(Lane::new());
+        lanes.push(Arc::clone(&lane));
+        Some(lane)
+    }
+
+    /// Gives the writer what threads have put down.
+    pub(super) fn write_all(&self) {
+        if IS_WRITING.get() {
+            return;
+        }
+        lock(&self.lanes).retain(|lane| {
+            // Asked first: what an owner has put down last is seen by whoever sees that it is gone.
+            let is_abandoned = lane.is_abandoned.load(Acquire);
+            lane.write_all();
+            !is_abandoned
+        });
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Panics of writers are caught while they write; besides, nothing here can.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use opentelemetry::trace::Event;
+    use opentelemetry_sdk::Resource;
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::trace::{SpanData, SpanLimits, SpanProcessor};
+    use tracer_abi as abi;
+
+    use super::super::direct::{AttributeValue, Direct, RenderedSpan, SpanWriter};
+    use super::super::guard::{DurableProcessor, GuardedProcessor, Kind};
+    use super::*;
+
+    /// Remembers the ends of spans, which tell one from another.
+    #[derive(Default)]
+    struct Written {
+        ends: Mutex<Vec<u64>>,
+        /// What else is done with each.
+        then: Option<fn(&'static Direct, u64)>,
+        direct: OnceLock<&'static Direct>,
+    }
+
+    impl fmt::Debug for Written {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Written")
+        }
+    }
+
+    impl SpanWriter for Written {
+        fn push_key(&self, _rendered: &mut Vec<u8>, _key: &[u8]) {}
+        fn push_value(&self, _rendered: &mut Vec<u8>, _value: AttributeValue<'_>) {}
+        fn push_event(&self, _rendered: &mut Vec<u8>, _event: &Event) {}
+        fn push_link(&self, _rendered: &mut Vec<u8>, _link: &opentelemetry::trace::Link) {}
+
+        fn on_end(&self, span: &RenderedSpan<'_>) {
+            if let (Some(then), Some(direct)) = (self.then, self.direct.get()) {
+                then(direct, span.end_time_unix_nano);
+            }
+            lock(&self.ends).push(span.end_time_unix_nano);
+        }
+    }
+
+    /// A processor that has nothing to do: the writer has it all.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl SpanProcessor for Nothing {
+        fn on_start(&self, _span: &mut opentelemetry_sdk::trace::Span, _context: &opentelemetry::Context) {}
+        fn on_end(&self, _span: SpanData) {}
+        fn force_flush(&self) -> OTelSdkResult {
+            Ok(())
+        }
+        fn shutdown_with_timeout(&self, _timeout: std::time::Duration) -> OTelSdkResult {
+            Ok(())
+        }
+    }
+
+    impl DurableProcessor for Nothing {
+        fn commit(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn provider(then: Option<fn(&'static Direct, u64)>) -> (&'static Direct, Arc<Written>) {
+        let writer = Arc::new(Written { then, ..Written::default() });
+        let resource = Resource::builder_empty().build();
+        let direct: &'static Direct = Box::leak(Box::new(Direct {
+            writer: Arc::clone(&writer) as _,
+            processor: Arc::new(GuardedProcessor::new(Kind::Durable(Box::new(Nothing)), None, &resource)),
+            limits: SpanLimits::default(),
+            follows_parent: true,
+            samples_roots: true,
+        }));
+        writer.direct.set(direct).unwrap();
+        (direct, writer)
+    }
+
+    fn start(direct: &'static Direct) -> Box<Handle> {
+        let start = abi::SpanStart {
+            size: size_of::<abi::SpanStart>(),
+            name: abi::Str::new("span"),
+            kind: abi::SPAN_KIND_INTERNAL,
+            start_time_unix_nano: 1,
+            parent: ptr::null(),
+            attributes: ptr::null(),
+            attribute_count: 0,
+            links: ptr::null(),
+            link_count: 0,
+            events: ptr::null(),
+            event_count: 0,
+            baggage: abi::Str::EMPTY,
+            runtime: ptr::null(),
+            prefix_id: 0,
+            prefix_count: 0,
+        };
+        // SAFETY: it points to nothing but a constant.
+        unsafe { direct.start(None, &start, |_, _| ()) }
+    }
+
+    #[test]
+    fn a_commit_covers_what_ended_before_it_on_every_thread() {
+        const COUNT: u64 = 5_000;
+        const THREADS: u64 = 4;
+        let (direct, writer) = provider(None);
+        let ended: [std::sync::atomic::AtomicU64; THREADS as usize] = Default::default();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let ended = &ended[thread as usize];
+                    scope.spawn(move || {
+                        for number in 1..=COUNT {
+                            start(direct).release(thread << 32 | number);
+                            ended.store(number, Release);
+                        }
+                    })
+                })
+                .collect();
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                let before: Vec<u64> = ended.iter().map(|ended| ended.load(Acquire)).collect();
+                direct.processor.commit().unwrap();
+                let mut last = [0; THREADS as usize];
+                lock(&writer.ends).iter().for_each(|end| last[(end >> 32) as usize] = end & 0xffff_ffff);
+                assert!(before.iter().zip(last).all(|(&before, last)| last >= before), "{before:?} {last:?}");
+            }
+        });
+        direct.processor.commit().unwrap();
+        let written = lock(&writer.ends);
+        for thread in 0..THREADS {
+            let of_thread = written.iter().filter(|&end| end >> 32 == thread).map(|end| end & 0xffff_ffff);
+            assert!(of_thread.eq(1..=COUNT), "each once, and in order");
+        }
+        assert!(lock(&direct.processor.ended.lanes).is_empty(), "nothing is kept of threads that are gone");
+    }
+
+    #[test]
+    fn flush_and_shutdown_write_what_has_ended_too() {
+        let (direct, writer) = provider(None);
+        start(direct).release(1);
+        assert!(lock(&writer.ends).is_empty());
+        direct.processor.force_flush().unwrap();
+        assert_eq!(*lock(&writer.ends), [1]);
+        start(direct).release(2);
+        direct.processor.shutdown_with_timeout(std::time::Duration::ZERO).unwrap();
+        assert_eq!(*lock(&writer.ends), [1, 2]);
+    }
+
+    #[test]
+    fn spans_are_written_in_the_order_of_their_ends_however_they_end() {
+        let (direct, writer) = provider(None);
+        start(direct).release(1);
+        let mut kept = start(direct);
+        kept.end(2);
+        kept.end(3);
+        assert_eq!(*lock(&writer.ends), [1, 2]);
+        kept.release(4);
+        start(direct).release(5);
+        let mut large = start(direct);
+        let Handle::Direct(span) = &mut *large else { panic!("it is not the SDK's") };
+        span.update_name(&[b'x'; 10_000]);
+        large.release(6);
+        assert_eq!(*lock(&writer.ends), [1, 2, 5, 6], "a large one does not wait");
+        start(direct).release(7);
+        direct.processor.commit().unwrap();
+        assert_eq!(*lock(&writer.ends), [1, 2, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_span_at_which_the_writer_panics_costs_no_other() {
+        let (direct, writer) = provider(Some(|_, end| assert!(!end.is_multiple_of(7), "by intention")));
+        (1..=100).for_each(|end| start(direct).release(end));
+        let error = direct.processor.commit().unwrap_err();
+        assert_eq!(error, "a span processor panicked at 14 spans");
+        assert!(lock(&writer.ends).iter().copied().eq((1..=100).filter(|end| end % 7 != 0)));
+    }
+
+    #[test]
+    fn a_writer_may_make_spans() {
+        let one_more = |direct: &'static Direct, end: u64| {
+            if end < 1_000 {
+                start(direct).release(1_000 + end);
+            }
+        };
+        let (direct, writer) = provider(Some(one_more));
+        (1..=100).for_each(|end| start(direct).release(end));
+        direct.processor.commit().unwrap();
+        direct.processor.commit().unwrap();
+        let mut ends = lock(&writer.ends).clone();
+        ends.sort_unstable();
+        assert!(ends.into_iter().eq((1..=100).chain(1_001..=1_100)));
+    }
+
+    #[test]
+    fn a_thread_that_turns_to_another_provider_loses_nothing() {
+        let (one, by_one) = provider(None);
+        let (other, by_other) = provider(None);
+        for number in (1..=60).step_by(2) {
+            start(one).release(number);
+            start(other).release(number + 1);
+        }
+        one.processor.commit().unwrap();
+        other.processor.commit().unwrap();
+        assert!(lock(&by_one.ends).iter().copied().eq((1..=60).step_by(2)));
+        assert!(lock(&by_other.ends).iter().copied().eq((2..=60).step_by(2)));
+    }
+}
