@@ -34,4 +34,5 @@ pub use claims::{ClaimRing, ClaimState};
 pub use layout::{CLAIM_COUNT, INLINE_LIMIT, SLOT_COUNT, SLOT_SIZE, SpoolError};
 pub use owner::{Arrival, SlotIndex, SpanOpening, Spool};
 pub use parcel::{PARCEL_SPANS, Parcel};
+pub use prefixes::Prefix;
 pub use story::{SpanStory, SpoolCounts, Story};

@@ -19,7 +19,7 @@ use super::module::{read_sized, text};
 use crate::fault;
 use crate::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
 use crate::spool::record::slice;
-use crate::spool::{SlotIndex, SpanOpening, Spool, hooks};
+use crate::spool::{Prefix, SlotIndex, SpanOpening, Spool, hooks};
 use crate::task::{JobId, SpanLink, TaskId, WorkerId};
 
 /// One process's tracing: the hook's table, wrapped.
@@ -140,8 +140,8 @@ pub struct SpanRequest<'a> {
     pub is_attempt: bool,
 }
 
-/// The promise that all spans of a process with this number start with the same so many attributes: what has been made of them is
-/// used again.
+/// The promise that all spans of a process with this number have the same name and start with the same so many attributes: what has been
+/// made of them is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributePrefix {
     /// 0 for no promise.
@@ -621,6 +621,12 @@ impl Recorder {
         let slot = self.spool.filter(|_| started.is_recording != 0).and_then(|spool| {
             // SAFETY: promised by the caller.
             let (parent, name) = unsafe { (start.parent.as_ref(), start.name.as_bytes()) };
+            // SAFETY: as above.
+            let attributes = unsafe { slice(start.attributes, start.attribute_count) };
+            let (first, further) = match attributes.split_at_checked(start.prefix_count) {
+                Some(split) if start.prefix_id != 0 => split,
+                _ => (&[][..], attributes),
+            };
             let opening = SpanOpening {
                 trace_id: started.trace_id,
                 span_id: started.span_id,
@@ -635,13 +641,14 @@ impl Recorder {
                 kind: start.kind,
                 name,
                 scope: &tracer.scope,
+                // SAFETY: as above.
+                prefix: unsafe { Prefix::new(if first.is_empty() { 0 } else { start.prefix_id }, first) },
                 task_id: running_task.map_or(0, |running| running.task.0),
                 is_attempt,
             };
             // SAFETY: promised by the caller.
             spool.open_with(&opening, |spool, slot| unsafe {
-                let attributes = slice(start.attributes, start.attribute_count);
-                spool.set_first_attributes(slot, attributes, start.prefix_id, start.prefix_count);
+                spool.set_attributes(slot, further);
                 for &link in slice(start.links, start.link_count) {
                     spool.add_link(slot, &read_sized(link));
                 }

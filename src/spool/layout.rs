@@ -20,11 +20,12 @@ pub(super) const INLINE_COUNT: usize = 256;
 pub const INLINE_LIMIT: usize = INLINE_COUNT / 2;
 /// Spans that may be open or unwritten at once.
 pub const SLOT_COUNT: usize = 4096;
-/// Bytes of a slot, header included. What does not fit is cut from the spool's copy, never from the span itself.
-pub const SLOT_SIZE: usize = 2048;
+/// Bytes of a slot, header included. What does not fit is cut from the spool's copy, never from the span itself. No power of two: then the
+/// first parts of all slots, which are used most, would be in the same few places of the processor's caches. 32 of them fill pages.
+pub const SLOT_SIZE: usize = 2176;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 const PATH_SIZE: usize = 1024;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
@@ -156,6 +157,13 @@ pub(super) struct SlotHeader {
     pub(super) cut: AtomicU32,
     /// The [hooks](super::hooks) that do not have the span yet. It counts once the span has ended.
     pub(super) pending: AtomicU32,
+    /// How many attributes the prefix has, and
+    pub(super) prefix_count: AtomicU32,
+    /// the number of the [prefix](super::Prefix) that the entries begin with, whether or not there is a span; 0 for none. The owner
+    /// alone goes by these three.
+    pub(super) prefix_id: AtomicU64,
+    /// Bytes of entries up to its end.
+    pub(super) prefix_len: AtomicU32,
     pub(super) unused: AtomicU32,
 }
 
@@ -164,7 +172,7 @@ pub(super) const SLOT_OPEN: u32 = 1;
 pub(super) const SLOT_ENDED: u32 = 2;
 pub(super) const ENTRIES_SIZE: usize = SLOT_SIZE - size_of::<SlotHeader>();
 
-const _: () = assert!(size_of::<SlotHeader>() == 88 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
+const _: () = assert!(size_of::<SlotHeader>() == 104 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
 
 /// A mapped spool file.
 pub(super) struct Mapping {

@@ -13,7 +13,7 @@ use super::lanes::{self, Lanes};
 use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
-use super::{PARCEL_SPANS, claims, hooks, prefixes};
+use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
 use crate::identity::BirthWindow;
 use crate::task::StopReason;
 
@@ -40,6 +40,8 @@ pub struct SpanOpening<'a> {
     pub name: &'a [u8],
     /// The name of its instrumentation scope.
     pub scope: &'a [u8],
+    /// The attributes that it has first.
+    pub prefix: Prefix<'a>,
     /// 0 outside of tasks.
     pub task_id: u64,
     /// Whether this is the span of the attempt itself.
@@ -271,7 +273,8 @@ impl Spool {
             return None;
         };
         let slot = self.mapping.slot(index as usize);
-        slot.len.store(0, Relaxed);
+        // It may have been another span's until now.
+        slot.state.store(SLOT_FREE, Relaxed);
         slot.start_time_unix_nano.store(opening.start_time_unix_nano, Relaxed);
         slot.end_time_unix_nano.store(0, Relaxed);
         slot.task_id.store(opening.task_id, Relaxed);
@@ -285,17 +288,37 @@ impl Spool {
         slot.status.store(abi::SPAN_STATUS_UNSET, Relaxed);
         slot.cut.store(0, Relaxed);
         let index = SlotIndex(index);
-        self.append(index, |entries| {
-            let mut fits = entries.name(opening.name);
-            fits &= entries.scope(opening.scope);
-            if !opening.trace_state.is_empty() {
-                fits &= entries.trace_state(opening.trace_state);
-            }
-            fits
-        });
+        self.begin_entries(index, opening);
+        if !opening.trace_state.is_empty() {
+            self.append(index, |entries| entries.trace_state(opening.trace_state));
+        }
         begin(self, index);
         slot.state.store(SLOT_OPEN, Release);
         Some(index)
+    }
+
+    /// Begins the record of a span with its name, its scope and its first attributes. If the span before it in its slot began with the same,
+    /// they are there: what is written to a slot that has left the cache costs more than all that goes on in the processor meanwhile.
+    fn begin_entries(&self, index: SlotIndex, opening: &SpanOpening<'_>) {
+        let slot = self.mapping.slot(index.0 as usize);
+        let (id, count) = (opening.prefix.id, opening.prefix.attributes.len() as u32);
+        if id != 0 && slot.prefix_id.load(Relaxed) == id && slot.prefix_count.load(Relaxed) == count {
+            slot.len.store(slot.prefix_len.load(Relaxed), Release);
+            return;
+        }
+        slot.len.store(0, Relaxed);
+        slot.prefix_id.store(0, Relaxed);
+        self.append(index, |entries| {
+            let mut fits = entries.name(opening.name);
+            fits &= entries.scope(opening.scope);
+            fits &= prefixes::append(entries, &opening.prefix);
+            if fits {
+                slot.prefix_id.store(id, Relaxed);
+                slot.prefix_count.store(count, Relaxed);
+                slot.prefix_len.store(entries.len() as u32, Relaxed);
+            }
+            fits
+        });
     }
 
     /// Appends entries to an open span's record. `write` says whether all of them fitted; what did not is counted.
@@ -325,31 +348,6 @@ impl Spool {
             // SAFETY: promised by the caller.
             attributes.iter().fold(true, |fits, attribute| unsafe { entries.attribute(attribute) } & fits)
         });
-    }
-
-    /// Records the first attributes of a span. If `prefix_id` is not 0, its first `prefix_count` are those of every span of this process
-    /// with the same number, and are laid out once.
-    ///
-    /// # Safety
-    ///
-    /// What the attributes point to is readable.
-    pub unsafe fn set_first_attributes(
-        &self,
-        index: SlotIndex,
-        attributes: &[abi::KeyValue],
-        prefix_id: u64,
-        prefix_count: usize,
-    ) {
-        let further = match attributes.split_at_checked(prefix_count) {
-            Some((prefix, further)) if prefix_id != 0 => {
-                // SAFETY: promised by the caller.
-                self.append(index, |entries| unsafe { prefixes::append(entries, prefix_id, prefix) });
-                further
-            }
-            _ => attributes,
-        };
-        // SAFETY: promised by the caller.
-        unsafe { self.set_attributes(index, further) };
     }
 
     /// Records a span event.
@@ -673,6 +671,7 @@ mod tests {
             kind: abi::SPAN_KIND_INTERNAL,
             name: b"step",
             scope: b"test",
+            prefix: Prefix::NONE,
             task_id: 0,
             is_attempt: false,
         }
@@ -690,14 +689,16 @@ mod tests {
         let spool = Spool::create(&path).unwrap();
         let first = [number("a", 1), number("b", 2)];
         let all = |last| [first[0], first[1], number("last", last)];
-        // The second and the fourth are found again, the third is in the place of the others, and the last has fewer attributes than it says.
-        let spans = [(1, 2, 1), (1, 2, 2), (1 << 40, 2, 3), (1, 2, 4), (0, 0, 5), (3, 3, 6), (1, 2, 7), (2, 4, 8)];
+        // The second and the fourth are found again, the third is in the place of the others.
+        let spans = [(1, 2, 1), (1, 2, 2), (1 << 40, 2, 3), (1, 2, 4), (0, 0, 5), (3, 3, 6), (1, 2, 7), (2, 0, 8)];
         for (id, count, last) in spans {
-            let begin = |spool: &Spool, slot| {
-                // SAFETY: the attributes are constants.
-                unsafe { spool.set_first_attributes(slot, &all(last), id, count) };
-            };
-            assert!(spool.open_with(&opening(last as u8), begin).is_some());
+            let attributes = all(last);
+            let (first, further) = attributes.split_at(count);
+            // SAFETY: the attributes are constants.
+            let prefix = unsafe { Prefix::new(id, first) };
+            // SAFETY: as above.
+            let begin = |spool: &Spool, slot| unsafe { spool.set_attributes(slot, further) };
+            assert!(spool.open_with(&SpanOpening { prefix, ..opening(last as u8) }, begin).is_some());
         }
         let story = Story::open(&path).unwrap();
         let attributes = |span: &SpanStory| (span.record.attributes.clone(), span.cut);
@@ -719,13 +720,47 @@ mod tests {
         let long_name: &'static [u8] = text.as_bytes();
         for (span_id, name) in [(1, long_name), (2, b"short"), (3, long_name), (4, b"short")] {
             // SAFETY: the attributes are constants.
-            let begin = |spool: &Spool, slot| unsafe { spool.set_first_attributes(slot, &prefix, 7, 2) };
-            assert!(spool.open_with(&SpanOpening { name, ..opening(span_id) }, begin).is_some());
+            let prefix = unsafe { Prefix::new(7 + span_id % 2, &prefix) };
+            assert!(spool.open(&SpanOpening { name, prefix, ..opening(span_id as u8) }).is_some());
         }
         for span in Story::open(&path).unwrap().spans() {
             let is_long = span.record.span_id[0] % 2 == 1;
             assert_eq!((span.record.attributes.len(), span.cut), if is_long { (1, 1) } else { (2, 0) });
         }
+    }
+
+    #[test]
+    fn a_slot_that_is_used_again_says_what_its_new_span_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path).unwrap();
+        let story = Story::open(&path).unwrap();
+        let open = |id: u64, name, trace_state, last: i64| {
+            let attributes = [number("of_prefix", id as i64), number("last", last)];
+            // SAFETY: the attributes are constants.
+            let prefix = unsafe { Prefix::new(id, &attributes[..1]) };
+            // SAFETY: as above.
+            let begin = |spool: &Spool, slot| unsafe { spool.set_attributes(slot, &attributes[1..]) };
+            spool.open_with(&SpanOpening { name, trace_state, prefix, ..opening(1) }, begin).unwrap()
+        };
+        let mut slots = std::collections::HashSet::new();
+        let spans =
+            [(1, ""), (1, ""), (2, ""), (1, "a=1"), (1, ""), (0, ""), (0, "b=2"), (1, "c=3"), (1, "d=4"), (0, "")];
+        for ((id, trace_state), last) in spans.into_iter().cycle().zip(0..100) {
+            let name: &'static [u8] = [b"none".as_slice(), b"one", b"two"][id as usize];
+            let slot = open(id, name, trace_state.as_bytes(), last);
+            slots.insert(slot.0);
+            spool.update_name(slot, if last % 7 == 0 { b"renamed" } else { name });
+            let [span] = &story.spans()[..] else { panic!("there is one") };
+            let own = |(key, value): (&str, i64)| (key.to_owned(), OwnedValue::I64(value));
+            assert_eq!(span.record.attributes, [("of_prefix", id as i64), ("last", last)].map(own));
+            assert_eq!((span.record.trace_state.as_str(), span.record.scope.as_str()), (trace_state, "test"));
+            assert_eq!(span.record.name.as_bytes(), if last % 7 == 0 { b"renamed" } else { name });
+            spool.end(slot, 2000);
+            spool.handed_over(slot, true);
+            spool.written(spool.take_handed_over());
+        }
+        assert!(slots.len() < 20, "{} slots were used", slots.len());
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn identity(slot: &SlotHeader) -> [u64; 4] {
 mod tests {
     use tracer_abi as abi;
 
-    use super::super::{Arrival, SLOT_COUNT, SpanOpening, Spool, hooks};
+    use super::super::{Arrival, Prefix, SLOT_COUNT, SpanOpening, Spool, hooks};
     use super::*;
 
     fn spool() -> (tempfile::TempDir, Spool, Story) {
@@ -227,6 +227,7 @@ mod tests {
             kind: abi::SPAN_KIND_CONSUMER,
             name: b"step",
             scope: b"test",
+            prefix: Prefix::NONE,
             task_id: 5,
             is_attempt: true,
         }

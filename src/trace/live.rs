@@ -178,7 +178,7 @@ mod tests {
     use tracer_abi as abi;
 
     use super::*;
-    use crate::spool::{SpanOpening, Spool};
+    use crate::spool::{Prefix, SpanOpening, Spool};
     use crate::trace::Loaded;
     use crate::trace::fixture::EPOCH;
 
@@ -192,6 +192,7 @@ mod tests {
             kind: abi::SPAN_KIND_CONSUMER,
             name: name.as_bytes(),
             scope: b"test",
+            prefix: Prefix::NONE,
             task_id: 5,
             is_attempt: false,
         }

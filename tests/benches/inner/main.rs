@@ -32,7 +32,7 @@ use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
-use tracer::spool::{ClaimState, SpanOpening, Spool};
+use tracer::spool::{ClaimState, Prefix, SpanOpening, Spool};
 use tracer::task::{
     AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
     TraceLink, WorkerId,
@@ -313,6 +313,7 @@ fn spool(criterion: &mut Criterion) {
                     kind: tracer_abi::SPAN_KIND_CONSUMER,
                     name: b"demo.my_function tracer.remote_worker",
                     scope: b"tracer",
+                    prefix: Prefix::NONE,
                     task_id: 7,
                     is_attempt: true,
                 })
