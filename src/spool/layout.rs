@@ -157,13 +157,6 @@ pub(super) struct SlotHeader {
     pub(super) cut: AtomicU32,
     /// The [hooks](super::hooks) that do not have the span yet. It counts once the span has ended.
     pub(super) pending: AtomicU32,
-    /// How many attributes the prefix has, and
-    pub(super) prefix_count: AtomicU32,
-    /// the number of the [prefix](super::Prefix) that the entries begin with, whether or not there is a span; 0 for none. The owner
-    /// alone goes by these three.
-    pub(super) prefix_id: AtomicU64,
-    /// Bytes of entries up to its end.
-    pub(super) prefix_len: AtomicU32,
     pub(super) unused: AtomicU32,
 }
 
@@ -172,7 +165,7 @@ pub(super) const SLOT_OPEN: u32 = 1;
 pub(super) const SLOT_ENDED: u32 = 2;
 pub(super) const ENTRIES_SIZE: usize = SLOT_SIZE - size_of::<SlotHeader>();
 
-const _: () = assert!(size_of::<SlotHeader>() == 104 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
+const _: () = assert!(size_of::<SlotHeader>() == 88 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
 
 /// A mapped spool file.
 pub(super) struct Mapping {

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -56,12 +56,25 @@ pub struct Spool {
     number: u64,
     mapping: Mapping,
     path: PathBuf,
+    /// What the entries of each slot begin with. Not in the slots, which are not in the cache when they are used again.
+    beginnings: Box<[Beginning]>,
     slots: Mutex<Slots>,
     /// Tells whoever brings spans on that there are some.
     has_undelivered: Condvar,
     /// Brings some of them on at once.
     relief: OnceLock<&'static (dyn Fn() + Send + Sync)>,
     inline: Mutex<claims::InlineEntries>,
+}
+
+/// What the entries of a slot begin with, whether or not there is a span. Changed by whoever has taken the slot.
+#[derive(Default)]
+struct Beginning {
+    /// The number of the [`Prefix`]; 0 for none.
+    prefix_id: AtomicU64,
+    /// How many attributes it has.
+    prefix_count: AtomicU32,
+    /// Bytes of entries up to its end.
+    prefix_len: AtomicU32,
 }
 
 struct Slots {
@@ -142,6 +155,7 @@ impl Spool {
             number: NEXT.fetch_add(1, Relaxed),
             mapping,
             path: path.into(),
+            beginnings: (0..SLOT_COUNT).map(|_| Beginning::default()).collect(),
             slots: Mutex::new(slots),
             has_undelivered: Condvar::new(),
             relief: OnceLock::new(),
@@ -301,21 +315,22 @@ impl Spool {
     /// they are there: what is written to a slot that has left the cache costs more than all that goes on in the processor meanwhile.
     fn begin_entries(&self, index: SlotIndex, opening: &SpanOpening<'_>) {
         let slot = self.mapping.slot(index.0 as usize);
+        let beginning = &self.beginnings[index.0 as usize];
         let (id, count) = (opening.prefix.id, opening.prefix.attributes.len() as u32);
-        if id != 0 && slot.prefix_id.load(Relaxed) == id && slot.prefix_count.load(Relaxed) == count {
-            slot.len.store(slot.prefix_len.load(Relaxed), Release);
+        if id != 0 && beginning.prefix_id.load(Relaxed) == id && beginning.prefix_count.load(Relaxed) == count {
+            slot.len.store(beginning.prefix_len.load(Relaxed), Release);
             return;
         }
         slot.len.store(0, Relaxed);
-        slot.prefix_id.store(0, Relaxed);
+        beginning.prefix_id.store(0, Relaxed);
         self.append(index, |entries| {
             let mut fits = entries.name(opening.name);
             fits &= entries.scope(opening.scope);
             fits &= prefixes::append(entries, &opening.prefix);
             if fits {
-                slot.prefix_id.store(id, Relaxed);
-                slot.prefix_count.store(count, Relaxed);
-                slot.prefix_len.store(entries.len() as u32, Relaxed);
+                beginning.prefix_id.store(id, Relaxed);
+                beginning.prefix_count.store(count, Relaxed);
+                beginning.prefix_len.store(entries.len() as u32, Relaxed);
             }
             fits
         });

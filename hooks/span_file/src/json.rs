@@ -184,11 +184,14 @@ pub(crate) fn write_time(buffer: &mut Vec<u8>, unix_nano: u64) {
         text = render_second(second);
         LAST_SECOND.set((second, text));
     }
-    for pair in text[MICROS..MICROS + 6].as_chunks_mut().0.iter_mut().rev() {
+    let start = buffer.len() + MICROS;
+    buffer.extend_from_slice(&text);
+    // Put where they stay: a text with digits that were just put into it would be copied only when all that was written before has left the
+    // processor.
+    for pair in buffer[start..start + 6].as_chunks_mut().0.iter_mut().rev() {
         *pair = DECIMAL_PAIRS[micros % 100];
         micros /= 100;
     }
-    buffer.extend_from_slice(&text);
 }
 
 /// Fills `place` with the last digits of `number`, padded with zeros.

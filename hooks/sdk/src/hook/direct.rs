@@ -356,31 +356,56 @@ impl Known {
         (self.hash, self.key_len) = (hash(key), self.rendered.len());
     }
 
-    /// Appends the attribute with another value than it had.
-    fn push(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: AttributeValue<'_>) {
+    /// Appends the attribute with another value than it had. False for a kind that is newer than this.
+    ///
+    /// The writer's form of a value is made in the call: one that is made before and moved there would be read only when all that was
+    /// written before has left the processor.
+    ///
+    /// # Safety
+    ///
+    /// What `value` points to is valid during the call.
+    unsafe fn push(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, value: &abi::Value) -> bool {
         text.extend_from_slice(&self.rendered[..self.key_len]);
         self.misses = self.misses.wrapping_add(1);
         // One that is another each time need not be kept, but it may have come to rest.
-        let is_kept = self.misses <= 3 || self.misses.is_multiple_of(16);
-        let tag = match &value {
-            AttributeValue::I64(number) if is_kept => {
-                self.number = *number;
-                abi::VALUE_I64
-            }
-            AttributeValue::Str(bytes) if is_kept && bytes.len() <= KNOWN_BYTES => {
-                self.text.clear();
-                self.text.extend_from_slice(bytes);
-                abi::VALUE_STR
-            }
-            _ => return writer.push_value(text, value),
-        };
-        // Should the writer panic, nothing is remembered.
-        self.tag = NO_TAG;
+        let mut is_kept = self.misses <= 3 || self.misses.is_multiple_of(16);
         let start = text.len();
-        writer.push_value(text, value);
-        self.rendered.truncate(self.key_len);
-        self.rendered.extend_from_slice(&text[start..]);
-        self.tag = tag;
+        // SAFETY: promised by the caller; the arm of a tag reads the member that it names.
+        unsafe {
+            match value.tag {
+                abi::VALUE_I64 => {
+                    let number = value.as_.i64_;
+                    if is_kept {
+                        // Should the writer panic, nothing is remembered.
+                        (self.tag, self.number) = (NO_TAG, number);
+                    }
+                    writer.push_value(text, AttributeValue::I64(number));
+                }
+                abi::VALUE_STR => {
+                    let bytes = value.as_.str_.as_bytes();
+                    is_kept &= bytes.len() <= KNOWN_BYTES;
+                    if is_kept {
+                        self.tag = NO_TAG;
+                        self.text.clear();
+                        self.text.extend_from_slice(bytes);
+                    }
+                    writer.push_value(text, AttributeValue::Str(bytes));
+                }
+                _ => {
+                    is_kept = false;
+                    match attribute_value(value) {
+                        Some(value) => writer.push_value(text, value),
+                        None => text.truncate(start - self.key_len),
+                    }
+                }
+            }
+        }
+        if is_kept {
+            self.rendered.truncate(self.key_len);
+            self.rendered.extend_from_slice(&text[start..]);
+            self.tag = value.tag;
+        }
+        text.len() >= start
     }
 }
 
@@ -600,10 +625,9 @@ impl DirectSpan {
         if unsafe { known.is(value) } {
             known.misses = 0;
             self.text.extend_from_slice(&known.rendered);
-        } else {
-            // SAFETY: as above.
-            let Some(value) = (unsafe { attribute_value(value) }) else { return };
-            known.push(&*self.direct.writer, &mut self.text, value);
+        // SAFETY: as above.
+        } else if !unsafe { known.push(&*self.direct.writer, &mut self.text, value) } {
+            return;
         }
         let (hash, key) = (known.hash, 1 << (known.hash >> 26));
         if self.keys & key != 0
@@ -786,7 +810,7 @@ impl Handle {
     }
 }
 
-/// The value for a writer; none for a kind that is newer than this.
+/// A value of one of the rarer kinds for a writer; none for a kind that is newer than this.
 ///
 /// # Safety
 ///
@@ -796,9 +820,7 @@ unsafe fn attribute_value<'a>(value: &abi::Value) -> Option<AttributeValue<'a>> 
     Some(unsafe {
         match value.tag {
             abi::VALUE_BOOL => AttributeValue::Bool(value.as_.bool_ != 0),
-            abi::VALUE_I64 => AttributeValue::I64(value.as_.i64_),
             abi::VALUE_F64 => AttributeValue::F64(value.as_.f64_),
-            abi::VALUE_STR => AttributeValue::Str(value.as_.str_.as_bytes()),
             tag => AttributeValue::Array(convert::array_of(tag, value.as_)?),
         }
     })
