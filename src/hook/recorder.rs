@@ -1341,6 +1341,22 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_of_more_attributes_than_a_span_has_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path());
+        let all = [("number", Attribute::I64(1)), ("last", Attribute::I64(2))];
+        let open = [1, 3].map(|count| {
+            let prefix = AttributePrefix { id: 7, count };
+            recorder.start(&SpanRequest { attributes: &all, prefix, ..request("step") })
+        });
+        let story = Story::open(&folder.path().join("test.spool")).unwrap();
+        let own = [("number", 1), ("last", 2)].map(|(key, value)| (key.to_owned(), OwnedValue::I64(value)));
+        let found: Vec<_> = story.spans().into_iter().map(|span| (span.record.name, span.record.attributes)).collect();
+        assert_eq!(found, [(); 2].map(|()| ("step".to_owned(), own.to_vec())));
+        open.into_iter().for_each(ActiveSpan::end);
+    }
+
+    #[test]
     fn the_numbers_of_prefixes_that_a_module_uses_mean_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let recorder = recorder(folder.path());
