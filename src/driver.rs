@@ -35,7 +35,8 @@ use crate::channel::{Receiver, Sender};
 use crate::config;
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, Recorder, SpanRequest, now_unix_nano, run_hook,
+    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, now_unix_nano,
+    run_hook,
 };
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
@@ -1371,18 +1372,15 @@ impl DriverTracing {
     ) -> Option<ActiveSpan> {
         let recorder = self.recorder?;
         let span_names = self.names.of(spec);
-        // The first of them are the same for all submissions of a function in one job.
-        const OF_FUNCTION: usize = 5;
-        let mut attributes = [
-            (names::REMOTE, Attribute::Str(remote(spec))),
-            (names::FUNCTION, Attribute::Str(&span_names.target)),
-            (names::PID, self.pid.into()),
-            (names::JOB_ID, welcome.job_id.0.into()),
-            (names::NODE_ID, Attribute::Str(&welcome.node_id)),
-            (names::TASK_NAME, Attribute::Str(task_name)),
-            (names::TASK_NAME, Attribute::Str(task_name)),
-        ];
-        let mut count = if task_name.is_empty() { attributes.len() - 2 } else { attributes.len() - 1 };
+        let of_function = |put: PutAttribute<'_>| {
+            put(names::REMOTE, Attribute::Str(remote(spec)));
+            put(names::FUNCTION, Attribute::Str(&span_names.target));
+            put(names::PID, self.pid.into());
+            put(names::JOB_ID, welcome.job_id.0.into());
+            put(names::NODE_ID, Attribute::Str(&welcome.node_id));
+        };
+        let mut attributes = [(names::TASK_NAME, Attribute::Str(task_name)); 2];
+        let mut count = usize::from(!task_name.is_empty());
         if let ActorRole::Call(actor) = spec.actor() {
             attributes[count] = (names::ACTOR_ID, actor.0.into());
             count += 1;
@@ -1394,8 +1392,8 @@ impl DriverTracing {
             is_parent_remote: self.is_carrier_remote,
             baggage: &self.carrier.baggage,
             start_time_unix_nano,
+            prefix: AttributePrefix { id: span_names.prefix_id(welcome.job_id, false), attributes: &of_function },
             attributes: &attributes[..count],
-            prefix: span_names.prefix(welcome.job_id, false, OF_FUNCTION),
             link: None,
             is_attempt: false,
         }))

@@ -42,7 +42,9 @@ pub use import::ImportString;
 pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};
 pub(crate) use own::random;
 pub use own::{OwnSettings, OwnTracing};
-pub use recorder::{ActiveSpan, Attribute, AttributePrefix, Recorder, RunningTask, SpanRequest, now_unix_nano};
+pub use recorder::{
+    ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, RunningTask, SpanRequest, now_unix_nano,
+};
 pub(crate) use search::is_path;
 pub use search::{Located, SearchPath};
 pub use setup::{HookCheck, HookRun, check_hook, run_hook};

@@ -393,8 +393,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         end_time_unix_nano: now_unix_nano.max(lost.granted_unix_nano),
         ..SpanRecord::default()
     };
-    let resources = envelope.demand.resources_text();
-    let (attributes, count, _) = AttemptSpan {
+    let span = AttemptSpan {
         envelope: &envelope,
         target: &target,
         task: lost.task,
@@ -404,13 +403,10 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         pid,
         node_id: place.node_id,
         queued_ns: lost.granted_unix_nano.saturating_sub(lost.submitted_unix_nano),
-        resources: &resources,
         code: None,
-    }
-    .attributes();
-    for (key, value) in &attributes[..count] {
-        record.set_attribute(key, (*value).into());
-    }
+    };
+    span.put_first(&mut |key, value| record.set_attribute(key, value.into()));
+    span.with_further(|further| further.iter().for_each(|(key, value)| record.set_attribute(key, (*value).into())));
     record.links.extend(lost.previous.map(|previous| LinkRecord {
         trace_id: previous.trace_id,
         span_id: previous.span_id,

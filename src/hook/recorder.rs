@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -130,29 +131,42 @@ pub struct SpanRequest<'a> {
     pub baggage: &'a str,
     /// 0 for now.
     pub start_time_unix_nano: u64,
-    /// Attributes that it starts with, so that a sampler sees them.
+    /// The first of the attributes that it starts with, so that a sampler sees them.
+    pub prefix: AttributePrefix<'a>,
+    /// Those that come after them.
     pub attributes: &'a [(&'a str, Attribute<'a>)],
-    /// Which of them, from the first on, other spans of this process start with too.
-    pub prefix: AttributePrefix,
     /// A span that it is linked to from the start.
     pub link: Option<SpanLink>,
     /// Whether this is the span of an attempt.
     pub is_attempt: bool,
 }
 
-/// The promise that all spans of a process with this number have the same name and start with the same so many attributes: what has been
-/// made of them is used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttributePrefix {
-    /// 0 for no promise.
+/// Attributes that other spans of this process start with too.
+#[derive(Clone, Copy)]
+pub struct AttributePrefix<'a> {
+    /// The promise that all spans of this process with this number have the same name and start with the same attributes: what has been made
+    /// of them is used again. 0 for no promise.
     pub id: u64,
-    /// How many attributes.
-    pub count: usize,
+    /// Puts them one after the other. Called when what it says is not known.
+    pub attributes: &'a dyn Fn(PutAttribute<'_>),
 }
 
-impl AttributePrefix {
-    /// Nothing is promised.
-    pub const NONE: AttributePrefix = AttributePrefix { id: 0, count: 0 };
+/// Takes the key of an attribute and its value.
+pub type PutAttribute<'p> = &'p mut dyn FnMut(&str, Attribute<'_>);
+
+impl AttributePrefix<'_> {
+    /// No attributes.
+    pub const NONE: AttributePrefix<'static> = AttributePrefix { id: 0, attributes: &|_| {} };
+}
+
+impl fmt::Debug for AttributePrefix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = f.debug_list();
+        (self.attributes)(&mut |key, value| {
+            all.entry(&(key, value));
+        });
+        all.finish()
+    }
 }
 
 /// An attribute's value, as tracer sets them.
@@ -332,10 +346,15 @@ impl Recorder {
 
     /// Starts a span of tracer's own.
     pub fn start(&'static self, request: &SpanRequest<'_>) -> ActiveSpan {
-        with_key_values(request.attributes, |attributes| self.start_with(request, attributes))
+        Room::lend(request, |attributes, prefix_count| self.start_with(request, attributes, prefix_count))
     }
 
-    fn start_with(&'static self, request: &SpanRequest<'_>, attributes: &[abi::KeyValue]) -> ActiveSpan {
+    fn start_with(
+        &'static self,
+        request: &SpanRequest<'_>,
+        attributes: &[abi::KeyValue],
+        prefix_count: usize,
+    ) -> ActiveSpan {
         let parent = request.parent.map(|parent| abi::SpanContext {
             size: size_of::<abi::SpanContext>(),
             trace_id: parent.parent.trace_id,
@@ -373,7 +392,7 @@ impl Recorder {
             baggage: abi::Str::new(request.baggage),
             runtime: ptr::null(),
             prefix_id: request.prefix.id,
-            prefix_count: request.prefix.count,
+            prefix_count,
         };
         let mut started = empty_started();
         let tracer = self.own_tracer.load(Acquire);
@@ -921,6 +940,69 @@ pub fn now_unix_nano() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// How many prefixes a thread remembers; a power of two. Each takes the place of another one now and then.
+const ROOMS: usize = 8;
+
+thread_local! {
+    static ROOMS_HERE: [Cell<Option<Box<Room>>>; ROOMS] = const { [const { Cell::new(None) }; ROOMS] };
+}
+
+/// Attributes in the form of the contract: those of a prefix, which stay, and after them those of one span.
+#[derive(Default)]
+struct Room {
+    prefix_id: u64,
+    prefix_count: usize,
+    /// At least as many as there are; the others mean nothing.
+    attributes: Vec<abi::KeyValue>,
+    /// What those of the prefix point to.
+    texts: Vec<Box<str>>,
+}
+
+impl Room {
+    /// Lends the attributes that a span starts with, and says how many of them are those of its prefix.
+    fn lend<R>(request: &SpanRequest<'_>, work: impl FnOnce(&[abi::KeyValue], usize) -> R) -> R {
+        let (prefix, further) = (&request.prefix, request.attributes);
+        let place = prefix.id as usize % ROOMS;
+        // Should the hook start another span meanwhile, that one has a room of its own, as has one on a thread that ends.
+        let kept = ROOMS_HERE.try_with(|rooms| rooms[place].take()).ok().flatten();
+        let mut room = kept.unwrap_or_default();
+        if room.prefix_id != prefix.id || prefix.id == 0 {
+            room.begin(prefix);
+        }
+        let count = room.prefix_count + further.len();
+        if room.attributes.len() < count {
+            room.attributes.resize(count, NO_KEY_VALUE);
+        }
+        let places = &mut room.attributes[room.prefix_count..count];
+        places.iter_mut().zip(further).for_each(|(place, attribute)| put(place, attribute));
+        let done = work(&room.attributes[..count], room.prefix_count);
+        let _ = ROOMS_HERE.try_with(|rooms| rooms[place].set(Some(room)));
+        done
+    }
+
+    #[cold]
+    fn begin(&mut self, prefix: &AttributePrefix<'_>) {
+        // Should it panic, nothing is remembered.
+        self.prefix_id = 0;
+        self.attributes.clear();
+        self.texts.clear();
+        let Room { attributes, texts, .. } = self;
+        (prefix.attributes)(&mut |key, value| {
+            let mut keep = |text: &str| {
+                texts.push(text.into());
+                abi::Str::new(texts.last().map_or("", |text| text))
+            };
+            let mut attribute = key_value(&("", value));
+            attribute.key = keep(key);
+            if let Attribute::Str(text) = value {
+                attribute.value.as_.str_ = keep(text);
+            }
+            attributes.push(attribute);
+        });
+        (self.prefix_id, self.prefix_count) = (prefix.id, attributes.len());
+    }
+}
+
 /// Lends attributes in the form of the contract. As many as spans of tracer's own have need no memory of their own.
 fn with_key_values<R>(attributes: &[(&str, Attribute<'_>)], work: impl FnOnce(&[abi::KeyValue]) -> R) -> R {
     match attributes.len() {
@@ -1340,20 +1422,61 @@ mod tests {
         assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1_000);
     }
 
+    /// What spans say that are not released, in the order in which they were started.
+    fn attributes_in(folder: &Path) -> Vec<Vec<(String, OwnedValue)>> {
+        let mut spans = Story::open(&folder.join("test.spool")).unwrap().spans();
+        spans.sort_by_key(|span| span.record.start_time_unix_nano);
+        spans.into_iter().map(|span| span.record.attributes).collect()
+    }
+
     #[test]
-    fn a_prefix_of_more_attributes_than_a_span_has_is_none() {
+    fn a_prefix_is_asked_once_what_it_says_and_keeps_its_texts() {
         let folder = tempfile::tempdir().unwrap();
         let recorder = recorder(folder.path());
-        let all = [("number", Attribute::I64(1)), ("last", Attribute::I64(2))];
-        let open = [1, 3].map(|count| {
-            let prefix = AttributePrefix { id: 7, count };
-            recorder.start(&SpanRequest { attributes: &all, prefix, ..request("step") })
-        });
-        let story = Story::open(&folder.path().join("test.spool")).unwrap();
-        let own = [("number", 1), ("last", 2)].map(|(key, value)| (key.to_owned(), OwnedValue::I64(value)));
-        let found: Vec<_> = story.spans().into_iter().map(|span| (span.record.name, span.record.attributes)).collect();
-        assert_eq!(found, [(); 2].map(|()| ("step".to_owned(), own.to_vec())));
-        open.into_iter().for_each(ActiveSpan::end);
+        let asked = Cell::new(0);
+        let start = |time, id, text: String, further: &[(&str, Attribute<'_>)]| {
+            let say = |put: PutAttribute<'_>| {
+                asked.set(asked.get() + 1);
+                put("text", Attribute::Str(&text));
+                put(&format!("key of {id}"), Attribute::Bool(true));
+            };
+            let prefix = AttributePrefix { id, attributes: &say };
+            let request = SpanRequest { start_time_unix_nano: time, prefix, attributes: further, ..request("step") };
+            (recorder.start(&request), asked.take())
+        };
+        let (one, two) = (("one", Attribute::I64(1)), ("two", Attribute::Str("2")));
+        // Two numbers that take each other's place, and a third.
+        let (first, other, third) = (7, 7 + ROOMS as u64, 9);
+        let open = [
+            start(1, first, "a".into(), &[one, two]),
+            start(2, third, "b".into(), &[]),
+            start(3, first, "not asked".into(), &[two]),
+            start(4, other, "c".into(), &[one]),
+            start(5, first, "a".into(), &[]),
+            start(6, 0, "e".into(), &[one]),
+            start(7, 0, "f".into(), &[]),
+            start(8, third, "not asked".into(), &[one; 20]),
+        ];
+        assert_eq!(open.each_ref().map(|(_, asked)| *asked), [1, 1, 0, 1, 1, 1, 1, 0]);
+        let told = |text: &str, id: u64, further: &[(&str, Attribute<'_>)]| {
+            let key = format!("key of {id}");
+            let all = [("text", Attribute::Str(text)), (key.as_str(), Attribute::Bool(true))];
+            let mut record = crate::spool::record::SpanRecord::default();
+            all.iter().chain(further).for_each(|(key, value)| record.set_attribute(key, (*value).into()));
+            record.attributes
+        };
+        let expected = [
+            told("a", first, &[one, two]),
+            told("b", third, &[]),
+            told("a", first, &[two]),
+            told("c", other, &[one]),
+            told("a", first, &[]),
+            told("e", 0, &[one]),
+            told("f", 0, &[]),
+            told("b", third, &[one]),
+        ];
+        assert_eq!(attributes_in(folder.path()), expected);
+        drop(open);
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{ActorRole, JobId, TaskSpec};
-use crate::hook::AttributePrefix;
 
 /// Functions that are remembered. Beyond it all are forgotten, so that ever new ones do not fill the memory.
 const KNOWN_LIMIT: usize = 1024;
@@ -27,16 +26,16 @@ pub(crate) struct SpanNames {
 static FUNCTIONS: AtomicU32 = AtomicU32::new(0);
 
 impl SpanNames {
-    /// The promise that the spans of this function in this job begin with the same so many attributes. `is_known` tells those that
-    /// say from the start where the function is.
-    pub(crate) fn prefix(&self, job: JobId, is_known: bool, count: usize) -> AttributePrefix {
+    /// The number of the [prefix](crate::hook::AttributePrefix) that the spans of this function in this job start with. `is_known` tells
+    /// those that say from the start where the function is.
+    pub(crate) fn prefix_id(&self, job: JobId, is_known: bool) -> u64 {
         // All of it stands side by side in one number, or there is no promise.
         let (number, job) = (u64::from(self.number), job.0);
         if number == 0 || number >> 31 != 0 || job >> 32 != 0 {
-            return AttributePrefix::NONE;
+            return 0;
         }
         // Whoever remembers some of them goes by the last bits.
-        AttributePrefix { id: job << 32 | u64::from(is_known) << 31 | number, count }
+        job << 32 | u64::from(is_known) << 31 | number
     }
 }
 
@@ -144,24 +143,17 @@ mod tests {
         let function = |function| TaskSpec::Function(FunctionSpec::of_task("a", function, &[]));
         let mut names = |table: usize, name| Arc::clone([&mut one, &mut other][table].of(&function(name)));
         let all = [names(0, "f"), names(0, "g"), names(1, "f")];
-        let all = all.iter().flat_map(|names| {
-            [(1, false), (2, false), (1, true)].map(|(job, is_known)| names.prefix(JobId(job), is_known, 6))
-        });
         let ids: std::collections::HashSet<_> = all
-            .map(|prefix| {
-                assert_eq!(prefix.count, 6);
-                prefix.id
+            .iter()
+            .flat_map(|names| {
+                [(1, false), (2, false), (1, true)].map(|(job, is_known)| names.prefix_id(JobId(job), is_known))
             })
             .collect();
         assert_eq!(ids.len(), 9, "all are different");
         assert!(!ids.contains(&0));
-        assert_eq!(
-            one.of(&function("f")).prefix(JobId(1 << 32), true, 6),
-            AttributePrefix::NONE,
-            "no room for the job"
-        );
+        assert_eq!(one.of(&function("f")).prefix_id(JobId(1 << 32), true), 0, "no room for the job");
         let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
-        assert_eq!(one.of(&TaskSpec::Command(program)).prefix(JobId(1), false, 6), AttributePrefix::NONE);
+        assert_eq!(one.of(&TaskSpec::Command(program)).prefix_id(JobId(1), false), 0);
     }
 
     #[test]

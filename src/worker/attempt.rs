@@ -17,8 +17,8 @@ use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, ActorState, Attribute, CallArguments, LoadedActor, LoadedTask, Module, Recorder, RunningTask,
-    SearchPath, SpanRequest, TaskContext, now_unix_nano,
+    ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Module, Recorder,
+    RunningTask, SearchPath, SpanRequest, TaskContext, now_unix_nano,
 };
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
@@ -154,12 +154,13 @@ impl Attempts {
     }
 
     fn run_claimed(&self, lease: &Lease<'_>, began: Began, beside: Beside<'_>) -> AttemptResult {
-        let (ran, is_creation) = match Envelope::decode(lease.envelope) {
+        // It stays where it was put.
+        let (ran, is_creation) = match &Envelope::decode(lease.envelope) {
             Ok(envelope) => {
-                let ran = self.run_traced(lease, &envelope, began, beside);
+                let ran = self.run_traced(lease, envelope, began, beside);
                 (ran, matches!(envelope.spec.actor(), ActorRole::Create(_)))
             }
-            Err(error) => (Ran::not_at_all(Failure::Module { message: unreadable(&error) }), false),
+            Err(error) => (Ran::not_at_all(Failure::Module { message: unreadable(error) }), false),
         };
         ran.result(lease, began, is_creation)
     }
@@ -522,8 +523,7 @@ impl Attempts {
                 &made
             }
         };
-        let resources = envelope.demand.resources_text();
-        let (attributes, count, of_function) = AttemptSpan {
+        let span = AttemptSpan {
             envelope,
             target: &span_names.target,
             task: lease.task,
@@ -533,21 +533,25 @@ impl Attempts {
             pid: self.pid,
             node_id: self.node_id,
             queued_ns: began.unix_nano.saturating_sub(lease.submitted_unix_nano),
-            resources: &resources,
             code: known.map(Function::code),
-        }
-        .attributes();
-        recorder.start(&SpanRequest {
-            name: &span_names.span,
-            kind: abi::SPAN_KIND_CONSUMER,
-            parent,
-            is_parent_remote: true,
-            baggage: envelope.baggage,
-            start_time_unix_nano: began.unix_nano,
-            attributes: &attributes[..count],
-            prefix: span_names.prefix(lease.job, known.is_some(), of_function),
-            link: lease.previous,
-            is_attempt: true,
+        };
+        let prefix = AttributePrefix {
+            id: span_names.prefix_id(lease.job, known.is_some()),
+            attributes: &|put| span.put_first(put),
+        };
+        span.with_further(|attributes| {
+            recorder.start(&SpanRequest {
+                name: &span_names.span,
+                kind: abi::SPAN_KIND_CONSUMER,
+                parent,
+                is_parent_remote: true,
+                baggage: envelope.baggage,
+                start_time_unix_nano: began.unix_nano,
+                prefix,
+                attributes,
+                link: lease.previous,
+                is_attempt: true,
+            })
         })
     }
 

@@ -58,12 +58,15 @@ fn span(recorder: &'static Recorder, parent: &TraceContext) {
         is_parent_remote: true,
         baggage: "",
         start_time_unix_nano: 0,
-        attributes: &[
-            ("tracer.remote", Attribute::Str("function")),
-            ("tracer.function", Attribute::Str("demo.my_function")),
-            ("tracer.pid", Attribute::I64(4711)),
-        ],
-        prefix: AttributePrefix { id: 1, count: 3 },
+        prefix: AttributePrefix {
+            id: 1,
+            attributes: &|put| {
+                put("tracer.remote", Attribute::Str("function"));
+                put("tracer.function", Attribute::Str("demo.my_function"));
+                put("tracer.pid", Attribute::I64(4711));
+            },
+        },
+        attributes: &[],
         link: None,
         is_attempt: false,
     });

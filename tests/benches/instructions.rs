@@ -83,14 +83,17 @@ fn pair(recorder: &'static Recorder, number: i64) {
         is_parent_remote: false,
         baggage: "",
         start_time_unix_nano: 0,
-        attributes: &[
-            ("tracer.remote", Attribute::Str("function")),
-            ("tracer.function", Attribute::Str("demo.my_function")),
-            ("tracer.pid", Attribute::I64(4711)),
-            ("tracer.job_id", Attribute::I64(1)),
-            ("tracer.node_id", Attribute::Str("machine")),
-        ],
-        prefix: AttributePrefix { id: 1, count: 5 },
+        prefix: AttributePrefix {
+            id: 1,
+            attributes: &|put| {
+                put("tracer.remote", Attribute::Str("function"));
+                put("tracer.function", Attribute::Str("demo.my_function"));
+                put("tracer.pid", Attribute::I64(4711));
+                put("tracer.job_id", Attribute::I64(1));
+                put("tracer.node_id", Attribute::Str("machine"));
+            },
+        },
+        attributes: &[],
         link: None,
         is_attempt: false,
     };
@@ -100,21 +103,25 @@ fn pair(recorder: &'static Recorder, number: i64) {
         kind: abi::SPAN_KIND_CONSUMER,
         parent: Some(producer.context()),
         is_parent_remote: true,
+        prefix: AttributePrefix {
+            id: 2,
+            attributes: &|put| {
+                put("tracer.remote", Attribute::Str("function"));
+                put("tracer.function", Attribute::Str("demo.my_function"));
+                put("tracer.pid", Attribute::I64(4711));
+                put("tracer.job_id", Attribute::I64(1));
+                put("tracer.worker_id", Attribute::I64(2));
+                put("tracer.node_id", Attribute::Str("machine"));
+                put("code.function.name", Attribute::Str("tracer_demo::my_function"));
+                put("code.file.path", Attribute::Str("hooks/demo/src/lib.rs"));
+                put("code.line.number", Attribute::I64(8));
+            },
+        },
         attributes: &[
-            ("tracer.remote", Attribute::Str("function")),
-            ("tracer.function", Attribute::Str("demo.my_function")),
-            ("tracer.pid", Attribute::I64(4711)),
-            ("tracer.job_id", Attribute::I64(1)),
-            ("tracer.worker_id", Attribute::I64(2)),
-            ("tracer.node_id", Attribute::Str("machine")),
-            ("code.function.name", Attribute::Str("tracer_demo::my_function")),
-            ("code.file.path", Attribute::Str("hooks/demo/src/lib.rs")),
-            ("code.line.number", Attribute::I64(8)),
             ("tracer.task_id", Attribute::I64(number)),
             ("tracer.attempt", Attribute::I64(1)),
             ("tracer.queued_ns", Attribute::I64(123_456 + number)),
         ],
-        prefix: AttributePrefix { id: 2, count: 9 },
         is_attempt: true,
         ..request
     });
@@ -146,8 +153,8 @@ fn in_task(recorder: &'static Recorder, count: u64) {
         is_parent_remote: false,
         baggage: "",
         start_time_unix_nano: 0,
-        attributes: &[],
         prefix: AttributePrefix::NONE,
+        attributes: &[],
         link: None,
         is_attempt: true,
     });

@@ -317,8 +317,8 @@ typedef struct TracerSpanStart {
     struct TracerStr baggage;
     // The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
     const struct TracerRuntime *runtime;
-    // Not 0 when the first `prefix_count` of the attributes are the same for all spans of the process with this number, so that
-    // what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
+    // Not 0 when the name and the first `prefix_count` of the attributes are the same for all spans of the process with this
+    // number, so that what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
     uint64_t prefix_id;
     // How many attributes are meant. Since ABI 1.4.
     size_t prefix_count;

@@ -629,8 +629,8 @@ pub struct SpanStart {
     pub baggage: Str,
     /// The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
     pub runtime: *const Runtime,
-    /// Not 0 when the first `prefix_count` of the attributes are the same for all spans of the process with this number, so that
-    /// what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
+    /// Not 0 when the name and the first `prefix_count` of the attributes are the same for all spans of the process with this
+    /// number, so that what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
     pub prefix_id: u64,
     /// How many attributes are meant. Since ABI 1.4.
     pub prefix_count: usize,

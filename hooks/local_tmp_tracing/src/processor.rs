@@ -45,9 +45,12 @@ pub trait LineFormat: std::fmt::Debug + Send + 'static {
     /// Appends one line, line feed included, to `buffer`. On the path of every span, under a lock.
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData);
 
-    /// Whether [`push_key`](Self::push_key) and the others after it are there: then spans that nobody else gets are
+    /// Whether [`push_name`](Self::push_name) and the others after it are there: then spans that nobody else gets are
     /// rendered as they grow, which is cheaper by far.
     const RENDERS: bool = false;
+
+    /// As [`SpanWriter::push_name`] says.
+    fn push_name(_rendered: &mut Vec<u8>, _name: &[u8]) {}
 
     /// As [`SpanWriter::push_key`] says.
     fn push_key(_rendered: &mut Vec<u8>, _key: &[u8]) {}
@@ -97,6 +100,10 @@ impl LineFormat for ConsoleFormat {
     }
 
     const RENDERS: bool = true;
+
+    fn push_name(rendered: &mut Vec<u8>, name: &[u8]) {
+        tracer_span_file::push_name(rendered, name);
+    }
 
     fn push_key(rendered: &mut Vec<u8>, key: &[u8]) {
         tracer_span_file::push_key(rendered, key);
@@ -328,6 +335,10 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
 }
 
 impl<F: LineFormat> SpanWriter for Shared<F> {
+    fn push_name(&self, rendered: &mut Vec<u8>, name: &[u8]) {
+        F::push_name(rendered, name);
+    }
+
     fn push_key(&self, rendered: &mut Vec<u8>, key: &[u8]) {
         F::push_key(rendered, key);
     }

@@ -37,7 +37,6 @@ pub fn write_span(buffer: &mut Vec<u8>, span: &SpanData, resource: &ResourceJson
 /// Appends the line of one span that was rendered as it grew.
 pub(crate) fn write_rendered_span(buffer: &mut Vec<u8>, span: &RenderedSpan<'_>, resource: &ResourceJson) {
     let head = file::Head {
-        name: span.name,
         trace_id: span.trace_id,
         span_id: span.span_id,
         // Spans that have one are left to the SDK.
@@ -48,7 +47,8 @@ pub(crate) fn write_rendered_span(buffer: &mut Vec<u8>, span: &RenderedSpan<'_>,
         end_time_unix_nano: span.end_time_unix_nano,
         status: status_of(span.status),
     };
-    let rendered = file::Rendered { attributes: span.attributes, events: span.events, links: span.links };
+    let RenderedSpan { name, attributes, events, links, .. } = *span;
+    let rendered = file::Rendered { name, attributes, events, links };
     file::write_rendered_line(buffer, &head, &rendered, resource);
 }
 

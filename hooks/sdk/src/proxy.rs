@@ -52,13 +52,18 @@ pub(crate) struct Attached {
     _otel_0_31: otel_0_31::Guard,
     #[cfg(feature = "otel-0-33")]
     _otel_0_33: otel_0_33::Guard,
-    loan: Option<Arc<Loan>>,
+    // Dropped last, when what was current has let go of it.
+    _lender: Option<Lender>,
 }
 
-impl Drop for Attached {
+/// Takes the loan back when it is dropped.
+struct Lender(Arc<Loan>);
+
+impl Drop for Lender {
     fn drop(&mut self) {
-        if let Some(loan) = &self.loan {
-            loan.revoke();
+        // Mostly nobody else has it any more, and nobody can get it from here.
+        if Arc::strong_count(&self.0) > 1 {
+            self.0.revoke();
         }
     }
 }
@@ -81,7 +86,7 @@ pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
         _otel_0_31: otel_0_31::attach(&parent, loan.clone(), &baggage),
         #[cfg(feature = "otel-0-33")]
         _otel_0_33: otel_0_33::attach(&parent, loan.clone(), &baggage),
-        loan,
+        _lender: loan.map(Lender),
     }
 }
 

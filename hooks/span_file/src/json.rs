@@ -3,7 +3,7 @@
 //! Everything here is on the path of every span, so each function looks first for the case that is nearly always
 //! true (nothing to escape, the second seen last) and leaves the rest to a cold twin.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 /// The digits of each byte.
@@ -26,6 +26,9 @@ const DECIMAL_PAIRS: [[u8; 2]; 100] = {
     }
     table
 };
+
+/// Digits of the largest number.
+const MOST_DIGITS: usize = u64::MAX.ilog10() as usize + 1;
 
 /// Appends `text` as a JSON string, quotes included.
 ///
@@ -123,7 +126,24 @@ pub fn write_bool(buffer: &mut Vec<u8>, value: bool) {
 
 /// Appends a number.
 pub fn write_i64(buffer: &mut Vec<u8>, value: i64) {
-    buffer.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    if value < 0 {
+        buffer.push(b'-');
+    }
+    let mut number = value.unsigned_abs();
+    let count = number.checked_ilog10().map_or(1, |log| log as usize + 1);
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; MOST_DIGITS]);
+    buffer.truncate(start + count);
+    // Put where they stay: a text of digits that were just put into it would be copied only when all that was written before has left the
+    // processor.
+    let mut pairs = buffer[start..].rchunks_exact_mut(2);
+    for pair in &mut pairs {
+        pair.copy_from_slice(&DECIMAL_PAIRS[(number % 100) as usize]);
+        number /= 100;
+    }
+    if let [first] = pairs.into_remainder() {
+        *first = b'0' + number as u8;
+    }
 }
 
 /// Appends a number, or a string where JSON has no number: `"NaN"`, `"Infinity"` and `"-Infinity"`, the names that the
@@ -142,24 +162,21 @@ pub fn write_f64(buffer: &mut Vec<u8>, value: f64) {
 
 /// Appends an id as `"0x…"`, in lower-case hexadecimal digits.
 pub(crate) fn write_id(buffer: &mut Vec<u8>, id: &[u8; 8]) {
-    let mut text = *b"\"0x0000000000000000\"";
-    put_hex(&mut text[3..19], id);
-    buffer.extend_from_slice(&text);
+    buffer.extend_from_slice(b"\"0x");
+    write_hex(buffer, id);
+    buffer.push(b'"');
 }
 
 /// Appends bytes as lower-case hexadecimal digits, without quotes.
-pub fn write_hex<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
-    let mut digits = [[0; 2]; N];
-    put_hex(digits.as_flattened_mut(), id);
-    buffer.extend_from_slice(digits.as_flattened());
-}
-
-/// Fills `place`, which is twice as long, with the lower-case hexadecimal digits of bytes.
 #[inline]
-pub(crate) fn put_hex(place: &mut [u8], bytes: &[u8]) {
-    let (pairs, _) = place.as_chunks_mut();
-    for (index, &byte) in bytes.iter().enumerate() {
-        pairs[index] = HEX_BYTES[usize::from(byte)];
+pub fn write_hex<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
+    let start = buffer.len();
+    buffer.extend_from_slice([[0; 2]; N].as_flattened());
+    // Put where they stay, as the digits of a time are.
+    if let Some(places) = buffer[start..].as_chunks_mut().0.first_chunk_mut::<N>() {
+        for index in 0..N {
+            places[index] = HEX_BYTES[usize::from(id[index])];
+        }
     }
 }
 
@@ -170,7 +187,7 @@ const MICROS: usize = "\"2026-11-20T19:34:35.".len();
 
 thread_local! {
     /// The second rendered last, because the two times of a span are mostly in one second.
-    static LAST_SECOND: Cell<(u64, TimeText)> = const { Cell::new((0, *b"\"1970-01-01T00:00:00.000000Z\"")) };
+    static LAST_SECOND: RefCell<(u64, TimeText)> = const { RefCell::new((0, *b"\"1970-01-01T00:00:00.000000Z\"")) };
 }
 
 /// Appends a time as `"YYYY-MM-DDTHH:MM:SS.ffffffZ"`: UTC, cut to the microsecond.
@@ -179,15 +196,14 @@ thread_local! {
 pub(crate) fn write_time(buffer: &mut Vec<u8>, unix_nano: u64) {
     let second = unix_nano / 1_000_000_000;
     let mut micros = (unix_nano % 1_000_000_000 / 1_000) as usize;
-    let (cached, mut text) = LAST_SECOND.get();
-    if cached != second {
-        text = render_second(second);
-        LAST_SECOND.set((second, text));
-    }
     let start = buffer.len() + MICROS;
-    buffer.extend_from_slice(&text);
-    // Put where they stay: a text with digits that were just put into it would be copied only when all that was written before has left the
-    // processor.
+    LAST_SECOND.with_borrow_mut(|(cached, text)| {
+        if *cached != second {
+            (*cached, *text) = (second, render_second(second));
+        }
+        buffer.extend_from_slice(text);
+    });
+    // Put where they stay, as those of a number are.
     for pair in buffer[start..start + 6].as_chunks_mut().0.iter_mut().rev() {
         *pair = DECIMAL_PAIRS[micros % 100];
         micros /= 100;
@@ -277,6 +293,15 @@ mod tests {
                 let expected = (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\';
                 assert_eq!(is_plain(&bytes), expected, "byte {byte:#04x} at {place}");
             }
+        }
+    }
+
+    #[test]
+    fn whole_numbers_are_what_the_standard_library_writes() {
+        let near = |number: i64| [number.saturating_sub(1), number, number.saturating_add(1)];
+        let powers = (0..=18).map(|power| 10_i64.pow(power)).flat_map(|power| [power, -power, power / 3]);
+        for number in powers.chain([0, i64::MIN, i64::MAX]).flat_map(near).chain(-1_000..1_000) {
+            assert_eq!(rendered(|buffer| write_i64(buffer, number)), number.to_string());
         }
     }
 

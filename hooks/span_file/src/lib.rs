@@ -18,6 +18,6 @@ pub use file::{
 };
 pub use line::{
     Attributes, Event, Head, Link, Rendered, ResourceJson, Span, SpanKind, Status, Value, push_event, push_key,
-    push_link, python_trace_state, write_line, write_rendered_line, write_value,
+    push_link, push_name, python_trace_state, write_line, write_rendered_line, write_value,
 };
 pub use space::SpaceAhead;

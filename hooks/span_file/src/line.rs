@@ -201,7 +201,6 @@ pub fn write_line<A: Attributes>(buffer: &mut Vec<u8>, span: &Span<'_, A>, resou
     // A guess that is right for an ordinary span, so that the buffer grows at most once.
     buffer.reserve(512 + span.name.len() + 48 * span.attributes.len() + resource.tail.len());
     let head = Head {
-        name: span.name.as_bytes(),
         trace_id: span.trace_id,
         span_id: span.span_id,
         trace_state: span.trace_state,
@@ -211,6 +210,7 @@ pub fn write_line<A: Attributes>(buffer: &mut Vec<u8>, span: &Span<'_, A>, resou
         end_time_unix_nano: span.end_time_unix_nano,
         status: span.status,
     };
+    push_name(buffer, span.name.as_bytes());
     write_head(buffer, &head);
     buffer.extend_from_slice(b",\"attributes\":");
     write_attributes(buffer, &span.attributes);
@@ -234,8 +234,6 @@ fn write_list<T>(buffer: &mut Vec<u8>, items: &[T], push: impl Fn(&mut Vec<u8>, 
 /// What a line says of a span that has one of each. Everything is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// The span's name. What is not UTF-8 is replaced.
-    pub name: &'a [u8],
     /// Most significant byte first.
     pub trace_id: [u8; 16],
     /// Most significant byte first.
@@ -254,9 +252,11 @@ pub struct Head<'a> {
     pub status: Status<'a>,
 }
 
-/// What a line says of a span that has several of each, rendered by [`push_key`], [`push_event`] and [`push_link`].
+/// What a line says of a span that is rendered before it ends, by [`push_name`], [`push_key`], [`push_event`] and [`push_link`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rendered<'a> {
+    /// The name.
+    pub name: &'a [u8],
     /// The attributes, each key once.
     pub attributes: &'a [u8],
     /// The span events.
@@ -267,9 +267,10 @@ pub struct Rendered<'a> {
 
 /// Appends the line of one span to `buffer`, as [`write_line`] does, when most of it is rendered.
 pub fn write_rendered_line(buffer: &mut Vec<u8>, head: &Head<'_>, rendered: &Rendered<'_>, resource: &ResourceJson) {
-    let Rendered { attributes, events, links } = rendered;
+    let Rendered { name, attributes, events, links } = rendered;
     let lists = attributes.len() + events.len() + links.len();
-    buffer.reserve(512 + head.name.len() + lists + resource.tail.len());
+    buffer.reserve(512 + name.len() + lists + resource.tail.len());
+    buffer.extend_from_slice(name);
     write_head(buffer, head);
     buffer.extend_from_slice(b",\"attributes\":{");
     buffer.extend_from_slice(attributes.get(1..).unwrap_or_default());
@@ -283,6 +284,14 @@ pub fn write_rendered_line(buffer: &mut Vec<u8>, head: &Head<'_>, rendered: &Ren
         buffer.push(b']');
     }
     buffer.extend_from_slice(&resource.tail);
+}
+
+/// Appends the name of a span, and whatever stands in its line before the trace id. What is not UTF-8 is replaced.
+pub fn push_name(rendered: &mut Vec<u8>, name: &[u8]) {
+    rendered.extend_from_slice(b"{\"name\":\"");
+    json::write_bytes(rendered, name);
+    rendered.extend_from_slice(b"\",");
+    rendered.extend_from_slice(BEFORE_TRACE_ID);
 }
 
 /// Appends the key of one attribute, a comma before it. [Its value](write_value) comes next.
@@ -306,17 +315,16 @@ pub fn push_event<A: Attributes>(rendered: &mut Vec<u8>, event: &Event<'_, A>) {
 /// Appends one link, a comma before it.
 pub fn push_link<A: Attributes>(rendered: &mut Vec<u8>, link: &Link<'_, A>) {
     rendered.extend_from_slice(b",{");
-    write_context(rendered, &link.trace_id, &link.span_id, link.trace_state);
+    rendered.extend_from_slice(BEFORE_TRACE_ID);
+    write_ids(rendered, &link.trace_id, &link.span_id, link.trace_state);
     rendered.extend_from_slice(b",\"attributes\":");
     write_attributes(rendered, &link.attributes);
     rendered.push(b'}');
 }
 
+/// Appends what stands between the name and the attributes.
 fn write_head(buffer: &mut Vec<u8>, head: &Head<'_>) {
-    buffer.extend_from_slice(b"{\"name\":\"");
-    json::write_bytes(buffer, head.name);
-    buffer.extend_from_slice(b"\",");
-    write_context(buffer, &head.trace_id, &head.span_id, head.trace_state);
+    write_ids(buffer, &head.trace_id, &head.span_id, head.trace_state);
     buffer.extend_from_slice(head.kind.between_context_and_parent());
     match &head.parent_span_id {
         Some(id) => json::write_id(buffer, id),
@@ -338,13 +346,16 @@ fn write_head(buffer: &mut Vec<u8>, head: &Head<'_>) {
     }
 }
 
-fn write_context(buffer: &mut Vec<u8>, trace_id: &[u8; 16], span_id: &[u8; 8], trace_state: &str) {
-    const TRACE_ID: usize = "\"context\":{\"trace_id\":\"0x".len();
-    const SPAN_ID: usize = TRACE_ID + 32 + "\",\"span_id\":\"0x".len();
-    let mut ids = *b"\"context\":{\"trace_id\":\"0x00000000000000000000000000000000\",\"span_id\":\"0x0000000000000000\",\"trace_state\":";
-    json::put_hex(&mut ids[TRACE_ID..TRACE_ID + 32], trace_id);
-    json::put_hex(&mut ids[SPAN_ID..SPAN_ID + 16], span_id);
-    buffer.extend_from_slice(&ids);
+/// The beginning of a context.
+const BEFORE_TRACE_ID: &[u8] = b"\"context\":{\"trace_id\":\"0x";
+
+/// Appends the rest of a context, from the digits of the trace id on.
+fn write_ids(buffer: &mut Vec<u8>, trace_id: &[u8; 16], span_id: &[u8; 8], trace_state: &str) {
+    const BETWEEN: &[u8] = b"\",\"span_id\":\"0x";
+    json::write_hex(buffer, trace_id);
+    buffer.extend_from_slice(BETWEEN);
+    json::write_hex(buffer, span_id);
+    buffer.extend_from_slice(b"\",\"trace_state\":");
     if trace_state.is_empty() {
         buffer.extend_from_slice(b"\"[]\"}");
     } else {

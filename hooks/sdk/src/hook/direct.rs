@@ -24,6 +24,9 @@ use super::guard::GuardedProcessor;
 /// What is pushed is kept by the caller, who may take an attribute out again when its key comes once more, and is given back when
 /// the span ends. Called from any thread.
 pub trait SpanWriter: fmt::Debug + Send + Sync {
+    /// Appends the name of a span.
+    fn push_name(&self, rendered: &mut Vec<u8>, name: &[u8]);
+
     /// Appends the key of an attribute, with whatever stands between two attributes. The same key is always the same bytes.
     fn push_key(&self, rendered: &mut Vec<u8>, key: &[u8]);
 
@@ -65,7 +68,7 @@ pub enum AttributeValue<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RenderedSpan<'a> {
-    /// Its name, which should be UTF-8.
+    /// What was pushed for its name.
     pub name: &'a [u8],
     /// Its trace. The first byte is the most significant one.
     pub trace_id: [u8; 16],
@@ -116,7 +119,7 @@ pub(super) struct DirectSpan {
     kind: SpanKind,
     start_time_unix_nano: u64,
     status: Status,
-    /// The name as it came, and after it the attributes as they will be in the file.
+    /// The name and after it the attributes, as they will be in the file.
     text: Vec<u8>,
     name_len: usize,
     attributes: Vec<Attribute>,
@@ -168,6 +171,8 @@ const TEXT_ROOM: usize = 640;
 const ATTRIBUTE_ROOM: usize = 20;
 /// How many attributes a thread remembers; a power of two.
 const KNOWN: usize = 128;
+/// How many names; a power of two. Each takes the place of another one now and then.
+const NAMES: usize = 16;
 /// In how many places an attribute may be.
 const PLACES: usize = 4;
 /// What is longer is not remembered.
@@ -182,7 +187,9 @@ struct Local {
     /// Attributes as they were rendered last, by the addresses of their keys, which are constants of whoever calls. None before
     /// the first span.
     known: Vec<Known>,
-    /// The attributes that spans with the same prefix begin with, by its number.
+    /// Names as they were rendered last, by the addresses that they came from. None before the first span.
+    names: Vec<Name>,
+    /// What spans with the same prefix begin with, by its number.
     prefixes: [Prefix; PREFIXES],
     /// Where ended spans are put down; none before the first.
     lane: Option<Arc<Lane>>,
@@ -198,7 +205,14 @@ impl Drop for Local {
 
 impl Local {
     const fn new() -> Local {
-        Local { spares: Vec::new(), known: Vec::new(), prefixes: [Prefix::NONE; PREFIXES], lane: None, owner: None }
+        Local {
+            spares: Vec::new(),
+            known: Vec::new(),
+            names: Vec::new(),
+            prefixes: [Prefix::NONE; PREFIXES],
+            lane: None,
+            owner: None,
+        }
     }
 
     fn abandon_lane(&mut self) {
@@ -243,15 +257,32 @@ impl Local {
     fn belong_to(&mut self, direct: &'static Direct) {
         self.abandon_lane();
         self.known = (0..KNOWN).map(|_| Known::default()).collect();
+        self.names = (0..NAMES).map(|_| Name::default()).collect();
         self.prefixes = [Prefix::NONE; PREFIXES];
         self.owner = Some(direct);
+    }
+
+    /// Appends the name of a span.
+    fn push_name(&mut self, writer: &dyn SpanWriter, text: &mut Vec<u8>, name: &[u8]) {
+        if name.len() > KNOWN_BYTES {
+            return writer.push_name(text, name);
+        }
+        let known = &mut self.names[place_of(name, NAMES)];
+        if known.rendered.is_empty() || !is_same(&known.name, name) {
+            // Should the writer panic, nothing is remembered.
+            known.rendered.clear();
+            let mut rendered = std::mem::take(&mut known.rendered);
+            writer.push_name(&mut rendered, name);
+            name.clone_into(&mut known.name);
+            known.rendered = rendered;
+        }
+        text.extend_from_slice(&known.rendered);
     }
 
     /// What is known of the attribute with this key: at least the key.
     #[inline]
     fn find(&mut self, writer: &dyn SpanWriter, key: &[u8]) -> &mut Known {
-        let mixed = (key.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let first = (mixed >> (u64::BITS - KNOWN.ilog2())) as usize;
+        let first = place_of(key, KNOWN);
         if self.known[first].is_of(key) {
             return &mut self.known[first];
         }
@@ -285,19 +316,28 @@ fn keep(spares: &mut Vec<Box<Handle>>, mut spare: Box<Handle>) {
 /// How many prefixes a thread remembers; a power of two. Each takes the place of another one now and then.
 const PREFIXES: usize = 16;
 
-/// What a span is after it began with the attributes of a prefix, and had none before.
+/// What a span is after it began with a name and the attributes of a prefix.
 #[derive(Debug)]
 struct Prefix {
     /// 0 for none.
     id: u64,
     count: usize,
     text: Vec<u8>,
+    name_len: usize,
     attributes: Vec<Attribute>,
     keys: u64,
 }
 
 impl Prefix {
-    const NONE: Prefix = Prefix { id: 0, count: 0, text: Vec::new(), attributes: Vec::new(), keys: 0 };
+    const NONE: Prefix = Prefix { id: 0, count: 0, text: Vec::new(), name_len: 0, attributes: Vec::new(), keys: 0 };
+}
+
+/// A name that was rendered before.
+#[derive(Default)]
+struct Name {
+    name: Vec<u8>,
+    /// Empty for none.
+    rendered: Vec<u8>,
 }
 
 /// No kind of value has it.
@@ -325,7 +365,7 @@ impl Known {
     #[inline]
     fn is_of(&self, key: &[u8]) -> bool {
         // The key may be empty, and what stands before its value never is.
-        self.key_len > 0 && self.key == key
+        self.key_len > 0 && is_same(&self.key, key)
     }
 
     /// Whether it has this value.
@@ -336,14 +376,14 @@ impl Known {
     #[inline]
     unsafe fn is(&self, value: &abi::Value) -> bool {
         // SAFETY: promised by the caller; the arm of a tag reads the member that it names.
-        let is_same = |tag| unsafe {
+        let has_value = |tag| unsafe {
             match tag {
                 abi::VALUE_I64 => self.number == value.as_.i64_,
-                abi::VALUE_STR => self.text == value.as_.str_.as_bytes(),
+                abi::VALUE_STR => is_same(&self.text, value.as_.str_.as_bytes()),
                 _ => false,
             }
         };
-        self.tag == value.tag && is_same(value.tag)
+        self.tag == value.tag && has_value(value.tag)
     }
 
     #[cold]
@@ -498,7 +538,7 @@ impl Direct {
                     span.push_attributes(local, further);
                 }
                 _ => {
-                    span.begin(name);
+                    span.begin(local, name);
                     span.push_attributes(local, attributes);
                 }
             }
@@ -552,13 +592,13 @@ impl DirectSpan {
     }
 
     /// Gives a new span its name, and no attributes.
-    fn begin(&mut self, name: &[u8]) {
+    fn begin(&mut self, local: &mut Local, name: &[u8]) {
         self.beginning = Beginning::NONE;
         self.text.clear();
         self.attributes.clear();
         self.keys = 0;
-        self.text.extend_from_slice(name);
-        self.name_len = name.len();
+        local.push_name(&*self.direct.writer, &mut self.text, name);
+        self.name_len = self.text.len();
     }
 
     /// Gives a new span its name, and the attributes of a prefix. What the last span in this memory began with is left where it is when it is
@@ -569,26 +609,28 @@ impl DirectSpan {
     /// As for [`set_attributes`](Self::set_attributes).
     unsafe fn begin_with(&mut self, local: &mut Local, name: &[u8], id: u64, pairs: &[abi::KeyValue]) {
         let Beginning { text_len, attributes, keys, .. } = self.beginning;
-        if self.beginning.id == id && self.beginning.count == pairs.len() && self.text[..self.name_len] == *name {
+        if self.beginning.id == id && self.beginning.count == pairs.len() {
             self.text.truncate(text_len);
             self.attributes.truncate(attributes);
             self.keys = keys;
             return;
         }
-        self.begin(name);
         let place = id as usize % PREFIXES;
         let known = &local.prefixes[place];
         if known.id == id && known.count == pairs.len() {
+            self.text.clear();
             self.text.extend_from_slice(&known.text);
+            self.name_len = known.name_len;
+            self.attributes.clear();
             self.attributes.extend_from_slice(&known.attributes);
             self.keys = known.keys;
         } else {
+            self.begin(local, name);
             // SAFETY: promised by the caller.
             unsafe { self.push_attributes(local, pairs) };
-            let text = &self.text[self.name_len..];
-            if text.len() <= PREFIX_BYTES {
-                let (text, attributes) = (text.to_vec(), self.attributes.clone());
-                local.prefixes[place] = Prefix { id, count: pairs.len(), text, attributes, keys: self.keys };
+            if self.text.len() <= PREFIX_BYTES {
+                let (text, name_len, attributes) = (self.text.clone(), self.name_len, self.attributes.clone());
+                local.prefixes[place] = Prefix { id, count: pairs.len(), text, name_len, attributes, keys: self.keys };
             }
         }
         let (text_len, attributes) = (self.text.len(), self.attributes.len());
@@ -714,8 +756,11 @@ impl DirectSpan {
     pub(super) fn update_name(&mut self, name: &[u8]) {
         if !self.has_ended() {
             self.beginning = Beginning::NONE;
-            self.text.splice(..self.name_len, name.iter().copied());
-            self.name_len = name.len();
+            let mut rendered = Vec::new();
+            self.direct.writer.push_name(&mut rendered, name);
+            let name_len = rendered.len();
+            self.text.splice(..self.name_len, rendered);
+            self.name_len = name_len;
         }
     }
 
@@ -824,6 +869,29 @@ unsafe fn attribute_value<'a>(value: &abi::Value) -> Option<AttributeValue<'a>> 
             tag => AttributeValue::Array(convert::array_of(tag, value.as_)?),
         }
     })
+}
+
+/// Where in a table of so many places, a power of two, a text is that comes from one address mostly.
+#[inline]
+fn place_of(text: &[u8], places: usize) -> usize {
+    let mixed = (text.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (u64::BITS - places.ilog2())) as usize
+}
+
+/// Whether two texts are the same. Most are so short that comparing their two ends, which may overlap, costs less than the call of a
+/// function that compares any length.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    #[inline]
+    fn by_ends<const N: usize>(one: &[u8], other: &[u8]) -> bool {
+        one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
+    }
+    one.len() == other.len()
+        && match one.len() {
+            8..=16 => by_ends::<8>(one, other),
+            17..=32 => by_ends::<16>(one, other),
+            _ => one == other,
+        }
 }
 
 /// Keys mostly differ in their lengths or their last bytes.

@@ -187,6 +187,10 @@ mod tests {
     }
 
     impl SpanWriter for Written {
+        fn push_name(&self, rendered: &mut Vec<u8>, name: &[u8]) {
+            rendered.extend_from_slice(name);
+        }
+
         fn push_key(&self, _rendered: &mut Vec<u8>, _key: &[u8]) {}
         fn push_value(&self, _rendered: &mut Vec<u8>, _value: AttributeValue<'_>) {}
         fn push_event(&self, _rendered: &mut Vec<u8>, _event: &Event) {}
