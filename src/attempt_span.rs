@@ -58,7 +58,13 @@ impl AttemptSpan<'_> {
             demand.memory_bytes.map(|bytes| (names::MEMORY_LIMIT_BYTES, bytes.into())),
             actor.map(|actor| (names::ACTOR_ID, actor.0.into())),
         ];
-        work(&own.into_iter().chain(said.into_iter().flatten()).collect::<Vec<_>>())
+        let mut all = [("", Attribute::Str("")); 8];
+        let mut count = 0;
+        for attribute in own.into_iter().chain(said.into_iter().flatten()) {
+            all[count] = attribute;
+            count += 1;
+        }
+        work(&all[..count])
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the kernel knows of this process: its parent, its use of cpu and memory.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -109,14 +110,34 @@ struct Meter {
     inside: Usage,
 }
 
-/// The meter of this process.
+/// The meter of this process, of which there is one.
 ///
-/// Threads: any, though nearly all attempts run on one.
+/// Threads: any, though nearly all attempts run on one. That one notes short attempts for itself, and tells the meter of many at once: a lock
+/// is not taken before all that was written before, the attempt's span above all, has left the processor.
 #[derive(Debug, Default)]
 pub(super) struct SharedMeter {
     meter: Mutex<Meter>,
     /// Whether an attempt may begin without the meter's knowing. Changed under the lock.
     is_ready: AtomicBool,
+}
+
+/// Short attempts that the meter has not been told of.
+#[derive(Clone, Copy, Debug)]
+struct Untold {
+    /// How long they took.
+    took: Duration,
+    /// When the last has ended.
+    ended: Option<Instant>,
+    /// How long they may take.
+    limit: Duration,
+}
+
+impl Untold {
+    const NONE: Untold = Untold { took: Duration::ZERO, ended: None, limit: Duration::ZERO };
+}
+
+thread_local! {
+    static UNTOLD: Cell<Untold> = const { Cell::new(Untold::NONE) };
 }
 
 /// What the meter of an attempt was when attempts inside of it began.
@@ -130,8 +151,14 @@ impl SharedMeter {
     fn with<R>(&self, work: impl FnOnce(&mut Meter) -> R) -> R {
         // It is whole after every statement.
         let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let untold = UNTOLD.replace(Untold::NONE);
+        if let Some(ended) = untold.ended {
+            meter.unread += untold.took;
+            meter.short_ended = Some(ended);
+        }
         let done = work(&mut meter);
         self.is_ready.store(meter.is_ready(), Relaxed);
+        UNTOLD.set(Untold { limit: UNREAD_LIMIT.saturating_sub(meter.unread), ..Untold::NONE });
         done
     }
 
@@ -145,6 +172,13 @@ impl SharedMeter {
 
     /// It has just ended. None if it cannot be said what it used.
     pub(super) fn end(&self, began: Instant, now: Instant, must_measure: bool) -> Option<Usage> {
+        let (took, mut untold) = (now.saturating_duration_since(began), UNTOLD.get());
+        if is_short(took, must_measure) && untold.took + took < untold.limit && self.is_ready.load(Relaxed) {
+            untold.took += took;
+            untold.ended = Some(now);
+            UNTOLD.set(untold);
+            return None;
+        }
         self.with(|meter| meter.end(began, now, must_measure, of_this_process))
     }
 
@@ -197,7 +231,7 @@ impl Meter {
 
     fn end(&mut self, began: Instant, now: Instant, must_measure: bool, read: impl Fn() -> Usage) -> Option<Usage> {
         let took = now.saturating_duration_since(began);
-        let is_short = took < SHORT && !must_measure;
+        let is_short = is_short(took, must_measure);
         self.short_ended = Some(now).filter(|_| is_short);
         if is_short && self.unread + took < UNREAD_LIMIT {
             self.unread += took;
@@ -212,10 +246,12 @@ impl Meter {
     }
 }
 
+fn is_short(took: Duration, must_measure: bool) -> bool {
+    took < SHORT && !must_measure
+}
+
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
     /// A meter with a clock and a kernel that are held: a microsecond of time is one of CPU time.
@@ -302,6 +338,52 @@ mod tests {
         assert_eq!(after(10, 100), (Some(100), 2), "what is long is read before it begins");
         assert_eq!(after(1_000_000, 2), (None, 1), "as is what comes after a long one");
         assert_eq!(after(1_000_000, 100), (Some(100), 2), "and what comes after a long wait");
+    }
+
+    #[test]
+    fn the_shared_meter_is_told_all_that_a_meter_is() {
+        // Attempts of up to 100 µs, most of them short, and waits; now and then something that is not measured, or attempts inside.
+        let mut random = 1_u64;
+        let mut random = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let (shared, mut meter) = (SharedMeter::default(), Meter::default());
+        let mut now = Instant::now();
+        let mut untold = 0;
+        for step in 0..20_000 {
+            if random(3) == 0 {
+                shared.wait();
+                meter.has_waited = true;
+                now += Duration::from_nanos(random(20_000));
+            }
+            shared.begin(now);
+            if !meter.is_ready() {
+                meter.begin(now, Usage::default);
+            }
+            if random(50) == 0 {
+                let outer = shared.begin_inside();
+                for _ in 0..random(4) {
+                    shared.end(now, now + Duration::from_micros(1), false);
+                }
+                shared.end_inside(outer);
+            }
+            let began = now;
+            now += Duration::from_nanos(if random(10) == 0 { random(100_000) } else { random(3_000) });
+            let must_measure = random(100) == 0;
+            let measured = shared.end(began, now, must_measure).is_some();
+            assert_eq!(measured, meter.end(began, now, must_measure, Usage::default).is_some(), "step {step}");
+            untold += u32::from(UNTOLD.get().ended.is_some());
+            if random(20) == 0 {
+                let state = |meter: &Meter| (meter.read.is_some(), meter.unread, meter.short_ended, meter.has_waited);
+                assert_eq!(shared.with(|meter| state(meter)), state(&meter), "step {step}");
+            }
+            if random(200) == 0 {
+                shared.interrupt();
+                meter = Meter::default();
+            }
+        }
+        assert!(untold > 5_000, "{untold} attempts took no lock");
     }
 
     #[test]

@@ -175,6 +175,8 @@ const KNOWN: usize = 128;
 const NAMES: usize = 16;
 /// In how many places an attribute may be.
 const PLACES: usize = 4;
+/// Which bits of a hash tell keys apart at first: those in which the keys that tracer sets differ most.
+const KEY_BITS: u32 = 9;
 /// What is longer is not remembered.
 const KNOWN_BYTES: usize = 256;
 /// Neither is a prefix with more.
@@ -671,7 +673,7 @@ impl DirectSpan {
         } else if !unsafe { known.push(&*self.direct.writer, &mut self.text, value) } {
             return;
         }
-        let (hash, key) = (known.hash, 1 << (known.hash >> 26));
+        let (hash, key) = (known.hash, 1 << (known.hash >> KEY_BITS & 63));
         if self.keys & key != 0
             && self.attributes.iter().any(|set| set.hash == hash)
             && self.replace(hash, start, known.key_len)
