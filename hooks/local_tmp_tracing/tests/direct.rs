@@ -125,6 +125,18 @@ fn span_with_prefix(
     attributes: &[abi::KeyValue],
     say: &Say,
 ) {
+    span_named(table, b"one \"span\"", has_parent, (prefix_id, prefix_count), attributes, say);
+}
+
+/// As [`span_with_prefix`], of this name.
+fn span_named(
+    table: &abi::Tracing,
+    name: &[u8],
+    has_parent: bool,
+    (prefix_id, prefix_count): (u64, usize),
+    attributes: &[abi::KeyValue],
+    say: &Say,
+) {
     let scope = abi::Scope {
         size: size_of::<abi::Scope>(),
         name: abi::Str::new("test"),
@@ -142,7 +154,7 @@ fn span_with_prefix(
     };
     let start = abi::SpanStart {
         size: size_of::<abi::SpanStart>(),
-        name: abi::Str::new("one \"span\""),
+        name: abi::Str { ptr: name.as_ptr(), len: name.len() },
         kind: abi::SPAN_KIND_CONSUMER,
         start_time_unix_nano: 1_795_203_275_000_000_000,
         parent: if has_parent { &parent } else { ptr::null() },
@@ -314,6 +326,31 @@ fn a_span_that_is_rendered_as_it_grows_has_the_line_of_one_of_the_sdk() {
 
 fn many_after(table: &abi::Tracing, span: *mut c_void, many: &'static [String]) {
     many.iter().skip(35).for_each(|key| set(table, span, &[number(key, 2)]));
+}
+
+#[test]
+fn every_name_is_written_as_the_sdk_writes_it_however_often_and_wherever_it_comes_from() {
+    let (direct, by_sdk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tables = [table(direct.path(), false), table(by_sdk.path(), true)];
+    let names: [&[u8]; 6] =
+        [b"", b"plain", b"with \"quotes\" and \\", b"broken \xff\xfe", "\u{2028}\n".as_bytes(), b"sixteen and some!"];
+    let many: Vec<Vec<u8>> = (0..40).map(|number| format!("a name like others {number}").into_bytes()).collect();
+    let long = [vec![b'l'; 256], vec![b'l'; 257], vec![b'"'; 10_000]];
+    // The same memory has one name after the other.
+    let mut place = [b'x'; 9];
+    for _ in 0..3 {
+        for name in names.into_iter().chain(many.iter().chain(&long).map(Vec::as_slice)) {
+            tables.iter().for_each(|table| span_named(table, name, false, (0, 0), &[], &end));
+        }
+        for digit in b'0'..=b'9' {
+            place[8] = digit;
+            tables.iter().for_each(|table| span_named(table, &place, true, (0, 0), &[number("a", 1)], &end));
+        }
+    }
+    let [ours, theirs] = [lines(tables[0], direct.path()), lines(tables[1], by_sdk.path())];
+    assert_eq!(ours.len(), 3 * (names.len() + many.len() + long.len() + 10));
+    assert_eq!(ours, theirs);
+    assert!(ours.iter().any(|line| line["name"] == "broken \u{fffd}\u{fffd}"));
 }
 
 #[test]
