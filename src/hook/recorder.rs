@@ -8,6 +8,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -954,8 +955,8 @@ struct Room {
     prefix_count: usize,
     /// At least as many as there are; the others mean nothing.
     attributes: Vec<abi::KeyValue>,
-    /// What those of the prefix point to.
-    texts: Vec<Box<str>>,
+    /// What those of the prefix point to. Not boxes, which may be pointed to only until they are moved.
+    texts: Vec<Rc<str>>,
 }
 
 impl Room {
