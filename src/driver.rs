@@ -23,7 +23,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Serialize, de::DeserializeOwned};
@@ -131,6 +131,8 @@ pub struct Driver {
 struct DriverTracing {
     recorder: Option<&'static Recorder>,
     further_failures: Vec<HookError>,
+    /// When it began.
+    since: Instant,
     carrier: Carrier,
     is_carrier_remote: bool,
     names: SpanNameTable,
@@ -615,6 +617,7 @@ impl Driver {
             tracing: DriverTracing {
                 recorder: None,
                 further_failures: Vec::new(),
+                since: Instant::now(),
                 carrier: Carrier::default(),
                 is_carrier_remote: false,
                 names: SpanNameTable::new(names::REMOTE_SUFFIX),
@@ -658,6 +661,12 @@ impl Driver {
     /// With `OTEL_SDK_DISABLED=true` in this process's environment it has no spans; what it was given to propagate goes to its tasks
     /// all the same.
     pub fn start_tracing(&mut self) -> Option<HookError> {
+        self.start_tracing_quietly(Duration::ZERO)
+    }
+
+    /// As [`start_tracing`](Self::start_tracing), for a process that may be short-lived: during `quiet`, what is for a network goes to the
+    /// head, which has workers deliver it, so that this process can exit without waiting for an answer.
+    pub(crate) fn start_tracing_quietly(&mut self, quiet: Duration) -> Option<HookError> {
         let hook = self.welcome.hook.clone()?;
         if Reader::of_this_process().is_sdk_disabled() {
             return None;
@@ -671,7 +680,7 @@ impl Driver {
         // Without a spool the spans are recorded all the same; they only do not survive this process.
         let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
-        let run = run_hook(&hook, own, spool);
+        let run = run_hook(&hook, own, spool, quiet);
         *of_process = run.recorder;
         let _ = HOOKS.set(hook_names(&hook));
         self.tracing.recorder = run.recorder;
@@ -687,6 +696,11 @@ impl Driver {
     /// Why further hooks of the session failed in [`start_tracing`](Self::start_tracing). They get this process's spans through another one.
     pub fn further_failures(&self) -> &[HookError] {
         &self.tracing.further_failures
+    }
+
+    /// How long this driver has been there.
+    pub(crate) fn age(&self) -> Duration {
+        self.tracing.since.elapsed()
     }
 
     /// This process's tracing.

@@ -154,7 +154,7 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, role: Role) -> Re
 fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
     let Some(hook) = &welcome.hook else { return (None, None) };
     let own = OwnSettings { spans_dir: &welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
-    let run = run_hook(hook, own, Some(spool));
+    let run = run_hook(hook, own, Some(spool), Duration::ZERO);
     if let Some(failure) = &run.failure {
         eprintln!("tracer: {failure}");
     }

@@ -264,8 +264,13 @@ const LINE_LIMIT: usize = 8192;
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// What a hook may take to deliver what it has queued when this process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
-/// The same, when the head brings on what is left.
+/// The same, when the head brings on what is left, for a hook that delivers in ways of which it does not tell.
 const HANDOVER_AFTER: Duration = Duration::from_secs(2);
+/// How long spans are left to the head at once. Most submissions have ended by then, and exit without waiting for a collector.
+const QUIET: Duration = Duration::from_secs(1);
+/// Which share of the time that this process has lived it waits at its exit for answers that are due, and how long at most.
+const PATIENCE_SHARE: u32 = 20;
+const PATIENCE_MAX: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: Args) -> CommandResult {
     match args.what {
@@ -391,7 +396,7 @@ fn start_tracing(driver: &mut Driver) {
         // SAFETY: this process has one thread yet.
         unsafe { std::env::set_var(name, value) };
     }
-    if let Some(failure) = driver.start_tracing() {
+    if let Some(failure) = driver.start_tracing_quietly(QUIET) {
         report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
     }
     for failure in driver.further_failures() {
@@ -469,9 +474,14 @@ fn close_job(
     }
     job.end();
     let Some(recorder) = driver.recorder() else { return };
-    // What its exporter has not got by then, a worker's will.
-    let limit = if recorder.hands_over() { HANDOVER_AFTER } else { SHUTDOWN_LIMIT };
-    if let Err(reason) = recorder.shutdown(limit)
+    // What its exporters have not delivered by then, a worker's will.
+    let ended = if recorder.hands_over() {
+        let patience = (driver.age() / PATIENCE_SHARE).min(PATIENCE_MAX);
+        recorder.hand_over_and_end(patience, HANDOVER_AFTER)
+    } else {
+        recorder.shutdown(SHUTDOWN_LIMIT)
+    };
+    if let Err(reason) = ended
         && !recorder.hands_over()
     {
         report::warning(&format!("this command's spans could not be delivered: {reason}"));

@@ -11,9 +11,9 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracer_abi as abi;
 
@@ -43,6 +43,8 @@ pub(super) struct Sink {
     pub(super) hook: u32,
     /// One of `tracer_abi::SINK_*`.
     wanted: u32,
+    /// Whether what it has not delivered may be left to another process.
+    can_hand_back: bool,
 }
 
 // SAFETY: the table may be used from any thread by contract, and the pointers in it live as long as the process.
@@ -53,7 +55,8 @@ unsafe impl Sync for Sink {}
 impl Sink {
     /// The sink of a table, if it has one.
     pub(super) fn of(table: &abi::Tracing, hook: u32, wanted: u32) -> Option<Sink> {
-        Some(Sink { data: table.data, sink_export: table.sink_export?, hook, wanted })
+        let can_hand_back = table.hand_back.is_some();
+        Some(Sink { data: table.data, sink_export: table.sink_export?, hook, wanted, can_hand_back })
     }
 
     /// Gives spans to the hook; `on_done` hears once what became of them: one of `tracer_abi::STATUS_*`, and how many were refused
@@ -100,13 +103,16 @@ unsafe extern "C" fn host_refused(data: *mut c_void, count: u64) {
 }
 
 /// The listener for the first hook: what its exporters say goes to the spool. It lives as long as the process.
-pub(super) fn listener(spool: &'static Spool) -> &'static abi::DeliveryListener {
+pub(super) fn listener(spool: &'static Spool, quiet: Duration) -> &'static abi::DeliveryListener {
     Box::leak(Box::new(abi::DeliveryListener {
         size: size_of::<abi::DeliveryListener>(),
         data: std::ptr::from_ref(spool).cast_mut().cast(),
         // Half of the slots are for spans that are open, or wait to be put aside.
         in_flight_max: crate::spool::SLOT_COUNT / 2,
         host_delivered: Some(host_delivered),
+        quiet_ms: u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX),
+        host_pause: None,
+        host_pause_left: None,
     }))
 }
 
@@ -134,6 +140,10 @@ pub(super) struct Deliveries {
     mark: u32,
     /// Parcels so far, for their names.
     parcels: AtomicU64,
+    /// Nothing is given before to a further hook that sends over a network: the process may be about to end.
+    quiet_until: Instant,
+    /// Whether the process is about to end.
+    is_leaving: AtomicBool,
 }
 
 impl Deliveries {
@@ -142,6 +152,7 @@ impl Deliveries {
         spool: &'static Spool,
         sinks: Vec<(u32, Option<Sink>)>,
         mark: u32,
+        quiet: Duration,
     ) -> Option<&'static Deliveries> {
         let folder = crate::session::handover_of_spool(spool.path())?;
         let sinks = sinks.into_iter().map(|(hook, sink)| (hook, sink, Arc::default())).collect();
@@ -152,6 +163,8 @@ impl Deliveries {
             folder,
             mark,
             parcels: AtomicU64::new(0),
+            quiet_until: Instant::now() + quiet,
+            is_leaving: AtomicBool::new(false),
         }));
         let relieve = move || {
             deliveries.put_returned_aside(&spool.take_returned(PARCEL_SPANS));
@@ -172,13 +185,13 @@ impl Deliveries {
         }
     }
 
-    /// Brings on a batch of what has ended. False if there is nothing more for further hooks.
+    /// Brings on a batch of what has ended. False if there was nothing.
     fn give_batch(&'static self) -> bool {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         let undelivered = self.spool.take_undelivered(PARCEL_SPANS);
         self.put_returned_aside(&undelivered.returned);
-        let is_any = !undelivered.ungiven.is_empty();
-        if is_any {
+        let is_any = !undelivered.ungiven.is_empty() || !undelivered.returned.is_empty();
+        if !undelivered.ungiven.is_empty() {
             IS_GIVING.set(true);
             self.give(undelivered.ungiven);
             IS_GIVING.set(false);
@@ -189,6 +202,25 @@ impl Deliveries {
     /// Gives the further hooks all that has ended, now.
     pub(super) fn give_all(&'static self) {
         while self.give_batch() {}
+    }
+
+    /// Gives what has ended to the further hooks that keep it on this machine, and puts the rest aside. To be called before the hooks end.
+    pub(super) fn begin_to_leave(&'static self) {
+        self.is_leaving.store(true, Ordering::SeqCst);
+        self.give_all();
+    }
+
+    /// Puts aside what the hooks have not delivered. To be called when they have ended.
+    pub(super) fn leave(&'static self) {
+        self.give_all();
+        let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
+        for spans in self.spool.take_under_way().chunks(PARCEL_SPANS) {
+            self.put_returned_aside(spans);
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
     }
 
     fn put_returned_aside(&self, spans: &[SlotIndex]) {
@@ -226,6 +258,10 @@ impl Deliveries {
                 self.put_aside(&spans, *hook, &request);
                 continue;
             };
+            if sink.can_hand_back && (self.is_leaving() || Instant::now() < self.quiet_until) {
+                self.put_aside(&spans, sink.hook, &request);
+                continue;
+            }
             if under_way.fetch_add(1, Ordering::AcqRel) >= limit {
                 under_way.fetch_sub(1, Ordering::AcqRel);
                 self.put_aside(&spans, sink.hook, &request);
@@ -243,8 +279,8 @@ impl Deliveries {
                         self.spool.count_given_up(spans.len() as u64);
                         self.spool.settled(&spans, hook);
                     }
-                    // This process is ending: the head finds them in the spool.
-                    abi::STATUS_ALREADY => {}
+                    // This process is ending. If it does not put them aside itself, the head finds them in the spool.
+                    abi::STATUS_ALREADY if !self.is_leaving() => {}
                     _ => self.put_aside(&spans, hook, &kept),
                 }
                 under_way.fetch_sub(1, Ordering::AcqRel);

@@ -136,6 +136,7 @@ impl OwnTracing {
             span_file_format: 0,
             // It is for speed, and who needs that has a hook.
             span_end_and_release: None,
+            hand_back: None,
         })))
     }
 

@@ -218,7 +218,8 @@ pub struct ActiveSpan {
 
 impl Recorder {
     /// Wraps a hook's table. `further` are the tables of the hooks that get its finished spans, null for one that failed in this
-    /// process: its spans reach it through another. `mark` tells the hooks of this session from those of another.
+    /// process: its spans reach it through another. `mark` tells the hooks of this session from those of another. During `quiet`, which is
+    /// for processes that may be short-lived, exporters begin nothing: spans go to the head at once.
     ///
     /// # Safety
     ///
@@ -229,6 +230,7 @@ impl Recorder {
         further: &[*const abi::Tracing],
         mark: u32,
         spool: Option<&'static Spool>,
+        quiet: Duration,
     ) -> &'static Recorder {
         // SAFETY: promised by the caller.
         let hook: abi::Tracing = unsafe { read_sized(hook) };
@@ -247,7 +249,7 @@ impl Recorder {
             let mut wanting = hooks::FILE;
             if let (Some(listen), Some(sink)) = (hook.listen, Sink::of(&hook, hooks::EXPORTERS, abi::SINK_EXPORTERS))
                 // SAFETY: the hook's function with the hook's data, and a listener that lives as long as the process.
-                && unsafe { listen(hook.data, deliveries::listener(spool)) } == abi::STATUS_OK
+                && unsafe { listen(hook.data, deliveries::listener(spool, quiet)) } == abi::STATUS_OK
             {
                 wanting = if keeps_files(&hook) { hooks::FILE | hooks::EXPORTERS } else { hooks::EXPORTERS };
                 sinks.push(sink);
@@ -260,7 +262,7 @@ impl Recorder {
             }
             spool.set_hooks(wanting, mark);
             if wanting != hooks::FILE {
-                deliveries = Deliveries::start(spool, further_sinks, mark);
+                deliveries = Deliveries::start(spool, further_sinks, mark, quiet);
             }
         }
         let lent = abi::Tracing {
@@ -289,6 +291,7 @@ impl Recorder {
             span_file: abi::Str::EMPTY,
             span_file_format: 0,
             span_end_and_release: Some(span_end_and_release),
+            hand_back: None,
         };
         let recorder = Box::leak(Box::new(Recorder {
             lent,
@@ -463,18 +466,47 @@ impl Recorder {
     pub fn shutdown(&self, timeout: Duration) -> Result<(), String> {
         let committed = self.commit();
         let further = self.shut_down_further(timeout);
-        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let outcome = committed.and(self.shut_down_first(timeout)).and(further);
+        if let (Some(spool), Ok(())) = (self.spool, &outcome)
+            && !spool.has_something_left()
+        {
+            spool.remove();
+        }
+        outcome
+    }
+
+    fn shut_down_first(&self, timeout: Duration) -> Result<(), String> {
         let status = self.hand_over(|recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
             recorder
                 .hook
                 .shutdown
-                .map_or(abi::STATUS_OK, |shutdown| unsafe { shutdown(recorder.hook.data, timeout, error) })
+                .map_or(abi::STATUS_OK, |shutdown| unsafe { shutdown(recorder.hook.data, millis(timeout), error) })
         });
-        let outcome = committed.and(status.map(drop)).and(further);
-        if let (Some(spool), Ok(())) = (self.spool, &outcome)
-            && !spool.has_something_left()
-        {
+        status.map(drop)
+    }
+
+    /// Ends the tracing of a process that is about to exit, and leaves to the head what exporters have not delivered: those that are
+    /// being asked are waited for no longer than `patience`. Hooks that cannot be left so are [shut down](Self::shutdown), within `timeout`.
+    pub fn hand_over_and_end(&self, patience: Duration, timeout: Duration) -> Result<(), String> {
+        let (Some(spool), Some(deliveries)) = (self.spool, self.deliveries) else { return self.shutdown(timeout) };
+        let committed = self.commit();
+        deliveries.begin_to_leave();
+        let ended = std::thread::scope(|scope| {
+            let further = self.further.iter().map(|table| {
+                let table = Table(table);
+                scope.spawn(move || end_table(table.get(), patience, timeout))
+            });
+            let further: Vec<_> = further.collect();
+            let first = match self.hook.hand_back {
+                Some(_) => end_table(&self.hook, patience, timeout),
+                None => self.shut_down_first(timeout),
+            };
+            further.into_iter().map(|end| end.join().unwrap_or(Ok(()))).fold(first, Result::and)
+        });
+        deliveries.leave();
+        let outcome = committed.and(ended);
+        if outcome.is_ok() && !spool.has_something_left() {
             spool.remove();
         }
         outcome
@@ -486,25 +518,10 @@ impl Recorder {
         if let (Some(deliveries), false) = (self.deliveries, self.further.is_empty()) {
             deliveries.give_all();
         }
-        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let end = |table: &abi::Tracing| {
-            let (mut reason, description) = ([0; 1024], text(table.description));
-            let mut error = abi::TextBuffer::new(&mut reason);
-            // SAFETY: the hook's own functions with the hook's own data; the buffer is lent for the call.
-            let status = unsafe {
-                table.shutdown.map_or(abi::STATUS_OK, |shutdown| shutdown(table.data, timeout_ms, &mut error))
-            };
-            let filled = error.filled();
-            match status {
-                abi::STATUS_OK | abi::STATUS_ALREADY => Ok(()),
-                abi::STATUS_TIMED_OUT => Err(format!("the further hook with {description} did not deliver in time")),
-                _ => Err(String::from_utf8_lossy(&reason[..filled]).into_owned()),
-            }
-        };
         std::thread::scope(|scope| {
             let ends = self.further.iter().map(|table| {
                 let table = Table(table);
-                scope.spawn(move || end(table.get()))
+                scope.spawn(move || shut_down(table.get(), timeout))
             });
             let ends: Vec<_> = ends.collect();
             ends.into_iter().try_for_each(|end| end.join().unwrap_or(Ok(())))
@@ -708,6 +725,45 @@ struct Done<F> {
     status: Option<u32>,
     refused: u64,
     on_done: Option<F>,
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Ends a hook's tracing: its undelivered spans are left to the head if it allows that, after `patience`.
+fn end_table(table: &abi::Tracing, patience: Duration, timeout: Duration) -> Result<(), String> {
+    let Some(hand_back) = table.hand_back else { return shut_down(table, timeout) };
+    call_to_end(table, |table, error| {
+        // SAFETY: the hook's own function with the hook's own data; the buffer is lent for the call.
+        match unsafe { hand_back(table.data, millis(patience), error) } {
+            // The head brings on what was under way.
+            abi::STATUS_TIMED_OUT => abi::STATUS_OK,
+            status => status,
+        }
+    })
+}
+
+fn shut_down(table: &abi::Tracing, timeout: Duration) -> Result<(), String> {
+    call_to_end(table, |table, error| {
+        // SAFETY: the hook's own function with the hook's own data; the buffer is lent for the call.
+        table.shutdown.map_or(abi::STATUS_OK, |shutdown| unsafe { shutdown(table.data, millis(timeout), error) })
+    })
+}
+
+fn call_to_end(
+    table: &abi::Tracing,
+    end: impl FnOnce(&abi::Tracing, &mut abi::TextBuffer) -> u32,
+) -> Result<(), String> {
+    let mut reason = [0; 1024];
+    let mut error = abi::TextBuffer::new(&mut reason);
+    let status = end(table, &mut error);
+    let filled = error.filled();
+    match status {
+        abi::STATUS_OK | abi::STATUS_ALREADY => Ok(()),
+        abi::STATUS_TIMED_OUT => Err(format!("the hook with {} did not deliver in time", text(table.description))),
+        _ => Err(String::from_utf8_lossy(&reason[..filled]).into_owned()),
+    }
 }
 
 /// Whether a hook keeps spans on this machine's disk, besides exporters or alone.
@@ -1373,7 +1429,7 @@ mod tests {
         let hook = OwnTracing::table(settings).unwrap();
         let spool: &'static Spool = Box::leak(Box::new(Spool::create(&folder.join("test.spool")).unwrap()));
         // SAFETY: a table that lives as long as the process.
-        unsafe { Recorder::install(hook, &[], 0, Some(spool)) }
+        unsafe { Recorder::install(hook, &[], 0, Some(spool), Duration::ZERO) }
     }
 
     fn request(name: &str) -> SpanRequest<'_> {

@@ -28,8 +28,9 @@ struct Table(*const abi::Tracing);
 unsafe impl Send for Table {}
 
 /// Runs the hooks in this process and wraps what the first returns. When that fails, tracer writes the spans itself, as `own` says, and
-/// the further hooks get them from it.
-pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static Spool>) -> HookRun {
+/// the further hooks get them from it. During `quiet`, exporters begin nothing and leave their spans to the head: for processes that
+/// may be about to end, which would have to wait for an answer.
+pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static Spool>, quiet: Duration) -> HookRun {
     let limit = Duration::from_millis(hook.timeout_ms);
     let first = set_up(&hook.import_string, hook.contract, hook.library.as_deref(), limit);
     let mut further_failures = Vec::new();
@@ -52,7 +53,7 @@ pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static 
     // What belongs to the exporters of a hook that failed here is not for this process.
     let mark = if failure.is_some() && further.is_empty() { 0 } else { mark };
     // SAFETY: tables that hooks returned keep the contract of the ABI, and tracer's own is made for it.
-    let recorder = table.map(|table| unsafe { Recorder::install(table, &further, mark, spool) });
+    let recorder = table.map(|table| unsafe { Recorder::install(table, &further, mark, spool, quiet) });
     HookRun { recorder, failure, further_failures }
 }
 

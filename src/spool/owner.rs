@@ -525,6 +525,11 @@ impl Spool {
         take(&mut self.slots().returned, at_most)
     }
 
+    /// Takes the spans that exporters of the first hook were given and have not told of. What they tell later is not heard.
+    pub fn take_under_way(&self) -> Vec<SlotIndex> {
+        self.slots().under_way.drain().map(|(_, index)| SlotIndex(index)).collect()
+    }
+
     /// Ended spans as they are in their slots.
     pub fn stories(&self, spans: &[SlotIndex]) -> Vec<SpanStory> {
         spans.iter().filter_map(|index| story::span(&self.mapping, index.0 as usize)).collect()

@@ -85,7 +85,7 @@ fn a_span_that_is_not_sampled_allocates_next_to_nothing_and_leaves_nothing() {
     let spool = Spool::create(&folder.path().join("test.spool")).expect("the folder can be written to");
     let spool: &'static Spool = Box::leak(Box::new(spool));
     // SAFETY: a table that a hook returned, which lives as long as the process.
-    let recorder = unsafe { Recorder::install(table, &[], 0, Some(spool)) };
+    let recorder = unsafe { Recorder::install(table, &[], 0, Some(spool), std::time::Duration::ZERO) };
     let parent = |flags| TraceContext {
         parent: TraceParent { trace_id: [1; 16], span_id: [2; 8], flags },
         trace_state: String::new(),

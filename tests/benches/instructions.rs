@@ -62,7 +62,7 @@ fn with_recorder(make: impl FnOnce(&'static Recorder)) {
         tracer_sdk::hook::export(tracer_local_tmp_tracing::setup_tracing).expect("the folder can be written to");
     let spool = Spool::create(&folder.path().join("test.spool")).expect("the folder can be written to");
     // SAFETY: a table that a hook returned, which lives as long as the process.
-    make(unsafe { Recorder::install(table, &[], 0, Some(Box::leak(Box::new(spool)))) });
+    make(unsafe { Recorder::install(table, &[], 0, Some(Box::leak(Box::new(spool))), std::time::Duration::ZERO) });
 }
 
 /// Makes a PRODUCER and a CONSUMER span so many times, from start to file.

@@ -92,18 +92,19 @@ fn a_receiver_that_is_busy_gets_the_batch_again_after_the_pause_that_it_asks_for
     assert!(!logs(&cluster).contains("not delivered"), "{}", logs(&cluster));
 }
 
-/// Tasks run, their results come, and each process says once what is wrong.
+/// Tasks run, their results come, and the worker says once what is wrong, also with the spans of submissions.
 #[track_caller]
 fn assert_no_task_is_harmed(cluster: &Cluster, reason: &str) {
     for _ in 0..3 {
         let run = cluster.submit("traced_tasks:rich", &[]).success();
-        // Of this process; the worker's are shown too while a task runs, with the task before them.
+        // The worker's words are shown too while a task runs, with the task before them.
         let said = run.stderr_text();
-        let said = said.lines().filter(|line| line.starts_with("tracer: spans are not delivered to"));
-        assert_eq!(said.count(), 1, "{run:?}");
-        run.stderr_contains(reason);
+        assert!(!said.lines().any(|line| line.starts_with("tracer: spans are not delivered to")), "{run:?}");
     }
-    wait_until("the worker says it", || logs(cluster).contains("spans are not delivered to").then_some(()));
+    wait_until("the worker says it", || {
+        let logs = logs(cluster);
+        (logs.contains("spans are not delivered to") && logs.contains(reason)).then_some(())
+    });
     cluster.submit("demo:my_function", &[]).success();
     cluster.stop().success();
 }
@@ -143,6 +144,55 @@ fn a_process_ends_although_its_receiver_never_answers() {
     cluster.submit("demo:my_function", &[]).success().stdout("1\n").stderr("");
     // Nothing is lost: the next head goes on with the spans of the command and of the worker.
     cluster.stop().success().stderr_contains("3 spans wait for an exporter that takes them");
+}
+
+/// What a command line does in these tests: it exits in good order, having asked nobody who listens at `own`, while the receiver of the
+/// session's workers owes its answer.
+#[track_caller]
+fn assert_asks_nobody(cluster: &Cluster, own: &TcpListener, arguments: &[&str], expected: &str) {
+    let endpoint = format!("http://{}", own.local_addr().expect("it has one"));
+    let mut command = cluster.command(arguments);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+    let run = cluster.run(command).success().stderr("");
+    if !expected.is_empty() {
+        run.stdout(expected);
+    }
+    own.set_nonblocking(true).expect("a listener can be asked without waiting");
+    let asked = own.accept().map(drop).map_err(|error| error.kind());
+    assert_eq!(asked, Err(std::io::ErrorKind::WouldBlock), "{arguments:?} waits for nobody's answer");
+}
+
+#[test]
+fn a_submission_exits_while_the_receiver_owes_its_answer_and_its_spans_are_with_the_head() {
+    const FILE: &str = "local_tmp_tracing:setup_tracing";
+    for hooks in [&[OTLP][..], &[OTLP_GRPC], &[FILE, OTLP], &[FILE, OTLP_GRPC]] {
+        let is_grpc = hooks.contains(&OTLP_GRPC);
+        let receiver = if is_grpc { Receiver::start_grpc(true, &["held"]) } else { Receiver::start(&["held"]) };
+        let Some(mut receiver) = receiver else { return };
+        let builder = Cluster::builder().hook(hooks[0]);
+        let builder =
+            hooks[1..].iter().fold(builder, |builder, hook| builder.arg(format!("--tracing-startup-hook={hook}")));
+        let cluster = builder
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint())
+            .env("OTEL_BSP_SCHEDULE_DELAY", "1")
+            .env("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
+            .start();
+        let own = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        assert_asks_nobody(&cluster, &own, &["submit", "task", "demo:my_function"], "1\n");
+        receiver.wait_for_requests(1);
+        assert_asks_nobody(&cluster, &own, &["submit", "task", "demo:my_function"], "1\n");
+        assert_asks_nobody(&cluster, &own, &["submit", "task", "demo:my_function", "--no-wait"], "");
+        assert_asks_nobody(&cluster, &own, &["submit", "command", "--", "true"], "");
+        wait_until("all tasks have ended", || (cluster.status()["tasks"]["succeeded"] == 4).then_some(()));
+        // Nothing is lost: as soon as the receiver answers, it has all.
+        receiver.release();
+        receiver.wait_for_spans(12);
+        cluster.stop().success();
+        let mut ids: Vec<_> = receiver.accepted().iter().map(|span| span["span_id"].to_string()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 12, "{hooks:?}: {:#?}", names(&receiver.accepted()));
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@
 #define TRACER_ABI_MAJOR 1
 
 // The minor version of this contract. It grows with every appended field.
-#define TRACER_ABI_MINOR 5
+#define TRACER_ABI_MINOR 6
 
 // The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
@@ -372,6 +372,19 @@ typedef struct TracerDeliveryListener {
     //
     // Called from: any thread, also from within a call that ends a span. `count` identities at `spans`.
     void (*host_delivered)(void *data, const struct TracerSpanIdentity *spans, size_t count, uint32_t status);
+    // For so many milliseconds from now on, a table that has `hand_back` begins no delivery: it gives each ended span back at once, with
+    // [`STATUS_FULL`]. For processes that are likely to exit before an answer could come. 0 for none. Since ABI 1.6.
+    uint64_t quiet_ms;
+    // Says that the receiver of the spans is not to be asked for so many milliseconds: it has asked for that, or has failed `failures`
+    // times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Since ABI 1.6.
+    //
+    // Called from: any thread.
+    void (*host_pause)(void *data, uint64_t pause_ms, uint32_t failures);
+    // How many milliseconds are left of the pause that some process of the session has told of, and in `failures` how often the receiver
+    // has failed in a row. 0 when it may be asked. Since ABI 1.6.
+    //
+    // Called from: any thread, before spans are sent.
+    uint64_t (*host_pause_left)(void *data, uint32_t *failures);
 } TracerDeliveryListener;
 
 // Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.
@@ -478,6 +491,12 @@ typedef struct TracerTracing {
     // Ends the span at this time, if it has not ended, and gives the handle back: `span_end` and `span_release` in one call, as
     // nearly every span needs them. Null where the two are to be called. Since ABI 1.5.
     void (*span_end_and_release)(void *span, uint64_t end_time_unix_nano);
+    // Ends the table in a process that is about to exit and leaves its undelivered spans to the host: begins no further delivery, and
+    // waits for those that are under way no longer than `timeout_ms`. The host brings on every span of which its listener was not told.
+    // Null for a table that has deliveries of which it does not tell; then `shutdown` is called. Since ABI 1.6.
+    //
+    // Called from: any thread, once, in place of `shutdown`.
+    uint32_t (*hand_back)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
 } TracerTracing;
 
 // A tracing hook: the function that sets up tracing in a process.

@@ -40,7 +40,7 @@ use core::ffi::c_void;
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version of this contract. It grows with every appended field.
-pub const ABI_MINOR: u32 = 5;
+pub const ABI_MINOR: u32 = 6;
 /// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
 pub const MODULE_MAGIC: u64 = 0x4f4d_5245_4341_5254;
 /// The one symbol a module exports, of type [`ModuleEntry`].
@@ -498,6 +498,13 @@ pub struct Tracing {
     /// Ends the span at this time, if it has not ended, and gives the handle back: `span_end` and `span_release` in one call, as
     /// nearly every span needs them. Null where the two are to be called. Since ABI 1.5.
     pub span_end_and_release: Option<unsafe extern "C" fn(span: *mut c_void, end_time_unix_nano: u64)>,
+
+    /// Ends the table in a process that is about to exit and leaves its undelivered spans to the host: begins no further delivery, and
+    /// waits for those that are under way no longer than `timeout_ms`. The host brings on every span of which its listener was not told.
+    /// Null for a table that has deliveries of which it does not tell; then `shutdown` is called. Since ABI 1.6.
+    ///
+    /// Called from: any thread, once, in place of `shutdown`.
+    pub hand_back: Option<unsafe extern "C" fn(data: *mut c_void, timeout_ms: u64, error: *mut TextBuffer) -> u32>,
 }
 
 /// The objects of OpenTelemetry's Python console exporter, one a line.
@@ -522,6 +529,19 @@ pub struct DeliveryListener {
     /// Called from: any thread, also from within a call that ends a span. `count` identities at `spans`.
     pub host_delivered:
         Option<unsafe extern "C" fn(data: *mut c_void, spans: *const SpanIdentity, count: usize, status: u32)>,
+    /// For so many milliseconds from now on, a table that has `hand_back` begins no delivery: it gives each ended span back at once, with
+    /// [`STATUS_FULL`]. For processes that are likely to exit before an answer could come. 0 for none. Since ABI 1.6.
+    pub quiet_ms: u64,
+    /// Says that the receiver of the spans is not to be asked for so many milliseconds: it has asked for that, or has failed `failures`
+    /// times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Since ABI 1.6.
+    ///
+    /// Called from: any thread.
+    pub host_pause: Option<unsafe extern "C" fn(data: *mut c_void, pause_ms: u64, failures: u32)>,
+    /// How many milliseconds are left of the pause that some process of the session has told of, and in `failures` how often the receiver
+    /// has failed in a row. 0 when it may be asked. Since ABI 1.6.
+    ///
+    /// Called from: any thread, before spans are sent.
+    pub host_pause_left: Option<unsafe extern "C" fn(data: *mut c_void, failures: *mut u32) -> u64>,
 }
 
 /// Which span.
@@ -1097,8 +1117,8 @@ const _: () = {
     assert!(size_of::<Policy>() == 72);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
-    assert!(size_of::<Tracing>() == 208);
-    assert!(size_of::<DeliveryListener>() == 32);
+    assert!(size_of::<Tracing>() == 216);
+    assert!(size_of::<DeliveryListener>() == 56);
     assert!(size_of::<SpanIdentity>() == 24);
     assert!(size_of::<FinishedSpans>() == 56);
     assert!(size_of::<Scope>() == 72);

@@ -151,6 +151,26 @@ impl Table {
         Table::with_text(|error| unsafe { self.0.shutdown.unwrap()(self.0.data, timeout_ms, error) })
     }
 
+    fn hand_back(self, timeout_ms: u64) -> (u32, String) {
+        // SAFETY: `data` is the table's.
+        Table::with_text(|error| unsafe { self.0.hand_back.unwrap()(self.0.data, timeout_ms, error) })
+    }
+
+    /// Makes the table tell `told` of its deliveries.
+    fn listen(self, told: &'static Told, quiet_ms: u64) {
+        let listener = Box::leak(Box::new(abi::DeliveryListener {
+            size: size_of::<abi::DeliveryListener>(),
+            data: ptr::from_ref(told).cast_mut().cast(),
+            in_flight_max: 0,
+            host_delivered: Some(host_delivered),
+            quiet_ms,
+            host_pause: None,
+            host_pause_left: None,
+        }));
+        // SAFETY: `data` is the table's, and the listener lives as long as the process.
+        assert_eq!(unsafe { self.0.listen.unwrap()(self.0.data, listener) }, abi::STATUS_OK);
+    }
+
     fn resource(self) -> Vec<(String, abi::Value)> {
         // SAFETY: the table says how many there are.
         let pairs = unsafe { std::slice::from_raw_parts(self.0.resource, self.0.resource_count) };
@@ -905,6 +925,111 @@ fn a_flush_that_blocks_returns_in_the_time_given() {
     drop(go);
     assert_eq!(table.flush(u64::MAX).0, abi::STATUS_OK);
     assert_eq!(table.shutdown(60_000).0, abi::STATUS_TIMED_OUT);
+}
+
+/// The status of each span that a table has told of, in order.
+type Told = Mutex<Vec<u32>>;
+
+unsafe extern "C" fn host_delivered(data: *mut c_void, _spans: *const abi::SpanIdentity, count: usize, status: u32) {
+    // SAFETY: the data is that of `Table::listen`.
+    let told = unsafe { &*data.cast::<Told>() };
+    told.lock().unwrap().extend(std::iter::repeat_n(status, count));
+}
+
+/// An exporter whose receiver answers when somebody sends on the other end.
+#[derive(Debug)]
+struct Unanswered {
+    began: Sender<()>,
+    answer: Mutex<Receiver<()>>,
+}
+
+impl Unanswered {
+    /// The exporter, what tells that an export has begun, and what answers.
+    fn new() -> (Unanswered, Receiver<()>, Sender<()>) {
+        let ((began, has_begun), (go, answer)) = (channel(), channel());
+        (Unanswered { began, answer: Mutex::new(answer) }, has_begun, go)
+    }
+}
+
+impl SpanExporter for Unanswered {
+    async fn export(&self, _batch: Vec<SpanData>) -> OTelSdkResult {
+        let _ = self.began.send(());
+        let _ = self.answer.lock().unwrap().recv();
+        Ok(())
+    }
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[test]
+fn a_shutdown_does_not_wait_for_a_receiver_that_does_not_answer() {
+    let (exporter, has_begun, _go) = Unanswered::new();
+    let table = Table::built(|tracing| tracing.with_batch_exporter(exporter));
+    let told: &'static Told = Box::leak(Box::default());
+    table.listen(told, 0);
+    drop(table.tracer("t").start(&start("a")));
+    // It may take an hour, and the receiver answers never.
+    assert_eq!(table.shutdown(HOUR_MS).0, abi::STATUS_TIMED_OUT);
+    has_begun.recv().unwrap();
+    assert_eq!(*told.lock().unwrap(), []);
+}
+
+#[test]
+fn a_shutdown_delivers_all_to_a_receiver_that_answers() {
+    let (exporter, has_begun, go) = Unanswered::new();
+    let table = Table::built(|tracing| tracing.with_batch_exporter(exporter));
+    let told: &'static Told = Box::leak(Box::default());
+    table.listen(told, 0);
+    drop(table.tracer("t").start(&start("a")));
+    let answering = std::thread::spawn(move || {
+        has_begun.recv().unwrap();
+        go.send(()).unwrap();
+    });
+    assert_eq!(table.shutdown(HOUR_MS), (abi::STATUS_OK, String::new()));
+    answering.join().unwrap();
+    assert_eq!(*told.lock().unwrap(), [abi::STATUS_OK]);
+}
+
+#[test]
+fn what_is_handed_back_is_not_delivered_here() {
+    let (exporter, has_begun, go) = Unanswered::new();
+    let table = Table::built(|tracing| tracing.with_batch_exporter(exporter));
+    let told: &'static Told = Box::leak(Box::default());
+    table.listen(told, 0);
+    let tracer = table.tracer("t");
+    drop(tracer.start(&start("under way")));
+    let flushing = std::thread::spawn(move || table.flush(HOUR_MS));
+    has_begun.recv().unwrap();
+    drop(tracer.start(&start("queued")));
+    // Who waits for nothing is answered at once.
+    assert_eq!(table.hand_back(0).0, abi::STATUS_TIMED_OUT);
+    drop(tracer.start(&start("late")));
+    assert_eq!(*told.lock().unwrap(), [abi::STATUS_FULL], "the late one");
+    go.send(()).unwrap();
+    flushing.join().unwrap();
+    assert_eq!(*told.lock().unwrap(), [abi::STATUS_FULL, abi::STATUS_OK], "nobody tells of the one that was queued");
+    assert!(has_begun.try_recv().is_err(), "no further export has begun");
+}
+
+#[test]
+fn a_quiet_table_gives_back_what_ends_and_exports_nothing() {
+    let (exporter, has_begun, _go) = Unanswered::new();
+    let table = Table::built(|tracing| tracing.with_batch_exporter(exporter));
+    let told: &'static Told = Box::leak(Box::default());
+    table.listen(told, 30_000);
+    drop(table.tracer("t").start(&start("a")));
+    assert_eq!(*told.lock().unwrap(), [abi::STATUS_FULL]);
+    assert_eq!(table.hand_back(0), (abi::STATUS_OK, String::new()));
+    assert!(has_begun.try_recv().is_err(), "nothing was exported");
+}
+
+#[test]
+fn only_tables_whose_deliveries_are_all_known_can_be_handed_back() {
+    let (blocking, _go) = Blocking::new();
+    assert!(Table::built(|tracing| tracing.with_span_processor(blocking)).0.hand_back.is_none());
+    let (exporter, ..) = Unanswered::new();
+    assert!(Table::built(|tracing| tracing.with_simple_exporter(exporter)).0.hand_back.is_none());
+    assert!(Table::built(|tracing| tracing).0.hand_back.is_none());
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn recorder() -> &'static Recorder {
         let path = SPANS_DIR.get_or_init(folder).path().join("bench.spool");
         let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).expect("the folder can be written to")));
         // SAFETY: a table that a hook returned, which lives as long as the process.
-        unsafe { Recorder::install(table, &[], 0, Some(spool)) }
+        unsafe { Recorder::install(table, &[], 0, Some(spool), std::time::Duration::ZERO) }
     })
 }
 

@@ -112,7 +112,7 @@ impl TracingBuilder {
         let told = ToldExporter { exporter: Arc::clone(&exporter), delivery: Arc::clone(&self.delivery) };
         let processor = BatchSpanProcessor::builder(told).build();
         let description = format!("{} in batches", short_name::<E>());
-        self.with_processor(Kind::Plain(Box::new(processor)), Some(exporter), description)
+        self.with_processor(Kind::Batch(Box::new(processor)), Some(exporter), description)
     }
 
     /// Exports each span as it ends, on the thread that ends it: the task waits for it.

@@ -11,9 +11,9 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opentelemetry::Context;
 use opentelemetry::trace::SpanContext;
@@ -29,6 +29,9 @@ const QUEUE_SIZE: usize = 2048;
 const QUEUE_SIZE_VARIABLE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
 /// How long a span processor of the hook's own has before it is flushed.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
+
+/// Upper bound of the time in which a process begins no delivery.
+const QUIET_MAX: Duration = Duration::from_secs(60);
 
 /// Begins the text of an error that says that spans are refused for good.
 const REFUSED: &str = "refused for good: ";
@@ -76,12 +79,16 @@ pub(super) struct Delivery {
     in_flight: AtomicUsize,
     /// With more than one route: what is still to be said of a span.
     open: Mutex<HashMap<Key, Open>>,
+    /// Whether the host brings on what is not delivered, so that no further delivery begins.
+    is_handed_back: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Listener {
     data: *mut c_void,
     in_flight_max: usize,
+    /// No delivery begins before. None after that is not asked for.
+    quiet_until: Option<Instant>,
     host_delivered: unsafe extern "C" fn(*mut c_void, *const abi::SpanIdentity, usize, u32),
 }
 
@@ -117,7 +124,22 @@ impl Identity {
 impl Delivery {
     /// For spans that go to so many exporters and processors.
     pub(super) fn new(routes: usize) -> Delivery {
-        Delivery { listener: OnceLock::new(), routes, in_flight: AtomicUsize::new(0), open: Mutex::default() }
+        Delivery {
+            listener: OnceLock::new(),
+            routes,
+            in_flight: AtomicUsize::new(0),
+            open: Mutex::default(),
+            is_handed_back: AtomicBool::new(false),
+        }
+    }
+
+    /// Gives every span that ends from now on back to the host, and begins no export.
+    pub(super) fn hand_back(&self) {
+        self.is_handed_back.store(true, Ordering::SeqCst);
+    }
+
+    fn is_handed_back(&self) -> bool {
+        self.is_handed_back.load(Ordering::SeqCst)
     }
 
     /// Whether there is anything to tell.
@@ -125,23 +147,30 @@ impl Delivery {
         self.routes > 0
     }
 
-    /// Takes the host's listener. False when it cannot be called, or there is one.
+    /// Takes the host's listener. False when it cannot be called, or there is one. `can_hand_back` says whether spans may be given back
+    /// without being tried.
     ///
     /// # Safety
     ///
     /// What it says of itself holds for as long as the process lives.
-    pub(super) unsafe fn listen(&self, listener: &abi::DeliveryListener) -> bool {
+    pub(super) unsafe fn listen(&self, listener: &abi::DeliveryListener, can_hand_back: bool) -> bool {
         let Some(host_delivered) = listener.host_delivered else { return false };
         let queue = std::env::var(QUEUE_SIZE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(QUEUE_SIZE);
         let max = if listener.in_flight_max == 0 { usize::MAX } else { listener.in_flight_max };
         // What the batch processor has no room for, it would drop without a word.
-        let listener = Listener { data: listener.data, in_flight_max: max.min(queue), host_delivered };
+        let quiet = Duration::from_millis(listener.quiet_ms);
+        let quiet_until = (can_hand_back && !quiet.is_zero()).then(|| Instant::now() + quiet.min(QUIET_MAX));
+        let listener = Listener { data: listener.data, in_flight_max: max.min(queue), quiet_until, host_delivered };
         self.listener.set(listener).is_ok()
     }
 
     /// Whether a span may set out. When not, the host has been told.
     fn admit(&self, span: Identity) -> bool {
         let Some(listener) = self.listener.get() else { return true };
+        if self.is_handed_back() || listener.quiet_until.is_some_and(|until| Instant::now() < until) {
+            listener.tell(&[span], abi::STATUS_FULL);
+            return false;
+        }
         if self.in_flight.fetch_add(1, Ordering::AcqRel) >= listener.in_flight_max {
             self.in_flight.fetch_sub(1, Ordering::AcqRel);
             listener.tell(&[span], abi::STATUS_FULL);
@@ -217,6 +246,23 @@ impl Listener {
 pub(super) trait SinkTarget: Send + Sync + fmt::Debug {
     /// Delivers spans with a resource of their own, and waits for it.
     fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult;
+
+    /// What is known of how fast the receiver answers.
+    fn pulse(&self) -> Pulse;
+
+    /// Waits until no export is under way, at most until `deadline`. False if one still is.
+    fn wait_until_idle(&self, deadline: Instant) -> bool;
+}
+
+/// How an exporter's receiver answers, so that nobody waits long for one that does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pulse {
+    /// When the export that is under way began.
+    pub(super) busy_since: Option<Instant>,
+    /// When the last export ended.
+    pub(super) last_answer: Option<Instant>,
+    /// How long the slowest export took.
+    pub(super) slowest: Duration,
 }
 
 /// An exporter that the SDK's processor and the span sink use in turns: exporters are never called twice at once.
@@ -226,6 +272,7 @@ pub(super) struct SharedExporter<E> {
     is_back: Condvar,
     /// The process's own, which the exporter has whenever nobody uses it.
     resource: Mutex<Option<Resource>>,
+    pulse: Mutex<Pulse>,
 }
 
 /// The exporter, for as long as somebody uses it.
@@ -240,7 +287,21 @@ impl<E> SharedExporter<E> {
             exporter: Mutex::new(Some(Box::new(GuardedExporter::new(exporter)))),
             is_back: Condvar::new(),
             resource: Mutex::new(None),
+            pulse: Mutex::default(),
         }
+    }
+
+    fn export_began(&self) {
+        lock(&self.pulse).busy_since = Some(Instant::now());
+    }
+
+    fn export_ended(&self) {
+        let mut pulse = lock(&self.pulse);
+        let now = Instant::now();
+        if let Some(began) = pulse.busy_since.take() {
+            pulse.slowest = pulse.slowest.max(now - began);
+        }
+        pulse.last_answer = Some(now);
     }
 
     fn borrow(&self) -> Borrowed<'_, E> {
@@ -277,11 +338,28 @@ impl<E: SpanExporter + 'static> SinkTarget for SharedExporter<E> {
     fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult {
         let mut borrowed = self.borrow();
         borrowed.exporter().set_resource(resource);
+        self.export_began();
         let result = futures_executor::block_on(borrowed.exporter().export(spans));
+        self.export_ended();
         if let Some(own) = &*lock(&self.resource) {
             borrowed.exporter().set_resource(own);
         }
         result
+    }
+
+    fn pulse(&self) -> Pulse {
+        *lock(&self.pulse)
+    }
+
+    fn wait_until_idle(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.is_back.wait_timeout_while(lock(&self.exporter), left, |exporter| exporter.is_none());
+        let exporter = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let is_idle = exporter.is_some();
+        drop(exporter);
+        // Whoever waits to borrow it may have missed the word that was for them.
+        self.is_back.notify_one();
+        is_idle
     }
 }
 
@@ -296,10 +374,22 @@ impl<E: SpanExporter + 'static> SpanExporter for ToldExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let delivery = self.delivery.get().filter(|delivery| delivery.listener.get().is_some());
         let Some(delivery) = delivery else {
-            return self.exporter.borrow().exporter().export(batch).await;
+            let mut borrowed = self.exporter.borrow();
+            self.exporter.export_began();
+            let result = borrowed.exporter().export(batch).await;
+            self.exporter.export_ended();
+            return result;
         };
         let spans: Vec<Identity> = batch.iter().map(|span| identity(&span.span_context)).collect();
-        let result = self.exporter.borrow().exporter().export(batch).await;
+        let mut borrowed = self.exporter.borrow();
+        if delivery.is_handed_back() {
+            // The host brings them on.
+            return Err(OTelSdkError::AlreadyShutdown);
+        }
+        self.exporter.export_began();
+        let result = borrowed.exporter().export(batch).await;
+        self.exporter.export_ended();
+        // Told before the exporter is idle: whoever waits for that finds the spans delivered.
         delivery.done(&spans, &result);
         result
     }

@@ -17,14 +17,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 
-use super::delivery::SinkTarget;
+use super::delivery::{Pulse, SinkTarget};
 use super::direct::SpanWriter;
 use super::ended::Ended;
 
@@ -169,6 +169,8 @@ pub(super) struct GuardedProcessor {
 #[derive(Debug)]
 pub(super) enum Kind {
     Plain(Box<dyn SpanProcessor>),
+    /// The SDK's batch processor.
+    Batch(Box<dyn SpanProcessor>),
     Durable(Box<dyn DurableProcessor>),
 }
 
@@ -180,7 +182,7 @@ impl GuardedProcessor {
     ) -> GuardedProcessor {
         let set = || {
             match &mut processor {
-                Kind::Plain(processor) => processor.set_resource(resource),
+                Kind::Plain(processor) | Kind::Batch(processor) => processor.set_resource(resource),
                 Kind::Durable(processor) => processor.set_resource(resource),
             }
             Ok(())
@@ -198,7 +200,7 @@ impl GuardedProcessor {
 
     fn processor(&self) -> &dyn SpanProcessor {
         match &self.processor {
-            Kind::Plain(processor) => &**processor,
+            Kind::Plain(processor) | Kind::Batch(processor) => &**processor,
             Kind::Durable(processor) => &**processor,
         }
     }
@@ -228,6 +230,21 @@ impl GuardedProcessor {
         self.target.is_some()
     }
 
+    /// Whether it delivers from a thread of its own, so that spans may be taken from it that were not tried.
+    pub(super) fn is_batch_exporter(&self) -> bool {
+        self.is_of_exporter() && matches!(self.processor, Kind::Batch(_))
+    }
+
+    /// How the receiver of its exporter answers, if it has one.
+    pub(super) fn pulse(&self) -> Option<Pulse> {
+        self.target.as_ref().map(|target| target.pulse())
+    }
+
+    /// Waits until its exporter is idle, at most until `deadline`. False if it still is not.
+    pub(super) fn wait_until_idle(&self, deadline: Instant) -> bool {
+        self.target.as_ref().is_none_or(|target| target.wait_until_idle(deadline))
+    }
+
     /// Commits, when the processor is durable. For another there is nothing to do.
     pub(super) fn commit(&self) -> Result<(), String> {
         let Kind::Durable(processor) = &self.processor else {
@@ -250,7 +267,7 @@ impl GuardedProcessor {
                     .map_err(failed)?;
                 self.take_panics().map_err(failed)
             }
-            (None, Kind::Plain(_)) => {
+            (None, Kind::Plain(_) | Kind::Batch(_)) => {
                 spans.into_iter().for_each(|span| self.on_end(span));
                 self.force_flush()
             }

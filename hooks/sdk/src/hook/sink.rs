@@ -132,12 +132,20 @@ impl Sink {
         !waited.unwrap_or_else(std::sync::PoisonError::into_inner).1.timed_out()
     }
 
+    /// Takes nothing more, and gives back what it has not begun to deliver.
+    pub(super) fn give_back(&self) {
+        let mut state = lock(&self.state);
+        state.is_shut_down = true;
+        let left = std::mem::take(&mut state.queue);
+        drop(state);
+        left.into_iter().for_each(|batch| batch.reply.tell(abi::STATUS_ALREADY));
+    }
+
     /// Takes nothing more, waits for what it has, and gives back what is left after `timeout`.
     pub(super) fn shut_down(&self, timeout: Duration) {
         lock(&self.state).is_shut_down = true;
         self.flush(timeout);
-        let left = std::mem::take(&mut lock(&self.state).queue);
-        left.into_iter().for_each(|batch| batch.reply.tell(abi::STATUS_ALREADY));
+        self.give_back();
     }
 }
 

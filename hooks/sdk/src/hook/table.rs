@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opentelemetry::baggage::BaggageExt;
 use opentelemetry::trace::{Span as _, SpanBuilder, TraceContextExt, TraceState, Tracer as _, TracerProvider as _};
@@ -34,8 +34,15 @@ const FLAG_RANDOM: u8 = 0x02;
 const FLAGS_KNOWN: u8 = 0x03;
 /// Room for attributes that are set after the start. Without it the first one moves all that the span was started with.
 const SPARE_ATTRIBUTES: usize = 8;
+/// How long a shutdown waits at the least, so that exporters hear that they need not pause any more.
+const NOTICE_TIME: Duration = Duration::from_millis(50);
+/// How long a processor that keeps spans on the disk may take to end.
+const DURABLE_TIME: Duration = Duration::from_secs(5);
 /// No caller waits longer, and the standard library's clocks can add it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a shutdown waits for an answer of a receiver that has never answered; for others, twice their slowest answer.
+const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
 /// What `data` points to.
 struct Live {
@@ -81,6 +88,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
     };
     // A provider that the hook finished tells nothing and takes nothing.
     let (tells, takes) = (delivery.has_routes(), !processors.is_empty());
+    let can_hand_back = tells && can_hand_back(&processors);
     let live: &'static Live = Box::leak(Box::new(Live {
         provider,
         processors,
@@ -116,7 +124,13 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         span_file: convert::leaked_text(span_file.as_ref().map_or("", |(path, _)| path)),
         span_file_format,
         span_end_and_release: Some(span_end_and_release),
+        hand_back: can_hand_back.then_some(hand_back as _),
     }))
+}
+
+/// Whether the host may bring on what the processors have not delivered: none of them exports without saying so, or before it returns.
+fn can_hand_back(processors: &[Arc<GuardedProcessor>]) -> bool {
+    processors.iter().all(|processor| processor.is_durable() || processor.is_batch_exporter())
 }
 
 /// Runs `work`; a panic in it becomes `fallback`. The payload is leaked, because dropping one may panic in turn.
@@ -505,15 +519,24 @@ unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u
 unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
     // SAFETY: the host passes the table's own `data`.
     let live = unsafe { live(data) };
-    let outcome = run_within(live, Duration::from_millis(timeout_ms), Live::flush);
+    let outcome = run_within(live, Duration::from_millis(timeout_ms), None, Live::flush);
     // SAFETY: the host lends the buffer.
     unsafe { report(outcome, error) }
+}
+
+unsafe extern "C" fn hand_back(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
+    // SAFETY: the host passes the table's own `data`.
+    let live = unsafe { live(data) };
+    let timeout = Duration::from_millis(timeout_ms).min(TIMEOUT_MAX);
+    // SAFETY: the host lends the buffer.
+    unsafe { report(caught_outcome(|| live.hand_back(timeout)), error) }
 }
 
 unsafe extern "C" fn shutdown(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
     // SAFETY: the host passes the table's own `data`.
     let live = unsafe { live(data) };
-    let outcome = run_within(live, Duration::from_millis(timeout_ms), Live::shutdown);
+    let patience: fn(&Live, Instant) -> Option<Instant> = Live::patience;
+    let outcome = run_within(live, Duration::from_millis(timeout_ms), Some(patience), Live::shutdown);
     // SAFETY: the host lends the buffer.
     unsafe { report(outcome, error) }
 }
@@ -525,7 +548,10 @@ unsafe extern "C" fn listen(data: *mut c_void, listener: *const abi::DeliveryLis
     caught(abi::STATUS_PANICKED, || {
         let mut space = MaybeUninit::uninit();
         // SAFETY: the host passes the table's own `data`, and a listener that lives as long as the process.
-        let listens = unsafe { live(data).delivery.listen(convert::sized(listener, &mut space)) };
+        let listens = unsafe {
+            let live = live(data);
+            live.delivery.listen(convert::sized(listener, &mut space), can_hand_back(&live.processors))
+        };
         if listens { abi::STATUS_OK } else { abi::STATUS_FAILED }
     })
 }
@@ -575,6 +601,39 @@ impl Live {
         outcome
     }
 
+    /// Until when a shutdown that began `then` waits for answers. None for as long as it may, because there are deliveries of which
+    /// nobody tells.
+    fn patience(&self, then: Instant) -> Option<Instant> {
+        if !self.delivery.has_routes() || !can_hand_back(&self.processors) {
+            return None;
+        }
+        let pulses = self.processors.iter().filter_map(|processor| processor.pulse());
+        let until = pulses.map(|pulse| {
+            // One that has kept an export waiting for longer than that is not going to answer the next.
+            let since = pulse.busy_since.unwrap_or_else(|| pulse.last_answer.map_or(then, |last| last.max(then)));
+            (since + (pulse.slowest * 2).max(PATIENCE_MIN)).max(then + NOTICE_TIME)
+        });
+        until.max()
+    }
+
+    /// Leaves to the host what is not delivered, and waits for what is under way no longer than `timeout`.
+    fn hand_back(&self, timeout: Duration) -> Outcome {
+        let was_shut_down = self.is_shut_down.swap(true, Ordering::AcqRel);
+        let deadline = Instant::now() + timeout;
+        self.delivery.hand_back();
+        self.notices.iter().for_each(|notice| caught((), || notice.0()));
+        self.sink.give_back();
+        let durable = self.processors.iter().filter(|processor| processor.is_durable());
+        let ended = durable.map(|processor| processor.shutdown_with_timeout(DURABLE_TIME));
+        let outcome = ended.map(outcome_of).fold(Ok(()), worse);
+        let are_idle = self.processors.iter().all(|processor| processor.wait_until_idle(deadline));
+        match outcome {
+            _ if was_shut_down => Err((abi::STATUS_ALREADY, String::new())),
+            Ok(()) if !are_idle => Err((abi::STATUS_TIMED_OUT, "an export was under way still".to_owned())),
+            outcome => outcome,
+        }
+    }
+
     fn shutdown(&self, timeout: Duration) -> Outcome {
         let was_shut_down = self.is_shut_down.swap(true, Ordering::AcqRel);
         self.notices.iter().for_each(|notice| caught((), || notice.0()));
@@ -616,8 +675,14 @@ fn caught_outcome(work: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// Runs `work` on a thread of its own and waits no longer than `timeout`, because processors keep to times of their own (a
-/// batch processor's flush takes up to 5 s, whatever was asked). Work that is late goes on without being waited for.
-fn run_within(live: &'static Live, timeout: Duration, work: fn(&'static Live, Duration) -> Outcome) -> Outcome {
+/// batch processor's flush takes up to 5 s, whatever was asked), nor than `patience` says, given when the wait began. Work that is late
+/// goes on without being waited for.
+fn run_within(
+    live: &'static Live,
+    timeout: Duration,
+    patience: Option<fn(&Live, Instant) -> Option<Instant>>,
+    work: fn(&'static Live, Duration) -> Outcome,
+) -> Outcome {
     let timeout = timeout.min(TIMEOUT_MAX);
     let (done_tx, done_rx) = sync_channel(1);
     let thread = std::thread::Builder::new().name("tracer-flush".to_owned()).spawn(move || {
@@ -628,10 +693,22 @@ fn run_within(live: &'static Live, timeout: Duration, work: fn(&'static Live, Du
         // A process that can have no thread: late is better than not at all.
         return caught_outcome(|| work(live, timeout));
     }
-    match done_rx.recv_timeout(timeout) {
-        Ok(outcome) => outcome,
-        Err(RecvTimeoutError::Timeout) => Err((abi::STATUS_TIMED_OUT, format!("it was not done after {timeout:?}"))),
-        Err(RecvTimeoutError::Disconnected) => Err((abi::STATUS_PANICKED, "its thread ended early".to_owned())),
+    let began = Instant::now();
+    let deadline = began + timeout;
+    loop {
+        // It moves on with each answer.
+        let until = patience.and_then(|patience| patience(live, began)).unwrap_or(deadline).min(deadline);
+        match done_rx.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(outcome) => return outcome,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err((abi::STATUS_PANICKED, "its thread ended early".to_owned()));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let again = patience.and_then(|patience| patience(live, began)).unwrap_or(deadline).min(deadline);
+        if again <= Instant::now() {
+            return Err((abi::STATUS_TIMED_OUT, format!("it was not done after {:?}", again.max(began) - began)));
+        }
     }
 }
 

@@ -285,6 +285,7 @@ static TABLE: Tracing = Tracing {
     span_file: Str::EMPTY,
     span_file_format: 0,
     span_end_and_release: Some(span_end_and_release),
+    hand_back: None,
 };
 
 const fn host(tracing: *const Tracing) -> Host {
