@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -100,6 +101,54 @@ pub(super) fn value<T: Serialize>(format: Format, value: &T, render: impl FnOnce
         Format::Text => data(&render(value)),
         Format::Json => data(&serde_json::to_string_pretty(value).expect("reports are plain data")),
     }
+}
+
+/// Writes a text for people, through a pager if it is longer than the terminal. Whoever leaves the pager has seen enough.
+pub(super) fn page(text: &str) {
+    let Some(mut command) = pager(text) else { return data(text) };
+    // The terminal sends Ctrl-C to both processes; it is the pager's, which would otherwise go on beside the shell.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default());
+    let _ = io::stdout().lock().flush();
+    let Ok(mut pager) = command.spawn() else { return data(text) };
+    if let Some(mut input) = pager.stdin.take() {
+        // Only that the pager was left early can go wrong here.
+        let _ = input.write_all(line(text).as_bytes());
+    }
+    match pager.wait() {
+        // The shell did not find the program, so nothing was shown.
+        Ok(status) if matches!(status.code(), Some(126 | 127)) => data(text),
+        _ => {}
+    }
+}
+
+/// Returns the command of the pager, if standard output is a terminal and has fewer rows than the text.
+fn pager(text: &str) -> Option<Command> {
+    let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_row));
+    if !is_terminal() || (rows > 0 && text.lines().count() < rows) {
+        return None;
+    }
+    let chosen = ["TRACER_PAGER", "PAGER"].into_iter().find_map(std::env::var_os);
+    let mut command = match chosen {
+        Some(chosen) if chosen.is_empty() || chosen == "cat" => return None,
+        Some(chosen) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.arg("-c").arg(chosen);
+            shell
+        }
+        None => {
+            let path = std::env::var_os("PATH")?;
+            let less = std::env::split_paths(&path).map(|folder| folder.join("less")).find(|less| less.is_file())?;
+            let mut less = Command::new(less);
+            less.arg("-FRX");
+            less
+        }
+    };
+    // As git does, for a `PAGER=less`: colours are shown, and it ends where a page is enough.
+    if std::env::var_os("LESS").is_none() {
+        command.env("LESS", "FRX");
+    }
+    command.stdin(Stdio::piped());
+    Some(command)
 }
 
 /// Whether colours may be used on standard output.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 
-use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config;
 use crate::count::Count;
 use crate::driver::DriverError;
@@ -18,6 +18,7 @@ use crate::exit;
 use crate::head::recovery::finish_leavings;
 use crate::hook::now_unix_nano;
 use crate::session::{HeadRecord, SessionError, find_head};
+use crate::trace::render::Details;
 use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, export, render};
 
 /// Read traces back from the span files
@@ -57,8 +58,13 @@ enum What {
     /// A `*` marks the spans of the critical path, which the end of the trace waited for. Where nothing ran for long, the waterfall is
     /// folded: one column with `⋯` stands for that time, and a line in the tree says how long it was. In JSON, `critical_path` has the
     /// path's stretches from the start to the end.
+    ///
+    /// Ten siblings and more of one name take one line, with their count, the median and the longest of their durations, and what is
+    /// below them is put together likewise. Spans that failed, that run, or that the end of the trace waited for considerably, keep their own lines.
+    ///
+    /// On a terminal, what is longer than the screen is shown through TRACER_PAGER, PAGER, or `less -FRX`.
     Show {
-        /// The trace's id, its beginning, or `last`
+        /// The trace's id, its beginning, or `last`: the trace of the last submission
         #[arg(default_value = "last")]
         trace: String,
         /// Go on until every span and every task of the trace has ended
@@ -67,6 +73,18 @@ enum What {
         /// in JSON, an object as it is in the span file.
         #[arg(long)]
         follow: bool,
+        /// Show the attributes of each span below it; in JSON they always are
+        #[arg(long)]
+        attributes: bool,
+        /// Show the events of each span below it, each with its time since the start of the trace; in JSON they always are
+        #[arg(long)]
+        events: bool,
+        /// Show each span on a line of its own, also many siblings of one name
+        #[arg(long, visible_alias = "all")]
+        no_fold: bool,
+        /// Write to the terminal itself, however long it is
+        #[arg(long)]
+        no_pager: bool,
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
@@ -85,7 +103,7 @@ enum What {
     /// Write ended spans in a format of other tools
     #[command(after_help = "Example:\n  tracer trace export last --format chrome --output trace.json")]
     Export {
-        /// The trace's id, its beginning, or `last`
+        /// The trace's id, its beginning, or `last`: the trace of the last submission
         #[arg(default_value = "last", conflicts_with = "all")]
         trace: String,
         /// All traces
@@ -104,6 +122,8 @@ enum What {
     ///
     /// The own time of a span is that in which none of its children runs. Names are in the order of their own time.
     Stats {
+        /// One trace alone: its id, its beginning, or `last`: the trace of the last submission [default: all]
+        trace: Option<String>,
         /// The most names to show
         #[arg(long, default_value_t = 50)]
         limit: usize,
@@ -224,13 +244,19 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 render::list(list, now_unix_nano(), report::width(), report::colours_on_stdout())
             });
         }
-        What::Show { trace, follow: true, source, format } => follow::run(source, trace, format.format)?,
-        What::Show { trace, follow: false, source, format } => {
+        What::Show { trace, follow, attributes, events, no_fold, no_pager, source, format } => {
+            let details = Details { attributes: *attributes, events: *events, folds: !no_fold };
+            if *follow {
+                follow::run(source, trace, &details, format.format)?;
+                return Ok(exit::OK);
+            }
             let loaded = source.load_with_running()?;
             let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
-            report::value(format.format, &trace.report(), |_| {
-                render::show(trace, report::width(), report::colours_on_stdout())
-            });
+            let render = || render::show(trace, &details, report::width(), report::colours_on_stdout());
+            match format.format {
+                Format::Text if !no_pager => report::page(&render()),
+                format => report::value(format, &trace.report(), |_| render()),
+            }
         }
         What::Open { source, format } => {
             report::value(format.format, &look_for_open(source)?, |open| {
@@ -254,8 +280,15 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 })?,
             }
         }
-        What::Stats { limit, source, format } => {
-            let stats = source.load()?.stats(Some(*limit));
+        What::Stats { trace, limit, source, format } => {
+            let stats = match trace {
+                None => source.load()?.stats(Some(*limit)),
+                Some(trace) => {
+                    let loaded = source.load_with_running()?;
+                    let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
+                    trace.stats(Some(*limit))
+                }
+            };
             report::value(format.format, &stats, |stats| {
                 render::stats(stats, report::width(), report::colours_on_stdout())
             });

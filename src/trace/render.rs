@@ -4,12 +4,15 @@
 //! cut, which is right when the output is not a terminal. Names come from files that anyone may have written, so characters that
 //! would steer a terminal are replaced.
 
+mod details;
 mod open;
 mod show;
+mod siblings;
 mod table;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+pub use details::Details;
 pub use open::open;
 pub use show::{ended, show};
 pub use table::{list, stats};
@@ -67,6 +70,25 @@ fn fit(text: &str, width: usize) -> String {
         fitted.push('…');
     }
     fitted
+}
+
+/// Cuts a clean text to `width` columns in its middle, so that names which differ at their ends stay different.
+fn fit_middle(text: &str, width: usize) -> String {
+    if text.width() <= width || width < 3 {
+        return fit(text, width);
+    }
+    let mut end = String::new();
+    let mut columns = 0;
+    for c in text.chars().rev() {
+        columns += c.width().unwrap_or(0);
+        if columns > (width - 1) / 2 {
+            break;
+        }
+        end.insert(0, c);
+    }
+    // With the ellipsis, which takes the last column of the start.
+    let start = fit(text, width - end.width());
+    start + &end
 }
 
 /// Fills a text up with spaces on its right.

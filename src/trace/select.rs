@@ -1,13 +1,15 @@
 //! Which trace is meant.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
-use super::{Loaded, Trace, TraceId};
+use super::{Kind, Loaded, Span, Trace, TraceId};
 use crate::count::Count;
-use crate::suggestion;
+use crate::{names, suggestion};
 
-/// The word for the trace that started last.
+/// The word for the trace of the last submission.
 const LAST: &str = "last";
 /// How many candidates an error names.
 const CANDIDATES_SHOWN: usize = 10;
@@ -72,13 +74,50 @@ impl fmt::Display for FindError {
 
 impl std::error::Error for FindError {}
 
+/// The pid and the instance id of a process.
+type Process = (Option<u32>, Option<String>);
+
+/// Whether a span is the start of a submission: a job's span, or the PRODUCER span of a driver without one.
+fn is_submission(span: &Span) -> bool {
+    let is_remote = || span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
+    span.name == names::JOB_SPAN || is_remote()
+}
+
 impl Loaded {
-    /// Finds a trace by its id, by the beginning of its id if no other begins so, or by the word `last`: the one that started
-    /// last. Upper case and a leading `0x` do not matter.
+    /// Returns the trace of the last submission, or, where nothing was submitted, the one that started last.
+    ///
+    /// A task may begin a trace of its own, and may submit tasks in it. So submissions of workers count only if there is no other.
+    pub fn last(&self) -> Option<&Trace> {
+        let mut submissions: Vec<(&Trace, &Span)> = self
+            .traces
+            .iter()
+            .flat_map(|trace| trace.spans.iter().map(move |span| (trace, span)))
+            .filter(|(_, span)| is_submission(span))
+            .collect();
+        submissions.sort_by_key(|(_, span)| Reverse(span.start_unix_nano));
+        // A resource is dear to read, so it is read only of spans in files with the same pid in their names.
+        let mut workers: HashMap<Option<u32>, HashSet<Process>> = HashMap::new();
+        let mut is_worker = |span: &Span| {
+            let pid = span.pid_of_file();
+            workers.entry(pid).or_insert_with(|| self.workers_with(pid)).contains(&span.process())
+        };
+        let outside = submissions.iter().find(|(_, span)| !is_worker(span));
+        outside.or(submissions.first()).map(|(trace, _)| *trace).or(self.traces.last())
+    }
+
+    /// Returns the processes that have a span of an attempt in a file named by this pid.
+    fn workers_with(&self, pid_of_file: Option<u32>) -> HashSet<Process> {
+        let spans = self.traces.iter().flat_map(|trace| &trace.spans);
+        let is_attempt = |span: &&Span| span.kind == Kind::Consumer && span.name.ends_with(names::REMOTE_WORKER_SUFFIX);
+        spans.filter(|span| span.pid_of_file() == pid_of_file).filter(is_attempt).map(Span::process).collect()
+    }
+
+    /// Finds a trace by its id, by the beginning of its id if no other begins so, or by the word `last`: see [`Loaded::last`]. Upper
+    /// case and a leading `0x` do not matter.
     pub fn find(&self, text: &str) -> Result<&Trace, FindError> {
         let folder = || self.folder.clone();
         if text == LAST {
-            return self.traces.last().ok_or_else(|| FindError::Empty { folder: folder() });
+            return self.last().ok_or_else(|| FindError::Empty { folder: folder() });
         }
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_id = (1..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

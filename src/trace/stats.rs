@@ -4,11 +4,14 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::{Loaded, SpanId, Status, Trace};
+use super::{Loaded, SpanId, Status, Trace, TraceId};
 
 /// Figures for each name, that with the most time of its own first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
+    /// The one trace that was counted; none for all of a folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<TraceId>,
     /// The rows.
     #[serde(rename = "names")]
     pub rows: Vec<StatsRow>,
@@ -53,9 +56,22 @@ struct Gathered {
 impl Loaded {
     /// Counts all spans by their names, and returns the first `limit` names or all.
     pub fn stats(&self, limit: Option<usize>) -> Stats {
+        Stats::of(&self.traces, limit)
+    }
+}
+
+impl Trace {
+    /// Counts the spans of this trace by their names, and returns the first `limit` names or all.
+    pub fn stats(&self, limit: Option<usize>) -> Stats {
+        Stats { trace_id: Some(self.id), ..Stats::of([self], limit) }
+    }
+}
+
+impl Stats {
+    fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>, limit: Option<usize>) -> Stats {
         let mut by_name: HashMap<&str, Gathered> = HashMap::new();
         let (mut counted, mut without_end) = (0, 0);
-        for trace in &self.traces {
+        for trace in traces {
             for (span, self_ns) in trace.spans.iter().zip(self_times(trace)) {
                 if span.end_unix_nano.is_none() {
                     without_end += 1;
@@ -73,7 +89,7 @@ impl Loaded {
         rows.sort_by(|left, right| right.self_ns.cmp(&left.self_ns).then_with(|| left.name.cmp(&right.name)));
         let names = rows.len();
         rows.truncate(limit.unwrap_or(usize::MAX));
-        Stats { left_out: names - rows.len(), rows, names, spans: counted, without_end }
+        Stats { trace_id: None, left_out: names - rows.len(), rows, names, spans: counted, without_end }
     }
 }
 
@@ -164,6 +180,17 @@ mod tests {
         assert_eq!((row.p50_ns, row.p95_ns, row.max_ns), (11_000, 20_000, 1_000_000));
         let one = stats_of(&[span("one", 1, None, (0, 7))]);
         assert_eq!((one.rows[0].p50_ns, one.rows[0].p95_ns, one.rows[0].max_ns), (7_000, 7_000, 7_000));
+    }
+
+    #[test]
+    fn one_trace_is_counted_alone() {
+        let lines = [span("a", 1, None, (0, 9)).trace(1), span("a", 2, None, (0, 5)).trace(2)].map(|span| span.line());
+        let loaded = loaded([("1.json", lines.concat().into_bytes())]);
+        let stats = loaded.traces[1].stats(None);
+        assert_eq!((stats.spans, stats.rows.len(), stats.rows[0].count), (1, 1, 1));
+        let json = serde_json::to_value(&stats).expect("rows have nothing that JSON lacks");
+        assert_eq!(json["trace_id"], format!("{:032x}", stats.trace_id.expect("it is one trace").0));
+        assert_eq!(loaded.stats(None).rows[0].count, 2);
     }
 
     #[test]

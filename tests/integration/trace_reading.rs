@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, in_a_terminal, is_alive, kill, wait_until};
+use crate::support::{Background, Cluster, in_a_terminal, is_alive, kill, run_in_a_terminal, wait_until};
 
 /// What `tracer trace …` says in JSON.
 #[track_caller]
@@ -546,4 +546,91 @@ fn chrome_events_hold_every_span_with_its_process_and_arrows() {
         .tracer(&["trace", "export", "--format", "otlp", "--output", "missing/file"])
         .status(1)
         .stderr("error: cannot write `missing/file`: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn the_last_trace_is_the_submissions_also_when_its_task_began_another() {
+    let cluster = Cluster::traced();
+    cluster.submit("traced_tasks:on_a_forgetful_thread", &[]).success();
+    let list = trace_json(&cluster, &["list"]);
+    assert_eq!(list["traces"].as_array().map(Vec::len), Some(2), "{list}");
+    assert_eq!(list["traces"][0]["root"], "on its own", "the newest trace is the task's own: {list}");
+    for verb in [&["show"][..], &["show", "last"], &["stats", "last"]] {
+        let shown = trace_json(&cluster, verb);
+        assert_eq!(shown["trace_id"], list["traces"][1]["trace_id"], "{verb:?}: {shown}");
+    }
+    let exported = cluster.tracer(&["trace", "export", "--format", "otlp"]).success().stdout_text();
+    assert!(exported.contains("tracer job"), "{exported}");
+    cluster.tracer(&["trace", "show", "--follow"]).success().stdout_contains("tracer job");
+}
+
+#[test]
+fn figures_of_one_trace_leave_the_others_out() {
+    let cluster = with_two_traces();
+    let of = |trace: &[&str]| trace_json(&cluster, &[&["stats"], trace].concat());
+    let (all, last) = (of(&[]), of(&["last"]));
+    assert_eq!(all["trace_id"], Value::Null);
+    let first = trace_json(&cluster, &["list"])["traces"][1]["trace_id"].as_str().expect("an id").to_owned();
+    let first = of(&[&first[..16]]);
+    assert_ne!(first["trace_id"], last["trace_id"]);
+    let spans = |stats: &Value| stats["spans"].as_u64().expect("a number");
+    assert_eq!(spans(&all), spans(&first) + spans(&last));
+    cluster.tracer(&["trace", "stats", "last"]).success().stdout_contains("misbehaving_tasks.panics_in_span");
+    cluster.tracer(&["trace", "stats", "zz"]).stderr_contains("`last`, found `zz`");
+}
+
+#[test]
+fn attributes_events_and_folds_are_shown_when_asked_for() {
+    let cluster = Cluster::traced();
+    let lines = cluster.file("lines");
+    fs::write(&lines, "\"a b\"\n".repeat(40)).expect("the test's folder can be written to");
+    cluster.tracer(&["submit", "task", "wordcount:frequencies", "--map", &lines.display().to_string()]).success();
+    let show = |more: &[&str]| cluster.tracer(&[&["trace", "show"], more].concat()).success().stdout_text();
+    let folded = show(&[]);
+    assert!(folded.contains("× wordcount.frequencies tracer.remote_worker"), "{folded}");
+    // What the end waited for considerably keeps its lines, which are at most ten.
+    assert!(folded.contains("p50 ") && folded.lines().count() < 80, "{folded}");
+    for flag in ["--no-fold", "--all"] {
+        let all = show(&[flag]);
+        assert_eq!(all.matches(" wordcount.frequencies tracer.remote_worker ").count(), 40, "{all}");
+    }
+    cluster.submit("traced_tasks:active_span", &[]).success();
+    let plain = show(&[]);
+    assert!(!plain.contains("fixture.mark") && !plain.contains("marked"), "{plain}");
+    let attributes = show(&["--attributes"]);
+    assert!(attributes.contains("fixture.mark = \"set by the task\"\n") && !attributes.contains('◆'), "{attributes}");
+    let events = show(&["--events", "--follow"]);
+    assert!(events.contains(" marked\n") && events.contains("step = 1\n"), "{events}");
+}
+
+#[test]
+fn on_a_terminal_a_long_tree_goes_through_the_pager() {
+    let cluster = Cluster::traced();
+    cluster.submit("traced_tasks:many", &["2000"]).success();
+    // What is drawn in a terminal by `tracer trace show` with this pager, when it has ended.
+    let drawn = |pager: &str, arguments: &[&str], end: &str| {
+        let mut command = cluster.command(&["trace", "show", "--no-fold"]);
+        command.args(arguments).env("TRACER_PAGER", pager);
+        let (mut child, screen) = run_in_a_terminal(command);
+        let status = wait_until("it ends", || child.try_wait().expect("it can be waited for"));
+        let text = wait_until("the end was drawn", || {
+            let text = screen.lock().expect("the reader is well").clone();
+            text.contains(end).then_some(text)
+        });
+        assert_eq!(status.code(), Some(0), "{text}");
+        text
+    };
+    let whole = drawn("sed 's/^/paged: /'", &[], "The critical path");
+    assert!(whole.starts_with("paged: trace ") && whole.matches("paged: ").count() > 2000, "{whole}");
+    // It is left early, with more to come than a pipe holds.
+    let beginning = drawn("head -n 2", &[], "tracer job");
+    assert!(beginning.lines().count() <= 2, "{beginning}");
+    for (pager, arguments) in [("sed 's/^/paged: /'", &["--no-pager"][..]), ("cat", &[]), ("/no/such/pager", &[])] {
+        let text = drawn(pager, arguments, "The critical path");
+        assert!(!text.contains("paged: ") && text.lines().count() > 2000, "{pager}: {text}");
+    }
+    // What fits needs none.
+    cluster.submit("demo:my_function", &[]).success();
+    let short = drawn("sed 's/^/paged: /'", &[], "The critical path");
+    assert!(!short.contains("paged: "), "{short}");
 }

@@ -29,7 +29,7 @@ pub use python::python_with;
 pub use receiver::{Certificates, Receiver};
 pub use run::{Background, Run};
 pub use spans::{Span, Spans};
-pub use terminal::in_a_terminal;
+pub use terminal::{in_a_terminal, run_in_a_terminal};
 pub use wait::{wait_until, wait_until_within};
 
 /// The hook that comes with tracer.

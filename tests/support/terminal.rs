@@ -2,13 +2,18 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 use super::Cluster;
 
 /// What comes out of a pseudo terminal of 24 rows and 100 columns in which a command runs.
 pub fn in_a_terminal(cluster: &Cluster, arguments: &[&str]) -> (Child, Arc<Mutex<String>>) {
+    run_in_a_terminal(cluster.command(arguments))
+}
+
+/// The same of a command that has what it needs. Its standard input stays what it is.
+pub fn run_in_a_terminal(mut command: Command) -> (Child, Arc<Mutex<String>>) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     let controller =
@@ -19,7 +24,6 @@ pub fn in_a_terminal(cluster: &Cluster, arguments: &[&str]) -> (Child, Arc<Mutex
         File::options().read(true).write(true).open(name.to_str().expect("a plain name")).expect("it can be opened");
     let size = rustix::termios::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&terminal, size).expect("it has a size");
-    let mut command = cluster.command(arguments);
     command.stderr(terminal.try_clone().expect("it can be cloned")).stdout(terminal);
     // The terminal's last copy outside of the command goes with the value that starts it.
     let running = command.spawn().expect("tracer can be started");

@@ -11,6 +11,7 @@ use crate::exit;
 use crate::hook::now_unix_nano;
 use crate::protocol::{Query, Reply};
 use crate::session::find_head;
+use crate::trace::render::Details;
 use crate::trace::{Live, LoadError, Loaded, Notice, Span, SpanId, Tail, Trace, TraceId, render};
 
 /// How often it is looked for what is new.
@@ -19,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const QUERY_SHARE: u32 = 10;
 
 /// Shows a trace until it is complete. Without a running head it is as complete as it will ever be.
-pub(super) fn run(source: &SourceArgs, trace: &str, format: Format) -> Result<(), CommandError> {
+pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details, format: Format) -> Result<(), CommandError> {
     let failed = |error: LoadError| CommandError::new(exit::FAILED, error);
     let (folder, head) = source.folder_and_head();
     let mut live = head.map(|head| Live::new(&head.session_dir));
@@ -54,9 +55,9 @@ pub(super) fn run(source: &SourceArgs, trace: &str, format: Format) -> Result<()
         let mut seen = trace.clone();
         seen.add(look.spans.into_iter().map(|live| live.span));
         let is_complete = seen.running_count() == 0 && look.orphaned == 0 && !is_waited_for;
-        output.show(&seen);
+        output.show(&seen, details);
         if is_complete || !is_head_there(&mut live, source) {
-            output.finish(&seen);
+            output.finish(&seen, details);
             return Ok(());
         }
         std::thread::sleep(INTERVAL);
@@ -126,16 +127,18 @@ enum Output {
 }
 
 impl Output {
-    fn show(&mut self, trace: &Trace) {
+    fn show(&mut self, trace: &Trace, details: &Details) {
         match self {
-            Output::Tree(screen) => screen.draw(&render::show(trace, report::width(), report::colours_on_stdout())),
+            Output::Tree(screen) => {
+                screen.draw(&render::show(trace, details, report::width(), report::colours_on_stdout()))
+            }
             Output::Lines { format, printed } => {
                 let is_new = |span: &&Span| !span.is_running() && printed.insert(span.span_id);
                 let mut new: Vec<&Span> = trace.spans.iter().filter(is_new).collect();
                 new.sort_by_key(|span| span.end_unix_nano);
                 let colour = report::colours_on_stdout();
                 let line = |span: &&Span| match format {
-                    Format::Text => render::ended(span, trace.start_unix_nano(), colour),
+                    Format::Text => render::ended(span, trace.start_unix_nano(), details, colour),
                     Format::Json => span.compact_text() + "\n",
                 };
                 let text: String = new.iter().map(line).collect();
@@ -146,9 +149,9 @@ impl Output {
         }
     }
 
-    fn finish(self, trace: &Trace) {
+    fn finish(self, trace: &Trace, details: &Details) {
         if let Output::Tree(screen) = self {
-            screen.finish(&render::show(trace, report::width(), report::colours_on_stdout()));
+            screen.finish(&render::show(trace, details, report::width(), report::colours_on_stdout()));
         }
     }
 }

@@ -8,7 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use unicode_width::UnicodeWidthStr;
 
-use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit, pad_left, wrap};
+use super::details::{self, Details};
+use super::siblings::{self, Content, Row};
+use super::{BOLD, DIM, GAP, GREEN, INDENT, NAME_MIN, RED, Style, clean, fit_middle, pad_left, wrap};
 use crate::count::{Count, Elapsed};
 use crate::trace::{CriticalPath, Idle, Item, Kind, Span, Status, Trace, Tree, idle};
 
@@ -17,8 +19,10 @@ const PROCESS_STYLES: [Style; 5] = [Style("36"), Style("33"), Style("35"), Style
 
 /// A narrower waterfall shows nothing.
 const BAR_MIN: usize = 6;
-/// Long names give way to a waterfall of this width.
-const BAR_GOOD: usize = 16;
+/// A waterfall of this width gives way to nothing but the need for room of a whole column of names.
+const BAR_GOOD: usize = 8;
+/// A name has so many columns, however deep it is, as far as the terminal has them.
+const NAME_GOOD: usize = 24;
 /// A wider waterfall only makes the eye travel.
 const BAR_MAX: usize = 60;
 /// Messages with more lines are cut; the whole text is in the report for programs.
@@ -29,13 +33,18 @@ const FOLD_PART: u64 = 8;
 const FOLD_PART_IN_ALL: u64 = 3;
 /// What a folded column shows, and what the line that tells of it begins and ends with.
 const FOLD_SIGN: char = '⋯';
+/// Columns before the attributes and events of a span on a line of its own.
+const ENDED_INDENT: usize = 21;
 /// Before a span on the critical path.
 const PATH_SIGN: &str = "* ";
 
 struct Line<'a> {
     gutter: String,
-    /// `None` for a parent that is not there, and for time that is folded.
+    /// `None` for a parent that is not there, for time that is folded, and for equal siblings.
     span: Option<&'a Span>,
+    /// The figures of equal siblings, in place of the waterfall.
+    figures: Option<String>,
+    has_children: bool,
     is_on_path: bool,
     name: String,
     offset: String,
@@ -45,14 +54,18 @@ struct Line<'a> {
 }
 
 /// Renders a trace in `width` columns.
-pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
+pub fn show(trace: &Trace, details: &Details, width: usize, colour: bool) -> String {
     let tree = Tree::new(trace);
     // Of one span there is nothing to choose.
     let path = (trace.spans.len() > 1).then(|| CriticalPath::new(trace, &tree));
     let folds = folds(trace, idle(trace, &tree));
     // Read from each span's resource, which is the dearest thing here.
     let processes: Vec<_> = trace.spans.iter().map(Span::process).collect();
-    let lines = lines(trace, &tree, &processes, path.as_ref(), &folds);
+    let rows = match details.folds {
+        true => siblings::folded(trace, &tree, path.as_ref()),
+        false => siblings::unfolded(&tree),
+    };
+    let lines = lines(trace, &rows, &processes, path.as_ref(), &folds);
     let columns = Columns::new(&lines, width);
     let axis = Axis::new(trace, &folds, columns.bar);
     let process_count = processes.iter().collect::<HashSet<_>>().len();
@@ -60,13 +73,18 @@ pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
     for line in &lines {
         text += columns.render(line, &axis, colour).trim_end();
         text.push('\n');
+        if let Some(span) = line.span {
+            let gutter = " ".repeat(INDENT) + &fit_gutter(&gutter_below(line), columns.name.max(width / 2));
+            text += &details::below(span, details, trace.start_unix_nano(), &gutter, width, colour);
+        }
     }
     let failed: Vec<&Span> = lines.iter().filter_map(|line| line.span).filter(|span| has_failed(span)).collect();
     for span in failed {
         text.push('\n');
         text += &failure(span, trace, width, colour);
     }
-    let remarks = remarks(trace, &tree, path.as_ref());
+    let is_folded = rows.iter().any(|row| matches!(row.content, Content::Many(_)));
+    let remarks = remarks(trace, &tree, path.as_ref(), is_folded);
     if !remarks.is_empty() {
         text.push('\n');
     }
@@ -80,7 +98,8 @@ pub fn show(trace: &Trace, width: usize, colour: bool) -> String {
 }
 
 /// Renders a span that has ended as a line of its own: when it ended after the start of its trace, how long it took, its name, and the rest.
-pub fn ended(span: &Span, trace_start_unix_nano: u64, colour: bool) -> String {
+/// Lines for its attributes and events follow, if they are asked for.
+pub fn ended(span: &Span, trace_start_unix_nano: u64, details: &Details, colour: bool) -> String {
     let end = span.end_unix_nano.unwrap_or(span.start_unix_nano);
     let after = format!("+{}", Elapsed::from_nanos(end.saturating_sub(trace_start_unix_nano)));
     let duration = Elapsed::from_nanos(span.duration_ns()).to_string();
@@ -96,7 +115,7 @@ pub fn ended(span: &Span, trace_start_unix_nano: u64, colour: bool) -> String {
         clean(&span.name),
         DIM.paint(&pid, colour),
         RED.paint(&description, colour)
-    )
+    ) + &details::below(span, details, trace_start_unix_nano, &" ".repeat(ENDED_INDENT), usize::MAX, colour)
 }
 
 fn has_failed(span: &Span) -> bool {
@@ -138,6 +157,8 @@ fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
     Line {
         gutter: if gutter.is_empty() { String::new() } else { above + "│  " },
         span: None,
+        figures: None,
+        has_children: false,
         is_on_path: false,
         name: format!("{FOLD_SIGN} {duration} {what} {FOLD_SIGN}"),
         offset: String::new(),
@@ -147,29 +168,60 @@ fn fold_line(fold: &Idle, gutter: &str) -> Line<'static> {
     }
 }
 
+/// A line for spans of one name, with the median and the longest of their durations.
+fn group_line<'a>(trace: &Trace, row: &Row, spans: &[usize], gutter: String, path: Option<&CriticalPath>) -> Line<'a> {
+    let (p50, max) = siblings::p50_and_max(trace, spans);
+    let (p50, max) = (Elapsed::from_nanos(p50), Elapsed::from_nanos(max));
+    // There are two at least.
+    let first = &trace.spans[spans[0]];
+    Line {
+        gutter,
+        span: None,
+        figures: Some(format!("p50 {p50}, max {max}")),
+        has_children: row.has_children,
+        is_on_path: path.is_some_and(|path| spans.iter().any(|index| path.contains(*index))),
+        name: format!("{} × {}", spans.len(), clean(&first.name)),
+        offset: offset_text(first, trace),
+        duration: String::new(),
+        note: String::new(),
+        style: DIM,
+    }
+}
+
+/// Makes the gutter of what stands below a line and belongs to it.
+fn gutter_below(line: &Line<'_>) -> String {
+    let end = match line.gutter.strip_suffix("└─ ") {
+        Some(above) => format!("{above}   "),
+        None => line.gutter.replace("├─ ", "│  "),
+    };
+    end + if line.has_children { "│  " } else { "   " }
+}
+
 fn lines<'a>(
     trace: &'a Trace,
-    tree: &Tree,
+    rows: &[Row],
     processes: &[(Option<u32>, Option<String>)],
     path: Option<&CriticalPath>,
     folds: &[Idle],
 ) -> Vec<Line<'a>> {
-    let mut lines = Vec::with_capacity(tree.nodes.len());
+    let mut lines = Vec::with_capacity(rows.len());
     // For each depth on the way to the current node: whether that ancestor was the last of its siblings, and its process.
     let mut above: Vec<(bool, Option<u32>)> = Vec::new();
     let mut styles: HashMap<&(Option<u32>, Option<String>), Style> = HashMap::new();
-    for node in &tree.nodes {
-        above.truncate(node.depth);
-        let gutter = gutter(&above, node.depth, node.is_last);
+    for row in rows {
+        above.truncate(row.depth);
+        let gutter = gutter(&above, row.depth, row.is_last);
         let parent_pid = above.last().and_then(|(_, pid)| *pid);
-        let (index, is_circle) = match node.item {
-            Item::Span(index) => (index, false),
-            Item::Circle(index) => (index, true),
-            Item::Missing(span_id) => {
-                above.push((node.is_last, None));
+        let (index, is_circle) = match &row.content {
+            Content::One(Item::Span(index)) => (*index, false),
+            Content::One(Item::Circle(index)) => (*index, true),
+            Content::One(Item::Missing(span_id)) => {
+                above.push((row.is_last, None));
                 lines.push(Line {
                     gutter,
                     span: None,
+                    figures: None,
+                    has_children: row.has_children,
                     is_on_path: false,
                     name: format!("parent 0x{span_id} not found"),
                     offset: String::new(),
@@ -179,12 +231,20 @@ fn lines<'a>(
                 });
                 continue;
             }
+            Content::Many(spans) => {
+                above.push((row.is_last, None));
+                lines.extend(
+                    folds.iter().filter(|fold| spans.contains(&fold.before)).map(|fold| fold_line(fold, &gutter)),
+                );
+                lines.push(group_line(trace, row, spans, gutter, path));
+                continue;
+            }
         };
         lines.extend(folds.iter().find(|fold| fold.before == index).map(|fold| fold_line(fold, &gutter)));
         let span = &trace.spans[index];
         let process = &processes[index];
         let pid = process.0;
-        above.push((node.is_last, pid));
+        above.push((row.is_last, pid));
         let mut notes = Vec::new();
         if let Some(pid) = pid.filter(|pid| parent_pid != Some(*pid)) {
             notes.push(format!("pid {pid}"));
@@ -206,6 +266,8 @@ fn lines<'a>(
         lines.push(Line {
             gutter,
             span: Some(span),
+            figures: None,
+            has_children: row.has_children,
             is_on_path: path.is_some_and(|path| path.contains(index)),
             name: clean(&span.name),
             offset: offset_text(span, trace),
@@ -263,14 +325,18 @@ struct Columns {
     offset: usize,
     duration: usize,
     bar: usize,
+    note: usize,
     has_notes: bool,
+    /// The most of the column of names that the gutter takes.
+    gutter: usize,
 }
 
 impl Columns {
     fn new(lines: &[Line<'_>], width: usize) -> Columns {
         let widest = |width_of: &dyn Fn(&Line<'_>) -> usize| lines.iter().map(width_of).max().unwrap_or(0);
         // A missing parent has no figures, so its text may run into their columns.
-        let name = widest(&|line| if line.span.is_some() { label_width(line) } else { 0 });
+        let has_columns = |line: &Line<'_>| line.span.is_some() || line.figures.is_some();
+        let name = widest(&|line| if has_columns(line) { label_width(line) } else { 0 });
         let offset = widest(&|line| line.offset.width());
         let duration = widest(&|line| line.duration.width());
         let note = widest(&|line| line.note.width());
@@ -278,7 +344,12 @@ impl Columns {
         let note_part = if note == 0 { 0 } else { GAP + note };
         let fixed = figures + GAP + note_part;
         let available = width.saturating_sub(fixed);
-        let columns = |name: usize, bar: usize, has_notes| Columns { name, offset, duration, bar, has_notes };
+        let own_name = widest(&|line| if has_columns(line) { label_width(line) - line.gutter.width() } else { 0 });
+        let columns = |name: usize, bar: usize, has_notes| {
+            // A deep gutter leaves the most of the names, and is cut at the same column in all lines.
+            let gutter = name.saturating_sub(own_name.min(NAME_GOOD).min(name * 2 / 3)).max(4);
+            Columns { name, offset, duration, bar, note, has_notes, gutter }
+        };
         if available < NAME_MIN + BAR_MIN {
             // Too narrow for a waterfall, and perhaps for the notes.
             let available = width.saturating_sub(figures + note_part);
@@ -294,27 +365,34 @@ impl Columns {
 
     fn render(&self, line: &Line<'_>, axis: &Axis, colour: bool) -> String {
         let indent = if line.is_on_path { PATH_SIGN.to_string() } else { " ".repeat(INDENT) };
-        let Some(span) = line.span else {
+        if line.span.is_none() && line.figures.is_none() {
             let gutter = fit_gutter(&line.gutter, self.name.max(4));
             return format!("{indent}{}{}", DIM.paint(&gutter, colour), DIM.paint(&line.name, colour));
-        };
-        let mark = if has_failed(span) { "✗ " } else { "" };
-        // A deep gutter leaves some letters of the name.
-        let letters = line.name.width().min(NAME_MIN / 2);
-        let gutter = fit_gutter(&line.gutter, self.name.saturating_sub(letters + mark.width()).max(4));
-        let name = fit(&line.name, self.name.saturating_sub(gutter.width() + mark.width()));
+        }
+        let mark = if line.span.is_some_and(has_failed) { "✗ " } else { "" };
+        let gutter = fit_gutter(&line.gutter, self.gutter);
+        let name = fit_middle(&line.name, self.name.saturating_sub(gutter.width() + mark.width()));
         let filler = self.name.saturating_sub(gutter.width() + mark.width() + name.width());
         let mut text = format!(
-            "{indent}{}{}{name}{}{}{}{}{}",
+            "{indent}{}{}{name}{}{}{}",
             DIM.paint(&gutter, colour),
             RED.paint(mark, colour),
             " ".repeat(filler + GAP),
             DIM.paint(&pad_left(&line.offset, self.offset), colour),
             " ".repeat(GAP),
-            pad_left(&line.duration, self.duration),
-            " ".repeat(GAP),
         );
-        if self.bar > 0 {
+        if let Some(figures) = &line.figures {
+            let notes = if self.has_notes && self.note > 0 { GAP + self.note } else { 0 };
+            // They begin where durations do, since they are some.
+            if figures.width() <= self.duration + GAP + self.bar + notes {
+                return text + &DIM.paint(figures, colour);
+            }
+            let gutter = fit_gutter(&gutter_below(line), self.gutter + 3);
+            return format!("{}\n{}{gutter}{figures}", text.trim_end(), " ".repeat(INDENT));
+        }
+        text += &pad_left(&line.duration, self.duration);
+        text += &" ".repeat(GAP);
+        if let (Some(span), 1..) = (line.span, self.bar) {
             let bar = axis.bar(span);
             for part in bar.chunk_by(|left, right| axis.kind(*left) == axis.kind(*right)) {
                 let drawn: String = part.iter().collect();
@@ -506,7 +584,7 @@ fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
     text
 }
 
-fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<String> {
+fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>, is_folded: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(path) = path {
         let part = |nanos: u64, what: &str| (nanos > 0).then(|| format!("{} {what}", Elapsed::from_nanos(nanos)));
@@ -518,6 +596,9 @@ fn remarks(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) -> Vec<Strin
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
         remarks.push(format!("* The critical path, which the end of the trace waited for{parts}."));
+    }
+    if is_folded {
+        remarks.push("N × stands for N spans of one name; --no-fold shows each.".to_string());
     }
     if tree.missing().next().is_some() {
         remarks.push(

@@ -8,7 +8,7 @@ const WIDTH: usize = 80;
 
 #[track_caller]
 fn assert_shown(spans: &[(u32, SpanText)], width: usize, expected: &str) {
-    let shown = show(&trace(spans), width, false);
+    let shown = show(&trace(spans), &Details::default(), width, false);
     let expected = expected.strip_prefix('\n').expect("the expectation begins on a line of its own");
     assert!(shown == expected, "\n--- shown:\n{shown}--- expected:\n{expected}---");
 }
@@ -30,11 +30,11 @@ fn a_trace_is_shown_as_a_tree_with_a_waterfall() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  2 processes  12.4 ms  ok
-* tracer job                             +0  12.4 ms  ████████████████  pid 4700
-* └─ wordcount.count tracer.remote  +1.1 ms   300 µs   ▍
-*    └─ wordcount.count tracer.re…  +1.5 ms  10.1 ms   ▕█████████████   pid 4711
-*       ├─ split                      +2 ms   3.2 ms    ▐███▊
-*       └─ sum                      +5.2 ms   6.3 ms        ▐███████▉
+* tracer job                                     +0  12.4 ms  ████████  pid 4700
+* └─ wordcount.count tracer.remote          +1.1 ms   300 µs  ▏
+*    └─ wordcount.count t…er.remote_worker  +1.5 ms  10.1 ms   ██████▌  pid 4711
+*       ├─ split                              +2 ms   3.2 ms   ██▍
+*       └─ sum                              +5.2 ms   6.3 ms     ▐███▍
 
 * The critical path, which the end of the trace waited for: 12.3 ms in its
 spans, 100 µs queued.
@@ -82,11 +82,11 @@ fn a_narrow_terminal_keeps_names_and_figures() {
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736
   5 spans  2 processes  12.4 ms  ok
-* tracer job             +0  12.4 ms  ████████████  pid 4700
-* └─ wordcount.co…  +1.1 ms   300 µs   ▎
-*    └─ wordcount…  +1.5 ms  10.1 ms   ▐█████████▎  pid 4711
-*       ├─ split      +2 ms   3.2 ms   ▕███
-*       └─ sum      +5.2 ms   6.3 ms       ██████▏
+* tracer job                 +0  12.4 ms  ████████  pid 4700
+* └─ wordcoun…r.remote  +1.1 ms   300 µs  ▏
+*    └─ wordcou…worker  +1.5 ms  10.1 ms   ██████▌  pid 4711
+* …   ├─ split            +2 ms   3.2 ms   ██▍
+* …   └─ sum            +5.2 ms   6.3 ms     ▐███▍
 
 * The critical path, which the end of the trace waited for:
 12.3 ms in its spans, 100 µs queued.
@@ -99,10 +99,10 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736
 trace 4bf92f3577b34da6a3ce929d0e0e4736
   5 spans  2 processes  12.4 ms  ok
 * tracer job             +0  12.4 ms  pid 4700
-* └─ wordcount.co…  +1.1 ms   300 µs
-*    └─ wordcount…  +1.5 ms  10.1 ms  pid 4711
-*       ├─ split      +2 ms   3.2 ms
-*       └─ sum      +5.2 ms   6.3 ms
+* └─ wordco…remote  +1.1 ms   300 µs
+*    └─ wordc…rker  +1.5 ms  10.1 ms  pid 4711
+* …  ├─ split         +2 ms   3.2 ms
+* …  └─ sum         +5.2 ms   6.3 ms
 
 * The critical path, which the end of the
 trace waited for: 12.3 ms in its spans, 100 µs
@@ -116,10 +116,10 @@ queued.
 trace 4bf92f3577b34da6a3ce929d0e0e4736
   5 spans  2 processes  12.4 ms  ok
 * tracer job             +0  12.4 ms
-* └─ wordcount.co…  +1.1 ms   300 µs
-*    └─ wordcount…  +1.5 ms  10.1 ms
-*       ├─ split      +2 ms   3.2 ms
-*       └─ sum      +5.2 ms   6.3 ms
+* └─ wordco…remote  +1.1 ms   300 µs
+*    └─ wordc…rker  +1.5 ms  10.1 ms
+* …  ├─ split         +2 ms   3.2 ms
+* …  └─ sum         +5.2 ms   6.3 ms
 
 * The critical path,
 which the end of the
@@ -162,11 +162,11 @@ fn failures_are_marked_and_explained_below() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  5 spans  3 processes  3 s  4 errors
-* ✗ tracer job                  +0     3 s  ████████████████  pid 100
-* └─ shop.charge tracer.r…  +50 µs   40 µs  ▏
-*    ├─ ✗ shop.charge tra…   +1 ms  899 ms  ████▊             pid 101
-*    └─ ✗ shop.charge tra…  +1.1 s   1.9 s       ▕██████████  pid 102, attempt 2
-*       └─ ✗ connect        +1.2 s  700 ms        ▐███▏
+* ✗ tracer job                          +0     3 s  ████████  pid 100
+* └─ shop.charge tracer.remote      +50 µs   40 µs  ▏
+*    ├─ ✗ shop.charge …mote_worker   +1 ms  899 ms  ██▍       pid 101
+*    └─ ✗ shop.charge …mote_worker  +1.1 s   1.9 s    ▕█████  pid 102, attempt 2
+*       └─ ✗ connect                +1.2 s  700 ms     ██▏
 
 ✗ tracer job  (span 0000000000000001, pid 100, at +0)
     shop::Declined: the card was declined
@@ -211,14 +211,14 @@ fn time_in_which_nothing_runs_is_folded_and_told_in_the_tree() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  6 spans  3 processes  20 s  1 error
-* tracer job                    +0    20 s  ███⋯█████⋯██████  pid 100
-* ├─ shop.charge tracer.…   +50 µs  400 ms  ██▌⋯     ⋯
+* tracer job                            +0    20 s  ██⋯██⋯██  pid 100
+* ├─ shop.charge tracer.remote      +50 µs  400 ms  █▏⋯  ⋯
   │  │  ⋯ 12.3 s queued ⋯
-* │  ├─ ✗ shop.charge tr…  +12.7 s  800 ms     ⋯████▋⋯        pid 101
+* │  ├─ ✗ shop.charge…mote_worker  +12.7 s  800 ms    ⋯█▎⋯    pid 101
   │  │  ⋯ 5.5 s queued ⋯
-* │  └─ shop.charge trac…    +19 s  900 ms     ⋯     ⋯█████▍  pid 102, attempt 2
-* │     └─ connect         +19.2 s  700 ms     ⋯     ⋯▕████▍
-  └─ log                   +19.1 s  200 ms     ⋯     ⋯█▌
+* │  └─ shop.charge …emote_worker    +19 s  900 ms    ⋯  ⋯█▊  pid 102, attempt 2
+* │     └─ connect                 +19.2 s  700 ms    ⋯  ⋯█▊
+  └─ log                           +19.1 s  200 ms    ⋯  ⋯▏
 
 ✗ shop.charge tracer.remote_worker  (span 0000000000000003, pid 101, at +12.7 s)
     it was declined
@@ -237,9 +237,9 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736
 * tracer job                            +0    20 s
 * ├─ shop.charge tracer.remote      +50 µs  400 ms
   │  │  ⋯ 12.3 s queued ⋯
-* │  ├─ ✗ shop.charge tracer.rem…  +12.7 s  800 ms
+* │  ├─ ✗ shop.charge…mote_worker  +12.7 s  800 ms
   │  │  ⋯ 5.5 s queued ⋯
-* │  └─ shop.charge tracer.remot…    +19 s  900 ms
+* │  └─ shop.charge …emote_worker    +19 s  900 ms
 * │     └─ connect                 +19.2 s  700 ms
   └─ log                           +19.1 s  200 ms
 
@@ -256,7 +256,7 @@ waited for: 2.2 s in its spans, 17.8 s queued.
 #[test]
 fn what_is_folded_has_one_column_and_all_others_stand_for_the_same_time() {
     for width in 70..200 {
-        let shown = show(&trace(&queued()), width, false);
+        let shown = show(&trace(&queued()), &Details::default(), width, false);
         let bars: Vec<Vec<char>> =
             shown.lines().take_while(|line| !line.is_empty()).map(|line| line.chars().collect()).collect();
         let folds = |line: &Vec<char>| -> Vec<usize> {
@@ -272,7 +272,7 @@ fn what_is_folded_has_one_column_and_all_others_stand_for_the_same_time() {
 
 #[test]
 fn a_queue_that_is_short_beside_the_rest_is_not_folded() {
-    let shown = show(&trace(&wordcount()), WIDTH, false);
+    let shown = show(&trace(&wordcount()), &Details::default(), WIDTH, false);
     assert!(!shown.contains('⋯'), "{shown}");
 }
 
@@ -287,8 +287,8 @@ fn the_whole_name_of_what_failed_is_told_however_long_it_is() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  2 errors
-* ✗ payments_of_customers.charge_the_card_a…  +0  10 µs  ████████████████  pid 7
-* └─ ✗ payments_of_customers.charge_the_car…  +0   9 µs  ██████████████▍
+* ✗ payments_of_customers.ch…pt tracer.remote_worker  +0  10 µs  ████████  pid 7
+* └─ ✗ payments_of_customers.…emote_worker once more  +0   9 µs  ███████▎
 
 ✗ payments_of_customers.charge_the_card_and_send_the_receipt
   tracer.remote_worker
@@ -319,7 +319,7 @@ fn a_parent_that_is_not_found_is_shown_as_such() {
 trace 4bf92f3577b34da6a3ce929d0e0e4736  4 spans  2 processes  400 µs  ok
   parent 0x0000000000000009 not found
   ├─ b             +0  100 µs  ██████████▌                                 pid 7
-  │  └─ d      +20 µs   10 µs    █▏
+  …└─ d        +20 µs   10 µs    █▏
 * └─ c         +50 µs  150 µs       ████████████████                       pid 8
 * other root  +300 µs  100 µs                                 ▐██████████  pid 7
 
@@ -371,18 +371,18 @@ fn a_deep_chain_keeps_its_names() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  12 spans  1 process  28 µs  ok
-* level 1                                     +0  28 µs  ████████████████  pid 7
-* └─ level 2                               +1 µs  26 µs  ▐██████████████▍
-*    └─ level 3                            +2 µs  24 µs   █████████████▉
-*       └─ level 4                         +3 µs  22 µs   ▐████████████▎
-*          └─ level 5                      +4 µs  20 µs    ███████████▊
-*             └─ level 6                   +5 µs  18 µs    ▕██████████▏
-*                └─ level 7                +6 µs  16 µs     ▐████████▋
-*                   └─ level 8             +7 µs  14 µs      ████████
-*                      └─ level 9          +8 µs  12 µs      ▐██████▍
-*                         └─ level 10      +9 µs  10 µs       █████▉
-*                            └─ level 11  +10 µs   8 µs       ▐████▎
-* …                          └─ level 12  +11 µs   6 µs        ███▊
+* level 1                                        +0  28 µs  █████████████  pid 7
+* └─ level 2                                  +1 µs  26 µs  ▐███████████▌
+*    └─ level 3                               +2 µs  24 µs  ▕███████████▏
+*       └─ level 4                            +3 µs  22 µs   ▐█████████▋
+*          └─ level 5                         +4 µs  20 µs   ▕█████████▏
+*             └─ level 6                      +5 µs  18 µs    ▐███████▋
+*                └─ level 7                   +6 µs  16 µs    ▐███████▎
+*                   └─ level 8                +7 µs  14 µs     ██████▊
+*                      └─ level 9             +8 µs  12 µs     ▐█████▎
+*                         └─ level 10         +9 µs  10 µs      ████▉
+*                            └─ level 11     +10 µs   8 µs      ▐███▍
+*                               └─ level 12  +11 µs   6 µs       ██▉
 
 * The critical path, which the end of the trace waited for: 28 µs in its spans.
 ",
@@ -412,8 +412,8 @@ fn wide_characters_take_two_columns() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  2 spans  1 process  10 µs  ok
-* 数える                                      +0  10 µs  ████████████████  pid 7
-* └─ とても長い名前のとても長い名前のス…   +5 µs   5 µs          ████████
+* 数える                                        +0  10 µs  ██████████████  pid 7
+* └─ とても長い名前のとても長い名前のスパン  +5 µs   5 µs         ███████
 
 * The critical path, which the end of the trace waited for: 10 µs in its spans.
 ",
@@ -466,16 +466,16 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  1 span  1 process  10 µs  ok
 
 #[test]
 fn colours_follow_processes_and_failures() {
-    let shown = show(&trace(&retried()), WIDTH, true);
+    let shown = show(&trace(&retried()), &Details::default(), WIDTH, true);
     assert_painted(
         &shown,
         "
 trace <1>4bf92f3577b34da6a3ce929d0e0e4736<>  5 spans  3 processes  3 s  <31>4 errors<>
-* <31>✗ <>tracer job              <2>    +0<>     3 s  <31>████████████████<>  <2>pid 100<>
-* <2>└─ <>shop.charge tracer.r…  <2>+50 µs<>   40 µs  <36>▏<>
-* <2>   ├─ <><31>✗ <>shop.charge tra…  <2> +1 ms<>  899 ms  <31>████▊<>             <2>pid 101<>
-* <2>   └─ <><31>✗ <>shop.charge tra…  <2>+1.1 s<>   1.9 s       <31>▕██████████<>  <2>pid 102, attempt 2<>
-* <2>      └─ <><31>✗ <>connect        <2>+1.2 s<>  700 ms        <31>▐███▏<>
+* <31>✗ <>tracer job                      <2>    +0<>     3 s  <31>████████<>  <2>pid 100<>
+* <2>└─ <>shop.charge tracer.remote      <2>+50 µs<>   40 µs  <36>▏<>
+* <2>   ├─ <><31>✗ <>shop.charge …mote_worker  <2> +1 ms<>  899 ms  <31>██▍<>       <2>pid 101<>
+* <2>   └─ <><31>✗ <>shop.charge …mote_worker  <2>+1.1 s<>   1.9 s    <31>▕█████<>  <2>pid 102, attempt 2<>
+* <2>      └─ <><31>✗ <>connect                <2>+1.2 s<>  700 ms     <31>██▏<>
 
 <31>✗<> tracer job  <2>(span 0000000000000001, pid 100, at +0)<>
     shop::Declined: the card was declined
@@ -598,7 +598,7 @@ c0ffee000000      now    500 µs      1  <2>     -<>  a name that is longer than
 fn lines_stay_within_any_sensible_width() {
     for spans in [wordcount(), retried(), queued()] {
         for width in 64..200 {
-            let shown = show(&trace(&spans), width, false);
+            let shown = show(&trace(&spans), &Details::default(), width, false);
             let widest = shown.lines().map(UnicodeWidthStr::width).max();
             assert!(widest <= Some(width), "{width} columns:\n{shown}");
         }
@@ -608,14 +608,14 @@ fn lines_stay_within_any_sensible_width() {
 #[test]
 fn colours_change_nothing_else() {
     for (width, spans) in [20, 60, 80, 200].into_iter().flat_map(|width| [(width, retried()), (width, queued())]) {
-        let painted = show(&trace(&spans), width, true);
+        let painted = show(&trace(&spans), &Details::default(), width, true);
         let mut plain = String::new();
         let mut parts = painted.split('\x1b');
         plain += parts.next().expect("there is a first part");
         for part in parts {
             plain += part.split_once('m').expect("a style ends with m").1;
         }
-        assert_eq!(plain, show(&trace(&spans), width, false));
+        assert_eq!(plain, show(&trace(&spans), &Details::default(), width, false));
     }
 }
 
@@ -669,4 +669,139 @@ fn figures_are_shown_name_by_name() {
     let narrow = stats(&loaded.stats(None), 60, false);
     assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     assert!(narrow.contains("…"), "{narrow}");
+}
+
+/// A map of 30 tasks, one of which fails; it lasts for 3 ms.
+fn mapped() -> Vec<(u32, SpanText)> {
+    let mut spans = vec![(100, span("tracer job", 1, None, (0, 3_000)))];
+    for task in 0..30 {
+        let (id, start) = (10 + 10 * task, 100 * task);
+        let attempt =
+            span("pix.tree tracer.remote_worker", id + 1, id, (start + 20, start + 40 + task)).kind("CONSUMER");
+        let attempt = if task == 3 { attempt.failed("it broke") } else { attempt };
+        spans.push((100, span("pix.tree tracer.remote", id, 1, (start, start + 10)).kind("PRODUCER")));
+        spans.push((101, attempt));
+    }
+    spans
+}
+
+#[test]
+fn equal_siblings_are_folded_and_what_failed_is_not() {
+    assert_shown(
+        &mapped(),
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  61 spans  2 processes  3 ms  1 error
+* tracer job                                     +0   3 ms  ███████████  pid 100
+* ├─ 29 × pix.tree tracer.remote                 +0  p50 10 µs, max 10 µs
+* │  └─ 29 × pix.tree tracer.remote_worker   +20 µs  p50 35 µs, max 49 µs
+* └─ pix.tree tracer.remote                 +300 µs  10 µs   ▏
+*    └─ ✗ pix.tree tracer.remote_worker     +320 µs  23 µs   ▏           pid 101
+
+✗ pix.tree tracer.remote_worker  (span 0000000000000029, pid 101, at +320 µs)
+    it broke
+
+* The critical path, which the end of the trace waited for: 2.7 ms in its spans,
+300 µs queued.
+N × stands for N spans of one name; --no-fold shows each.
+",
+    );
+    assert_shown(
+        &mapped(),
+        50,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736
+  61 spans  2 processes  3 ms  1 error
+* tracer job                    +0   3 ms  pid 100
+* ├─ 29 × pix.t…er.remote       +0
+  │  │  p50 10 µs, max 10 µs
+* │  └─ 29 × pix…e_worker   +20 µs
+  │        p50 35 µs, max 49 µs
+* └─ pix.tree t…er.remote  +300 µs  10 µs
+*    └─ ✗ pix.tre…_worker  +320 µs  23 µs  pid 101
+
+✗ pix.tree tracer.remote_worker
+    (span 0000000000000029, pid 101, at +320 µs)
+    it broke
+
+* The critical path, which the end of the trace
+waited for: 2.7 ms in its spans, 300 µs queued.
+N × stands for N spans of one name; --no-fold
+shows each.
+",
+    );
+    let all = show(&trace(&mapped()), &Details { folds: false, ..Details::default() }, WIDTH, false);
+    assert_eq!(all.lines().filter(|line| line.contains("└─ pix.tree") || line.contains("├─ pix.tree")).count(), 59);
+}
+
+#[test]
+fn names_stay_different_at_depth_in_eighty_columns() {
+    let mut spans = vec![(100, span("tracer job", 1, None, (0, 9_000)))];
+    for depth in 0..8 {
+        let (id, micros) = (10 + 10 * depth, (100 * depth, 9_000 - 100 * depth));
+        let parent = if depth == 0 { 1 } else { id - 9 };
+        spans.push((100, span("pix.tree tracer.remote", id, parent, (micros.0, micros.0 + 50)).kind("PRODUCER")));
+        spans.push((
+            101 + u32::try_from(depth).expect("it is small"),
+            span("pix.tree tracer.remote_worker", id + 1, id, micros).kind("CONSUMER"),
+        ));
+    }
+    assert_shown(
+        &spans,
+        WIDTH,
+        "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  17 spans  9 processes  9 ms  ok
+* tracer job                                       +0    9 ms  ████████  pid 100
+* └─ pix.tree tracer.remote                        +0   50 µs  ▏
+*    └─ pix.tree tracer.remote_worker              +0    9 ms  ████████  pid 101
+*       └─ pix.tree tracer.remote             +100 µs   50 µs  ▏         pid 100
+*          └─ pix.tree tracer.remote_worker   +100 µs  8.8 ms  ███████▉  pid 102
+*             └─ pix.tree tracer.remote       +200 µs   50 µs  ▏         pid 100
+*                └─ pix.tree tra…mote_worker  +200 µs  8.6 ms  ███████▉  pid 103
+* …              └─ pix.tree tracer.remote    +300 µs   50 µs  ▏         pid 100
+* …              └─ pix.tree tra…mote_worker  +300 µs  8.4 ms  ███████▊  pid 104
+* …              └─ pix.tree tracer.remote    +400 µs   50 µs  ▏         pid 100
+* …              └─ pix.tree tra…mote_worker  +400 µs  8.2 ms  ▐██████▋  pid 105
+* …              └─ pix.tree tracer.remote    +500 µs   50 µs  ▏         pid 100
+* …              └─ pix.tree tra…mote_worker  +500 µs    8 ms  ▐██████▌  pid 106
+* …              └─ pix.tree tracer.remote    +600 µs   50 µs  ▏         pid 100
+* …              └─ pix.tree tra…mote_worker  +600 µs  7.8 ms  ▐██████▌  pid 107
+* …              └─ pix.tree tracer.remote    +700 µs   50 µs  ▏         pid 100
+* …              └─ pix.tree tra…mote_worker  +700 µs  7.6 ms  ▐██████▍  pid 108
+
+* The critical path, which the end of the trace waited for: 9 ms in its spans.
+",
+    );
+}
+
+#[test]
+fn attributes_and_events_stand_below_their_spans() {
+    let long = serde_json::Value::from("a word and ".repeat(9));
+    let spans = [
+        (7, span("job", 1, None, (0, 10)).attributes(&format!(r#"{{"count": 3, "text": {long}, "list": [1, 2]}}"#))),
+        (7, span("a", 2, 1, (1, 5)).attributes(r#"{"steer\u001b": "x\u001b[2J\n\u009b31m\u202e"}"#)),
+        (7, span("b", 3, 1, (5, 9)).exception("io::Error", "no such file")),
+    ];
+    let shown = show(&trace(&spans), &Details { attributes: true, events: true, folds: true }, WIDTH, false);
+    let expected = "
+trace 4bf92f3577b34da6a3ce929d0e0e4736  3 spans  1 process  10 µs  ok
+* job      +0  10 µs  ███████████████████████████████████████████████████  pid 7
+  │  count = 3
+  │  text = \"a word and a word and a word and a word and a word and a word and
+  │    a word and a word and a word and \"
+  │  list = [1,2]
+* ├─ a  +1 µs   4 µs       ████████████████████▌
+  │     steer� = \"x\\u001b[2J\\n�31m�\"
+* └─ b  +5 µs   4 µs                           ▐███████████████████▉
+        ◆ +9 µs exception
+          exception.type = \"io::Error\"
+          exception.message = \"no such file\"
+
+* The critical path, which the end of the trace waited for: 10 µs in its spans.
+";
+    let expected = expected.strip_prefix('\n').expect("the expectation begins on a line of its own");
+    assert!(shown == expected, "\n--- shown:\n{shown}--- expected:\n{expected}---");
+    assert_eq!(shown.lines().filter(|line| line.width() > WIDTH).count(), 0, "{shown}");
+    let ended = ended(&trace(&spans).spans[2], EPOCH, &Details { events: true, ..Details::default() }, false);
+    assert!(ended.contains("◆ +9 µs exception\n") && ended.contains("exception.type = \"io::Error\"\n"), "{ended}");
 }

@@ -1,4 +1,4 @@
-use super::super::fixture::{loaded, span};
+use super::super::fixture::{SpanText, loaded, span};
 use super::*;
 
 fn three_traces() -> Loaded {
@@ -67,4 +67,37 @@ fn of_many_candidates_only_some_are_named() {
     assert_eq!(error.lines().count(), 12);
     assert!(error.starts_with("25 traces begin with `c`:\n  c0000000000000000000000000000018  job\n"), "{error}");
     assert!(error.ends_with("\n  and 15 more"), "{error}");
+}
+
+fn traces_of(files: &[(&str, &[SpanText])]) -> Loaded {
+    loaded(files.iter().map(|(name, spans)| (*name, spans.iter().map(|span| span.line()).collect::<String>().into())))
+}
+
+#[test]
+fn the_last_trace_is_that_of_the_last_submission() {
+    let job = |span_id, start| span("tracer job", span_id, None, (start, start + 50));
+    let producer = |span_id, parent: Option<u64>, start| {
+        span("m.f tracer.remote", span_id, parent, (start, start + 1)).kind("PRODUCER")
+    };
+    let attempt =
+        |span_id, parent, start| span("m.f tracer.remote_worker", span_id, parent, (start, start + 9)).kind("CONSUMER");
+    let last = |loaded: &Loaded| loaded.find("last").map(|trace| trace.id.0);
+    let driver = [job(1, 10).trace(1), producer(2, Some(1), 11).trace(1)];
+    // The task begins a trace of its own, later than the job, and submits in it.
+    let detached = [
+        attempt(3, 2, 12).trace(1),
+        span("detached root", 4, None, (13, 15)).trace(2),
+        producer(5, Some(4), 14).trace(2),
+    ];
+    assert_eq!(last(&traces_of(&[("1.json", &driver), ("2.json", &detached)])), Ok(1));
+    // A submission into a trace that is older than another one.
+    let old = [span("shell", 6, None, (0, 90)).trace(3), job(7, 30).trace(3)];
+    assert_eq!(last(&traces_of(&[("1.json", &driver), ("2.json", &detached), ("3.json", &old)])), Ok(3));
+    // A library's driver has no job span.
+    let library = [span("main", 8, None, (40, 90)).trace(4), producer(9, Some(8), 41).trace(4)];
+    assert_eq!(last(&traces_of(&[("1.json", &driver), ("2.json", &detached), ("4.json", &library)])), Ok(4));
+    // Only a worker's submissions are left; else the youngest trace counts, whoever made it.
+    assert_eq!(last(&traces_of(&[("2.json", &detached)])), Ok(2));
+    let foreign = [span("a", 10, None, (0, 9)).trace(5), span("b", 11, None, (1, 2)).trace(6)];
+    assert_eq!(last(&traces_of(&[("1.json", &foreign)])), Ok(6));
 }

@@ -25,7 +25,10 @@ pub(super) fn holds(bytes: &[u8]) {
         let sum: u64 = path.stretches.iter().map(|stretch| stretch.duration_ns()).sum();
         assert_eq!(sum, trace.duration_ns(), "the path is as long as the trace");
         for width in [20, 80, 300] {
-            assert!(!render::show(trace, width, true).is_empty());
+            let all = render::Details { attributes: true, events: true, folds: false };
+            for details in [render::Details::default(), all] {
+                assert!(!render::show(trace, &details, width, true).is_empty());
+            }
         }
         for span in &trace.spans {
             let _ = (span.attributes(), span.events(), span.links(), span.pid(), span.compact_text());

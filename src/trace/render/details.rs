@@ -1,0 +1,73 @@
+//! Attributes and events of a span, as lines below its own.
+
+use super::super::{Attributes, Span};
+use super::{DIM, NAME_MIN, clean, wrap};
+use crate::count::{Count, Elapsed};
+
+/// An attribute with more lines is cut; the whole value is in the report for programs.
+const VALUE_LINES_MAX: usize = 12;
+/// Columns by which the attributes of an event, and the further lines of a value, are moved to the right.
+const STEP: usize = 2;
+
+/// What is shown of a trace besides its tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Details {
+    /// The attributes of each span.
+    pub attributes: bool,
+    /// The events of each span, with their attributes.
+    pub events: bool,
+    /// Many siblings of one name take one line.
+    pub folds: bool,
+}
+
+impl Default for Details {
+    fn default() -> Details {
+        Details { attributes: false, events: false, folds: true }
+    }
+}
+
+/// Renders what is asked for of a span. Each line begins with `gutter`, which is as wide as it is painted, and has at most `width` columns.
+pub(super) fn below(
+    span: &Span,
+    details: &Details,
+    trace_start_unix_nano: u64,
+    gutter: &str,
+    width: usize,
+    colour: bool,
+) -> String {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    if details.attributes {
+        push_attributes(&span.attributes(), 0, &mut lines);
+    }
+    for event in details.events.then(|| span.events()).into_iter().flatten() {
+        let offset = event.time_unix_nano.map(|time| time.saturating_sub(trace_start_unix_nano));
+        let offset = offset.map(|offset| format!(" +{}", Elapsed::from_nanos(offset))).unwrap_or_default();
+        lines.push((0, format!("◆{offset} {}", clean(&event.name))));
+        push_attributes(&event.attributes, STEP, &mut lines);
+    }
+    let mut text = String::new();
+    let mut put = |indent: usize, line: &str| {
+        let line = format!("{}{line}", " ".repeat(indent));
+        text += &DIM.paint(&format!("{gutter}{}", line.trim_end()), colour);
+        text.push('\n');
+    };
+    let room = width.saturating_sub(gutter.chars().count());
+    for (indent, line) in lines {
+        let wrapped = wrap(&line, room.saturating_sub(indent + STEP).max(NAME_MIN));
+        for (number, line) in wrapped.iter().take(VALUE_LINES_MAX).enumerate() {
+            put(if number == 0 { indent } else { indent + STEP }, line);
+        }
+        if let Some(more) = wrapped.len().checked_sub(VALUE_LINES_MAX).filter(|more| *more > 0) {
+            put(indent + STEP, &format!("… {}", Count(more, "more line")));
+        }
+    }
+    text
+}
+
+/// Values are written as JSON, which tells a text from a number and has escapes for control characters; [`clean`] replaces the others that
+/// would steer a terminal.
+fn push_attributes(attributes: &Attributes, indent: usize, lines: &mut Vec<(usize, String)>) {
+    for (key, value) in &attributes.0 {
+        lines.push((indent, clean(&format!("{key} = {value}"))));
+    }
+}
