@@ -1427,5 +1427,12 @@ pub fn command_spec<'a>(
     environment: Vec<(&'a [u8], &'a [u8])>,
     directory: &'a [u8],
 ) -> TaskSpec<'a> {
-    TaskSpec::Command(CommandSpec { program, arguments, environment, directory })
+    TaskSpec::Command(CommandSpec {
+        program,
+        arguments,
+        environment,
+        replaces_environment: false,
+        input: b"",
+        directory,
+    })
 }

@@ -121,6 +121,7 @@ pub mod serve;
 pub mod session;
 mod spin;
 pub mod spool;
+mod standard_input;
 pub mod stored;
 pub mod suggestion;
 pub mod task;

@@ -30,6 +30,8 @@ pub const TRACEPARENT: &str = "TRACEPARENT";
 pub const TRACESTATE: &str = "TRACESTATE";
 /// The environment variable for `baggage`.
 pub const BAGGAGE: &str = "BAGGAGE";
+/// All of them: what a process that continues a trace has in its environment.
+pub const VARIABLES: [&str; 3] = [TRACEPARENT, TRACESTATE, BAGGAGE];
 
 /// A place in a trace, with what vendors say about it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

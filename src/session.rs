@@ -316,7 +316,7 @@ pub(crate) fn handover_of_spool(spool: &Path) -> Option<PathBuf> {
 
 /// Runs `body` with a name for `dir` that is short enough for a socket's address, which holds 108 bytes only: when the
 /// path is too long, by way of an open descriptor.
-fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     const ROOM: usize = 96;
     if dir.as_os_str().len() <= ROOM {
         return body(dir);

@@ -3,8 +3,8 @@
 mod actor;
 mod map;
 
-use std::collections::HashMap;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -16,15 +16,16 @@ use clap::Subcommand;
 
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, parse_duration, parse_size};
-use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, command_spec, session_variables, split_target};
+use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, session_variables, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
-use crate::propagation::Carrier;
+use crate::propagation::{self, Carrier};
 use crate::protocol::{CancelWhich, Finished, Query, Stream};
+use crate::standard_input::Offer;
 use crate::task::{
-    ActorRole, AttemptReport, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts, Policy,
-    TaskId, TaskSpec, check_retry_on, parse_resource, sort_resources,
+    ActorRole, AttemptReport, CommandSpec, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts,
+    Policy, TaskId, TaskSpec, check_retry_on, parse_resource, sort_resources,
 };
 use crate::value;
 
@@ -86,17 +87,31 @@ Example:
     ///
     /// Its standard output goes to standard output as it is, its standard error to standard error line by line. Its exit code becomes
     /// this command's; 124 if it runs into --timeout, 126 or 127 if it cannot be started, 128+n if signal n killed it. It runs in
-    /// this folder and in the environment of the head, with TRACEPARENT, TRACESTATE and BAGGAGE of its own span.
+    /// this folder, with TRACEPARENT, TRACESTATE and BAGGAGE of its own span.
+    ///
+    /// Its standard input is empty unless --stdin is given, so that a loop around it keeps its own. Its environment is that of the head, as it was
+    /// when the head was started, unless --inherit-env or --env is given.
     #[command(after_help = "\
 Example:
-  tracer submit command --env LEVEL=3 -- python3 train.py --epochs 10")]
+  tracer submit command --env LEVEL=3 -- python3 train.py --epochs 10
+  sort -u names | tracer submit command --stdin -- wc -l")]
     Command {
         /// The program and its arguments
         #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
-        /// Set a variable in its environment; may be repeated
-        #[arg(long, value_name = "NAME=VALUE")]
-        env: Vec<String>,
+        /// Give it the standard input of this command: the pipe, file or terminal itself
+        ///
+        /// It reads as it would below a shell, and what it does not read stays there. It is started once: an attempt whose worker is lost is not
+        /// tried again, because the beginning of the input is gone.
+        #[arg(long, short = 'i',
+              conflicts_with_all = ["no_wait", "retries", "retry_on", "crash_limit", "idempotency_key"])]
+        stdin: bool,
+        /// Set a variable in its environment, or with NAME alone take its value from here; may be repeated
+        #[arg(long, value_name = "NAME[=VALUE]")]
+        env: Vec<OsString>,
+        /// Give it the whole environment of this command, in place of the head's; it is kept in the head's journal with the task
+        #[arg(long)]
+        inherit_env: bool,
         /// The longest it may write nothing to its outputs
         #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
         idle_timeout: Option<Duration>,
@@ -298,14 +313,25 @@ pub(super) fn run(args: Args) -> CommandResult {
         }
         What::Actor(args) => actor::create(args),
         What::Call(args) => actor::call(args),
-        What::Command { command, env, idle_timeout, cwd, common } => {
-            let environment = env.iter().map(|text| variable(text)).collect::<Result<Vec<_>, _>>()?;
+        What::Command { command, stdin, env, inherit_env, idle_timeout, cwd, mut common } => {
+            let environment = environment(&env, inherit_env)?;
+            let variables = environment.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let here = std::env::current_dir()?;
             let directory = cwd.map_or_else(|| here.clone(), |cwd| here.join(cwd));
             let (program, arguments) = command.split_first().expect("clap asks for at least one");
             let arguments = arguments.iter().map(|argument| argument.as_bytes()).collect();
-            let spec = command_spec(program.as_bytes(), arguments, environment, directory.as_os_str().as_bytes());
-            submit(spec, idle_timeout, &common)
+            let spec = CommandSpec {
+                program: program.as_bytes(),
+                arguments,
+                environment: variables,
+                replaces_environment: inherit_env,
+                input: b"",
+                directory: directory.as_os_str().as_bytes(),
+            };
+            if stdin {
+                common.policy.crash_limit = 0;
+            }
+            submit_with_input(TaskSpec::Command(spec), stdin, idle_timeout, &common)
         }
     }
 }
@@ -333,20 +359,63 @@ fn encode_arguments(arguments: &[String]) -> Result<Vec<Vec<u8>>, CommandError> 
     Ok(values)
 }
 
-fn variable(text: &str) -> Result<(&[u8], &[u8]), CommandError> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.as_bytes(), value.as_bytes())),
-        _ => Err(CommandError::new(exit::USAGE, format!("`--env` got `{text}`, but takes NAME=VALUE"))),
+/// The variables that a command gets from here, each once.
+fn environment(set: &[OsString], inherits: bool) -> Result<BTreeMap<OsString, OsString>, CommandError> {
+    let mut variables = BTreeMap::new();
+    if inherits {
+        // Those of a trace are the command's own.
+        let is_of_trace = |name: &OsString| propagation::VARIABLES.iter().any(|of_trace| name == of_trace);
+        variables.extend(std::env::vars_os().filter(|(name, _)| !is_of_trace(name)));
     }
+    for text in set {
+        let refused = |problem: &str| {
+            let text = text.to_string_lossy();
+            Err(CommandError::new(exit::USAGE, format!("`--env` got `{text}`, {problem}")))
+        };
+        let bytes = text.as_bytes();
+        let name = bytes.split(|&byte| byte == b'=').next().unwrap_or_default();
+        if name.is_empty() {
+            return refused("but takes NAME=VALUE, or NAME for the value that it has here");
+        }
+        let value = match bytes.get(name.len() + 1..) {
+            Some(value) => OsStr::from_bytes(value).to_owned(),
+            None => match std::env::var_os(text) {
+                Some(value) => value,
+                None => return refused("but no variable of that name is set here (hint: --env NAME=VALUE sets one)"),
+            },
+        };
+        variables.insert(OsStr::from_bytes(name).to_owned(), value);
+    }
+    Ok(variables)
 }
 
 fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs) -> CommandResult {
+    submit_with_input(spec, false, idle_limit, common)
+}
+
+/// Submits, and waits for the end if that is asked for. A command gets the standard input of this process if `hands_input_over`.
+fn submit_with_input(
+    spec: TaskSpec<'_>,
+    hands_input_over: bool,
+    idle_limit: Option<Duration>,
+    common: &CommonArgs,
+) -> CommandResult {
     let policy = common.whole_policy(idle_limit)?;
     let resources = common.demand.resources()?;
     let demand = common.demand.demand(&resources);
     report::keep_data_alone()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
     start_tracing(&mut driver);
+    let offer = match hands_input_over {
+        true => Some(Offer::new(&driver.welcome().session_dir).map_err(|error| {
+            CommandError::new(exit::FAILED, format!("the standard input cannot be offered to the command: {error}"))
+        })?),
+        false => None,
+    };
+    let mut spec = spec;
+    if let (TaskSpec::Command(command), Some(offer)) = (&mut spec, &offer) {
+        command.input = offer.path().as_os_str().as_bytes();
+    }
     let job = driver.start_job();
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
     let target = spec.target();

@@ -966,6 +966,8 @@ mod tests {
             program: b"/bin/echo",
             arguments: vec![b"", long.as_bytes()],
             environment: vec![(b"KEY", b"value"), (b"EMPTY", b"")],
+            replaces_environment: false,
+            input: b"",
             directory: b"/tmp",
         };
         let options = ActorOptions {

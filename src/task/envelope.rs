@@ -177,8 +177,12 @@ pub struct CommandSpec<'a> {
     pub program: &'a [u8],
     /// The program's arguments, without its own name at their head.
     pub arguments: Vec<&'a [u8]>,
-    /// Set on top of the environment that the worker had before its first task.
+    /// Set on top of the environment that the worker had before its first task, or all that there is.
     pub environment: Vec<(&'a [u8], &'a [u8])>,
+    /// Whether [`environment`](Self::environment) stands in place of the worker's.
+    pub replaces_environment: bool,
+    /// The socket on which its submitter hands over the standard input; empty for no input.
+    pub input: &'a [u8],
     /// The working directory.
     pub directory: &'a [u8],
 }
@@ -200,6 +204,8 @@ const FUNCTION: u8 = 0;
 const COMMAND: u8 = 1;
 const CREATE: u8 = 2;
 const CALL: u8 = 3;
+/// A command with input or with an environment of its own.
+const COMMAND_AS_SUBMITTED: u8 = 4;
 
 // What the flags say, which are the first two bytes. Those of the first byte are where they always were.
 const WANTS_OUTPUT: u16 = 1;
@@ -383,7 +389,8 @@ impl<'a> TaskSpec<'a> {
                 }
             }
             TaskSpec::Command(command) => {
-                out.put_u8(COMMAND);
+                let is_plain = command.input.is_empty() && !command.replaces_environment;
+                out.put_u8(if is_plain { COMMAND } else { COMMAND_AS_SUBMITTED });
                 put(out, command.program);
                 out.put_u32(command.arguments.len() as u32);
                 command.arguments.iter().for_each(|argument| put(out, argument));
@@ -393,6 +400,10 @@ impl<'a> TaskSpec<'a> {
                     put(out, value);
                 }
                 put(out, command.directory);
+                if !is_plain {
+                    out.put_u8(u8::from(command.replaces_environment));
+                    put(out, command.input);
+                }
             }
         }
     }
@@ -413,12 +424,27 @@ impl<'a> TaskSpec<'a> {
                     _ => ActorRole::None,
                 },
             }),
-            COMMAND => {
+            kind @ (COMMAND | COMMAND_AS_SUBMITTED) => {
                 let program = bytes(take)?;
                 let arguments = (0..take.u32()?).map(|_| bytes(take)).collect::<Result<_, _>>()?;
                 let environment =
                     (0..take.u32()?).map(|_| Ok((bytes(take)?, bytes(take)?))).collect::<Result<_, WireError>>()?;
-                TaskSpec::Command(CommandSpec { program, arguments, environment, directory: bytes(take)? })
+                let directory = bytes(take)?;
+                let (replaces_environment, input): (_, &[u8]) = match kind {
+                    COMMAND => (false, b""),
+                    _ => match take.u8()? {
+                        flag @ 0..=1 => (flag == 1, bytes(take)?),
+                        _ => return Err(WireError::UnknownValue("command")),
+                    },
+                };
+                TaskSpec::Command(CommandSpec {
+                    program,
+                    arguments,
+                    environment,
+                    replaces_environment,
+                    input,
+                    directory,
+                })
             }
             _ => return Err(WireError::UnknownValue("task kind")),
         })
@@ -556,11 +582,14 @@ mod tests {
         #[test]
         fn a_command_survives_the_wire(
             program: Vec<u8>, arguments: Vec<Vec<u8>>, environment: Vec<(Vec<u8>, Vec<u8>)>, directory: Vec<u8>,
+            replaces_environment: bool, input: Vec<u8>,
         ) {
             let command = envelope(TaskSpec::Command(CommandSpec {
                 program: &program,
                 arguments: arguments.iter().map(Vec::as_slice).collect(),
                 environment: environment.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect(),
+                replaces_environment,
+                input: &input,
                 directory: &directory,
             }));
             let mut bytes = Vec::new();
@@ -601,8 +630,8 @@ mod tests {
             assert_eq!(TaskSpec::Function(method).target(), "Counter.get");
         }
         let program = |program| {
-            let spec = CommandSpec { program, arguments: vec![], environment: vec![], directory: b"/" };
-            TaskSpec::Command(spec).target()
+            let spec = crate::driver::command_spec(program, vec![], vec![], b"/");
+            spec.target()
         };
         assert_eq!(program(b"/bin/true"), "true");
         assert_eq!(program(b"bin/"), "bin/");

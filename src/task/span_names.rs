@@ -128,7 +128,14 @@ mod tests {
             assert_eq!(table.of(&function("/x/liba.so", "f")).span, "a.f suffix");
             assert_eq!(table.of(&function("a", "f")).target, "a.f");
         }
-        let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
+        let program = CommandSpec {
+            program: b"/bin/true",
+            arguments: vec![],
+            environment: vec![],
+            replaces_environment: false,
+            input: b"",
+            directory: b"/",
+        };
         assert_eq!(table.of(&TaskSpec::Command(program)).span, "true suffix");
         let method = FunctionSpec { actor: ActorRole::Call(TaskId(7)), ..FunctionSpec::of_task("a", "b.c", &[]) };
         for _ in 0..2 {
@@ -152,7 +159,14 @@ mod tests {
         assert_eq!(ids.len(), 9, "all are different");
         assert!(!ids.contains(&0));
         assert_eq!(one.of(&function("f")).prefix_id(JobId(1 << 32), true), 0, "no room for the job");
-        let program = CommandSpec { program: b"/bin/true", arguments: vec![], environment: vec![], directory: b"/" };
+        let program = CommandSpec {
+            program: b"/bin/true",
+            arguments: vec![],
+            environment: vec![],
+            replaces_environment: false,
+            input: b"",
+            directory: b"/",
+        };
         assert_eq!(one.of(&TaskSpec::Command(program)).prefix_id(JobId(1), false), 0);
     }
 

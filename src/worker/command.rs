@@ -1,7 +1,7 @@
 //! Runs a program as a task.
 //!
-//! The program gets a process group of its own, the worker's outputs, no input, the environment that its worker had before the first
-//! task with what the task sets on top, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with
+//! The program gets a process group of its own, the worker's outputs, no input or its submitter's, the environment that its worker had before the
+//! first task with what the task sets on top or its submitter's, and `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of the attempt's span. There is no shell. It dies with
 //! the worker. When it has ended, whatever is left of its group is killed before the group's number can be used by anyone else.
 
 mod spawn;
@@ -25,6 +25,7 @@ use crate::count::Count;
 use crate::identity::{self, BirthWindow};
 use crate::propagation::Carrier;
 use crate::spool::Spool;
+use crate::standard_input;
 use crate::task::{CommandSpec, Failure, Outcome};
 
 /// How a command went.
@@ -48,9 +49,21 @@ pub(super) fn run(
     let failed =
         |failure| CommandRun { outcome: Outcome::Failed(failure), exit_code: None, usage: Usage::default(), leaked: 0 };
     let directory = Path::new(OsStr::from_bytes(spec.directory));
+    let input = match spec.input {
+        [] => None,
+        path => match standard_input::take(Path::new(OsStr::from_bytes(path))) {
+            Ok(input) => Some(input),
+            Err(error) => {
+                let message =
+                    format!("its standard input could not be had from its submitter, which may have ended: {error}");
+                return failed(Failure::NotStarted { program: name, message, is_missing: false });
+            }
+        },
+    };
     let before = children::of_this_process();
     let window = BirthWindow::open();
-    let pid = match spawn::spawn(spec, directory, carrier, inherited, spool) {
+    let started = spawn::spawn(spec, directory, input, carrier, inherited, spool);
+    let pid = match started {
         Ok(pid) => pid,
         Err(error) => {
             spool.clear_command_group();

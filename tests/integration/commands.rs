@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, Run, is_alive, kill, wait_until};
+use crate::support::{Cluster, HOOK, Run, is_alive, kill, wait_until};
 
 /// `tracer submit command -- ARGUMENTS`.
 #[track_caller]
@@ -163,9 +163,9 @@ fn variables_are_set_on_top_of_the_environment_of_the_head() {
     let variables = variables(&run.success());
     assert_eq!((&*variables["A"], &*variables["FROM_HEAD"], &*variables["E"]), ("b=c", "", ""));
     cluster
-        .tracer(&["submit", "command", "--env", "A", "--", "env"])
+        .tracer(&["submit", "command", "--env", "=A", "--", "env"])
         .status(2)
-        .stderr("error: `--env` got `A`, but takes NAME=VALUE\n");
+        .stderr("error: `--env` got `=A`, but takes NAME=VALUE, or NAME for the value that it has here\n");
     cluster.tracer(&["submit", "command"]).status(2).stderr_contains("<PROGRAM>");
 }
 
@@ -199,9 +199,96 @@ fn it_runs_in_the_folder_of_the_submitter_unless_told_otherwise() {
 }
 
 #[test]
+fn variables_of_the_submitter_are_passed_on_when_that_is_asked_for() {
+    let cluster = Cluster::builder().hook(HOOK).env("OF_BOTH", "both").start();
+    let run = |arguments: &[&str]| {
+        let mut command = cluster.command(&["submit", "command"]);
+        command.args(arguments).env("OF_SUBMITTER", "here").env_remove("OF_BOTH");
+        command.env("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").env("BAGGAGE", "k=v");
+        cluster.run(command)
+    };
+    let without = variables(&run(&["--", "env"]).success());
+    assert_eq!((without.get("OF_SUBMITTER"), &*without["OF_BOTH"]), (None, "both"));
+    let one = variables(&run(&["--env", "OF_SUBMITTER", "--", "env"]).success());
+    assert_eq!((&*one["OF_SUBMITTER"], &*one["OF_BOTH"]), ("here", "both"));
+    let all = variables(&run(&["--inherit-env", "--env", "MORE=1", "--", "env"]).success());
+    assert_eq!((&*all["OF_SUBMITTER"], all.get("OF_BOTH"), &*all["MORE"]), ("here", None, "1"));
+    // What continues the trace is the attempt's own, not the submitter's.
+    assert!(all["TRACEPARENT"].starts_with("00-0af7651916cd43dd8448eb211c80319c-"), "{all:?}");
+    assert!(!all["TRACEPARENT"].contains("b7ad6b7169203331") && all["BAGGAGE"] == "k=v", "{all:?}");
+    run(&["--env", "NOT_SET", "--", "env"]).status(2).stderr(
+        "error: `--env` got `NOT_SET`, but no variable of that name is set here (hint: --env NAME=VALUE sets one)\n",
+    );
+}
+
+#[test]
 fn its_standard_input_is_empty() {
     let cluster = Cluster::untraced();
     command(&cluster, &["cat"]).success().stdout("").stderr("");
+    // So a loop keeps its lines.
+    let looped = shell(&cluster, "printf 'a\\nb\\n' | while read line; do $TRACER -- cat; echo $line; done");
+    looped.success().stdout("a\nb\n");
+}
+
+/// A line for a shell, in which `$TRACER` is `tracer submit command`.
+#[track_caller]
+fn shell(cluster: &Cluster, line: &str) -> Run {
+    let mut shell = cluster.program("sh");
+    shell.args(["-c", line]).env("TRACER", concat!(env!("CARGO_BIN_EXE_tracer"), " submit command"));
+    cluster.run(shell)
+}
+
+#[test]
+fn it_reads_the_input_of_its_submitter_in_order_and_to_the_end_when_told_to() {
+    let cluster = Cluster::traced();
+    // 39 MB through a pipe, much more than it holds.
+    let line = "seq 5000000 | $TRACER --stdin -- cksum; seq 5000000 | cksum";
+    let run = shell(&cluster, line).success().stdout_text();
+    let sums: Vec<&str> = run.lines().collect();
+    assert!(sums.len() == 2 && sums[0] == sums[1], "{run}");
+    // From a file it goes on where it is, and what it does not read is for the next.
+    fs::write(cluster.file("lines"), "one\ntwo\nthree\n").expect("the folder is ours");
+    let line = "{ read first; $TRACER -i -- sh -c 'read second; echo got $second'; cat; } < lines";
+    shell(&cluster, line).success().stdout("got two\nthree\n");
+    shell(&cluster, "$TRACER -i -- cat < /dev/null").success().stdout("");
+    let left = fs::read_dir(cluster.session_dir()).expect("it is there").flatten();
+    assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with("input")).count(), 0);
+}
+
+#[test]
+fn input_that_a_command_does_not_read_holds_nobody_up() {
+    let cluster = Cluster::untraced();
+    shell(&cluster, "yes | $TRACER -i -- head -n 1").success().stdout("y\n").stderr("");
+    shell(&cluster, "head -c 10000000 /dev/zero | $TRACER -i -- true").success();
+    shell(&cluster, "yes | $TRACER -i -- sh -c 'kill -9 $$'").status(137);
+    shell(&cluster, "yes | $TRACER -i --timeout 200ms --grace 100ms -- sleep 100").status(124);
+    // It closes its input and goes on: the writer ends meanwhile, as below a shell.
+    let line = "{ yes; touch over; } | $TRACER -i -- sh -c 'exec <&-; while [ ! -e over ]; do sleep 0.01; done'";
+    shell(&cluster, line).success();
+}
+
+#[test]
+fn input_is_given_once() {
+    let cluster = Cluster::untraced();
+    for option in ["--retries=1", "--crash-limit=1", "--no-wait", "--idempotency-key=k"] {
+        cluster.tracer(&["submit", "command", "-i", option, "--", "cat"]).status(2).stderr_contains("--stdin");
+    }
+    // Its worker is lost, and it is not tried again.
+    let line = "yes | $TRACER -i -- sh -c 'read line; kill -9 $PPID; sleep 100'";
+    shell(&cluster, line).status(1).stderr_contains("SIGKILL");
+    assert_eq!(cluster.task(1)["attempts"].as_array().map(Vec::len), Some(1), "{}", cluster.task(1));
+    // The submitter is gone before its command begins.
+    let blocker = cluster.tracer_in_background(&["submit", "command", "--", "sleep", "100"]);
+    wait_until("the worker is busy", || (cluster.task(2)["state"] == "running").then_some(()));
+    let submitter = cluster.tracer_in_background(&["submit", "command", "-i", "--", "cat"]);
+    wait_until("the next one waits", || (cluster.tasks().len() == 3).then_some(()));
+    submitter.signal(Signal::KILL);
+    submitter.wait();
+    cluster.tracer(&["cancel", "2"]).success();
+    blocker.wait();
+    let task = cluster.wait_for_task(3);
+    let message = task["message"].as_str().unwrap_or_default();
+    assert!(message.contains("its standard input could not be had from its submitter"), "{task}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -43,21 +44,26 @@ struct Plan {
     /// Null at the end.
     environment: *const *const c_char,
     directory: CString,
+    /// Its standard input; below zero for none.
+    input: c_int,
     worker: Pid,
     spool: &'static Spool,
     /// Why the program does not run: 0 while it may.
     errno: c_int,
 }
 
-/// Starts the program of a command: in a process group that it leads, without input, and to die with this worker.
+/// Starts the program of a command: in a process group that it leads, with this input or none, and to die with this worker.
 pub(super) fn spawn(
     spec: &CommandSpec<'_>,
     directory: &Path,
+    input: Option<OwnedFd>,
     carrier: &Carrier,
     inherited: &Inherited,
     spool: &'static Spool,
 ) -> io::Result<Pid> {
     let carried = carrier.to_env();
+    let none = Inherited(Variables::default());
+    let inherited = if spec.replaces_environment { &none } else { inherited };
     let environment = Environment::new(inherited, &carried, &spec.environment)?;
     let files = files(spec.program, environment.path())?;
     let texts = std::iter::once(&spec.program).chain(&spec.arguments).map(|text| CString::new(*text));
@@ -70,6 +76,7 @@ pub(super) fn spawn(
         shell_arguments,
         environment: environment.pointers.as_ptr(),
         directory: CString::new(directory.as_os_str().as_bytes())?,
+        input: input.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         worker: rustix::process::getpid(),
         spool,
         errno: 0,
@@ -264,13 +271,14 @@ unsafe fn prepare(plan: &Plan, failed: impl Fn(c_int) -> Option<c_int>) -> Optio
         if rustix::process::getppid() != Some(plan.worker) {
             return Some(libc::ESRCH);
         }
-        let input = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-        let nothing = if input > 0 { libc::dup2(input, 0) } else { input };
-        if let Some(errno) = failed(nothing) {
+        let nothing = if plan.input < 0 { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } else { -1 };
+        let input = nothing.max(plan.input);
+        // The copy stays open when the program is executed, as the one that it is made of does not.
+        if let Some(errno) = failed(if input > 0 { libc::dup2(input, 0) } else { input }) {
             return Some(errno);
         }
-        if input > 0 {
-            libc::close(input);
+        if nothing > 0 {
+            libc::close(nothing);
         }
         if let Some(errno) = failed(libc::chdir(plan.directory.as_ptr())) {
             return Some(errno);
