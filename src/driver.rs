@@ -217,6 +217,8 @@ pub struct TaskOutput {
     pub worker_pid: u32,
     /// Where it wrote it to.
     pub stream: Stream,
+    /// Whether other calls of the same actor ran in the process meanwhile, any of which may have written it.
+    pub is_shared: bool,
     /// What it wrote: of any encoding, and cut at any place.
     pub bytes: Vec<u8>,
 }
@@ -1279,6 +1281,7 @@ impl Driver {
                         id: output.task,
                         worker_pid: output.worker_pid,
                         stream: output.stream,
+                        is_shared: output.is_shared,
                         bytes: output.bytes.to_vec(),
                     });
                 }

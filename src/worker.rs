@@ -106,7 +106,11 @@ fn take_leases(
                             continue;
                         }
                         calls.wait_for_all();
+                        let was_actor = attempts.is_actor();
                         if let Some(result) = attempts.run(&lease) {
+                            if let Some(methods) = attempts.actor_methods().filter(|_| !was_actor) {
+                                results.tell_methods(&methods);
+                            }
                             results.push(&result, !take.is_empty());
                         }
                     }

@@ -134,6 +134,11 @@ fn has(worker: &WorkerReport) -> String {
     }
 }
 
+/// A text of several lines in one, for a table.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 fn render_actors(actors: &[ActorReport]) -> String {
     report::table(
         ["ID", "NAME", "ACTOR", "STATE", "WORKER", "PID", "RESTARTS", "CALLS", "AGE", "WHY"],
@@ -148,7 +153,7 @@ fn render_actors(actors: &[ActorReport]) -> String {
                 format!("{} of {}", actor.restarts, actor.max_restarts),
                 (actor.calls_waiting + actor.calls_leased).to_string(),
                 Elapsed::from_nanos(now_unix_nano().saturating_sub(actor.created_unix_nano)).to_string(),
-                actor.reason.clone().unwrap_or_default(),
+                one_line(actor.reason.as_deref().unwrap_or_default()),
             ]
         }),
     )

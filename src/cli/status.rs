@@ -4,7 +4,7 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
-use crate::protocol::{FurtherHook, Query, Reply, StatusReport};
+use crate::protocol::{FurtherHook, Query, Reply, StatusReport, WorkerCounts};
 
 /// Show how the head, its workers and its tracing are doing
 #[derive(clap::Args)]
@@ -28,6 +28,30 @@ pub(super) fn further_hook(hook: &FurtherHook) -> String {
     format!("\nand to {}, {place}\n{}", hook.import_string, hook.description)
 }
 
+fn worker_line(workers: &WorkerCounts) -> String {
+    let running = workers.idle + workers.busy + workers.waiting;
+    let mut parts = vec![format!("{} idle", workers.idle), format!("{} busy", workers.busy)];
+    if workers.waiting > 0 {
+        parts.push(format!("{} waiting for tasks of their tasks", workers.waiting));
+    }
+    let mut line = format!("{running} running ({})", parts.join(", "));
+    match workers.actors {
+        0 => {}
+        1 => line.push_str(", 1 of them hosts an actor"),
+        actors => line.push_str(&format!(", {actors} of them host actors")),
+    }
+    if workers.starting > 0 {
+        line.push_str(&format!(", {} starting", workers.starting));
+    }
+    if running < workers.wanted + workers.actors {
+        line.push_str(&format!(", {} wanted", workers.wanted + workers.actors));
+    }
+    if workers.lost > 0 {
+        line.push_str(&format!(", {} lost so far", workers.lost));
+    }
+    line
+}
+
 fn render(status: &StatusReport) -> String {
     let tracing = match &status.hook {
         None => match &status.tracing_off {
@@ -43,21 +67,9 @@ fn render(status: &StatusReport) -> String {
         }
     };
     let workers = &status.workers;
-    let mut worker_parts = vec![format!("{} idle", workers.idle), format!("{} busy", workers.busy)];
-    if workers.waiting > 0 {
-        worker_parts.push(format!("{} waiting for tasks of their tasks", workers.waiting));
-    }
-    if workers.actors > 0 {
-        worker_parts.push(format!("{} with an actor", workers.actors));
-    }
-    if workers.starting > 0 {
-        worker_parts.push(format!("{} starting", workers.starting));
-    }
-    if workers.lost > 0 {
-        worker_parts.push(format!("{} lost so far", workers.lost));
-    }
     let tasks = &status.tasks;
     let ending = if tasks.ending > 0 { format!(" ({} of them being ended)", tasks.ending) } else { String::new() };
+    let cancelled = if tasks.cancelled > 0 { format!(", {} cancelled", tasks.cancelled) } else { String::new() };
     let mut fields = vec![
         (
             "head",
@@ -66,12 +78,12 @@ fn render(status: &StatusReport) -> String {
         ("node", status.node_id.clone()),
         ("session", status.session_dir.display().to_string()),
         ("tracing", tracing),
-        ("workers", format!("{} wanted: {}", workers.wanted, worker_parts.join(", "))),
+        ("workers", worker_line(workers)),
         (
             "tasks",
             format!(
-                "{} waiting, {} running or leased{}, {} succeeded, {} failed",
-                tasks.waiting, tasks.leased, ending, tasks.succeeded, tasks.failed
+                "{} queued, {} running{}, {} succeeded, {} failed{}",
+                tasks.waiting, tasks.leased, ending, tasks.succeeded, tasks.failed, cancelled
             ),
         ),
     ];

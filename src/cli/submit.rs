@@ -485,7 +485,14 @@ fn start_tracing(driver: &mut Driver) {
 fn follow(driver: &mut Driver, task: Ticket, short_name: &str, is_command: bool) -> Result<Finished, DriverError> {
     let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
     let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
+    let mut was_shared = false;
     let mut finished = driver.follow(task, |output| {
+        if output.is_shared && !std::mem::replace(&mut was_shared, true) {
+            report::talk(
+                "note: other calls of this actor run beside this one, in one process; from here on what any of them writes \
+                 meanwhile is shown",
+            );
+        }
         if is_command && output.stream == Stream::Stdout {
             return report::raw(&output.bytes);
         }

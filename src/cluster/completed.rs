@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::task::of_one_cluster;
-use super::{Inner, RemoteError, TaskHandle};
+use super::{Inner, RemoteError, RemoteErrorKind, TaskHandle};
 use crate::driver::{Driver, DriverError};
 use crate::protocol::{Finished, Query, Reply};
 
@@ -80,7 +80,7 @@ pub fn as_completed<T: DeserializeOwned>(
     let begun = Instant::now();
     let (total, results) = (tasks.len(), PhantomData);
     let tasks = tasks.into_iter().enumerate().map(|(index, task)| (task.tag(), (index, task))).collect();
-    Ok(AsCompleted { inner, ended, tasks, total, succeeded: 0, failed: 0, begun, results })
+    Ok(AsCompleted { inner, ended, tasks, total, succeeded: 0, failed: 0, cancelled: 0, begun, results })
 }
 
 /// The results of tasks, as they come; see [`as_completed`]. Dropped, it lets those tasks run on that have not ended.
@@ -94,6 +94,7 @@ pub struct AsCompleted<T> {
     total: usize,
     succeeded: usize,
     failed: usize,
+    cancelled: usize,
     begun: Instant,
     results: PhantomData<fn() -> T>,
 }
@@ -118,6 +119,8 @@ pub struct Progress {
     pub succeeded: usize,
     /// Those that failed and were given.
     pub failed: usize,
+    /// Those that were cancelled and were given.
+    pub cancelled: usize,
     /// Those that workers are running now.
     pub running: usize,
     /// Since it was begun to wait for them.
@@ -127,7 +130,7 @@ pub struct Progress {
 impl Progress {
     /// How many have ended.
     pub fn done(&self) -> usize {
-        self.succeeded + self.failed
+        self.succeeded + self.failed + self.cancelled
     }
 
     /// How many have not ended and do not run. Among them are those that have ended and were not given yet.
@@ -151,9 +154,10 @@ impl Progress {
 impl<T: DeserializeOwned> AsCompleted<T> {
     /// How far they are. Asks the head which of this program's tasks run.
     pub fn progress(&self) -> Progress {
-        let AsCompleted { total, succeeded, failed, .. } = *self;
-        let running = self.inner.as_ref().map_or(0, |inner| inner.running()).min(total - succeeded - failed);
-        Progress { total, succeeded, failed, running, elapsed: self.begun.elapsed() }
+        let AsCompleted { total, succeeded, failed, cancelled, .. } = *self;
+        let left = total - succeeded - failed - cancelled;
+        let running = self.inner.as_ref().map_or(0, |inner| inner.running()).min(left);
+        Progress { total, succeeded, failed, cancelled, running, elapsed: self.begun.elapsed() }
     }
 
     /// Waits until a task has ended that was not given yet, for no longer than `limit`. False when the limit was reached; so a program can
@@ -200,8 +204,9 @@ impl<T: DeserializeOwned> AsCompleted<T> {
                 Completed { index, task_id: error.task_id(), result: Err(error) }
             }
         };
-        match completed.result {
+        match &completed.result {
             Ok(_) => self.succeeded += 1,
+            Err(error) if error.kind() == RemoteErrorKind::Cancelled => self.cancelled += 1,
             Err(_) => self.failed += 1,
         }
         Some(completed)
@@ -241,11 +246,11 @@ mod tests {
     #[test]
     fn progress_tells_the_rate_and_what_is_left() {
         let elapsed = Duration::from_secs(4);
-        let progress = Progress { total: 100, succeeded: 18, failed: 2, running: 8, elapsed };
+        let progress = Progress { total: 100, succeeded: 18, failed: 1, cancelled: 1, running: 8, elapsed };
         assert_eq!((progress.done(), progress.waiting()), (20, 72));
         assert!((progress.rate() - 5.0).abs() < 1e-9, "{}", progress.rate());
         assert_eq!(progress.left(), Some(Duration::from_secs(16)));
-        let begun = Progress { succeeded: 0, failed: 0, elapsed: Duration::ZERO, ..progress };
+        let begun = Progress { succeeded: 0, failed: 0, cancelled: 0, elapsed: Duration::ZERO, ..progress };
         assert_eq!((begun.rate(), begun.left()), (0.0, None));
     }
 }

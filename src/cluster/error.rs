@@ -39,9 +39,11 @@ pub enum RemoteErrorKind {
     Arguments,
     /// The result could not be carried over.
     Result,
-    /// It did not get to an end of its own: it timed out, was cancelled, or its worker died. For a command also: it ended with another
+    /// It did not get to an end of its own: it timed out, or its worker died. For a command also: it ended with another
     /// exit code than 0, or by a signal.
     Runtime,
+    /// It was cancelled: by somebody, or because the task that had submitted it did not get to its end.
+    Cancelled,
 }
 
 impl RemoteError {
@@ -65,6 +67,7 @@ impl RemoteError {
             Failure::Arguments { .. } => RemoteErrorKind::Arguments,
             Failure::Result { .. } => RemoteErrorKind::Result,
             Failure::Refused { .. } => RemoteErrorKind::Submission,
+            _ if failure.is_cancellation() => RemoteErrorKind::Cancelled,
             _ => RemoteErrorKind::Runtime,
         };
         RemoteError(Box::new(Inner {
@@ -184,7 +187,7 @@ mod tests {
     fn an_error_says_which_task_and_what_became_of_it() {
         let cancelled = RemoteError::failed(TaskId(7), Failure::Cancelled, Vec::new()).of("demo.f", Some([0xab; 16]));
         assert_eq!(cancelled.to_string(), "task 7 (demo.f) failed: it was cancelled");
-        assert_eq!((cancelled.kind(), cancelled.error_type()), (RemoteErrorKind::Runtime, "cancelled"));
+        assert_eq!((cancelled.kind(), cancelled.error_type()), (RemoteErrorKind::Cancelled, "cancelled"));
         assert_eq!(cancelled.trace_id(), Some("ab".repeat(16)));
 
         let refused = Failure::Refused { message: "the journal is full".into() };

@@ -25,6 +25,8 @@ pub struct OutputLine {
     pub worker_pid: u32,
     /// The line, without its end. What is no UTF-8 is replaced. One of more than 64 KiB comes in pieces.
     pub text: String,
+    /// Whether other calls of the same actor ran in that process meanwhile, any of which may have written it.
+    pub is_shared: bool,
     /// How many bytes of lines before this one were let go, because more than 16 MiB waited to be read.
     pub lost_before: u64,
 }
@@ -40,8 +42,8 @@ struct Unread {
     bytes: usize,
     /// Let go since the last line that was read.
     lost: u64,
-    /// Lines without an end yet, and who writes them.
-    begun: Vec<(Stream, u32, Vec<u8>)>,
+    /// Lines without an end yet, who writes them, and whether others may have.
+    begun: Vec<(Stream, u32, bool, Vec<u8>)>,
     waker: Option<Waker>,
 }
 
@@ -54,12 +56,15 @@ impl Followed {
     fn push(&self, output: &TaskOutput) -> Option<Waker> {
         let mut unread = self.lock();
         let (stream, pid) = (output.stream, output.worker_pid);
-        let place = unread.begun.iter().position(|&(of, by, _)| (of, by) == (stream, pid));
-        let mut text = place.map(|place| unread.begun.swap_remove(place).2).unwrap_or_default();
+        let place = unread.begun.iter().position(|&(of, by, ..)| (of, by) == (stream, pid));
+        let begun = place.map(|place| unread.begun.swap_remove(place));
+        let (was_shared, mut text) = begun.map(|(.., was_shared, text)| (was_shared, text)).unwrap_or_default();
+        let mut is_shared = was_shared || output.is_shared;
         for &byte in &output.bytes {
             let has_ended = byte == b'\n';
             if has_ended || text.len() == LINE_LIMIT {
-                unread.push(stream, pid, &text);
+                unread.push(stream, pid, is_shared, &text);
+                is_shared = output.is_shared;
                 text.clear();
             }
             if !has_ended {
@@ -67,7 +72,7 @@ impl Followed {
             }
         }
         if !text.is_empty() {
-            unread.begun.push((stream, pid, text));
+            unread.begun.push((stream, pid, is_shared, text));
         }
         unread.waker.take().filter(|_| !unread.lines.is_empty())
     }
@@ -76,8 +81,8 @@ impl Followed {
     fn next(&self, has_ended: bool) -> Option<Option<OutputLine>> {
         let mut unread = self.lock();
         if has_ended && unread.lines.is_empty() && !unread.begun.is_empty() {
-            let (stream, pid, text) = unread.begun.remove(0);
-            unread.push(stream, pid, &text);
+            let (stream, pid, is_shared, text) = unread.begun.remove(0);
+            unread.push(stream, pid, is_shared, &text);
         }
         match unread.lines.pop_front() {
             Some(mut line) => {
@@ -91,10 +96,10 @@ impl Followed {
 }
 
 impl Unread {
-    fn push(&mut self, stream: Stream, worker_pid: u32, text: &[u8]) {
+    fn push(&mut self, stream: Stream, worker_pid: u32, is_shared: bool, text: &[u8]) {
         let text = String::from_utf8_lossy(text).into_owned();
         self.bytes += text.len();
-        self.lines.push_back(OutputLine { stream, worker_pid, text, lost_before: 0 });
+        self.lines.push_back(OutputLine { stream, worker_pid, text, is_shared, lost_before: 0 });
         while self.bytes > UNREAD_LIMIT
             && let Some(old) = self.lines.pop_front()
         {
@@ -181,7 +186,7 @@ mod tests {
     use super::*;
 
     fn written(followed: &Followed, stream: Stream, bytes: &[u8]) {
-        let output = TaskOutput { id: TaskId(1), worker_pid: 7, stream, bytes: bytes.to_vec() };
+        let output = TaskOutput { id: TaskId(1), worker_pid: 7, stream, is_shared: false, bytes: bytes.to_vec() };
         assert!(followed.push(&output).is_none());
     }
 

@@ -132,6 +132,67 @@ fn calls_are_leased_ahead_in_the_order_of_their_submission() {
 }
 
 #[test]
+fn watched_calls_run_beside_each_other_and_never_beside_what_runs_alone() {
+    use crate::protocol::ActorMethods;
+
+    let mut story = Story::with_room(1);
+    let (actor, worker) = story.living(NAMED);
+    let methods = ActorMethods { actor, concurrent: vec!["Counter.beside".into()], max_concurrency: 2 };
+    actors::on_methods(&mut story.state, WorkerId(worker), &methods);
+    let mut call = |method, wants_output| {
+        let function =
+            FunctionSpec { actor: ActorRole::Call(actor), ..FunctionSpec::of_task("counter", method, &[0x90]) };
+        let spec = TaskSpec::Function(function);
+        story.submit_envelope(&Envelope { spec, wants_output, ..plain(NEVER_AGAIN) }).0
+    };
+    let (beside, alone) = ("Counter.beside", "Counter.get");
+    let calls = [
+        call(beside, true),
+        call(beside, false),
+        call(beside, true),
+        call(alone, false),
+        call(beside, false),
+        call(beside, true),
+        call(alone, true),
+        call(alone, false),
+    ];
+    let leased = |story: &mut Story| story.schedule().iter().map(|lease| (lease.1, lease.2)).collect::<Vec<_>>();
+    let end = |story: &mut Story, leases: &[(u64, u64)]| {
+        for &(lease, _) in leases {
+            story.claim(worker, lease);
+            story.result(worker, lease, 1_000);
+        }
+    };
+    let first = leased(&mut story);
+    assert_eq!(
+        first.iter().map(|lease| lease.1).collect::<Vec<_>>(),
+        calls[..3],
+        "an ordinary call is not beside them"
+    );
+    story.claim(worker, first[0].0);
+    let watchers = watchers(&story.state, WorkerId(worker), |lease| story.effects.claim_state(WorkerId(worker), lease));
+    assert_eq!((watchers.tasks.len(), watchers.is_shared), (1, false));
+    story.claim(worker, first[1].0);
+    let watchers =
+        super::watchers(&story.state, WorkerId(worker), |lease| story.effects.claim_state(WorkerId(worker), lease));
+    assert_eq!((watchers.tasks.len(), watchers.is_shared), (1, true), "the other one may have written it");
+    story.result(worker, first[0].0, 1_000);
+    story.result(worker, first[1].0, 1_000);
+    end(&mut story, &first[2..]);
+    let second = leased(&mut story);
+    assert_eq!(second.iter().map(|lease| lease.1).collect::<Vec<_>>(), calls[3..5], "nobody watches these two");
+    end(&mut story, &second);
+    let third = leased(&mut story);
+    assert_eq!(third.iter().map(|lease| lease.1).collect::<Vec<_>>(), calls[5..6]);
+    end(&mut story, &third);
+    for expected in &calls[6..] {
+        let one = leased(&mut story);
+        assert_eq!(one.iter().map(|lease| lease.1).collect::<Vec<_>>(), [*expected], "alone");
+        end(&mut story, &one);
+    }
+}
+
+#[test]
 fn a_call_that_is_held_holds_up_those_of_its_submitter_only() {
     let mut story = Story::with_room(1);
     let (actor, worker) = story.living(NAMED);

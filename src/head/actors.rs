@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::inputs;
 use super::reactor::{Effects, LostAttempt};
-use super::state::{Ended, Ending, Grant, Now, Progress, State, WorkerPhase};
-use crate::protocol::{ActorReport, ActorState, Lease};
+use super::state::{Ended, Ending, Grant, Now, Progress, State, TargetIndex, Task, WorkerPhase};
+use crate::protocol::{ActorMethods, ActorReport, ActorState, Lease};
 use crate::scheduler::LEASE_LIMIT;
 use crate::spool::CLAIM_COUNT;
 use crate::suggestion;
@@ -91,6 +91,10 @@ struct Actor {
     calls: BTreeSet<TaskId>,
     life: Life,
     worker: Option<WorkerId>,
+    /// The methods whose calls may run beside each other. None are known before it has been made once.
+    concurrent: BTreeSet<TargetIndex>,
+    /// How many of those calls run at a time.
+    max_concurrency: usize,
 }
 
 /// Where an actor is in its life.
@@ -188,6 +192,8 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
         calls: BTreeSet::new(),
         life: Life::Pending,
         worker: None,
+        concurrent: BTreeSet::new(),
+        max_concurrency: 1,
     };
     match state.actors.names.get(options.name) {
         Some(&first) => {
@@ -196,6 +202,8 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
                     TaskSpec::Function(FunctionSpec::of_task(&first.module, &first.type_name, &[])).target()
                 });
             let other = other.unwrap_or_default();
+            // It never had the name.
+            actor.name = Box::default();
             actor.life = Life::Dead(Death::of(format!("actor {first} ({other}) has the name `{}`", options.name)));
         }
         None if options.name.is_empty() => {}
@@ -415,20 +423,47 @@ pub(super) fn serve(state: &mut State, effects: &mut impl Effects, now: Now) {
     for actor in std::mem::take(&mut state.actors.to_serve) {
         while let Some(worker) = may_be_served(state, actor) {
             let Some(call) = next_call(state, actor) else { break };
-            let is_alone = state.tasks.get(call).is_some_and(|task| task.must_be_alone);
-            let has_leases = state.workers.get(&worker).is_some_and(|worker| !worker.leases.is_empty());
-            if is_alone && has_leases {
-                break;
-            }
+            let Some(is_alone) = may_be_leased(state, actor, worker, call) else { break };
             if !super::reactor::lease_to(state, effects, worker, call, now) {
                 state.actors.to_serve.insert(actor);
                 break;
+            }
+            if let Some(mut worker) = state.workers.get_mut(&worker).filter(|_| is_alone) {
+                worker.load.is_exclusive = true;
             }
             if let Some(actor) = state.actors.all.get_mut(&actor) {
                 actor.calls.remove(&call);
             }
         }
     }
+}
+
+/// Whether a call may be leased beside what its actor's worker has; and if so, whether nothing may be leased beside it.
+///
+/// What a call writes is told from what others write by which calls run. So one whose output somebody wants is leased with no call that might
+/// run just before or after it and be taken for it: alone, if its method runs alone, and else beside calls that begin while it runs.
+fn may_be_leased(state: &State, actor: TaskId, worker: WorkerId, call: TaskId) -> Option<bool> {
+    let (actor, task) = (state.actors.all.get(&actor)?, state.tasks.get(call)?);
+    let worker = state.workers.get(&worker)?;
+    let is_concurrent = |task: &Task| actor.concurrent.contains(&task.target);
+    let is_alone = task.must_be_alone || (task.wants_output && !is_concurrent(task));
+    let must_wait = if is_alone {
+        !worker.leases.is_empty()
+    } else if task.wants_output {
+        worker.leases.iter().any(|grant| state.tasks.get(grant.task).is_some_and(|task| !is_concurrent(task)))
+    } else {
+        !worker.watched.is_empty() && !is_concurrent(task)
+    };
+    (!must_wait).then_some(is_alone)
+}
+
+/// The worker of an actor has made it, and says which of its methods run beside each other.
+pub(super) fn on_methods(state: &mut State, worker: WorkerId, methods: &ActorMethods) {
+    let Some(actor) = state.actors.all.get_mut(&methods.actor).filter(|actor| actor.worker == Some(worker)) else {
+        return;
+    };
+    actor.concurrent = methods.concurrent.iter().map(|method| state.targets.index(method)).collect();
+    actor.max_concurrency = methods.max_concurrency as usize;
 }
 
 /// The worker of an actor, if it may be leased a call.

@@ -5,7 +5,7 @@ use super::lanes::{self, Free};
 use super::nesting;
 use super::reactor::{Effects, report};
 use super::state::{Ending, Progress, State, Task, Worker, WorkerPhase};
-use crate::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport, TaskState};
+use crate::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
 use crate::spool::ClaimState;
 use crate::task::{Failure, Input, Outcome, TaskId, WorkerId};
 
@@ -33,7 +33,7 @@ pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Opti
             };
             let ran_ns = ended.started_unix_nano.map(|started| ended.ended_unix_nano.saturating_sub(started));
             let (worker_id, worker_pid) = (ended.worker, ended.worker_pid);
-            vec![Reason::Ended { attempt: task.attempt, worker_id, worker_pid, ran_ns, failure }]
+            vec![Reason::Ended { attempt: task.attempt, worker_id, worker_pid, ran_ns, state: row.state, failure }]
         }
     };
     Some(Explanation { task: row, reasons })
@@ -53,7 +53,7 @@ fn open_tasks(state: &State, effects: &impl Effects, ids: impl Iterator<Item = T
             continue;
         }
         let row = report(state, effects, id, task);
-        if !matches!(row.state, TaskState::Succeeded | TaskState::Failed) {
+        if !row.state.has_ended() {
             tasks.push(OtherTask { id, target: row.target, state: row.state });
         }
     }

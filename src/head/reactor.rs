@@ -29,6 +29,8 @@ use super::{explain, inputs, nesting};
 
 /// Everything the reactor may cause. The server does it; tests remember it.
 pub trait Effects {
+    /// Hands out what a worker has written so far.
+    fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers);
     /// Enters a lease in the worker's ring of claims and sends it.
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
     /// Notes in the journal how a task ended, before anyone is told.
@@ -77,6 +79,29 @@ pub trait Effects {
     fn kill(&mut self, worker: WorkerId);
     /// Writes a line to the head's log.
     fn log(&mut self, line: String);
+}
+
+/// Who is shown what a worker writes at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watchers {
+    /// The tasks that run and whose output somebody wants, each with who that is.
+    pub tasks: Vec<(TaskId, DriverId)>,
+    /// Whether any of several calls of an actor may be writing.
+    pub is_shared: bool,
+}
+
+/// Who is shown what this worker writes now. `claim_state` is what its ring of claims says of a lease.
+pub fn watchers(state: &State, worker_id: WorkerId, claim_state: impl Fn(u64) -> ClaimState) -> Watchers {
+    let worker = state.workers.get(&worker_id);
+    let Some(worker) = worker.filter(|worker| !worker.watched.is_empty() && worker.inline.is_empty()) else {
+        return Watchers::default();
+    };
+    let running = || worker.leases.iter().filter(|grant| claim_state(grant.number) == ClaimState::Claimed);
+    let watched = running().filter(|grant| worker.watched.contains(&grant.number)).filter_map(|grant| {
+        let task = state.tasks.get(grant.task).filter(|task| !matches!(task.progress, Progress::Ended(_)))?;
+        Some((grant.task, task.driver?))
+    });
+    Watchers { tasks: watched.collect(), is_shared: running().nth(1).is_some() }
 }
 
 /// Failed attempts of a task that are remembered one by one; of more than that, the newest.
@@ -308,6 +333,9 @@ fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: 
     let target = target(state, &envelope.spec);
     let key = envelope.policy.idempotency_key;
     let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
+    let actor = Part::of(envelope.spec.actor());
+    // A call whose output is wanted runs beside others if its method does: `actors::serve` decides that.
+    let is_watched_alone = envelope.wants_output && !matches!(actor, Part::Call(_));
     let task = Task {
         description: Description::Envelope(submission.bytes.into()),
         target,
@@ -320,11 +348,11 @@ fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: 
         limits: (limits != Limits::default()).then(|| Box::new(limits)),
         needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
         is_command,
-        actor: Part::of(envelope.spec.actor()),
+        actor,
         attempt: 0,
         must_be_alone: limits.run_ns > 0
             || limits.idle_ns > 0
-            || envelope.wants_output
+            || is_watched_alone
             || envelope.policy.at_most_once
             || envelope.demand != Demand::default(),
         wants_output: envelope.wants_output,
@@ -1027,9 +1055,10 @@ pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
 /// Keeps an outcome, as long as there is room for it.
 fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     let Some(task) = state.tasks.get_mut(id) else { return };
-    match ended.outcome {
-        Outcome::Failed(_) => state.counts.failed += 1,
-        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => state.counts.succeeded += 1,
+    match TaskState::of_outcome(&ended.outcome) {
+        TaskState::Cancelled => state.counts.cancelled += 1,
+        TaskState::Failed => state.counts.failed += 1,
+        _ => state.counts.succeeded += 1,
     }
     state.open_bytes -= task.open_bytes();
     task.forget_envelope();
@@ -1207,6 +1236,11 @@ pub(super) fn lease_to(
     id: TaskId,
     now: Now,
 ) -> bool {
+    if state.tasks.get(id).is_some_and(|task| task.wants_output) {
+        // What was written before it began is not this one's.
+        let watchers = watchers(state, worker_id, |lease| effects.claim_state(worker_id, lease));
+        effects.drain_output(worker_id, &watchers);
+    }
     let inputs = inputs::values(&state.tasks, id);
     let (Some(task), Some(mut worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else {
         return false;
@@ -1225,6 +1259,9 @@ pub(super) fn lease_to(
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     let number = worker.grant(id, slots, expected_ns, task.must_be_alone, now);
     worker.bind(number, task.limits.as_deref(), task.needs.as_ref(), now);
+    if task.wants_output {
+        worker.watched.push(number);
+    }
     let queued = time_in_queue(task, &state.runtime_since, id, now);
     effects.lease(worker_id, task.lease(id, number, queued, &inputs));
     state.counts.waiting -= 1;
@@ -1701,10 +1738,7 @@ pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &T
             }
         }
         Progress::Leased { .. } => TaskState::Leased,
-        Progress::Ended(ended) => match ended.outcome {
-            Outcome::Failed(_) => TaskState::Failed,
-            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => TaskState::Succeeded,
-        },
+        Progress::Ended(ended) => TaskState::of_outcome(&ended.outcome),
     };
     let mut report = state.report(id, task, phase);
     report.started_unix_nano = report.started_unix_nano.or(running);

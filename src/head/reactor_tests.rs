@@ -44,9 +44,15 @@ struct Remember {
     steps: Vec<String>,
     has_no_command: bool,
     log: Vec<String>,
+    /// Of which worker the output was handed out before a lease, and to whom.
+    drained: Vec<(WorkerId, Watchers)>,
 }
 
 impl Effects for Remember {
+    fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers) {
+        self.drained.push((worker, watchers.clone()));
+    }
+
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.claims.insert((worker, lease.number), ClaimState::Granted);
         self.leases.push((worker.0, lease.number, lease.task.0, lease.attempt));

@@ -40,9 +40,10 @@ use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, HttpReport, MemoryReport,
-    PROTOCOL_VERSION, Period, Query, Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport, Stream,
-    Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value, refusal, take_value,
+    Accepted, ActorMethods, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, HttpReport,
+    MemoryReport, PROTOCOL_VERSION, Period, Query, Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport,
+    Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value, refusal,
+    take_value,
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
@@ -758,6 +759,10 @@ impl Server {
                     let ready: WorkerReady = take_value(body).map_err(|error| error.to_string())?;
                     reactor::on_worker_ready(&mut self.state, &mut self.world, worker, ready, now);
                 }
+                (Peer::Worker(worker), kind::ACTOR_METHODS) => {
+                    let methods: ActorMethods = take_value(body).map_err(|error| error.to_string())?;
+                    actors::on_methods(&mut self.state, worker, &methods);
+                }
                 (Peer::Worker(worker), kind::RESULTS) => {
                     self.world.read_watched_output(&self.state, worker);
                     let mut take = Take::new(body);
@@ -1090,9 +1095,9 @@ impl Server {
             let Some(again) = self.world.processes.remove(&worker) else { return };
             process = again;
         }
+        let watchers = reactor::watchers(&self.state, worker, |lease| process.worker.claims.state(lease));
         for stream in [Stream::Stdout, Stream::Stderr] {
-            let watched = super::world::watched(&self.state, worker, &process);
-            self.world.read_process_output(watched, &mut process, stream, buffer);
+            self.world.read_process_output(&watchers, &mut process, stream, buffer);
         }
         let spool = session::worker_spool(&self.world.session_dir, worker);
         // Before it is reaped: its pid, and so its group, is still its own.

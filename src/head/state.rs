@@ -468,6 +468,8 @@ pub struct Worker {
     pub to_stop: Vec<ToStop>,
     /// Those of its leases that have any.
     pub terms: Vec<Terms>,
+    /// Those of its leases whose output somebody wants.
+    pub watched: Vec<u64>,
 }
 
 /// What is watched and held for a lease; most have nothing of the kind.
@@ -642,6 +644,7 @@ impl Worker {
             stopping: None,
             to_stop: Vec::new(),
             terms: Vec::new(),
+            watched: Vec::new(),
         }
     }
 
@@ -713,6 +716,7 @@ impl Worker {
     /// Takes a lease off, which is usually the first.
     pub fn take_lease(&mut self, number: u64) -> Option<Grant> {
         self.terms.retain(|terms| terms.lease != number);
+        self.watched.retain(|&watched| watched != number);
         if number & INLINE_LEASE != 0 {
             let index = self.inline.iter().rposition(|grant| grant.number == number)?;
             return Some(self.inline.remove(index));
@@ -736,7 +740,7 @@ pub struct Targets {
 }
 
 /// A place in [`Targets`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TargetIndex(u32);
 
 #[derive(Debug)]

@@ -18,10 +18,10 @@ use super::handover::Handover;
 use super::journal::Journal;
 use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, Loss, Why};
+use super::reactor::{Effects, Loss, Watchers, Why, watchers};
 use super::recovery::{Finisher, Folders, Place, finish_story};
 use super::server::HeadSettings;
-use super::state::{DriverId, Ended, Progress, State};
+use super::state::{DriverId, Ended, State};
 use crate::children;
 use crate::control_group::Group;
 use crate::hook::now_unix_nano;
@@ -31,7 +31,7 @@ use crate::protocol::wire::Put;
 use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
-use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.
@@ -318,32 +318,23 @@ impl World {
     /// A task of this worker has ended: if someone watches what it writes, all that it wrote is shown before its end is, even to a driver that is
     /// behind. What nobody watches is read when it comes.
     pub(super) fn read_watched_output(&mut self, state: &State, worker: WorkerId) {
-        // One that is watched is leased alone.
-        let front = state.workers.get(&worker).and_then(|worker| state.tasks.get(worker.leases.front()?.task));
-        if front.is_some_and(|task| task.wants_output) {
-            self.read_both_outputs(worker, |process| watched(state, worker, process));
+        if state.workers.get(&worker).is_some_and(|worker| !worker.watched.is_empty()) {
+            let watchers = watchers(state, worker, |lease| self.claim_state(worker, lease));
+            self.drain_output(worker, &watchers);
             // The next task may be another driver's.
             self.release(|_, held| held == worker);
         }
     }
 
-    fn read_both_outputs(&mut self, worker: WorkerId, watched: impl Fn(&Process) -> Option<(TaskId, DriverId)>) {
-        let mut buffer = [0; 4096];
-        let Some(mut process) = self.processes.remove(&worker) else { return };
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let watched = watched(&process);
-            self.read_process_output(watched, &mut process, stream, &mut buffer);
-        }
-        self.processes.insert(worker, process);
-    }
-
-    /// Reads what a worker has written, and if its driver is too far behind, no more until that has caught up.
+    /// Reads what a worker has written, and if a driver that it is for is too far behind, no more until that has caught up.
     pub(super) fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
+        let watchers = watchers(state, worker, |lease| self.claim_state(worker, lease));
         let Some(mut process) = self.processes.remove(&worker) else { return };
-        let watched = watched(state, worker, &process);
-        self.read_process_output(watched, &mut process, stream, buffer);
-        if let Some((_, DriverId(driver))) = watched
-            && self.connections.get(&driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
+        self.read_process_output(&watchers, &mut process, stream, buffer);
+        let is_behind = |driver: &u64| {
+            self.connections.get(driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
+        };
+        if let Some(driver) = watchers.tasks.iter().map(|&(_, DriverId(driver))| driver).find(is_behind)
             && let Some(pipe) = process.output(stream)
             && epoll::delete(&self.epoll, pipe).is_ok()
         {
@@ -366,10 +357,10 @@ impl World {
         }
     }
 
-    /// Reads what a worker has written: to its log, and to whoever watches the task that it runs.
+    /// Reads what a worker has written: to its log, and to whoever watches the tasks that it runs.
     pub(super) fn read_process_output(
         &mut self,
-        watched: Option<(TaskId, DriverId)>,
+        watchers: &Watchers,
         process: &mut Process,
         stream: Stream,
         buffer: &mut [u8],
@@ -385,10 +376,10 @@ impl World {
         for bytes in &pieces {
             // A log that cannot be written to, on a full disk, must not keep the task from running.
             let _ = log.write_all(bytes);
-            if let Some((task, DriverId(driver))) = watched
-                && let Some(connection) = self.connections.get_mut(&driver)
-            {
-                Output { task, worker_pid, stream, bytes }.encode(&mut connection.outbox);
+            for &(task, DriverId(driver)) in &watchers.tasks {
+                let Some(connection) = self.connections.get_mut(&driver) else { continue };
+                let is_shared = watchers.is_shared;
+                Output { task, worker_pid, stream, is_shared, bytes }.encode(&mut connection.outbox);
                 self.dirty.push(driver);
             }
         }
@@ -676,24 +667,19 @@ impl World {
     }
 }
 
-/// The task whose output a worker writes now, and who watches it.
-pub(super) fn watched(state: &State, worker: WorkerId, process: &Process) -> Option<(TaskId, DriverId)> {
-    let worker = state.workers.get(&worker)?;
-    let grant = worker.leases.front().filter(|_| worker.inline.is_empty())?;
-    let task = state.tasks.get(grant.task)?;
-    let is_running = process.worker.claims.state(grant.number) == ClaimState::Claimed;
-    (is_running && task.wants_output && !matches!(task.progress, Progress::Ended(_)))
-        .then_some((grant.task, task.driver?))
-}
-
 impl Effects for World {
+    fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers) {
+        let mut buffer = [0; 4096];
+        let Some(mut process) = self.processes.remove(&worker) else { return };
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.read_process_output(watchers, &mut process, stream, &mut buffer);
+        }
+        self.processes.insert(worker, process);
+    }
+
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         if std::mem::take(&mut self.has_journaled_start) {
             self.unsynced_workers.push(worker);
-        }
-        if Envelope::wants_output_of(lease.envelope) {
-            // What others wrote there is not this one's.
-            self.read_both_outputs(worker, |_| None);
         }
         if let Some(process) = self.processes.get_mut(&worker) {
             process.worker.claims.grant(lease.number, lease.task.0, lease.attempt);

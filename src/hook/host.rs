@@ -331,6 +331,7 @@ fn tell_failure(failure: &Failure, tell: impl FnOnce(&abi::TaskError)) {
         Failure::Panic { location, .. } => (abi::TASK_ERROR_PANICKED, location.as_str()),
         Failure::Arguments { .. } => (abi::TASK_ERROR_ARGUMENTS, ""),
         Failure::Result { .. } => (abi::TASK_ERROR_RESULT, ""),
+        failure if failure.is_cancellation() => (abi::TASK_ERROR_CANCELLED, ""),
         _ => (abi::TASK_ERROR_RUNTIME, ""),
     };
     let (type_name, message) = (failure.error_type(), failure.to_string());

@@ -82,6 +82,13 @@ impl LoadedActor {
         })
     }
 
+    /// The names, which are `Type.method`, of the methods whose calls may run beside each other.
+    pub fn concurrent_methods(&self) -> Vec<String> {
+        let methods = super::module::methods(&self.actor);
+        let concurrent = methods.iter().filter(|method| method.flags & abi::TASK_CONCURRENT != 0);
+        concurrent.map(|method| text(method.name)).collect()
+    }
+
     /// How many calls of concurrent methods run at a time.
     pub fn max_concurrency(&self) -> usize {
         (self.actor.max_concurrency as usize).max(1)

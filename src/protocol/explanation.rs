@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ActorState, TaskReport, TaskState};
 use crate::count::{Count, Elapsed};
 use crate::hook::now_unix_nano;
-use crate::task::{TaskId, WorkerId};
+use crate::task::{Failure, TaskId, WorkerId};
 
 /// `tracer explain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,7 +147,9 @@ pub enum Reason {
         worker_pid: Option<u32>,
         /// How long it ran, in nanoseconds.
         ran_ns: Option<u64>,
-        /// Why it failed; none if it did not.
+        /// `succeeded`, `failed` or `cancelled`.
+        state: TaskState,
+        /// Why it failed or was cancelled; none if it succeeded.
         failure: Option<String>,
     },
 }
@@ -277,23 +279,31 @@ impl fmt::Display for Reason {
                 }
                 f.write_str("\n(hint: end one with `tracer cancel`, or start the head with a higher --max-processes)")
             }
-            Reason::AwaitsActor { actor, state, calls_before } => {
-                write!(f, "actor {actor} is {state}")?;
-                match calls_before {
-                    0 => Ok(()),
-                    before => write!(f, ", and {} before it", Count(*before, "call")),
+            Reason::AwaitsActor { actor, state, calls_before } => match (state, calls_before) {
+                (ActorState::Alive, 0) => write!(f, "it is about to be given to actor {actor}"),
+                (_, 0) => write!(f, "it waits for actor {actor}, which is {state}"),
+                (ActorState::Alive, before) => {
+                    write!(f, "it waits for {} of actor {actor}", Count(*before, "earlier call"))
                 }
-            }
+                (_, before) => write!(
+                    f,
+                    "it waits for actor {actor}, which is {state}, and for {} of it",
+                    Count(*before, "earlier call")
+                ),
+            },
             Reason::ResultOnTheWay => f.write_str("it has ended in its worker, and its result is on the way"),
             Reason::WorkerEnding { why } => write!(f, "its worker is being ended, because {why}"),
-            Reason::Ended { attempt, worker_id, worker_pid, ran_ns, failure } => {
+            Reason::Ended { attempt, worker_id, worker_pid, ran_ns, state, failure } => {
                 match (worker_id, worker_pid) {
                     (Some(worker), Some(pid)) => write!(f, "attempt {attempt} in worker {worker} (pid {pid}) ")?,
                     _ => f.write_str("it was never begun and ")?,
                 }
-                f.write_str(if failure.is_some() { "failed" } else { "succeeded" })?;
+                let was = if *state == TaskState::Cancelled { "was " } else { "" };
+                write!(f, "{was}{state}")?;
                 ran_ns.map_or(Ok(()), |ran| write!(f, " after {}", Elapsed::from_nanos(ran)))?;
-                failure.as_ref().map_or(Ok(()), |failure| write!(f, ": {failure}"))
+                // "was cancelled: it was cancelled" says it twice.
+                let says_more = |failure: &&String| **failure != Failure::Cancelled.to_string();
+                failure.as_ref().filter(says_more).map_or(Ok(()), |failure| write!(f, ": {failure}"))
             }
         }
     }

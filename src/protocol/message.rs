@@ -40,6 +40,9 @@ pub mod kind {
     /// Driver or worker: it wants rings beside the socket. What it sends from here on has a position in the stream. Head: here they
     /// are, in a file that comes with this; the same holds for what it sends. A head that has none to give does not answer. No body.
     pub const RINGS: u8 = 11;
+    /// Worker: which methods of the actor that it has made run beside each other ([`ActorMethods`](super::ActorMethods)). It comes before the
+    /// result of the creation.
+    pub const ACTOR_METHODS: u8 = 12;
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
@@ -466,8 +469,10 @@ pub struct TaskCounts {
     pub ending: usize,
     /// Ended well since the head was started, the forgotten ones included.
     pub succeeded: u64,
-    /// Failed since the head was started, the forgotten ones included.
+    /// Failed since the head was started, the forgotten ones included and the cancelled ones not.
     pub failed: u64,
+    /// Cancelled since the head was started, the forgotten ones included.
+    pub cancelled: u64,
     /// Ended so long ago that only these counts remember them.
     pub forgotten: u64,
 }
@@ -648,8 +653,40 @@ pub enum TaskState {
     Killing,
     /// It ended well: the function returned, or the command exited with 0.
     Succeeded,
-    /// It ended in any other way, cancelled included.
+    /// It ended in any other way.
     Failed,
+    /// It ended because it was cancelled: by somebody, or because the task that had submitted it did not get to its end.
+    Cancelled,
+}
+
+impl TaskState {
+    /// Every state, in the order of a task's life.
+    pub const ALL: [TaskState; 10] = [
+        TaskState::Waiting,
+        TaskState::Retrying,
+        TaskState::Leased,
+        TaskState::Running,
+        TaskState::Cancelling,
+        TaskState::Terminating,
+        TaskState::Killing,
+        TaskState::Succeeded,
+        TaskState::Failed,
+        TaskState::Cancelled,
+    ];
+
+    /// Whether a task in this state has its outcome.
+    pub fn has_ended(self) -> bool {
+        matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
+    }
+
+    /// Where a task is that has ended like this.
+    pub fn of_outcome(outcome: &Outcome) -> TaskState {
+        match outcome {
+            Outcome::Failed(failure) if failure.is_cancellation() => TaskState::Cancelled,
+            Outcome::Failed(_) => TaskState::Failed,
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => TaskState::Succeeded,
+        }
+    }
 }
 
 impl std::fmt::Display for TaskState {
@@ -664,6 +701,7 @@ impl std::fmt::Display for TaskState {
             TaskState::Killing => "killing",
             TaskState::Succeeded => "succeeded",
             TaskState::Failed => "failed",
+            TaskState::Cancelled => "cancelled",
         })
     }
 }
@@ -902,6 +940,17 @@ impl Accepted {
     }
 }
 
+/// What the module of an actor says of its methods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorMethods {
+    /// The actor.
+    pub actor: TaskId,
+    /// The methods, as `Type.method`, whose calls may run beside each other.
+    pub concurrent: Vec<String>,
+    /// How many of those calls run at a time.
+    pub max_concurrency: u32,
+}
+
 /// A piece of a task's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output<'a> {
@@ -912,6 +961,8 @@ pub struct Output<'a> {
     pub worker_pid: u32,
     /// Where it was written to.
     pub stream: Stream,
+    /// Whether other calls of the same actor ran in the process meanwhile, any of which may have written it.
+    pub is_shared: bool,
     /// The bytes as they were written: of any encoding, and cut at any place.
     pub bytes: &'a [u8],
 }
@@ -931,9 +982,11 @@ impl<'a> Output<'a> {
         put_frame(out, kind::OUTPUT, |out| {
             out.put_u64(self.task.0);
             out.put_u32(self.worker_pid);
-            out.put_u8(match self.stream {
-                Stream::Stdout => 1,
-                Stream::Stderr => 2,
+            out.put_u8(match (self.stream, self.is_shared) {
+                (Stream::Stdout, false) => 1,
+                (Stream::Stderr, false) => 2,
+                (Stream::Stdout, true) => 3,
+                (Stream::Stderr, true) => 4,
             });
             out.put_exact(self.bytes);
         });
@@ -944,12 +997,14 @@ impl<'a> Output<'a> {
         let mut take = Take::new(body);
         let task = TaskId(take.u64()?);
         let worker_pid = take.u32()?;
-        let stream = match take.u8()? {
-            1 => Stream::Stdout,
-            2 => Stream::Stderr,
+        let (stream, is_shared) = match take.u8()? {
+            1 => (Stream::Stdout, false),
+            2 => (Stream::Stderr, false),
+            3 => (Stream::Stdout, true),
+            4 => (Stream::Stderr, true),
             _ => return Err(WireError::UnknownValue("stream")),
         };
-        Ok(Output { task, worker_pid, stream, bytes: &body[13..] })
+        Ok(Output { task, worker_pid, stream, is_shared, bytes: &body[13..] })
     }
 }
 
@@ -1238,7 +1293,13 @@ mod tests {
             prop_assert_eq!(Finished::take(&mut take).unwrap(), finished);
             take.finish().unwrap();
 
-            let output = Output { task: TaskId(task), worker_pid: attempt, stream: Stream::Stderr, bytes: &envelope };
+            let output = Output {
+                task: TaskId(task),
+                worker_pid: attempt,
+                stream: Stream::Stderr,
+                is_shared: attempt % 2 == 0,
+                bytes: &envelope,
+            };
             let mut bytes = Vec::new();
             output.encode(&mut bytes);
             let (_, body) = one_frame(&bytes);

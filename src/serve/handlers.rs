@@ -346,7 +346,11 @@ impl App {
                             Stream::Stdout => "stdout",
                             Stream::Stderr => "stderr",
                         };
-                        event(stream, Some(at), &json!({ "pid": line.worker_pid, "line": line.text }))
+                        let mut written = json!({ "pid": line.worker_pid, "line": line.text });
+                        if line.is_shared {
+                            written["shared"] = true.into();
+                        }
+                        event(stream, Some(at), &written)
                     }
                     Ok(Next::Missed(lines)) => {
                         number += lines;
@@ -453,21 +457,9 @@ fn task_id(text: &str) -> Result<TaskId, Problem> {
     }
 }
 
-pub(super) const STATES: [TaskState; 9] = [
-    TaskState::Waiting,
-    TaskState::Retrying,
-    TaskState::Leased,
-    TaskState::Running,
-    TaskState::Cancelling,
-    TaskState::Terminating,
-    TaskState::Killing,
-    TaskState::Succeeded,
-    TaskState::Failed,
-];
-
 fn state(text: &str) -> Result<TaskState, Problem> {
-    STATES.into_iter().find(|state| state.to_string() == text).ok_or_else(|| {
-        let known: Vec<_> = STATES.iter().map(|state| format!("`{state}`")).collect();
+    TaskState::ALL.into_iter().find(|state| state.to_string() == text).ok_or_else(|| {
+        let known: Vec<_> = TaskState::ALL.iter().map(|state| format!("`{state}`")).collect();
         let text = format!("`state` is `{}`, but takes one of {}", text.escape_debug(), known.join(", "));
         Problem::new(problem::INVALID, text)
     })

@@ -28,6 +28,8 @@ const LINE_COST: usize = 64;
 pub(super) struct Line {
     pub(super) stream: Stream,
     pub(super) worker_pid: u32,
+    /// Whether other calls of the same actor ran meanwhile, any of which may have written it.
+    pub(super) is_shared: bool,
     pub(super) text: String,
 }
 
@@ -45,8 +47,16 @@ struct LogState {
     first: u64,
     bytes: usize,
     /// What has come of a line that has not ended, for each stream.
-    pending: Vec<(Stream, u32, Vec<u8>)>,
+    pending: Vec<Pending>,
     has_ended: bool,
+}
+
+/// What has come of a line that has not ended.
+struct Pending {
+    stream: Stream,
+    worker_pid: u32,
+    is_shared: bool,
+    text: Vec<u8>,
 }
 
 /// What a follower gets.
@@ -72,9 +82,9 @@ impl TaskLog {
 
     fn end(&self) -> usize {
         let mut state = lock(&self.state);
-        for (stream, pid, rest) in std::mem::take(&mut state.pending) {
-            if !rest.is_empty() {
-                state.add(stream, pid, &rest);
+        for rest in std::mem::take(&mut state.pending) {
+            if !rest.text.is_empty() {
+                state.add(rest.stream, rest.worker_pid, rest.is_shared, &rest.text);
             }
         }
         state.has_ended = true;
@@ -122,33 +132,35 @@ impl TaskLog {
 
 impl LogState {
     fn push(&mut self, output: &TaskOutput) {
-        let place = self.pending.iter().position(|(stream, ..)| *stream == output.stream).unwrap_or_else(|| {
-            self.pending.push((output.stream, output.worker_pid, Vec::new()));
+        let TaskOutput { stream, worker_pid, is_shared, .. } = *output;
+        let nothing = || Pending { stream, worker_pid, is_shared: false, text: Vec::new() };
+        let place = self.pending.iter().position(|pending| pending.stream == stream).unwrap_or_else(|| {
+            self.pending.push(nothing());
             self.pending.len() - 1
         });
-        let (stream, pid, mut text) =
-            std::mem::replace(&mut self.pending[place], (output.stream, output.worker_pid, Vec::new()));
+        let mut line = std::mem::replace(&mut self.pending[place], nothing());
+        line.is_shared |= is_shared;
         let mut rest = output.bytes.as_slice();
         while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
-            text.extend_from_slice(&rest[..end]);
-            self.add(stream, pid, &text);
-            text.clear();
+            line.text.extend_from_slice(&rest[..end]);
+            self.add(stream, line.worker_pid, line.is_shared, &line.text);
+            line = Pending { is_shared, ..nothing() };
             rest = &rest[end + 1..];
         }
-        text.extend_from_slice(rest);
-        while text.len() > LINE_BYTES {
-            self.add(stream, output.worker_pid, &text[..LINE_BYTES]);
-            text.drain(..LINE_BYTES);
+        line.text.extend_from_slice(rest);
+        while line.text.len() > LINE_BYTES {
+            self.add(stream, worker_pid, line.is_shared, &line.text[..LINE_BYTES]);
+            line.text.drain(..LINE_BYTES);
         }
-        self.pending[place].2 = text;
+        self.pending[place] = line;
     }
 
-    fn add(&mut self, stream: Stream, worker_pid: u32, text: &[u8]) {
+    fn add(&mut self, stream: Stream, worker_pid: u32, is_shared: bool, text: &[u8]) {
         self.first = self.first.max(1);
         for piece in text.chunks(LINE_BYTES).chain(text.is_empty().then_some(text)) {
             let text = String::from_utf8_lossy(piece).into_owned();
             self.bytes += text.len() + LINE_COST;
-            self.lines.push_back(Line { stream, worker_pid, text });
+            self.lines.push_back(Line { stream, worker_pid, is_shared, text });
         }
         while self.bytes > TASK_BYTES {
             self.drop_first();
@@ -236,7 +248,13 @@ mod tests {
     use super::*;
 
     fn write(outputs: &Outputs, id: u64, stream: Stream, text: &str) {
-        outputs.push(&TaskOutput { id: TaskId(id), worker_pid: 5, stream, bytes: text.as_bytes().to_vec() });
+        outputs.push(&TaskOutput {
+            id: TaskId(id),
+            worker_pid: 5,
+            stream,
+            is_shared: false,
+            bytes: text.as_bytes().to_vec(),
+        });
     }
 
     fn all(log: &TaskLog) -> Vec<String> {

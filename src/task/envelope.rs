@@ -334,11 +334,6 @@ impl<'a> Envelope<'a> {
         Some(EnvelopeHead { name, trace_id })
     }
 
-    /// [`wants_output`](Self::wants_output) of an encoded envelope.
-    pub(crate) fn wants_output_of(bytes: &[u8]) -> bool {
-        bytes.first().is_some_and(|&flags| u16::from(flags) & WANTS_OUTPUT != 0)
-    }
-
     /// [`traces_runtime`](Self::traces_runtime) of an encoded envelope.
     pub(crate) fn traces_runtime_of(bytes: &[u8]) -> bool {
         bytes.first().is_some_and(|&flags| u16::from(flags) & TRACES_RUNTIME != 0)
@@ -570,7 +565,6 @@ mod tests {
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);
             prop_assert_eq!(Envelope::traces_runtime_of(&bytes), traces_runtime);
-            prop_assert_eq!(Envelope::wants_output_of(&bytes), wants_output);
             let trace_id = envelope.trace.map_or([0; 16], |trace| trace.trace_id);
             prop_assert_eq!(Envelope::head_of(&bytes), Some(EnvelopeHead { name: &name, trace_id }));
             prop_assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);

@@ -209,6 +209,11 @@ pub enum StopReason {
 }
 
 impl Failure {
+    /// Whether the task was cancelled: by somebody, or because the one that had submitted it did not get to its end.
+    pub fn is_cancellation(&self) -> bool {
+        matches!(self, Failure::Cancelled | Failure::Abandoned { .. })
+    }
+
     /// The low-cardinality value of the span attribute `error.type`.
     pub fn error_type(&self) -> String {
         match self {

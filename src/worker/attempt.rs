@@ -24,7 +24,7 @@ use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
 use crate::protocol::wire::{Take, WireError};
-use crate::protocol::{AttemptResult, LEASED_FILE, LEASED_VALUE, Lease, Period};
+use crate::protocol::{ActorMethods, AttemptResult, LEASED_FILE, LEASED_VALUE, Lease, Period};
 use crate::recorded_arguments;
 use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
@@ -165,10 +165,26 @@ impl Attempts {
         ran.result(lease, began, is_creation)
     }
 
+    /// Whether an actor was made here.
+    pub(super) fn is_actor(&self) -> bool {
+        self.has_actor.load(Relaxed)
+    }
+
+    /// What the head has to know of the actor that was made here.
+    pub(super) fn actor_methods(&self) -> Option<ActorMethods> {
+        if !self.is_actor() {
+            return None;
+        }
+        let actor = lock(&self.actor);
+        let living = actor.as_ref()?;
+        let max_concurrency = u32::try_from(living.loaded.max_concurrency()).unwrap_or(u32::MAX);
+        Some(ActorMethods { actor: living.id, concurrent: living.loaded.concurrent_methods(), max_concurrency })
+    }
+
     /// How many calls may run at a time, if this one may run beside others. None for those that run alone.
     pub(super) fn runs_beside_others(&self, lease: &Lease<'_>) -> Option<usize> {
         // The thread that asks is the one that makes it.
-        if !self.has_actor.load(Relaxed) {
+        if !self.is_actor() {
             return None;
         }
         let mut actor = lock(&self.actor);

@@ -16,7 +16,7 @@ use crate::fault;
 use crate::hook::Recorder;
 use crate::protocol::frame::put_frame;
 use crate::protocol::wire::Put;
-use crate::protocol::{AttemptResult, kind};
+use crate::protocol::{ActorMethods, AttemptResult, kind, put_value};
 
 /// How long a result may wait for more.
 const LINGER: Duration = Duration::from_millis(2);
@@ -66,6 +66,15 @@ impl Results {
     /// The head has answered that.
     pub(super) fn attach(&self, rings: Option<NewRings>) {
         lock(&self.outlet).sender.attach(rings);
+    }
+
+    /// Tells the head what it has to know of an actor that was made here, before it hears of the result of that.
+    pub(super) fn tell_methods(&self, methods: &ActorMethods) {
+        let mut frame = Vec::new();
+        put_value(&mut frame, kind::ACTOR_METHODS, methods);
+        let Outlet { stream, sender } = &mut *lock(&self.outlet);
+        // A broken connection is found by the next read.
+        let _ = sender.write_all(stream, &frame);
     }
 
     /// Adds a result. `more_follows` says whether another task is run before [`send`](Self::send) is called.

@@ -161,6 +161,78 @@ fn concurrent_calls_run_beside_each_other_up_to_the_limit_and_no_context_is_anot
 }
 
 #[test]
+fn calls_that_somebody_waits_for_run_beside_each_other_as_those_do_that_nobody_does() {
+    let cluster = Cluster::builder().hook(HOOK).workers(2).start();
+    create(&cluster, "actor_tasks:Beside", &["--name", "beside"]);
+    let until = json!(cluster.file("until")).to_string();
+    let run = |number: &str| cluster.tracer_in_background(&["submit", "call", "beside", "run", number, &until]);
+    let waited = [run("0"), run("1")];
+    call_later(&cluster, "beside", "run", &["2", &until]);
+    let begun = || cluster.spans().all_named("actor_tasks.same tracer.remote_worker").len() == 3;
+    wait_until("three of them have their task done, whoever waits for them", || begun().then_some(()));
+    // The limit is three, so the next one begins when one of those ends.
+    let last = run("3");
+    fs::write(cluster.file("until"), "").unwrap();
+    for call in waited.into_iter().chain([last]) {
+        call.wait().success();
+    }
+    assert_eq!(call(&cluster, "beside", "seen", &[]).success().json()[0], 3, "three ran at a time");
+    cluster.spans().assert_whole(&[]);
+}
+
+#[test]
+fn a_call_that_somebody_waits_for_may_release_another_one_of_the_same_actor() {
+    let cluster = Cluster::builder().workers(1).start();
+    create(&cluster, "actor_tasks:Beside", &["--name", "beside"]);
+    let until = cluster.file("until");
+    let argument = json!(until).to_string();
+    let run = cluster.tracer_in_background(&["submit", "call", "beside", "run", "0", &argument]);
+    wait_until("it runs", || (call(&cluster, "beside", "running", &[]).success().json() == 1).then_some(()));
+    fs::write(&until, "").unwrap();
+    run.wait().success();
+}
+
+#[test]
+fn what_a_call_writes_is_its_callers_and_where_several_run_it_is_said_to_be_shared() {
+    let cluster = Cluster::builder().workers(1).start();
+    create(&cluster, "actor_tasks:Beside", &["--name", "beside"]);
+    let say = |method: &str, name: &str, until: &Path| {
+        let (name, until) = (json!(name).to_string(), json!(until).to_string());
+        cluster.tracer_in_background(&["submit", "call", "beside", method, &name, &until])
+    };
+    let lines = |run: &Run| -> Vec<String> {
+        let text = run.stderr_text();
+        text.lines().filter_map(|line| Some(line.split_once(") ")?.1.to_owned())).collect()
+    };
+    let note = "note: other calls of this actor run beside this one";
+    // One after the other, of both kinds: nothing is another's, although they are submitted at once.
+    let go = cluster.file("go");
+    fs::write(&go, "").unwrap();
+    let names = ["a", "b", "c", "d"];
+    let alone = names.map(|name| (name, say("say_alone", name, &go)));
+    for (name, call) in alone {
+        let run = call.wait().success();
+        assert_eq!(lines(&run), [format!("{name} begins"), format!("{name} ends")]);
+        assert!(!run.stderr_text().contains(note), "{}", run.describe());
+    }
+    // At a time: each sees what both write.
+    let [first_go, second_go] = ["first", "second"].map(|name| cluster.file(name));
+    let first = say("say", "first", &first_go);
+    first.wait_for_stderr("first begins\n");
+    let second = say("say", "second", &second_go);
+    first.wait_for_stderr("second begins\n");
+    fs::write(&second_go, "").unwrap();
+    let second = second.wait().success();
+    assert_eq!(lines(&second), ["second begins", "second ends"], "what was written before is not its own");
+    fs::write(&first_go, "").unwrap();
+    let first = first.wait().success();
+    assert_eq!(lines(&first), ["first begins", "second begins", "second ends", "first ends"]);
+    for run in [first, second] {
+        assert_eq!(run.stderr_text().matches(note).count(), 1, "{}", run.describe());
+    }
+}
+
+#[test]
 fn a_processor_of_a_hook_is_told_the_call_that_a_span_is_of_although_others_run_beside_it() {
     let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:stamping_exporter").workers(2).start();
     let id = create(&cluster, "actor_tasks:Beside", &["--name", "beside"]);
@@ -265,6 +337,36 @@ fn an_actor_whose_new_fails_is_dead_and_says_why() {
     assert_eq!(cluster.submit("demo:my_function", &[]).success().json(), json!(1));
     fs::remove_file(cluster.file("refuse")).unwrap();
     fragile(&cluster, &["--name", "no"]);
+}
+
+#[test]
+fn a_name_is_that_of_the_actor_that_had_it_and_never_of_one_that_was_refused_it() {
+    let cluster = Cluster::untraced();
+    let folder = json!(cluster.folder()).to_string();
+    let first = fragile(&cluster, &["--name", "fragile"]);
+    let refused = cluster.tracer(&["submit", "actor", "actor_tasks:Fragile", &folder, "--name", "fragile"]);
+    refused.status(1).stderr_contains(&format!("actor {first} (actor_tasks.Fragile) has the name `fragile`"));
+    let names =
+        || actors(&cluster).iter().map(|actor| (actor["id"].clone(), actor["name"].clone())).collect::<Vec<_>>();
+    assert_eq!(names(), [(json!(first + 1), json!(null)), (json!(first), json!("fragile"))]);
+    kill(worker_of(&cluster, first), Signal::KILL);
+    wait_for_state(&cluster, first, "dead");
+    let text = format!("actor {first} (actor_tasks.Fragile `fragile`) is dead: its worker (pid ");
+    call(&cluster, "fragile", "count", &[]).status(1).stderr_contains(&text);
+    cluster.kill_head();
+    cluster.start_head(&[]).success();
+    // Another head reads it back as it was.
+    call(&cluster, "fragile", "count", &[]).status(1).stderr_contains(&format!("actor {first} "));
+}
+
+#[test]
+fn a_reason_of_several_lines_is_one_line_of_the_table() {
+    let cluster = Cluster::untraced();
+    cluster.tracer(&["submit", "actor", "misssing:Type"]).status(1);
+    let reason = actors(&cluster)[0]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains('\n'), "{reason}");
+    let text = cluster.tracer(&["list", "actors"]).success().stdout_text();
+    assert_eq!(text.lines().count(), 2, "{text}");
 }
 
 #[test]

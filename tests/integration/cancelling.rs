@@ -91,7 +91,7 @@ fn a_function_that_waits_for_others_is_told_in_its_wait_and_may_clean_up() {
             submission.wait().status(124).stderr_contains("failed: timed out: it was still running after 100 ms\n");
         }
         assert_eq!(fs::read_to_string(&cleaned).expect("it cleans up"), "Some(Cancelled) true 49");
-        let of_child = |task: &Value| task["target"] == "nested_tasks.after" && task["state"] != "failed";
+        let of_child = |task: &Value| task["target"] == "nested_tasks.after" && task["state"] != "cancelled";
         wait_until("the child has ended too", || (!cluster.tasks().iter().any(of_child)).then_some(()));
     }
     cluster.spans().assert_whole(&[]);
@@ -106,12 +106,16 @@ fn a_function_that_does_not_ask_is_ended_with_its_worker_when_its_time_is_up() {
     cluster.tracer(&["cancel", "1"]).success();
     let task = wait_for_state(&cluster, 1, "cancelling");
     assert_eq!(task["ended_unix_nano"], Value::Null);
-    cluster.tracer(&["status"]).success().stdout_contains("1 running or leased (1 of them being ended)");
+    cluster.tracer(&["status"]).success().stdout_contains("1 running (1 of them being ended)");
     assert!(is_alive(workers[0]));
     cluster.tracer(&["cancel", "1", "--grace=50ms"]).success();
     submission.wait().status(1).stderr_contains("failed: it was cancelled\n");
     assert!(!is_alive(workers[0]));
     assert_eq!(cluster.spans().attempt_of(1).attribute("error.type"), "cancelled");
+    let tasks = cluster.status()["tasks"].clone();
+    assert_eq!((&tasks["cancelled"], &tasks["failed"]), (&json!(1), &json!(0)));
+    assert_eq!((&cluster.task(1)["state"], &cluster.tasks()[0]["state"]), (&json!("cancelled"), &json!("cancelled")));
+    cluster.tracer(&["explain", "1"]).success().stdout_contains("was cancelled after");
     cluster.submit("demo:my_function", &[]).success();
     assert_eq!(cluster.task(1)["attempt"], 1, "what was cancelled is not tried again");
 }

@@ -264,6 +264,7 @@ fn a_task_is_cancelled_and_a_dropped_handle_lets_it_run_on() {
     assert_eq!(task.cancel().unwrap(), CancelReport::Cancelling);
     let error = task.get::<()>().unwrap_err();
     assert_eq!((error.error_type(), error.message()), ("cancelled", "it was cancelled"));
+    assert_eq!(error.kind(), RemoteErrorKind::Cancelled);
 
     let left = cluster.remote("nested_tasks:after").arg(&released).arg(3).submit().unwrap();
     let id = left.id().expect("it was accepted");

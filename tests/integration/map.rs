@@ -193,7 +193,7 @@ fn halt_now_cancels_the_others() {
         .wait()
         .status(1)
         .stderr_contains("line 1 (task 1) failed: ")
-        .stderr_contains("3 tasks: 0 succeeded, 3 failed");
+        .stderr_contains("3 tasks: 0 succeeded, 2 failed, 1 cancelled");
     assert_eq!(cluster.task(1)["failure"]["reason"], "cancelled");
 }
 
@@ -209,7 +209,7 @@ fn ctrl_c_cancels_all_of_them() {
         .status(130)
         .stdout("")
         .stderr_contains("cancelling 2 tasks (Ctrl-C again leaves them)\n")
-        .stderr_contains("2 tasks: 0 succeeded, 2 failed");
+        .stderr_contains("2 tasks: 0 succeeded, 0 failed, 2 cancelled");
     cluster.spans().assert_whole(&[]);
 }
 

@@ -37,8 +37,8 @@ fn status_shows_head_tracing_workers_and_tasks() {
     let run = cluster.tracer(&["status"]).success().stderr("");
     assert_eq!(first_words(&run)[..4], ["head", "node", "session", "tracing"].map(String::from));
     run.stdout_contains("\ntracing  local_tmp_tracing:setup_tracing, from <bin>/liblocal_tmp_tracing.so\n")
-        .stdout_contains("\nworkers  2 wanted: 2 idle, 0 busy\n")
-        .stdout_contains("\ntasks    0 waiting, 0 running or leased, 1 succeeded, 1 failed\n");
+        .stdout_contains("\nworkers  2 running (2 idle, 0 busy)\n")
+        .stdout_contains("\ntasks    0 queued, 0 running, 1 succeeded, 1 failed\n");
     let status = json_of(&cluster, &["status"]);
     assert_keys(&status, &["version", "head_pid", "node_id", "session_dir", "spans_dir", "uptime_ns", "warnings"]);
     assert_eq!(status["hook"]["import_string"], HOOK);

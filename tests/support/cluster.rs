@@ -294,7 +294,7 @@ impl Cluster {
     pub fn wait_for_task(&self, id: u64) -> Value {
         wait_until(&format!("task {id} ends"), || {
             let task = self.task(id);
-            ["succeeded", "failed"].iter().any(|state| task["state"] == *state).then_some(task)
+            ["succeeded", "failed", "cancelled"].iter().any(|state| task["state"] == *state).then_some(task)
         })
     }
 

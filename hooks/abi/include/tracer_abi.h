@@ -161,10 +161,10 @@
 // The result could not be encoded.
 #define TRACER_TASK_ERROR_RESULT 4
 
-// The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
+// The task did not get to an end of its own: it timed out, or its process died. Only from the host.
 #define TRACER_TASK_ERROR_RUNTIME 5
 
-// The task was to end, and did.
+// The task was to end, and did. From the host: it was cancelled; an older host says [`TASK_ERROR_RUNTIME`] of that.
 #define TRACER_TASK_ERROR_CANCELLED 6
 
 // A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.

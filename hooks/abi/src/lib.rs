@@ -975,9 +975,9 @@ pub const TASK_ERROR_PANICKED: u32 = 2;
 pub const TASK_ERROR_ARGUMENTS: u32 = 3;
 /// The result could not be encoded.
 pub const TASK_ERROR_RESULT: u32 = 4;
-/// The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
+/// The task did not get to an end of its own: it timed out, or its process died. Only from the host.
 pub const TASK_ERROR_RUNTIME: u32 = 5;
-/// The task was to end, and did.
+/// The task was to end, and did. From the host: it was cancelled; an older host says [`TASK_ERROR_RUNTIME`] of that.
 pub const TASK_ERROR_CANCELLED: u32 = 6;
 
 impl Str {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracer_abi::{
-    self as abi, Bytes, STATUS_CANCELLED, STATUS_OK, STATUS_TIMED_OUT, Str, TASK_ERROR_ARGUMENTS, TASK_ERROR_PANICKED,
-    TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TextBuffer,
+    self as abi, Bytes, STATUS_CANCELLED, STATUS_OK, STATUS_TIMED_OUT, Str, TASK_ERROR_ARGUMENTS, TASK_ERROR_CANCELLED,
+    TASK_ERROR_PANICKED, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TextBuffer,
 };
 
 use crate::proxy::words::PlainContext;
@@ -531,6 +531,7 @@ unsafe extern "C" fn on_error<T>(data: *mut c_void, error: *const abi::TaskError
                 TASK_ERROR_PANICKED => RemoteErrorKind::Panicked,
                 TASK_ERROR_ARGUMENTS => RemoteErrorKind::Arguments,
                 TASK_ERROR_RESULT => RemoteErrorKind::Result,
+                TASK_ERROR_CANCELLED => RemoteErrorKind::Cancelled,
                 _ => RemoteErrorKind::Runtime,
             },
             error_type: text(error.type_name),
@@ -670,9 +671,11 @@ pub enum RemoteErrorKind {
     Arguments,
     /// The result could not be carried over.
     Result,
-    /// It did not get to an end of its own: it timed out, was cancelled, or its worker died.
+    /// It did not get to an end of its own: it timed out, or its worker died.
     Runtime,
-    /// It may run on: the task that waits for it is itself to end, because it was cancelled or has run for too long. Told once, to the waits
+    /// It was cancelled: by somebody, or because the task that had submitted it did not get to its end. Or it may run on, and the task that
+    /// waits for it is itself to end, because it was cancelled or has run for too long; then
+    /// [`is_cancelled`](crate::RuntimeContext::is_cancelled) says so. That is told once, to the waits
     /// that had begun; what waits after that, to clean up, waits as ever.
     Cancelled,
 }

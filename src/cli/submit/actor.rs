@@ -56,7 +56,7 @@ struct CallCommonArgs {
     /// Print the id as soon as it is accepted, and do not wait for it
     #[arg(long)]
     no_wait: bool,
-    /// The longest it may run; it has the actor for itself then. If it does not end, the actor's worker is ended
+    /// Maximum run time. A call with a limit runs alone on its actor; if it exceeds the limit, the actor's worker is killed
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// The longest it may wait until it begins

@@ -154,7 +154,7 @@ pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> Comm
         return Err(error.into());
     }
     report::talk(&format!("{counts} in {}", Elapsed(map.progress.elapsed())));
-    Ok(match (map.is_interrupted, counts.failed) {
+    Ok(match (map.is_interrupted, counts.unsuccessful()) {
         (true, _) => exit::INTERRUPTED,
         (false, 0) => exit::OK,
         (false, _) => exit::FAILED,
@@ -185,12 +185,22 @@ fn open(path: &Path) -> Result<(File, Option<u64>), CommandError> {
 struct Counts {
     succeeded: u64,
     failed: u64,
+    cancelled: u64,
+}
+
+impl Counts {
+    /// Those without a result.
+    fn unsuccessful(&self) -> u64 {
+        self.failed + self.cancelled
+    }
 }
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Counts { succeeded, failed } = *self;
-        write!(f, "{}: {succeeded} succeeded, {failed} failed", Count(succeeded + failed, "task"))
+        let Counts { succeeded, failed, cancelled } = *self;
+        let all = succeeded + self.unsuccessful();
+        write!(f, "{}: {succeeded} succeeded, {failed} failed", Count(all, "task"))?;
+        if cancelled > 0 { write!(f, ", {cancelled} cancelled") } else { Ok(()) }
     }
 }
 
@@ -338,7 +348,10 @@ impl Map<'_> {
         match error_type {
             None => self.counts.succeeded += 1,
             Some(error_type) => {
-                self.counts.failed += 1;
+                match &ended.outcome {
+                    Ok(Outcome::Failed(failure)) if failure.is_cancellation() => self.counts.cancelled += 1,
+                    _ => self.counts.failed += 1,
+                }
                 self.first_failure.get_or_insert_with(|| error_type.to_string());
                 self.halt_if_wanted();
             }
@@ -355,8 +368,8 @@ impl Map<'_> {
 
     fn halt_if_wanted(&mut self) {
         let stop = match self.args.halt {
-            Halt::Soon(failures) if self.counts.failed >= failures => Stopped::Soon,
-            Halt::Now(failures) if self.counts.failed >= failures => Stopped::Now { cancelled: 0 },
+            Halt::Soon(failures) if self.counts.unsuccessful() >= failures => Stopped::Soon,
+            Halt::Now(failures) if self.counts.unsuccessful() >= failures => Stopped::Now { cancelled: 0 },
             _ => return,
         };
         if self.stopped.is_none() {
@@ -406,7 +419,7 @@ impl Map<'_> {
             self.progress.suspend(|| report::raw(&self.out));
             self.out.clear();
         }
-        self.progress.show(self.counts.succeeded, self.counts.failed);
+        self.progress.show(self.counts.succeeded, self.counts.unsuccessful());
     }
 
     /// Waits for the head, the input or a signal, and takes in what is there.

@@ -25,7 +25,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
-use tracer::head::reactor::{self, Death, Effects, Submission, WorkerExit};
+use tracer::head::reactor::{self, Death, Effects, Submission, Watchers, WorkerExit};
 use tracer::head::state::{DriverId, Ended, Now, State};
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
@@ -431,6 +431,8 @@ struct Remembered {
 }
 
 impl Effects for Remembered {
+    fn drain_output(&mut self, _worker: WorkerId, _watchers: &Watchers) {}
+
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.leases.push_back((worker, lease.number));
     }

@@ -196,7 +196,7 @@ fn a_task_is_cancelled() {
     let answer = api.ask("POST", "/api/v1/tasks/1/cancel?grace_ms=10").send().status(202).json();
     assert_eq!(answer, json!({"id": 1, "state": "cancelling"}));
     let ended = api.get("/api/v1/tasks/1/wait?timeout_ms=60000").status(200).json();
-    assert_eq!((&ended["state"], &ended["failure"]["reason"]), (&json!("failed"), &json!("cancelled")));
+    assert_eq!((&ended["state"], &ended["failure"]["reason"]), (&json!("cancelled"), &json!("cancelled")));
     let answer = api.ask("POST", "/api/v1/tasks/1/cancel").send().status(200).json();
     assert_eq!(answer, json!({"id": 1, "state": "ended"}));
     api.ask("POST", "/api/v1/tasks/3/cancel").send().problem(404, "no-such-task");

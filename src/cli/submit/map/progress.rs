@@ -1,9 +1,10 @@
 //! How far `--map` has come: a bar on a terminal, nothing elsewhere.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How often the rate and the time left are drawn anew while nothing happens.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -12,6 +13,20 @@ const INTERVAL: Duration = Duration::from_millis(200);
 pub(super) struct Progress {
     started: Instant,
     bar: Option<ProgressBar>,
+}
+
+/// Tasks in a second, with three digits that count or as a whole number.
+struct Rate(f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            rate if rate < 9.995 => write!(f, "{rate:.2} tasks/s"),
+            rate if rate < 99.95 => write!(f, "{rate:.1} tasks/s"),
+            // More than fits is as many as fit.
+            rate => write!(f, "{} tasks/s", HumanCount(rate.round() as u64)),
+        }
+    }
 }
 
 /// Whether it is shown.
@@ -24,10 +39,16 @@ impl Progress {
     pub(super) fn new(total: Option<u64>) -> Progress {
         let bar = is_shown().then(|| {
             let template = match total {
-                Some(_) => "{bar:24} {human_pos}/{human_len} tasks  {per_sec}  {msg}  {eta} left",
-                None => "{spinner} {human_pos} tasks  {per_sec}  {msg}  {elapsed}",
+                Some(_) => "{bar:24} {human_pos}/{human_len} tasks  {rate}  {msg}  {eta} left",
+                None => "{spinner} {human_pos} tasks  {rate}  {msg}  {elapsed}",
             };
-            let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+            let style = ProgressStyle::with_template(template).expect("the template is well-formed").with_key(
+                "rate",
+                |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+                    // What cannot be written is not shown.
+                    let _ = write!(out, "{}", Rate(state.per_sec()));
+                },
+            );
             ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr()).with_style(style.progress_chars("━╸ "))
         });
         Progress { started: Instant::now(), bar }
@@ -64,6 +85,26 @@ impl Progress {
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_a_unit_and_no_more_digits_than_count() {
+        for (rate, text) in [
+            (0.0, "0.00 tasks/s"),
+            (0.5, "0.50 tasks/s"),
+            (9.99, "9.99 tasks/s"),
+            (9.996, "10.0 tasks/s"),
+            (10.8283, "10.8 tasks/s"),
+            (99.96, "100 tasks/s"),
+            (312_345.678, "312,346 tasks/s"),
+        ] {
+            assert_eq!(Rate(rate).to_string(), text);
         }
     }
 }
