@@ -58,6 +58,28 @@ fn spans_arrive_over_http_with_every_field() {
 }
 
 #[test]
+fn tracestates_of_level_2_arrive_as_they_were() {
+    for (hook, receiver) in [(OTLP, Receiver::start(&["200"])), (OTLP_GRPC, Receiver::start_grpc(true, &["200"]))] {
+        let Some(receiver) = receiver else { return };
+        let cluster = exporting(hook, &receiver.endpoint()).start();
+        for (number, state) in crate::spans::level_2_trace_states().into_iter().enumerate() {
+            let mut submit = cluster.command(&["submit", "task", "traced_tasks:headers"]);
+            submit.env("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+            submit.env("TRACESTATE", &state);
+            let before = receiver.accepted().len();
+            cluster.run(submit).success().stderr("");
+            // Of the submission two by way of the head, of the worker three.
+            let spans = receiver.wait_for_spans(before + 4);
+            for span in &spans[before..] {
+                assert_eq!(span["trace_state"], *state, "{number}: {span}");
+            }
+            wait_until("the rest is there", || (cluster.status()["spans"]["waiting"] == 0).then_some(()));
+        }
+        cluster.stop().success();
+    }
+}
+
+#[test]
 fn headers_compression_and_a_path_of_its_own_are_honoured() {
     let Some(receiver) = Receiver::start(&["200"]) else { return };
     let cluster = exporting_to("http://localhost:1/not/there")

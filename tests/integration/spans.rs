@@ -495,6 +495,51 @@ fn tracestate_is_on_every_span_and_in_the_environment_of_a_command() {
     }
 }
 
+/// Tracestates whose keys only level 2 of W3C Trace Context allows.
+pub(crate) fn level_2_trace_states() -> [String; 3] {
+    let long = format!("{}@{}=1", "t".repeat(242), "v".repeat(13));
+    let longest = format!("{}@{}={}", "t".repeat(230), "v".repeat(25), "x".repeat(256));
+    ["foo@@bar=1,bar=2".into(), format!("a@b@c=:,{long},rojo=1"), longest]
+}
+
+#[test]
+fn a_tracestate_of_level_2_is_carried_on_as_it_came() {
+    for hooks in [&[HOOK][..], &["otlp_file:setup_tracing"], &[HOOK, "otlp_file:setup_tracing"]] {
+        let builder = Cluster::builder().hook(hooks[0]);
+        let cluster = hooks[1..]
+            .iter()
+            .fold(builder, |builder, hook| builder.arg(format!("--tracing-startup-hook={hook}")))
+            .start();
+        for state in level_2_trace_states() {
+            let shell = [("TRACEPARENT", &*trace_parent("01")), ("TRACESTATE", &*state)];
+            let run = submit_with(&cluster, &shell, &["task", "traced_tasks:headers"]).success().stderr("");
+            let seen = run.json();
+            for headers in seen.as_array().expect("it returns a list").iter().take(3) {
+                assert_eq!(headers[1], *state, "{hooks:?}: {seen}");
+            }
+            submit_with(&cluster, &shell, &["command", "--", "printenv", "TRACESTATE"])
+                .success()
+                .stdout(&format!("{state}\n"));
+            let exported = cluster.tracer(&["trace", "export", TRACE_ID, "--format", "otlp"]).success();
+            let lines = exported.stdout_text();
+            assert!(lines.contains(&format!("\"traceState\":\"{state}\"")), "{hooks:?}, {state}: {lines}");
+            assert!(!lines.contains("tracer-level2"), "{lines}");
+        }
+        cluster.stop().success();
+        let files = std::fs::read_dir(cluster.spans_dir()).expect("there are span files");
+        let mut spans = 0;
+        for file in files {
+            let text = std::fs::read_to_string(file.expect("it can be read").path()).expect("it is text");
+            assert!(!text.contains("tracer-level2"), "{text}");
+            for line in text.lines() {
+                assert!(line.contains("foo@@bar") || line.contains("a@b@c") || line.contains("ttt@vvv"), "{line}");
+                spans += 1;
+            }
+        }
+        assert!(spans >= 3 * 7, "{spans}");
+    }
+}
+
 #[test]
 fn baggage_reaches_a_task_and_a_command() {
     let cluster = Cluster::traced();

@@ -7,7 +7,7 @@ use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, T
 use opentelemetry::{Array, KeyValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
-use tracer_sdk::hook::{AttributeValue, RenderedSpan};
+use tracer_sdk::hook::{AttributeValue, RenderedSpan, trace_state_as_sent};
 use tracer_span_file as file;
 use tracer_span_file::ResourceJson;
 
@@ -154,7 +154,7 @@ fn trace_state(context: &SpanContext) -> Cow<'static, str> {
     if *context.trace_state() == TraceState::NONE {
         Cow::Borrowed("")
     } else {
-        Cow::Owned(context.trace_state().header())
+        Cow::Owned(trace_state_as_sent(context.trace_state().header()))
     }
 }
 

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use opentelemetry::Context;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter};
-use tracer_sdk::hook::{Tracing, refused, refused_in_part};
+use tracer_sdk::hook::{Tracing, refused, refused_in_part, trace_state_as_sent};
 
 /// The first pause; each further one is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -163,10 +164,21 @@ impl<T: Transport> Exporter<T> {
     }
 }
 
+/// Gives spans and links the tracestates that came, which OpenTelemetry's own type cannot all hold as they are.
+fn unescape_trace_states(spans: &mut ResourceSpans) {
+    for span in spans.scope_spans.iter_mut().flat_map(|scope| &mut scope.spans) {
+        let links = span.links.iter_mut().map(|link| &mut link.trace_state);
+        std::iter::once(&mut span.trace_state).chain(links).for_each(|state| {
+            *state = trace_state_as_sent(std::mem::take(state));
+        });
+    }
+}
+
 impl<T: Transport> SpanExporter for Exporter<T> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let _suppressed = Context::enter_telemetry_suppressed_scope();
-        let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
+        let mut resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
+        resource_spans.iter_mut().for_each(unescape_trace_states);
         let message = self.transport.encode(ExportTraceServiceRequest { resource_spans });
         self.deliver(&message).map_err(|undelivered| {
             let (Undelivered::Later(reason) | Undelivered::Refused(reason) | Undelivered::Partly(_, reason)) =

@@ -14,7 +14,7 @@ use opentelemetry::{Array, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
 use tracer_local_tmp_tracing::LineFormat;
-use tracer_sdk::hook::FileFormat;
+use tracer_sdk::hook::{FileFormat, trace_state_as_sent};
 use tracer_span_file::json;
 
 /// `SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK`: it is known whether the context is remote.
@@ -207,7 +207,7 @@ fn write_context(buffer: &mut Vec<u8>, context: &SpanContext) {
     write_id(buffer, "traceId", &context.trace_id().to_bytes());
     write_id(buffer, "spanId", &context.span_id().to_bytes());
     if *context.trace_state() != TraceState::NONE {
-        write_text(buffer, "traceState", &context.trace_state().header());
+        write_text(buffer, "traceState", &trace_state_as_sent(context.trace_state().header()));
     }
 }
 

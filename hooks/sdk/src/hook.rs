@@ -41,6 +41,7 @@ mod sink;
 mod table;
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
+pub use convert::trace_state_as_sent;
 pub use delivery::{refused, refused_in_part};
 pub use direct::{AttributeValue, RenderedSpan, SpanWriter};
 pub use guard::{DurableProcessor, FileFormat, GuardedExporter};

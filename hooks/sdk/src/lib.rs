@@ -90,6 +90,7 @@ mod runtime;
 #[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
 mod subscriber;
 mod task;
+mod trace_state;
 
 pub use actor::{Actor, ActorHandle, Call, actor, find_actor};
 #[cfg(feature = "hooks")]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceId, TraceState};
+use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceId};
 use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, TraceFlags, Value};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1 as common;
@@ -108,7 +108,7 @@ fn context(
         SpanId::from_bytes(fixed(span_id, "span id")?),
         TraceFlags::new(flags as u8),
         is_remote,
-        trace_state.parse::<TraceState>().unwrap_or_default(),
+        super::convert::parse_trace_state(trace_state),
     ))
 }
 

@@ -403,7 +403,7 @@ unsafe extern "C" fn span_trace_state(span: *mut c_void, text: *mut abi::TextBuf
     let read = |span: &mut Handle| {
         // The other kind has none.
         if let Handle::Sdk(span) = span {
-            header = span.span_context().trace_state().header();
+            header = convert::trace_state_as_sent(span.span_context().trace_state().header());
         }
     };
     // SAFETY: the host passes a span handle.

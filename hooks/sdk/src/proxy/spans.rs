@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tracer_abi::{self as abi, Str, TextBuffer, Tracing};
 
 use super::super::lend::Loan;
-use super::super::words::{PlainContext, trace_state_members, unix_nanos};
+use super::super::words::{PlainContext, unix_nanos};
 use super::super::{PROBE_SCOPE, host};
 use super::api::baggage::{Baggage, BaggageExt, KeyValueMetadata};
 use super::api::trace::{
@@ -23,6 +23,7 @@ use super::api::trace::{
 use super::api::{self, Array, Context, ContextGuard, InstrumentationScope, KeyValue, StringValue, Value};
 use super::builder_status;
 use crate::baggage;
+use crate::trace_state::{escape, unescape};
 
 /// How many attributes are handed over without an allocation.
 const INLINE_ATTRIBUTES: usize = 16;
@@ -54,7 +55,7 @@ pub(crate) fn current_headers() -> [String; 3] {
         return [String::new(), String::new(), baggage];
     }
     let trace_parent = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8());
-    [trace_parent, span.trace_state().header(), baggage]
+    [trace_parent, unescape(span.trace_state().header()), baggage]
 }
 
 /// The span that is current on this thread, and the baggage as a header.
@@ -472,20 +473,17 @@ fn plain(context: &SpanContext) -> PlainContext {
         span_id: context.span_id().to_bytes(),
         trace_flags: context.trace_flags().to_u8(),
         is_remote: context.is_remote(),
-        trace_state: context.trace_state().header(),
+        trace_state: unescape(context.trace_state().header()),
     }
 }
 
-/// The members of `header` that this version of OpenTelemetry takes: its rules are older than the recommendation's.
+/// `header` in this version's type, also with keys that its rules, which are older than the recommendation's, do not allow.
 fn trace_state(header: &str) -> TraceState {
     if header.is_empty() {
         return TraceState::NONE;
     }
-    let members = trace_state_members(header);
-    TraceState::from_key_value(members.clone()).unwrap_or_else(|_| {
-        let accepted = members.filter(|member| TraceState::from_key_value([*member]).is_ok());
-        TraceState::from_key_value(accepted).unwrap_or_default()
-    })
+    let is_taken = |key: &str, value: &str| TraceState::from_key_value([(key, value)]).is_ok();
+    TraceState::from_key_value(escape(header, is_taken)).unwrap_or_default()
 }
 
 /// Attributes as the host reads them. Borrows from the API's own; up to [`INLINE_ATTRIBUTES`] need no allocation

@@ -71,8 +71,3 @@ pub(crate) fn unix_nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     u64::try_from(since).unwrap_or(u64::MAX).max(1)
 }
-
-/// The members of a tracestate header.
-pub(crate) fn trace_state_members(header: &str) -> impl Iterator<Item = (&str, &str)> + Clone {
-    header.split(',').filter_map(|member| member.trim_matches([' ', '\t']).split_once('='))
-}
