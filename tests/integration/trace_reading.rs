@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, in_a_terminal, is_alive, kill, run_in_a_terminal, wait_until};
+use crate::support::{Background, Cluster, HOOK, in_a_terminal, is_alive, kill, run_in_a_terminal, wait_until};
 
 /// What `tracer trace …` says in JSON.
 #[track_caller]
@@ -567,6 +567,12 @@ fn the_last_trace_is_the_submissions_also_when_its_task_began_another() {
 #[test]
 fn figures_of_one_trace_leave_the_others_out() {
     let cluster = with_two_traces();
+    // Names are whole in a wide terminal.
+    let wide = |arguments: &[&str]| {
+        let mut command = cluster.command(&["trace", "stats"]);
+        command.args(arguments).env("COLUMNS", "200");
+        cluster.run(command)
+    };
     let of = |trace: &[&str]| trace_json(&cluster, &[&["stats"], trace].concat());
     let (all, last) = (of(&[]), of(&["last"]));
     assert_eq!(all["trace_id"], Value::Null);
@@ -575,13 +581,13 @@ fn figures_of_one_trace_leave_the_others_out() {
     assert_ne!(first["trace_id"], last["trace_id"]);
     let spans = |stats: &Value| stats["spans"].as_u64().expect("a number");
     assert_eq!(spans(&all), spans(&first) + spans(&last));
-    cluster.tracer(&["trace", "stats", "last"]).success().stdout_contains("misbehaving_tasks.panics_in_span");
+    wide(&["last"]).success().stdout_contains("misbehaving_tasks.panics_in_span");
     cluster.tracer(&["trace", "stats", "zz"]).stderr_contains("`last`, found `zz`");
 }
 
 #[test]
 fn attributes_events_and_folds_are_shown_when_asked_for() {
-    let cluster = Cluster::traced();
+    let cluster = Cluster::builder().hook(HOOK).env("COLUMNS", "200").start();
     let lines = cluster.file("lines");
     fs::write(&lines, "\"a b\"\n".repeat(40)).expect("the test's folder can be written to");
     cluster.tracer(&["submit", "task", "wordcount:frequencies", "--map", &lines.display().to_string()]).success();
