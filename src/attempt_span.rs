@@ -21,6 +21,8 @@ pub(crate) struct AttemptSpan<'a> {
     pub(crate) queued_ns: u64,
     /// Where the function is, if that is known before it is loaded: its qualified name, its file and its line.
     pub(crate) code: Option<(&'a str, &'a str, u32)>,
+    /// What the version of the module is called, if that is known before it is loaded.
+    pub(crate) module_version: Option<&'a str>,
 }
 
 impl AttemptSpan<'_> {
@@ -35,6 +37,9 @@ impl AttemptSpan<'_> {
         put(names::NODE_ID, Attribute::Str(self.node_id));
         let (code, count) = self.code.map_or(([("", Attribute::Str("")); 3], 0), code_attributes);
         code[..count].iter().for_each(|&(key, value)| put(key, value));
+        if let Some(version) = self.module_version {
+            put(names::MODULE_VERSION, Attribute::Str(version));
+        }
     }
 
     /// Lends the attributes that come after those.

@@ -15,6 +15,7 @@
 
 mod actors;
 pub(crate) mod by_tag;
+mod versions;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -38,6 +39,7 @@ use crate::hook::{
     ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, now_unix_nano,
     run_hook,
 };
+use crate::module_store::ModuleStore;
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
@@ -53,14 +55,15 @@ use crate::spin::{Spin, is_readable};
 use crate::spool::Spool;
 use crate::stored::{self, Pending, STORED_FROM, Stored, StoredError, Value, ValueWriter, WriteError, Written};
 use crate::task::{
-    ActorRole, AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, Outcome,
-    PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource, check_retry_on,
-    sort_resources,
+    ActorRole, AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId,
+    ModuleVersion, Outcome, PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
+    check_retry_on, sort_resources,
 };
 use crate::value::{self, ValueError};
 
 pub use actors::{Actor, ActorHandle, Call};
 use by_tag::ByTag;
+use versions::Versions;
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
@@ -92,8 +95,12 @@ pub struct Driver {
     welcome: Welcome,
     /// Where large values are.
     values: PathBuf,
+    /// Which versions of modules its submissions run.
+    versions: Versions,
     tracing: DriverTracing,
     next_tag: u64,
+    /// How many of its tasks have not ended.
+    open: u64,
     next_query: u64,
     /// Envelopes that were not sent yet, each with its length before it.
     batch: Vec<u8>,
@@ -265,6 +272,8 @@ pub enum DriverError {
     Resource(String),
     /// There is no such actor, or it is dead; the text says which.
     Actor(String),
+    /// The module's library cannot be used; the text says why.
+    Module(String),
     /// The name is not `module:function`.
     Target {
         /// What was given instead.
@@ -297,9 +306,10 @@ impl fmt::Display for DriverError {
                 )
             }
             DriverError::Stored(error) => error.fmt(f),
-            DriverError::RetryOn(problem) | DriverError::Resource(problem) | DriverError::Actor(problem) => {
-                f.write_str(problem)
-            }
+            DriverError::RetryOn(problem)
+            | DriverError::Resource(problem)
+            | DriverError::Actor(problem)
+            | DriverError::Module(problem) => f.write_str(problem),
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 f.write_str("\n(hint: for example `demo:my_function`)")
@@ -615,6 +625,7 @@ impl Driver {
             inlet,
             may_have_rings: false,
             values: stored::folder(&welcome.session_dir),
+            versions: Versions::new(ModuleStore::of_session(&welcome.session_dir), welcome.module_folders.clone()),
             welcome,
             tracing: DriverTracing {
                 recorder: None,
@@ -627,6 +638,7 @@ impl Driver {
                 pid: std::process::id(),
             },
             next_tag: 0,
+            open: 0,
             next_query: 0,
             batch: Vec::new(),
             batch_first_tag: 0,
@@ -716,10 +728,18 @@ impl Driver {
         self.tracing.is_carrier_remote = is_remote;
     }
 
-    /// Sets on whose behalf it submits from now on.
-    pub(crate) fn set_submitter(&mut self, task: TaskId, job: JobId) {
+    /// Sets on whose behalf it submits from now on: a task, its job, and the module that the task is in, with its version if that is known.
+    pub(crate) fn set_submitter(&mut self, task: TaskId, job: JobId, module: Option<(&'static str, ModuleVersion)>) {
         self.submitter = Some(task);
         self.welcome.job_id = job;
+        self.versions.set_job(job);
+        self.versions.own = module;
+    }
+
+    /// From now on every module has the version that it has when a task of it is first submitted, whatever is built meanwhile. Otherwise a
+    /// library that has changed is used when none of this driver's tasks is open.
+    pub fn keep_module_versions(&mut self) {
+        self.versions.is_pinned = true;
     }
 
     /// Starts a span around what this driver submits from now on: its job. The caller ends it.
@@ -783,6 +803,7 @@ impl Driver {
 
     /// Submits a task. It is sent with the next batch.
     pub fn submit(&mut self, request: &SubmitRequest<'_>) -> Result<Ticket, DriverError> {
+        let module_version = self.versions.of(&request.spec, self.open > 0)?;
         let mut inputs = request.inputs.to_vec();
         let in_files = inputs.iter().map(|input| match &input.source {
             InputSource::Stored(stored) => usize::try_from(stored.bytes).unwrap_or(usize::MAX),
@@ -833,6 +854,7 @@ impl Driver {
             run_limit: request.run_limit,
             policy: request.policy,
             demand: request.demand.clone(),
+            module_version,
             wants_output: request.wants_output,
             traces_runtime,
             trace: context.map(|context| TraceLink {
@@ -867,6 +889,7 @@ impl Driver {
         }
         let task = Ticket { tag: self.next_tag, trace_id };
         self.next_tag += 1;
+        self.open += 1;
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
         if is_full {
             self.send()?;
@@ -1257,6 +1280,9 @@ impl Driver {
                     let mut dropped = Vec::new();
                     while !take.is_empty() {
                         let finished = Finished::take(&mut take)?;
+                        if finished.tag & WATCHED == 0 {
+                            self.open = self.open.saturating_sub(1);
+                        }
                         if let Some(ended) = finished.ended_unix_nano
                             && let Some((parent, _)) = self.runtime.remove(&finished.tag)
                         {
@@ -1319,6 +1345,7 @@ impl Driver {
     /// The head has not taken the oldest batch in that it had not answered.
     fn refused(&mut self, message: &str) {
         let Some((first_tag, count)) = self.unanswered.pop_front() else { return };
+        self.open = self.open.saturating_sub(count);
         for tag in first_tag..first_tag + count {
             let failure = Failure::Refused { message: message.into() };
             if let Some((producer, _)) = self.producers.pop_front() {

@@ -8,7 +8,7 @@
 //!     └─────────────── effects: lease, finish, start ◀─── └────────────────┘
 //! ```
 //!
-//! [`state`] is data with its invariants, [`workers`] knows of all workers together what is asked for with each wake-up, [`lanes`] decides which tasks with demands may begin, [`reactor`] is plain functions over it, `server` is the loop around them: one
+//! [`state`] is data with its invariants, [`workers`] knows of all workers together what is asked for with each wake-up, [`lanes`] decides which tasks with demands may begin, [`versions`] which workers have an old version of a module, [`reactor`] is plain functions over it, `server` is the loop around them: one
 //! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
 //! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers, `memory` bounds what they take;
 //! `journal` is the record from which a head recovers; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
@@ -33,5 +33,6 @@ pub(crate) mod recovery;
 pub(crate) mod server;
 pub mod state;
 mod table;
+pub mod versions;
 pub mod workers;
 mod world;

@@ -45,8 +45,8 @@ pub use own::{OwnSettings, OwnTracing};
 pub use recorder::{
     ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, RunningTask, SpanRequest, now_unix_nano,
 };
-pub(crate) use search::is_path;
 pub use search::{Located, SearchPath};
+pub(crate) use search::{is_path, locate_in};
 pub use setup::{HookCheck, HookRun, check_hook, run_hook};
 pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};
 pub(crate) use task::{is_to_stop, was_told_to_stop};

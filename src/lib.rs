@@ -72,7 +72,7 @@
 //! | | |
 //! |---|---|
 //! | [`cli`], [`cluster`], [`driver`], [`serve`] | speak to people, programs and HTTP clients |
-//! | [`head`], `worker`, [`session`], [`stored`] | speak to the operating system |
+//! | [`head`], `worker`, [`session`], [`stored`], `module_store` | speak to the operating system |
 //! | [`protocol`], [`hook`], [`spool`], [`propagation`] | guard one boundary each |
 //! | [`trace`] | reads traces back |
 //! | [`scheduler`] | decides |
@@ -109,6 +109,7 @@ mod fault;
 pub mod head;
 pub mod hook;
 mod identity;
+mod module_store;
 pub mod names;
 mod pattern;
 pub mod promises;

@@ -42,6 +42,9 @@ pub const REMOTE_ACTOR: &str = "actor";
 pub const REMOTE_COMMAND: &str = "command";
 /// String: `<module>.<function>`, `<Actor>.<method>`, or the program's name.
 pub const FUNCTION: &str = "tracer.function";
+/// String: the build of the module's library that the attempt runs: its build id in hexadecimal digits, or, where its linker noted none, a number made
+/// from its contents. Not there for what is built into tracer.
+pub const MODULE_VERSION: &str = "tracer.module.version";
 /// String: the name given with `--name`.
 pub const TASK_NAME: &str = "tracer.task_name";
 /// String: an argument, if `--record-arguments` asks for them. What follows the prefix is the parameter's name on the CONSUMER span of a function, and

@@ -8,6 +8,7 @@ mod attempt;
 mod demand;
 mod envelope;
 mod id;
+mod module_version;
 mod outcome;
 mod policy;
 mod span_names;
@@ -18,6 +19,7 @@ pub use envelope::{
     ActorOptions, ActorRole, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
 };
 pub use id::{JobId, TaskId, WorkerId};
+pub use module_version::ModuleVersion;
 pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit};
 pub use policy::{
     Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crate::channel::Receiver;
 use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_tasks, run_hook};
+use crate::module_store::ModuleStore;
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
 use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
@@ -58,7 +59,9 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let search = SearchPath { module_path: welcome.module_path };
     let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir.into(), worker, recorder)));
     offer_tasks(Box::leak(Box::new(nested)));
-    let mut attempts = Attempts::new(spool, recorder, nested, search, worker, welcome.node_id, welcome.propagators);
+    let store = ModuleStore::of_session(session_dir);
+    let mut attempts =
+        Attempts::new(spool, recorder, nested, (search, store), worker, welcome.node_id, welcome.propagators);
     attempts.record_arguments(welcome.record_arguments);
     let attempts = Arc::new(attempts);
     nested.run_with(Arc::clone(&attempts), Arc::clone(&results));

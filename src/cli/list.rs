@@ -147,7 +147,7 @@ fn render_actors(actors: &[ActorReport]) -> String {
                 actor.id.to_string(),
                 actor.name.clone().unwrap_or_default(),
                 format!("{}:{}", actor.module, actor.type_name),
-                actor.state.to_string(),
+                format!("{}{}", actor.state, if actor.is_outdated { " (older build)" } else { "" }),
                 actor.worker_id.map(|worker| worker.to_string()).unwrap_or_default(),
                 actor.worker_pid.map(|pid| pid.to_string()).unwrap_or_default(),
                 format!("{} of {}", actor.restarts, actor.max_restarts),

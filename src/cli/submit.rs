@@ -405,6 +405,7 @@ fn submit_with_input(
     let demand = common.demand.demand(&resources);
     report::keep_data_alone()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
+    driver.keep_module_versions();
     start_tracing(&mut driver);
     let offer = match hands_input_over {
         true => Some(Offer::new(&driver.welcome().session_dir).map_err(|error| {

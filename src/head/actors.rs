@@ -22,8 +22,8 @@ use crate::scheduler::LEASE_LIMIT;
 use crate::spool::CLAIM_COUNT;
 use crate::suggestion;
 use crate::task::{
-    ActorOptions, ActorRole, DEFAULT_GRACE, Envelope, Failure, FunctionSpec, JobId, Outcome, SpanLink, TaskId,
-    TaskSpec, WorkerId,
+    ActorOptions, ActorRole, DEFAULT_GRACE, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome, SpanLink,
+    TaskId, TaskSpec, WorkerId,
 };
 
 /// What a task has to do with an actor, in a form that fits a [task](super::state::Task).
@@ -128,6 +128,11 @@ impl Death {
 impl Actor {
     fn is_dead(&self) -> bool {
         matches!(self.life, Life::Dead(_))
+    }
+
+    /// The version of its module that its creation said.
+    fn version(&self) -> Option<ModuleVersion> {
+        Envelope::decode(&self.envelope).ok()?.module_version
     }
 
     /// `counter.Counter`.
@@ -841,7 +846,13 @@ pub(super) fn find(state: &State, wanted: &str) -> Result<ActorReport, String> {
     }
 }
 
+/// The versions of their modules that actors are of that are not dead.
+pub(super) fn versions(state: &State) -> impl Iterator<Item = ModuleVersion> {
+    state.actors.all.values().filter(|actor| !actor.is_dead()).filter_map(Actor::version)
+}
+
 fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
+    let version = actor.version();
     let worker = actor.worker.and_then(|worker| Some((worker, state.workers.get(&worker)?)));
     let is_call = |grant: &&Grant| grant.task != id;
     ActorReport {
@@ -869,6 +880,8 @@ fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
         calls_waiting: actor.calls.len(),
         calls_leased: worker.map_or(0, |(_, worker)| worker.leases.iter().filter(is_call).count()),
         created_unix_nano: actor.submitted_unix_nano,
+        module_version: version.map(|version| version.to_string()),
+        is_outdated: !actor.is_dead() && version.is_some_and(|version| state.versions.is_outdated(version)),
     }
 }
 

@@ -169,6 +169,9 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
     state.counts.leased += 1;
     task.attempt += 1;
     task.progress = Progress::Leased { worker: worker_id };
+    if let Some(version) = state.targets.version(task.target) {
+        state.versions.on_lease(worker_id, &mut worker, version);
+    }
     let number = INLINE_LEASE | id.0;
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     worker.inline.push(Grant { number, task: id, slots, expected_ns: 0, granted: now });

@@ -25,7 +25,7 @@ use super::state::{
     Description, DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, StartAgain, State,
     StopStep, Stopping, TargetIndex, Task, Terms, ToStop, Worker, WorkerPhase,
 };
-use super::{explain, inputs, nesting};
+use super::{explain, inputs, nesting, versions};
 
 /// Everything the reactor may cause. The server does it; tests remember it.
 pub trait Effects {
@@ -130,8 +130,9 @@ const COMMAND_START_NS: u64 = 10_000_000;
 /// How long a worker may take to report a command that got SIGKILL, before it is killed itself.
 const COMMAND_END_NS: u64 = 2_000_000_000;
 
-/// Starts the workers that are missing.
+/// Starts the workers that are missing. Those that are to be replaced and have nothing to do end before.
 pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now: Now) {
+    versions::end_outdated(state, effects);
     let must_wait = state.start_again.as_ref().is_some_and(|again| again.monotonic_ns > now.monotonic_ns);
     if state.is_stopping || state.no_worker.is_some() || must_wait {
         return;
@@ -220,6 +221,7 @@ pub fn on_submission(state: &mut State, submission: Submission<'_>, now: Now) ->
     inputs::pin(state, id);
     nesting::note_child(state, id);
     actors::on_task(state, id);
+    versions::on_task(state, id);
     inputs::queue_or_hold(state, id);
     remember_key(state, id, keyed);
     watch_queue_limit(state, id, now.monotonic_ns);
@@ -330,7 +332,7 @@ fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: 
         queue_until: 0,
         memory_bytes: envelope.demand.memory_bytes.unwrap_or(0),
     };
-    let target = target(state, &envelope.spec);
+    let target = target(state, &envelope);
     let key = envelope.policy.idempotency_key;
     let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
     let actor = Part::of(envelope.spec.actor());
@@ -386,6 +388,7 @@ pub fn on_restored_submission(
     inputs::pin(state, id);
     nesting::note_child(state, id);
     actors::on_task(state, id);
+    versions::on_task(state, id);
     remember_key(state, id, fingerprint);
     Ok(())
 }
@@ -531,7 +534,18 @@ pub fn on_restored(
     lost
 }
 
-fn target(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
+fn target(state: &mut State, envelope: &Envelope<'_>) -> TargetIndex {
+    let name = target_name(state, &envelope.spec);
+    match (&envelope.spec, envelope.module_version) {
+        (TaskSpec::Function(function), Some(version)) => {
+            let version = state.versions.index(version, function.module);
+            state.targets.of_version(name, version)
+        }
+        _ => name,
+    }
+}
+
+fn target_name(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
     match spec {
         // The common case without an allocation: a function of a module given by name.
         TaskSpec::Function(function) if function.actor == ActorRole::None && !crate::hook::is_path(function.module) => {
@@ -1254,6 +1268,9 @@ pub(super) fn lease_to(
     // An actor's bound is that of its creation.
     if !matches!(task.actor, Part::Call(_)) {
         worker.bound_memory(effects, worker_id, task.limits.as_ref().map_or(0, |limits| limits.memory_bytes));
+    }
+    if let Some(version) = state.targets.version(task.target) {
+        state.versions.on_lease(worker_id, &mut worker, version);
     }
     let expected_ns = state.targets.run_time(task.target).expected_ns();
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);

@@ -177,6 +177,7 @@ fn plain(policy: Policy<'static>) -> Envelope<'static> {
         run_limit: None,
         policy,
         demand: Demand::default(),
+        module_version: None,
         wants_output: false,
         traces_runtime: false,
         trace: None,

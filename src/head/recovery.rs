@@ -19,6 +19,7 @@ use tracer_span_file::{Rotation, SpanFile};
 use super::reactor::{Loss, LostAttempt, Why};
 use crate::attempt_span::AttemptSpan;
 use crate::hook::now_unix_nano;
+use crate::module_store::ModuleStore;
 use crate::protocol::SpanCounts;
 use crate::session::{self, HeadRecord};
 use crate::spool::otlp::export_request;
@@ -38,6 +39,7 @@ const TAIL: u64 = 8 << 20;
 pub(super) struct Place<'a> {
     pub(super) node_id: &'a str,
     pub(super) worker: Option<WorkerId>,
+    pub(super) session_dir: &'a Path,
 }
 
 /// Where finished spans go.
@@ -393,6 +395,8 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         end_time_unix_nano: now_unix_nano.max(lost.granted_unix_nano),
         ..SpanRecord::default()
     };
+    let store = ModuleStore::of_session(place.session_dir);
+    let module_version = envelope.module_version.map(|version| store.name(version));
     let span = AttemptSpan {
         envelope: &envelope,
         target: &target,
@@ -404,6 +408,7 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
         node_id: place.node_id,
         queued_ns: lost.granted_unix_nano.saturating_sub(lost.submitted_unix_nano),
         code: None,
+        module_version: module_version.as_deref(),
     };
     span.put_first(&mut |key, value| record.set_attribute(key, value.into()));
     span.with_further(|further| further.iter().for_each(|(key, value)| record.set_attribute(key, (*value).into())));

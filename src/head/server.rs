@@ -29,21 +29,22 @@ use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerEx
 use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Progress, State, TASK_BYTES, WorkerPhase};
 use super::world::{Source, World};
-use super::{actors, guard, inputs, nesting};
+use super::{actors, guard, inputs, nesting, versions};
 use crate::config::{check_memory, otel};
 use crate::control_group::Group;
 use crate::count::{Count, Size};
 use crate::fault;
-use crate::hook::now_unix_nano;
+use crate::hook::{SearchPath, now_unix_nano};
 use crate::identity::{DYING_LIMIT, wait_for_end};
+use crate::module_store::ModuleStore;
 use crate::propagation::Propagators;
 use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, ActorMethods, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport, HttpReport,
-    MemoryReport, PROTOCOL_VERSION, Period, Query, Reply, ResourceReport, Role, SpanCounts, StatusReport, StopReport,
-    Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value, refusal,
-    take_value,
+    Accepted, ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure,
+    HookReport, HttpReport, MemoryReport, PROTOCOL_VERSION, Period, Query, Reply, ResourceReport, Role, SpanCounts,
+    StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind,
+    put_reply, put_value, refusal, take_value,
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
@@ -586,9 +587,34 @@ impl Server {
         self.world.offer_spans(now.monotonic_ns, false);
         self.world.write_journal();
         self.remove_values();
+        self.remove_module_copies();
         self.spare_values.expire(now.monotonic_ns);
         self.keep_journal_short();
         self.world.flush();
+    }
+
+    /// The actors, with what spans call the versions of their modules.
+    fn actors(&self) -> Vec<ActorReport> {
+        let store = ModuleStore::of_session(&self.world.session_dir);
+        let mut actors = actors::list(&self.state);
+        for actor in &mut actors {
+            let version = actor.module_version.as_deref().and_then(|version| version.parse().ok());
+            if let Some(version) = version {
+                actor.module_version = Some(store.name(version));
+                actor.is_outdated |= actor.state != ActorState::Dead && store.has_changed(version);
+            }
+        }
+        actors
+    }
+
+    /// Removes copies of modules that nobody needs any more, when there are newer ones.
+    fn remove_module_copies(&mut self) {
+        if !std::mem::take(&mut self.state.versions.has_new) {
+            return;
+        }
+        if let Some(needed) = versions::needed(&self.state) {
+            ModuleStore::of_session(&self.world.session_dir).prune(|version| needed.contains(&version));
+        }
     }
 
     /// Removes files of values that nobody needs any more.
@@ -863,6 +889,7 @@ impl Server {
             session_dir: self.world.session_dir.clone(),
             spans_dir: settings.spans_dir.clone(),
             module_path: settings.module_path.clone(),
+            module_folders: SearchPath { module_path: settings.module_path.clone() }.folders(),
             hook: settings.hook.clone(),
             propagators: settings.propagators,
             environment: match (peer, &settings.hook) {
@@ -1039,7 +1066,7 @@ impl Server {
             Query::Tasks { limit } => Reply::Tasks(reactor::list_tasks(state, world, limit)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
-            Query::Actors => Reply::Actors(actors::list(state)),
+            Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(actors::find(state, &wanted).map(Box::new)),
             Query::Workers => Reply::Workers(reactor::list_workers(state, world, now)),
             Query::Running { job } => Reply::Running(reactor::count_running(state, world, job)),
@@ -1271,6 +1298,13 @@ impl Server {
             warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
         }
         warnings.extend(self.world.warnings.iter().cloned());
+        for actor in self.actors().iter().filter(|actor| actor.is_outdated) {
+            let name = actor.name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
+            let (id, module, type_name) = (actor.id, &actor.module, &actor.type_name);
+            warnings.push(format!(
+                "actor {id}{name} ({module}:{type_name}) runs an older build of its module; it gets the new one when it is created again"
+            ));
+        }
         StatusReport {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),

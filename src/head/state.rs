@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::actors::{self, Actors, Part};
 use super::lanes::{Needs, Queues, Resource};
 use super::table::TaskTable;
+use super::versions::{ModuleVersions, VersionIndex};
 use super::workers::Workers;
 use crate::protocol::{self, INLINE_LEASE, Lease, Period, TaskState as Phase};
 use crate::scheduler::{Load, RunTime};
@@ -72,6 +73,8 @@ pub struct State {
     pub waiters_from: Option<WorkerId>,
     /// What was ever submitted, by name, with how long it takes.
     pub targets: Targets,
+    /// The versions of modules that tasks were submitted with.
+    pub versions: ModuleVersions,
     /// Ended tasks, oldest first.
     pub ended: VecDeque<TaskId>,
     /// Those that were the oldest and are kept, because their results are to be arguments or their actors live.
@@ -470,6 +473,10 @@ pub struct Worker {
     pub terms: Vec<Terms>,
     /// Those of its leases whose output somebody wants.
     pub watched: Vec<u64>,
+    /// The versions of modules that it was given tasks of.
+    pub versions: Vec<VersionIndex>,
+    /// Whether it is to be replaced, because of those: it is given nothing more.
+    pub is_outdated: bool,
 }
 
 /// What is watched and held for a lease; most have nothing of the kind.
@@ -645,6 +652,8 @@ impl Worker {
             to_stop: Vec::new(),
             terms: Vec::new(),
             watched: Vec::new(),
+            versions: Vec::new(),
+            is_outdated: false,
         }
     }
 
@@ -678,9 +687,9 @@ impl Worker {
         if self.holds_slot() { running.map_or(1, |grant| grant.slots as usize) } else { 0 }
     }
 
-    /// Whether it can be sent any task: it is ready and no actor's, nothing in it waits, and nothing in it is to end.
+    /// Whether it can be sent any task: it is ready, no actor's and not to be replaced, nothing in it waits, and nothing in it is to end.
     pub fn takes_leases(&self) -> bool {
-        let is_ready = self.phase == WorkerPhase::Ready && self.actor.is_none();
+        let is_ready = self.phase == WorkerPhase::Ready && self.actor.is_none() && !self.is_outdated;
         is_ready && self.waits.is_empty() && self.inline.is_empty() && self.stopping.is_none()
     }
 
@@ -736,16 +745,19 @@ impl Worker {
 #[derive(Debug, Default)]
 pub struct Targets {
     by_name: HashMap<Box<str>, TargetIndex>,
+    /// Those of a version of their module, by the place of their name.
+    of_version: FxHashMap<(TargetIndex, VersionIndex), TargetIndex>,
     all: Vec<Target>,
 }
 
 /// A place in [`Targets`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetIndex(u32);
 
 #[derive(Debug)]
 struct Target {
     name: Box<str>,
+    version: Option<VersionIndex>,
     run_time: RunTime,
 }
 
@@ -759,14 +771,39 @@ impl Targets {
         if let Some(&index) = self.by_name.get(name) {
             return index;
         }
-        let name = if self.all.len() < TARGET_LIMIT { name } else { "(others)" };
+        let name = if !self.is_full() { name } else { "(others)" };
         if let Some(&index) = self.by_name.get(name) {
             return index;
         }
         let index = TargetIndex(u32::try_from(self.all.len()).expect("targets are limited"));
-        self.all.push(Target { name: name.into(), run_time: RunTime::default() });
+        self.all.push(Target { name: name.into(), version: None, run_time: RunTime::default() });
         self.by_name.insert(name.into(), index);
         index
+    }
+
+    /// The place of a target in a version of its module; `name` is where its name is.
+    pub fn of_version(&mut self, name: TargetIndex, version: VersionIndex) -> TargetIndex {
+        if let Some(&index) = self.of_version.get(&(name, version)) {
+            return index;
+        }
+        if self.is_full() {
+            return name;
+        }
+        let index = TargetIndex(u32::try_from(self.all.len()).expect("targets are limited"));
+        let name_there = self.all[name.0 as usize].name.clone();
+        self.all.push(Target { name: name_there, version: Some(version), run_time: RunTime::default() });
+        self.of_version.insert((name, version), index);
+        index
+    }
+
+    /// The version of the module at a place; none for what has none.
+    pub fn version(&self, index: TargetIndex) -> Option<VersionIndex> {
+        self.all.get(index.0 as usize)?.version
+    }
+
+    /// Whether further ones are not told apart.
+    pub fn is_full(&self) -> bool {
+        self.all.len() >= TARGET_LIMIT
     }
 
     /// The name at a place that [`index`](Self::index) of this value returned.
@@ -804,6 +841,7 @@ impl State {
             workers: Workers::default(),
             waiters_from: None,
             targets: Targets::default(),
+            versions: ModuleVersions::default(),
             ended: VecDeque::new(),
             kept: HashSet::new(),
             ended_bytes: 0,

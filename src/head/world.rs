@@ -396,7 +396,7 @@ impl World {
 
     /// Finishes the story of a dead process, and counts what that took.
     pub(super) fn finish_story(&mut self, spool: &Path, loss: &Loss, worker: Option<WorkerId>) {
-        let place = Place { node_id: &self.node_id, worker };
+        let place = Place { node_id: &self.node_id, worker, session_dir: &self.session_dir };
         let folders = Folders { spans_dir: &self.settings.spans_dir, handover: self.handover.folder() };
         let mut attempts = Vec::new();
         let (counts, error) = finish_story(spool, folders, loss, Finisher::Head(place), now_unix_nano(), &mut attempts);

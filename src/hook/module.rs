@@ -16,6 +16,7 @@ use tracer_abi as abi;
 
 use super::recorder::Recorder;
 use super::{HookContract, Located, ModuleError, SearchPath, builtin};
+use crate::module_store::{self, FileState, StoredModule};
 use crate::spool::record::slice;
 
 /// A module that has passed every step. It stays loaded as long as the process lives.
@@ -24,6 +25,8 @@ pub struct Module {
     name: &'static str,
     /// The library's path; none for a built-in module.
     path: Option<&'static std::path::Path>,
+    /// The version that was loaded; none for a module that was not loaded from a copy.
+    version: Option<&'static str>,
     record: &'static abi::Module,
 }
 
@@ -36,6 +39,9 @@ pub struct ModuleDescription {
     pub library: Option<PathBuf>,
     /// The module's own version; empty when it does not say.
     pub version: String,
+    /// The build id that the linker noted in the library, in hexadecimal digits; empty for none.
+    #[serde(default)]
+    pub build_id: String,
     /// The version of the ABI that it speaks, `major.minor`.
     pub abi: String,
     /// What built it, as it says itself; empty when it does not say.
@@ -125,14 +131,36 @@ impl Module {
                 check_record(record, PathBuf::from(&builtin_name)).map(|record| Module {
                     name: String::leak(name),
                     path: None,
+                    version: None,
                     record,
                 })
             }
             Located::Library(path) => {
-                let record = check_record(open(&path)?, path.clone())?;
-                Ok(Module { name: String::leak(name), path: Some(Box::leak(path.into_boxed_path())), record })
+                let state = FileState::of(&path).ok();
+                let record = check_record(open(&path, &path)?, path.clone())?;
+                let path = Some(&*Box::leak(path.into_boxed_path()));
+                let module = Module { name: String::leak(name), path, version: None, record };
+                if let Some(state) = state {
+                    lock_opened().push((state, module));
+                }
+                Ok(module)
             }
         }
+    }
+
+    /// Loads a module from its copy. Where this very file was loaded before, for the process's hook, that is it: the hook and the tasks of one
+    /// library share what is static in it.
+    pub(crate) fn load_copy(name: &str, stored: &StoredModule, version: &'static str) -> Result<Module, ModuleError> {
+        let version = Some(version);
+        let opened = lock_opened().iter().find(|(state, _)| state == stored.source_state()).map(|(_, module)| *module);
+        if let Some(opened) = opened {
+            return Ok(Module { name: String::leak(name.to_owned()), version, ..opened });
+        }
+        let source = stored.source().to_path_buf();
+        let library = to_open(stored).map_err(|reason| ModuleError::Unloadable { path: source.clone(), reason })?;
+        let record = check_record(open(&library, &source)?, source.clone())?;
+        let path = Some(&*Box::leak(source.into_boxed_path()));
+        Ok(Module { name: String::leak(name.to_owned()), path, version, record })
     }
 
     /// The name or the path that it was asked for by.
@@ -147,7 +175,12 @@ impl Module {
 
     /// Where it is, in words.
     pub fn place(&self) -> String {
-        self.path.map_or_else(|| "built in".into(), |path| path.display().to_string())
+        let Some(path) = self.path else { return "built in".into() };
+        match self.version {
+            // The first digits tell one build from another.
+            Some(version) => format!("{}, build {}", path.display(), version.get(..12).unwrap_or(version)),
+            None => path.display().to_string(),
+        }
     }
 
     /// The hook of that name.
@@ -227,6 +260,7 @@ impl Module {
             name: self.name.into(),
             library: self.path.map(Into::into),
             version: text(self.record.version),
+            build_id: self.path.map(module_store::build_id).unwrap_or_default(),
             abi: format!("{}.{}", self.record.abi_major, self.record.abi_minor),
             producer: text(self.record.producer),
             hooks: self
@@ -307,19 +341,67 @@ pub(super) fn describe_task(task: &abi::Task) -> TaskDescription {
     }
 }
 
-/// Opens the library and calls its entry symbol. The library is never closed.
-fn open(path: &std::path::Path) -> Result<*const abi::Module, ModuleError> {
+/// The modules that were loaded from where they were found, with what the system said of the file.
+fn lock_opened() -> std::sync::MutexGuard<'static, Vec<(FileState, Module)>> {
+    static OPENED: Mutex<Vec<(FileState, Module)>> = Mutex::new(Vec::new());
+    // What the lock guards is whole after every statement.
+    OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What is to be opened of a module that there is a copy of: the copy. Where nothing may be executed in the folder of copies, or where the library
+/// works in its own folder only, there are other ways.
+fn to_open(stored: &StoredModule) -> Result<PathBuf, String> {
+    let is_executable = rustix::fs::statvfs(&stored.library)
+        .is_ok_and(|mount| !mount.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC));
+    if is_executable && !stored.is_bound_to_its_folder() {
+        return Ok(stored.library.clone());
+    }
+    if stored.stands_alone() {
+        match in_memory(&stored.library) {
+            Ok(path) => return Ok(path),
+            Err(error) => eprintln!("tracer: warning: a library cannot be copied to memory: {error}"),
+        }
+    }
+    let (source, folder) = (stored.source(), stored.library.parent().unwrap_or(&stored.library));
+    let why = if is_executable {
+        "it needs libraries that are found from its own folder only".to_owned()
+    } else {
+        format!("nothing may be executed in `{}` (it is mounted noexec)", folder.display())
+    };
+    if FileState::of(source).is_ok_and(|state| state == *stored.source_state()) {
+        eprintln!(
+            "tracer: warning: `{}` is loaded where it is, because {why}; do not overwrite it while workers run, but replace it",
+            source.display()
+        );
+        return Ok(source.into());
+    }
+    Err(format!("it has changed since the task was submitted, and its copy cannot be loaded: {why}"))
+}
+
+/// Copies a library to memory that this process alone has. Returns a path of it.
+fn in_memory(library: &std::path::Path) -> std::io::Result<PathBuf> {
+    use std::os::fd::{AsRawFd, IntoRawFd};
+    let memory = std::fs::File::from(rustix::fs::memfd_create("tracer-module", rustix::fs::MemfdFlags::CLOEXEC)?);
+    std::io::copy(&mut std::fs::File::open(library)?, &mut &memory)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
+    // A library is never closed. Another one must not get the path of this one.
+    let _ = memory.into_raw_fd();
+    Ok(path)
+}
+
+/// Opens the library and calls its entry symbol. The library is never closed. `shown` is its path for people.
+fn open(path: &std::path::Path, shown: &std::path::Path) -> Result<*const abi::Module, ModuleError> {
     // RTLD_NOW: a symbol that is missing is said now and not at the first call. RTLD_LOCAL: two modules may use
     // different versions of one crate.
     // SAFETY: runs the library's initialisers; modules are trusted code.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        ModuleError::Unloadable { path: path.into(), reason: loader_reason(&reason, path) }
+        ModuleError::Unloadable { path: shown.into(), reason: loader_reason(&reason, path) }
     })?;
     let entry = {
         // SAFETY: the ABI gives the symbol this type.
         let symbol = unsafe { library.get::<abi::ModuleEntry>(abi::ENTRY_SYMBOL) };
-        *symbol.map_err(|_| ModuleError::NoEntry { path: path.into() })?
+        *symbol.map_err(|_| ModuleError::NoEntry { path: shown.into() })?
     };
     std::mem::forget(library);
     // SAFETY: the symbol has this type by contract.

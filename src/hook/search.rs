@@ -23,20 +23,12 @@ pub enum Located {
 impl SearchPath {
     /// Finds a module by name or, if `module` has a `/` or ends in `.so`, by path.
     pub fn locate(&self, module: &str) -> Result<Located, ModuleError> {
-        if is_path(module) {
-            let path = PathBuf::from(module);
-            return match path.canonicalize() {
-                Ok(path) if path.is_file() => Ok(Located::Library(path)),
-                _ => Err(ModuleError::NoFile { path }),
-            };
-        }
         let folders = self.folders();
-        let file_name = format!("lib{module}.so");
-        if let Some(path) = folders.iter().map(|folder| folder.join(&file_name)).find(|path| path.is_file()) {
-            return Ok(Located::Library(path.canonicalize().unwrap_or(path)));
+        if let Some(located) = locate_in(&folders, module) {
+            return Ok(located);
         }
-        if builtin::find(module).is_some() {
-            return Ok(Located::BuiltIn(module.into()));
+        if is_path(module) {
+            return Err(ModuleError::NoFile { path: PathBuf::from(module) });
         }
         let mut known = self.libraries();
         known.extend(builtin::names().map(String::from));
@@ -72,6 +64,19 @@ impl SearchPath {
         names.dedup();
         names
     }
+}
+
+/// Finds a module by path, or by name in these folders and among what is built in.
+pub(crate) fn locate_in(folders: &[PathBuf], module: &str) -> Option<Located> {
+    if is_path(module) {
+        let path = PathBuf::from(module).canonicalize().ok()?;
+        return path.is_file().then_some(Located::Library(path));
+    }
+    let file_name = format!("lib{module}.so");
+    if let Some(path) = folders.iter().map(|folder| folder.join(&file_name)).find(|path| path.is_file()) {
+        return Some(Located::Library(path.canonicalize().unwrap_or(path)));
+    }
+    builtin::find(module).is_some().then(|| Located::BuiltIn(module.into()))
 }
 
 /// Whether `module` is a path rather than a name.

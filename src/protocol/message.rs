@@ -178,6 +178,8 @@ pub struct Welcome {
     pub spans_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
     pub module_path: Vec<PathBuf>,
+    /// Every folder in which the head's workers look for modules, in order. Absolute.
+    pub module_folders: Vec<PathBuf>,
     /// The hook to run; none when the session is not traced.
     pub hook: Option<HookChoice>,
     /// What submissions take from their environment, and what commands get in theirs.
@@ -595,6 +597,12 @@ pub struct ActorReport {
     pub calls_leased: usize,
     /// When it was submitted, in nanoseconds since the Unix epoch.
     pub created_unix_nano: u64,
+    /// The build of its module, as spans name it; none for what is built into tracer.
+    #[serde(default)]
+    pub module_version: Option<String>,
+    /// Whether the module has been built anew since. The actor keeps its build until it is made again.
+    #[serde(default)]
+    pub is_outdated: bool,
 }
 
 /// Where an actor is in its life.

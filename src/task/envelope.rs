@@ -6,7 +6,7 @@ mod older;
 
 use std::time::Duration;
 
-use super::{Demand, Policy, TaskId};
+use super::{Demand, ModuleVersion, Policy, TaskId};
 use crate::protocol::wire::{Put, Take, WireError, text};
 use crate::stored::Stored;
 
@@ -23,6 +23,8 @@ pub struct Envelope<'a> {
     pub policy: Policy<'a>,
     /// What it needs while it runs.
     pub demand: Demand<'a>,
+    /// The version of the module that it runs; none where its submitter does not know it, and for what runs no module of its own.
+    pub module_version: Option<ModuleVersion>,
     /// Whether the driver wants to see the task's output while it runs.
     pub wants_output: bool,
     /// Whether the runtime's own work for the task is traced too.
@@ -219,6 +221,7 @@ const HAS_NAME: u16 = 256;
 const HAS_TRACE_STATE: u16 = 512;
 const HAS_BAGGAGE: u16 = 1024;
 const HAS_RUN_LIMIT: u16 = 2048;
+const HAS_MODULE_VERSION: u16 = 4096;
 /// Those that there are.
 const KNOWN: u16 = WANTS_OUTPUT
     | HAS_TRACE
@@ -230,7 +233,8 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_NAME
     | HAS_TRACE_STATE
     | HAS_BAGGAGE
-    | HAS_RUN_LIMIT;
+    | HAS_RUN_LIMIT
+    | HAS_MODULE_VERSION;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
@@ -250,6 +254,7 @@ impl<'a> Envelope<'a> {
             (HAS_TRACE_STATE, !trace_state.is_empty()),
             (HAS_BAGGAGE, !self.baggage.is_empty()),
             (HAS_RUN_LIMIT, run_limit.is_some()),
+            (HAS_MODULE_VERSION, self.module_version.is_some()),
         ];
         let flags = flags.into_iter().filter(|&(_, is_set)| is_set).fold(0, |flags, (flag, _)| flags | flag);
         out.put_exact(&u16::to_le_bytes(flags));
@@ -282,6 +287,9 @@ impl<'a> Envelope<'a> {
         if has_demand {
             self.demand.encode(out);
         }
+        if let Some(version) = self.module_version {
+            out.put_u64(version.number());
+        }
         self.spec.encode(out, Put::put_short);
     }
 
@@ -307,6 +315,7 @@ impl<'a> Envelope<'a> {
         let inputs = if has(HAS_INPUTS) { take_inputs(&mut take)? } else { Vec::new() };
         let policy = if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() };
         let demand = if has(HAS_DEMAND) { Demand::take(&mut take)? } else { Demand::default() };
+        let module_version = if has(HAS_MODULE_VERSION) { ModuleVersion::of_number(take.u64()?) } else { None };
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
@@ -316,6 +325,7 @@ impl<'a> Envelope<'a> {
             run_limit,
             policy,
             demand,
+            module_version,
             wants_output,
             traces_runtime,
             trace,
@@ -501,6 +511,7 @@ mod tests {
             run_limit: None,
             policy: Policy::default(),
             demand: Demand::default(),
+            module_version: None,
             wants_output: false,
             traces_runtime: false,
             trace: None,
@@ -550,6 +561,7 @@ mod tests {
                     resources: vec![("gpu", amount.max(1))],
                     memory_bytes: Some(amount).filter(|&amount| amount > 0),
                 }),
+                module_version: submitter.and_then(ModuleVersion::of_number),
                 wants_output,
                 traces_runtime,
                 trace: trace.as_ref().map(|(trace_id, span_id, trace_flags, trace_state)| TraceLink {

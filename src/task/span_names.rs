@@ -37,6 +37,19 @@ impl SpanNames {
         // Whoever remembers some of them goes by the last bits.
         job << 32 | u64::from(is_known) << 31 | number
     }
+
+    /// The same names with a number of their own, for a function of which something else is known.
+    pub(crate) fn apart(&self) -> SpanNames {
+        let number = if self.number == 0 { 0 } else { next_number() };
+        SpanNames { target: self.target.clone(), span: self.span.clone(), number }
+    }
+}
+
+/// The number of the next function; 0 when there are none left.
+fn next_number() -> u32 {
+    // From the first number that would come again on, there are none.
+    let before = FUNCTIONS.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
+    before.map_or(0, |before| before + 1)
 }
 
 /// Remembers the names of functions.
@@ -99,9 +112,7 @@ impl SpanNameTable {
             self.functions.clear();
             self.len = 0;
         }
-        // From the first number that would come again on, there are none.
-        let before = FUNCTIONS.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
-        let made = self.make(spec, before.map_or(0, |before| before + 1));
+        let made = self.make(spec, next_number());
         self.functions.entry(module.into()).or_default().insert(function.into(), Arc::clone(&made));
         self.len += 1;
         made

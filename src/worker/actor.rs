@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::attempt::{Attempts, Began, Function};
+use super::attempt::{Attempts, Began, Function, Version};
 use super::results::Results;
 use crate::hook::{ActorState, LoadedActor};
 use crate::protocol::Lease;
@@ -24,6 +24,8 @@ pub(super) struct Living {
     pub(super) id: TaskId,
     pub(super) loaded: LoadedActor,
     pub(super) state: ActorState,
+    /// Its module, with the version.
+    pub(super) module: (&'static str, Option<Version>),
     /// By their names, those that were called before.
     pub(super) methods: HashMap<Box<str>, &'static Function>,
 }

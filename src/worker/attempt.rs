@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use tracer_abi as abi;
 
 use super::actor::Living;
@@ -17,9 +18,10 @@ use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Module, Recorder,
-    RunningTask, SearchPath, SpanRequest, TaskContext, now_unix_nano,
+    ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Located, Module,
+    Recorder, RunningTask, SearchPath, SpanRequest, TaskContext, now_unix_nano,
 };
+use crate::module_store::{CopyError, ModuleStore, Taken};
 use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
@@ -30,8 +32,8 @@ use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
 use crate::stored::{self, Stored, Value, ValueWriter, WriteError, Written};
 use crate::task::{
-    ActorRole, Envelope, Failure, FunctionSpec, Outcome, SpanLink, SpanNameTable, SpanNames, StopReason, TaskSpec,
-    TimeLimit, WorkerId,
+    ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, Outcome, SpanLink, SpanNameTable, SpanNames,
+    StopReason, TaskSpec, TimeLimit, WorkerId,
 };
 use crate::value::{self, ValueError};
 
@@ -43,6 +45,8 @@ pub(super) struct Attempts {
     /// Where large values are.
     values: PathBuf,
     search: SearchPath,
+    /// Where the copies of modules' libraries are.
+    store: ModuleStore,
     worker: WorkerId,
     /// Kept for good: the recorder, which is, hands it to hooks.
     node_id: &'static str,
@@ -66,9 +70,28 @@ pub(super) struct Attempts {
 /// What was loaded so far. As modules are, it is kept for good.
 #[derive(Default)]
 struct Loaded {
-    modules: HashMap<String, Module>,
-    /// By module and function, so that a look-up needs no text of its own.
-    functions: HashMap<&'static str, HashMap<&'static str, &'static Function>>,
+    /// By version, which is none for what has none, and name.
+    modules: FxHashMap<Option<ModuleVersion>, HashMap<String, LoadedModule>>,
+    /// By version, module and function, so that a look-up needs no text of its own.
+    functions: FxHashMap<Option<ModuleVersion>, Functions>,
+    /// The versions that tasks run whose submitter did not say, by module, with the job that they are for.
+    unsaid: HashMap<String, (JobId, Option<Taken>)>,
+}
+
+type Functions = HashMap<&'static str, HashMap<&'static str, &'static Function>>;
+
+/// A module that was loaded, with its version if there are any of it.
+#[derive(Clone, Copy)]
+struct LoadedModule {
+    module: Module,
+    version: Option<Version>,
+}
+
+/// A version of a module, with what spans call it.
+#[derive(Clone, Copy)]
+pub(super) struct Version {
+    number: ModuleVersion,
+    name: &'static str,
 }
 
 /// A function that was called before, with what its spans have in common.
@@ -76,6 +99,8 @@ pub(super) struct Function {
     task: LoadedTask,
     /// What its caller says it is: module and function, or method.
     name: (&'static str, &'static str),
+    /// Its module, with the version that was loaded.
+    module: (&'static str, Option<Version>),
     code: (String, String, u32),
     /// From the first span on.
     span_names: OnceLock<Arc<SpanNames>>,
@@ -91,7 +116,7 @@ impl Attempts {
         spool: &'static Spool,
         recorder: Option<&'static Recorder>,
         nested: &'static Nested,
-        search: SearchPath,
+        (search, store): (SearchPath, ModuleStore),
         worker: WorkerId,
         node_id: String,
         propagators: Propagators,
@@ -102,6 +127,7 @@ impl Attempts {
             nested,
             values: nested.values(),
             search,
+            store,
             worker,
             node_id: node_id.leak(),
             propagators,
@@ -240,7 +266,7 @@ impl Attempts {
             trace_state: trace.trace_state.into(),
         });
         let known = match &envelope.spec {
-            TaskSpec::Function(function) => self.find_known(function),
+            TaskSpec::Function(function) => self.find_known(lease, envelope, function),
             TaskSpec::Command(_) => None,
         };
         let span = self.recorder.map(|recorder| {
@@ -370,7 +396,7 @@ impl Attempts {
         }
         let loaded = match known {
             Some(known) => Ok((known.function, known.state.map(|state| (None, state)))),
-            None => self.load(function),
+            None => self.load(lease, envelope, function),
         };
         if let Some(phases) = phases {
             if let Err(message) = &loaded {
@@ -382,10 +408,14 @@ impl Attempts {
             Ok(loaded) => loaded,
             Err(message) => return Outcome::Failed(Failure::Module { message }),
         };
+        let creation = loaded;
         if let Some(span) = span.filter(|span| span.is_recording()) {
             if known.is_none() {
                 let (code, count) = code_attributes(loaded.code());
                 span.set_attributes(&code[..count]);
+                if let Some(version) = loaded.module.1 {
+                    span.set_attributes(&[(names::MODULE_VERSION, Attribute::Str(version.name))]);
+                }
             }
             if self.records_arguments {
                 recorded_arguments::record(span, &envelope.spec, 0, || loaded.task.parameters());
@@ -404,6 +434,7 @@ impl Attempts {
             attempt: lease.attempt,
             is_beside: beside.is_some(),
             job: lease.job,
+            module: loaded.module.1.map(|version| (loaded.module.0, version.number)),
             carrier: Carrier {
                 trace_context: span.map(ActiveSpan::context).or(parent).cloned(),
                 baggage: envelope.baggage.into(),
@@ -431,7 +462,8 @@ impl Attempts {
         self.nested.end(lease.task);
         if let (Some((Some(loaded), state)), false) = (kept, matches!(outcome, Outcome::Failed(_))) {
             self.has_actor.store(true, Relaxed);
-            *lock(&self.actor) = Some(Living { id: lease.task, loaded, state, methods: HashMap::new() });
+            let (actor, module) = (loaded, creation.module);
+            *lock(&self.actor) = Some(Living { id: lease.task, loaded: actor, state, module, methods: HashMap::new() });
         }
         outcome
     }
@@ -454,16 +486,23 @@ impl Attempts {
     }
 
     /// Finds what is to be called: a function, what makes an actor, or a method of the one that was made here.
-    fn load(&self, function: &FunctionSpec<'_>) -> Result<(&'static Function, Option<Kept>), String> {
+    fn load(
+        &self,
+        lease: &Lease<'_>,
+        envelope: &Envelope<'_>,
+        function: &FunctionSpec<'_>,
+    ) -> Result<(&'static Function, Option<Kept>), String> {
+        let version = envelope.module_version;
         match function.actor {
-            ActorRole::None => Ok((self.load_function(function)?, None)),
+            ActorRole::None => Ok((self.load_function(function, version, lease.job)?, None)),
             ActorRole::Create(_) => {
-                let module = self.load_module(&mut lock(&self.loaded), function.module)?;
+                let LoadedModule { module, version } =
+                    self.load_module(&mut lock(&self.loaded), function.module, version, lease.job)?;
                 let type_name = function.function.strip_suffix(".new").unwrap_or(function.function);
                 let loaded = LoadedActor::find(module, type_name, self.recorder).map_err(|error| error.to_string())?;
                 let creation = loaded.creation().map_err(|error| error.to_string())?;
                 Ok((
-                    Function::kept(creation, function.module, function.function),
+                    Function::kept(creation, function.module, function.function, (module.name(), version)),
                     Some((Some(loaded), ActorState::NONE)),
                 ))
             }
@@ -476,19 +515,76 @@ impl Attempts {
         }
     }
 
-    fn load_module(&self, loaded: &mut Loaded, name: &str) -> Result<Module, String> {
-        if let Some(&module) = loaded.modules.get(name) {
-            return Ok(module);
+    fn load_module(
+        &self,
+        loaded: &mut Loaded,
+        name: &str,
+        version: Option<ModuleVersion>,
+        job: JobId,
+    ) -> Result<LoadedModule, String> {
+        let version = match version {
+            Some(version) => Some(version),
+            None => self.version_now(loaded, name, job)?,
+        };
+        if let Some(&known) = loaded.modules.get(&version).and_then(|modules| modules.get(name)) {
+            return Ok(known);
         }
-        let module = Module::load(&self.search, name).map_err(|error| error.to_string())?;
-        loaded.modules.insert(name.into(), module);
-        Ok(module)
+        let stored = version.and_then(|version| Some((version, self.store.find(version)?)));
+        if let (Some(version), None) = (version, &stored) {
+            eprintln!(
+                "tracer: warning: version {version} of module `{name}`, which the task was submitted with, is not kept any more, so the \
+                 module is loaded as it is now"
+            );
+        }
+        let found = match stored {
+            Some((number, stored)) => {
+                let version = Version { number, name: stored.name(number).leak() };
+                let module = Module::load_copy(name, &stored, version.name).map_err(|error| error.to_string())?;
+                LoadedModule { module, version: Some(version) }
+            }
+            None => {
+                let module = Module::load(&self.search, name).map_err(|error| error.to_string())?;
+                LoadedModule { module, version: None }
+            }
+        };
+        loaded.modules.entry(version).or_default().insert(name.into(), found);
+        Ok(found)
+    }
+
+    /// The version that tasks of a job run whose submitter did not say, because it cannot see the library: the one that is there when the first
+    /// of them begins here.
+    fn version_now(&self, loaded: &mut Loaded, name: &str, job: JobId) -> Result<Option<ModuleVersion>, String> {
+        if let Some((of, taken)) = loaded.unsaid.get(name)
+            && *of == job
+        {
+            return Ok(taken.as_ref().map(|taken| taken.version));
+        }
+        let taken = match self.search.locate(name).map_err(|error| error.to_string())? {
+            Located::BuiltIn(_) => return Ok(None),
+            Located::Library(library) => match self.store.take(&library) {
+                Ok(taken) => taken,
+                Err(error @ CopyError::Incomplete { .. }) => return Err(error.to_string()),
+                Err(error @ CopyError::Io { .. }) => {
+                    eprintln!(
+                        "tracer: warning: there is no copy of `{}`, so it must not be overwritten while workers run: {error}",
+                        library.display()
+                    );
+                    None
+                }
+            },
+        };
+        let version = taken.as_ref().map(|taken| taken.version);
+        loaded.unsaid.insert(name.into(), (job, taken));
+        Ok(version)
     }
 
     /// Finds what was called before: a function, or a method of the actor that was made here.
-    fn find_known(&self, spec: &FunctionSpec<'_>) -> Option<Known> {
+    fn find_known(&self, lease: &Lease<'_>, envelope: &Envelope<'_>, spec: &FunctionSpec<'_>) -> Option<Known> {
         match spec.actor {
-            ActorRole::None => self.find_loaded(spec).map(|function| Known { function, state: None }),
+            ActorRole::None => {
+                let found = self.find_loaded(spec, envelope.module_version, lease.job);
+                found.map(|function| Known { function, state: None })
+            }
             ActorRole::Create(_) => None,
             ActorRole::Call(id) => {
                 let actor = lock(&self.actor);
@@ -500,24 +596,43 @@ impl Attempts {
     }
 
     /// Finds a function that was called before.
-    fn find_loaded(&self, spec: &FunctionSpec<'_>) -> Option<&'static Function> {
-        if let Some(last) = LAST.get().filter(|last| last.name == (spec.module, spec.function)) {
+    fn find_loaded(
+        &self,
+        spec: &FunctionSpec<'_>,
+        version: Option<ModuleVersion>,
+        job: JobId,
+    ) -> Option<&'static Function> {
+        let is_it = |last: &&Function| last.name == (spec.module, spec.function) && last.version() == version;
+        if let Some(last) = LAST.get().filter(is_it) {
             return Some(last);
         }
         let loaded = lock(&self.loaded);
-        let known = *loaded.functions.get(spec.module)?.get(spec.function)?;
+        let unsaid =
+            || loaded.unsaid.get(spec.module).filter(|(of, _)| *of == job)?.1.as_ref().map(|taken| taken.version);
+        let version = version.or_else(unsaid);
+        let known = *loaded.functions.get(&version)?.get(spec.module)?.get(spec.function)?;
         LAST.set(Some(known));
         Some(known)
     }
 
     /// Finds a function that was not called before. What cannot be loaded is tried again the next time: it may have been built in between.
-    fn load_function(&self, function: &FunctionSpec<'_>) -> Result<&'static Function, String> {
+    fn load_function(
+        &self,
+        function: &FunctionSpec<'_>,
+        version: Option<ModuleVersion>,
+        job: JobId,
+    ) -> Result<&'static Function, String> {
         let mut loaded = lock(&self.loaded);
-        let module = self.load_module(&mut loaded, function.module)?;
+        let LoadedModule { module, version } = self.load_module(&mut loaded, function.module, version, job)?;
+        let number = version.map(|version| version.number);
+        let functions = loaded.functions.entry(number).or_default();
+        if let Some(&known) = functions.get(function.module).and_then(|functions| functions.get(function.function)) {
+            return Ok(known);
+        }
         let task = LoadedTask::find(module, function.function, self.recorder).map_err(|error| error.to_string())?;
-        let found = Function::kept(task, function.module, function.function);
+        let found = Function::kept(task, function.module, function.function, (module.name(), version));
         let (module, name) = found.name;
-        loaded.functions.entry(module).or_default().insert(name, found);
+        functions.entry(module).or_default().insert(name, found);
         Ok(found)
     }
 
@@ -533,7 +648,10 @@ impl Attempts {
         let make_names = || Arc::clone(lock(&self.names).of(&envelope.spec));
         let made;
         let span_names = match known {
-            Some(known) => known.span_names.get_or_init(make_names),
+            Some(known) => known.span_names.get_or_init(|| match known.module.1 {
+                Some(_) => Arc::new(make_names().apart()),
+                None => make_names(),
+            }),
             None => {
                 made = make_names();
                 &made
@@ -550,6 +668,7 @@ impl Attempts {
             node_id: self.node_id,
             queued_ns: began.unix_nano.saturating_sub(lease.submitted_unix_nano),
             code: known.map(Function::code),
+            module_version: known.and_then(|known| known.module.1).map(|version| version.name),
         };
         let prefix = AttributePrefix {
             id: span_names.prefix_id(lease.job, known.is_some()),
@@ -618,10 +737,20 @@ impl Attempts {
 }
 
 impl Function {
-    fn kept(task: LoadedTask, module: &str, name: &str) -> &'static Function {
+    fn kept(
+        task: LoadedTask,
+        said_module: &str,
+        name: &str,
+        module: (&'static str, Option<Version>),
+    ) -> &'static Function {
         let kept = |text: &str| -> &'static str { Box::leak(text.into()) };
-        let name = (kept(module), kept(name));
-        Box::leak(Box::new(Function { task, name, code: task.code(), span_names: OnceLock::new() }))
+        let name = (kept(said_module), kept(name));
+        Box::leak(Box::new(Function { task, name, module, code: task.code(), span_names: OnceLock::new() }))
+    }
+
+    /// The version of its module; none for what has none.
+    fn version(&self) -> Option<ModuleVersion> {
+        self.module.1.map(|version| version.number)
     }
 
     /// Its qualified name, its file and its line.
@@ -637,7 +766,7 @@ impl Living {
             return Ok(known);
         }
         let method = self.loaded.method(name).map_err(|error| error.to_string())?;
-        let found = Function::kept(method, "", name);
+        let found = Function::kept(method, "", name, self.module);
         self.methods.insert(name.into(), found);
         Ok(found)
     }

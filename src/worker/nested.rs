@@ -25,7 +25,8 @@ use crate::protocol::wire::Take;
 use crate::protocol::{ActorReport, AttemptResult, Finished, Lease, Wait};
 use crate::stored;
 use crate::task::{
-    ActorRole, Demand, Failure, FunctionSpec, Input, InputSource, JobId, Outcome, TaskId, TaskSpec, WorkerId,
+    ActorRole, Demand, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion, Outcome, TaskId, TaskSpec,
+    WorkerId,
 };
 
 /// The submitting side of a worker. Lives as long as the process.
@@ -45,12 +46,15 @@ pub(super) struct Nested {
 }
 
 /// A task that runs here and may submit others.
+#[derive(Clone)]
 pub(super) struct Submitter {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
     /// Whether others run beside it that have nothing to do with it.
     pub(super) is_beside: bool,
     pub(super) job: JobId,
+    /// The module that it is in, with its version, if there are versions of it.
+    pub(super) module: Option<(&'static str, ModuleVersion)>,
     /// The attempt's own span and baggage, for threads that have taken no context along.
     pub(super) carrier: Carrier,
 }
@@ -218,7 +222,7 @@ impl Nested {
     }
 
     /// The task that submits: the one that is named, if it runs here, or the one that runs.
-    fn submitter(&self, task: Option<TaskId>) -> Result<(TaskId, u32, JobId, Carrier), String> {
+    fn submitter(&self, task: Option<TaskId>) -> Result<Submitter, String> {
         let running = lock(&self.running);
         let found = match task {
             Some(task) => running.iter().rev().find(|submitter| submitter.task == task),
@@ -230,7 +234,7 @@ impl Nested {
             None => running.last(),
         };
         match (found, task) {
-            (Some(found), _) => Ok((found.task, found.attempt, found.job, found.carrier.clone())),
+            (Some(found), _) => Ok(found.clone()),
             (None, Some(task)) => Err(format!("task {task} has ended, so it cannot submit tasks any more")),
             (None, None) => Err("no task runs in this process, so none can be submitted".into()),
         }
@@ -275,7 +279,7 @@ impl Link {
 
 impl TaskHost for &'static Nested {
     fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String> {
-        let (task, attempt, job, own) = self.submitter(submission.submitter)?;
+        let Submitter { task, attempt, job, module, carrier: own, .. } = self.submitter(submission.submitter)?;
         let carrier = match &submission.parent {
             Some((context, baggage)) => {
                 Carrier { trace_context: Some(context.clone()), baggage: (*baggage).to_owned() }
@@ -289,7 +293,7 @@ impl TaskHost for &'static Nested {
         let inputs = submission.references.iter().map(input).collect::<Result<Vec<_>, _>>()?;
         let mut link = lock(&self.link);
         let driver = self.open(&mut link)?;
-        driver.set_submitter(task, job);
+        driver.set_submitter(task, job, module);
         driver.set_parent(carrier, false);
         let spec = TaskSpec::Function(FunctionSpec {
             module: submission.module,

@@ -28,6 +28,7 @@ mod library;
 mod library_programs;
 mod load;
 mod map;
+mod module_versions;
 mod modules;
 mod nesting;
 mod otel_env;

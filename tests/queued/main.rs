@@ -133,6 +133,7 @@ fn envelope() -> Vec<u8> {
         run_limit: None,
         policy: Policy::default(),
         demand: Demand::default(),
+        module_version: None,
         wants_output: false,
         traces_runtime: false,
         trace: Some(TraceLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1, trace_state: "" }),

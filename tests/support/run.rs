@@ -205,6 +205,12 @@ impl Background {
         });
     }
 
+    /// What is written to it is its standard input. For a command that was given a pipe for that.
+    #[track_caller]
+    pub fn take_stdin(&mut self) -> std::process::ChildStdin {
+        self.child.stdin.take().expect("its standard input is a pipe")
+    }
+
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))

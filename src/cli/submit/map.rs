@@ -119,6 +119,7 @@ pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> Comm
         pipe::register(signal, signal_tx.try_clone()?)?;
     }
     let mut driver = Driver::connect(template.temp_dir)?;
+    driver.keep_module_versions();
     start_tracing(&mut driver);
     let job = driver.start_job();
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));

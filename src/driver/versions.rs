@@ -1,0 +1,134 @@
+//! Which version of a module a driver's submissions run.
+//!
+//! A driver looks at a module's library when it first submits a task of it, and again when none of its tasks is open: so what is submitted
+//! together runs the same code. A command line keeps what it saw first. The tasks of a worker run, in the modules of their own, what they are
+//! themselves; of another module each job looks for itself.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::DriverError;
+use crate::hook::{Located, locate_in};
+use crate::module_store::{CopyError, ModuleStore, Taken};
+use crate::task::{ActorRole, JobId, ModuleVersion, TaskSpec};
+
+/// A library is not looked at again before so long has passed.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Modules that are remembered. Beyond it all are forgotten, so that ever new paths do not fill the memory.
+const KNOWN_LIMIT: usize = 256;
+
+/// What a driver knows of the versions of modules.
+#[derive(Debug)]
+pub(super) struct Versions {
+    store: ModuleStore,
+    /// Where the head's workers look for modules.
+    folders: Vec<PathBuf>,
+    known: Vec<Known>,
+    /// Where what was looked for last is among those.
+    last: usize,
+    /// Whether what was seen once is kept.
+    pub(super) is_pinned: bool,
+    /// When libraries were looked at last that were known.
+    looked: Option<Instant>,
+    /// Since when what is known counts, as a number that grows.
+    round: u64,
+    /// The job on whose behalf tasks submit.
+    job: JobId,
+    /// The module of the task that submits, and its version.
+    pub(super) own: Option<(&'static str, ModuleVersion)>,
+}
+
+#[derive(Debug)]
+struct Known {
+    module: Box<str>,
+    round: u64,
+    /// None for what has no versions: it is built in, or is not found here.
+    taken: Option<Taken>,
+}
+
+impl Versions {
+    pub(super) fn new(store: ModuleStore, folders: Vec<PathBuf>) -> Versions {
+        Versions {
+            store,
+            folders,
+            known: Vec::new(),
+            last: 0,
+            is_pinned: false,
+            looked: None,
+            round: 0,
+            job: JobId(0),
+            own: None,
+        }
+    }
+
+    /// The tasks of this job submit from now on.
+    pub(super) fn set_job(&mut self, job: JobId) {
+        if self.job != job {
+            self.job = job;
+            self.round += 1;
+        }
+    }
+
+    /// The version that a submission runs. None where there is none, and where only a worker can find out.
+    pub(super) fn of(
+        &mut self,
+        spec: &TaskSpec<'_>,
+        has_open_tasks: bool,
+    ) -> Result<Option<ModuleVersion>, DriverError> {
+        let TaskSpec::Function(function) = spec else { return Ok(None) };
+        if matches!(function.actor, ActorRole::Call(_)) {
+            // It runs what its actor is.
+            return Ok(None);
+        }
+        let module = function.module;
+        if let Some((_, version)) = self.own.filter(|(own, _)| *own == module) {
+            return Ok(Some(version));
+        }
+        if !has_open_tasks && !self.is_pinned && self.job == JobId(0) {
+            self.look_again();
+        }
+        let is_it = |known: &Known| *known.module == *module;
+        if !self.known.get(self.last).is_some_and(is_it) {
+            self.last = self.known.iter().position(is_it).unwrap_or(usize::MAX);
+        }
+        if let Some(known) = self.known.get(self.last).filter(|known| known.round == self.round) {
+            return Ok(known.taken.as_ref().map(|taken| taken.version));
+        }
+        let taken = self.find(module)?;
+        let version = taken.as_ref().map(|taken| taken.version);
+        let known = Known { module: module.into(), round: self.round, taken };
+        match self.known.get_mut(self.last) {
+            Some(place) => *place = known,
+            None => {
+                if self.known.len() >= KNOWN_LIMIT {
+                    self.known.clear();
+                }
+                self.last = self.known.len();
+                self.known.push(known);
+            }
+        }
+        Ok(version)
+    }
+
+    /// What is known counts no more, if it was not looked at just now.
+    fn look_again(&mut self) {
+        if self.known.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN_AFTER) {
+            self.looked = Some(now);
+            self.round += 1;
+        }
+    }
+
+    fn find(&mut self, module: &str) -> Result<Option<Taken>, DriverError> {
+        let Some(Located::Library(library)) = locate_in(&self.folders, module) else { return Ok(None) };
+        match self.store.take(&library) {
+            Ok(taken) => Ok(taken),
+            Err(error @ CopyError::Incomplete { .. }) => Err(DriverError::Module(error.to_string())),
+            // The worker that needs it says so.
+            Err(CopyError::Io { .. }) => Ok(None),
+        }
+    }
+}
