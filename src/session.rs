@@ -6,6 +6,7 @@
 //!     leavings.lock           held by flock while somebody finishes what a dead head left: the next head, or a reader
 //!     values/                 large arguments and results, a file for each
 //!     spare_values/           a few of these files that nobody needs any more, for the next values
+//!     modules/                copies of modules' libraries
 //!     sessions/<time>-<pid>/
 //!       head.sock             0600
 //!       spool/                a file for each traced process

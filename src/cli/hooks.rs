@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::modules::SearchArgs;
+use super::modules::{SearchArgs, SearchedAs};
 use super::{CommandResult, Format, FormatArgs, report};
 use crate::config::parse_duration;
 use crate::exit;
@@ -46,9 +46,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         "exporter" => HookContract::Exporter,
         _ => HookContract::Startup,
     });
-    let error = match check_hook(&search.search_path(), hook, wanted, *hook_timeout) {
+    let (search, searched_as) = search.search_path();
+    let error = match check_hook(&search, hook, wanted, *hook_timeout) {
         Ok(check) => {
-            report::value(format.format, &HookReport::Works(check), |report| render(hook, report));
+            report::value(format.format, &HookReport::Works(check), |report| render(hook, report, &searched_as));
             return Ok(exit::OK);
         }
         Err(error) => error,
@@ -57,7 +58,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Format::Text => report::error(&error),
         Format::Json => {
             let report = HookReport::Refused { refused: error.to_string() };
-            report::value(format.format, &report, |report| render(hook, report));
+            report::value(format.format, &report, |report| render(hook, report, &searched_as));
         }
     }
     Ok(exit::HOOK_REFUSED)
@@ -74,7 +75,7 @@ pub(super) enum HookReport {
     Works(HookCheck),
 }
 
-fn render(hook: &str, report: &HookReport) -> String {
+fn render(hook: &str, report: &HookReport, searched_as: &SearchedAs) -> String {
     let check = match report {
         HookReport::Works(check) => check,
         HookReport::Refused { refused } => return refused.clone(),
@@ -84,6 +85,7 @@ fn render(hook: &str, report: &HookReport) -> String {
         ("hook", format!("{hook} works")),
         ("is", format!("{} ({})", check.contract, check.contract.flag())),
         ("library", library),
+        ("found", searched_as.line()),
         ("built by", check.producer.clone()),
         ("does", check.description.clone()),
         ("further", as_further_hook(check).into()),

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::connect::{ask, unexpected_reply};
-use super::modules::SearchArgs;
+use super::modules::{Found, SearchArgs, SearchedAs};
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::count::{Count, Elapsed};
 use crate::exit;
@@ -178,19 +178,26 @@ fn render_workers(workers: &[WorkerReport]) -> String {
 }
 
 /// Every library in the folders that is a module, and those built in. What is no module is not mentioned.
-fn modules(search: &SearchArgs) -> Vec<ModuleDescription> {
-    let search = search.search_path();
+fn modules(search: &SearchArgs) -> Vec<Found> {
+    let (search, searched_as) = search.search_path();
     let mut names = search.libraries();
     names.extend(crate::hook::builtin_names().map(String::from));
     names.sort();
     names.dedup();
-    names.iter().filter_map(|name| Module::load(&search, name).ok()).map(|module| module.describe()).collect()
+    let found = |module: Module| Found { module: module.describe(), searched_as: searched_as.clone() };
+    names.iter().filter_map(|name| Module::load(&search, name).ok()).map(found).collect()
 }
 
-fn render_modules(modules: &[ModuleDescription]) -> String {
-    report::table(
+/// Says who was asked where modules are.
+fn line(searched_as: Option<&SearchedAs>) -> String {
+    searched_as.map(|searched_as| format!("found {}\n", searched_as.line())).unwrap_or_default()
+}
+
+fn render_modules(modules: &[Found]) -> String {
+    let searched_as = line(modules.first().map(|found| &found.searched_as));
+    let table = report::table(
         ["MODULE", "VERSION", "TASKS", "ACTORS", "HOOKS", "LIBRARY"],
-        modules.iter().map(|module| {
+        modules.iter().map(|Found { module, .. }| {
             [
                 module.name.clone(),
                 module.version.clone(),
@@ -200,7 +207,8 @@ fn render_modules(modules: &[ModuleDescription]) -> String {
                 place(module),
             ]
         }),
-    )
+    );
+    table + &searched_as
 }
 
 fn place(module: &ModuleDescription) -> String {
@@ -214,18 +222,20 @@ struct HookRow {
     contract: HookContract,
     summary: String,
     library: Option<std::path::PathBuf>,
+    searched_as: SearchedAs,
 }
 
 fn hooks(search: &SearchArgs) -> Vec<HookRow> {
     modules(search)
         .into_iter()
-        .flat_map(|module| {
+        .flat_map(|Found { module, searched_as }| {
             let library = module.library;
             module.hooks.into_iter().map(move |hook| HookRow {
                 hook: format!("{}:{}", module.name, hook.name),
                 contract: hook.contract,
                 summary: hook.doc.lines().next().unwrap_or_default().to_owned(),
                 library: library.clone(),
+                searched_as: searched_as.clone(),
             })
         })
         .collect()
@@ -233,5 +243,6 @@ fn hooks(search: &SearchArgs) -> Vec<HookRow> {
 
 fn render_hooks(hooks: &[HookRow]) -> String {
     let row = |hook: &HookRow| [hook.hook.clone(), hook.contract.to_string(), hook.summary.clone()];
-    report::table(["HOOK", "IS A", "WHAT IT DOES"], hooks.iter().map(row))
+    let table = report::table(["HOOK", "IS A", "WHAT IT DOES"], hooks.iter().map(row));
+    table + &line(hooks.first().map(|hook| &hook.searched_as))
 }

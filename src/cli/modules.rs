@@ -4,10 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use serde::Serialize;
 
-use super::{CommandError, CommandResult, FormatArgs, report};
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use crate::driver::Driver;
 use crate::exit;
 use crate::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription};
+use crate::protocol::Welcome;
 
 /// Look into modules
 #[derive(clap::Args)]
@@ -34,14 +37,52 @@ enum What {
 /// Where modules are looked for.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SearchArgs {
-    /// Folders to look in first, separated by colons; then beside tracer, in ../lib/tracer, and built in
+    /// Folders to look in first, separated by colons; then beside tracer, in ../lib/tracer, and built in [default: as the head that runs does]
     #[arg(long, value_name = "DIRS", env = crate::config::MODULE_PATH_VARIABLE)]
     module_path: Option<OsString>,
+    /// Do not ask the head that runs where it looks for modules
+    #[arg(long)]
+    no_head: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// Who says where modules are looked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub(super) enum SearchedAs {
+    /// The head with this process.
+    Head {
+        /// Its process.
+        head_pid: u32,
+    },
+    /// This command, by its flag or its environment.
+    Command,
+}
+
+impl SearchedAs {
+    /// The same for people.
+    pub(super) fn line(&self) -> String {
+        match self {
+            SearchedAs::Head { head_pid } => format!("as the head (pid {head_pid}) looks for modules"),
+            SearchedAs::Command => "as this command looks for modules; no head was asked".into(),
+        }
+    }
 }
 
 impl SearchArgs {
-    pub(super) fn search_path(&self) -> SearchPath {
-        SearchPath { module_path: split_paths(self.module_path.as_ref()).unwrap_or_default() }
+    /// The folders that are named here; else those of the head, if one runs.
+    pub(super) fn search_path(&self) -> (SearchPath, SearchedAs) {
+        let named = split_paths(self.module_path.as_ref());
+        if let (None, false) = (&named, self.no_head)
+            && let Ok(driver) = Driver::connect(&self.place.temp_dir())
+        {
+            let Welcome { module_folders, head_pid, .. } = driver.welcome().clone();
+            let search = SearchPath { module_path: module_folders, is_complete: true };
+            return (search, SearchedAs::Head { head_pid });
+        }
+        let search = SearchPath { module_path: named.unwrap_or_default(), is_complete: false };
+        (search, SearchedAs::Command)
     }
 }
 
@@ -52,17 +93,38 @@ pub(super) fn split_paths(list: Option<&OsString>) -> Option<Vec<PathBuf>> {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let What::Show { module, search, format } = &args.what;
-    let module = Module::load(&search.search_path(), module).map_err(|error| CommandError::new(exit::FAILED, error))?;
-    report::value(format.format, &module.describe(), render);
+    let (search, searched_as) = search.search_path();
+    let module = Module::load(&search, module).map_err(|error| CommandError::new(exit::FAILED, error))?;
+    report::value(format.format, &Found { module: module.describe(), searched_as }, render);
     Ok(exit::OK)
 }
 
-fn render(module: &ModuleDescription) -> String {
+/// A module, and who says where it was found.
+#[derive(Serialize)]
+pub(super) struct Found {
+    #[serde(flatten)]
+    pub(super) module: ModuleDescription,
+    pub(super) searched_as: SearchedAs,
+}
+
+fn render(Found { module, searched_as }: &Found) -> String {
     let library = module.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
+    let is_built_in = module.library.is_none();
     let mut text = report::fields(&[
         ("module", module.name.clone()),
         ("library", library),
+        ("found", searched_as.line()),
         ("version", module.version.clone()),
+        (
+            "build",
+            if is_built_in {
+                format!("tracer {}", crate::VERSION)
+            } else if module.build_id.is_empty() {
+                "without a build id".into()
+            } else {
+                module.build_id.clone()
+            },
+        ),
         ("built by", format!("{}, ABI {}", module.producer, module.abi)),
     ]);
     for task in &module.tasks {

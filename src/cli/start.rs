@@ -283,7 +283,7 @@ fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> 
     };
     let module_path = std::env::join_paths(&settings.module_path).unwrap_or_default();
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["hooks", "check", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
+        .args(["hooks", "check", "--no-head", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
         .args(["--as", contract, "--", import_string])
         .env(config::MODULE_PATH_VARIABLE, module_path)
         .env(config::SPANS_DIR_VARIABLE, &settings.spans_dir)

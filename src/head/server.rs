@@ -889,7 +889,7 @@ impl Server {
             session_dir: self.world.session_dir.clone(),
             spans_dir: settings.spans_dir.clone(),
             module_path: settings.module_path.clone(),
-            module_folders: SearchPath { module_path: settings.module_path.clone() }.folders(),
+            module_folders: SearchPath { module_path: settings.module_path.clone(), is_complete: false }.folders(),
             hook: settings.hook.clone(),
             propagators: settings.propagators,
             environment: match (peer, &settings.hook) {

@@ -9,6 +9,8 @@ use super::{ModuleError, builtin};
 pub struct SearchPath {
     /// `TRACER_MODULE_PATH`.
     pub module_path: Vec<PathBuf>,
+    /// Whether nothing is looked for in other folders.
+    pub is_complete: bool,
 }
 
 /// Where a module is.
@@ -39,6 +41,9 @@ impl SearchPath {
     pub fn folders(&self) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> =
             self.module_path.iter().filter(|folder| !folder.as_os_str().is_empty()).cloned().collect();
+        if self.is_complete {
+            return folders;
+        }
         if let Some(beside) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
             folders.push(beside.into());
             if let Some(prefix) = beside.parent() {

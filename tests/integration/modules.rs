@@ -292,11 +292,9 @@ fn misspelt_module_and_function_get_the_nearest_as_a_suggestion() {
     for (target, said) in [
         ("wordcuont:count", "Did you mean `wordcount`?"),
         ("traced_tasks:nestd", "Did you mean `nested`?"),
-        (
-            "traced_tasks:nestd",
-            "module `traced_tasks` (<bin>/libtraced_tasks.so) has no task `nestd`; it has `nested`, `active_span`",
-        ),
-        ("bad_hooks:panics", "module `bad_hooks` (<bin>/libbad_hooks.so) has no task `panics`; it has no tasks at all"),
+        ("traced_tasks:nestd", ") has no task `nestd`; it has `nested`, `active_span`"),
+        ("traced_tasks:nestd", "module `traced_tasks` (<bin>/libtraced_tasks.so, build "),
+        ("bad_hooks:panics", ") has no task `panics`; it has no tasks at all"),
         ("./libnone.so:task", "module `<folder>/libnone.so` was not found: there is no such file"),
     ] {
         cluster.submit(target, &[]).status(1).stdout("").stderr_contains(said);
@@ -323,8 +321,7 @@ fn module_that_cannot_be_loaded_fails_its_tasks_and_no_others() {
 fn module_whose_preparation_fails_runs_no_task() {
     let cluster = Cluster::traced();
     compile_c("tests/fixtures/c/refuses_to_load.c", &cluster.file("librefuses_to_load.so"));
-    let reason =
-        "the module <folder>/librefuses_to_load.so could not get ready to run tasks: table `prices` is missing";
+    let reason = " could not get ready to run tasks: table `prices` is missing";
     for _ in 0..2 {
         cluster.submit("./librefuses_to_load.so:price", &[]).status(1).stderr_contains(reason);
     }

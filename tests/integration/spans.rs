@@ -114,9 +114,10 @@ fn job_attributes(more: &[(&'static str, Is)]) -> Vec<(&'static str, Is)> {
     [known, more.to_vec()].concat()
 }
 
-const CODE_OF_COUNT: [(&str, Is); 3] = [
+const CODE_OF_COUNT: [(&str, Is); 4] = [
     ("code.function.name", Is::Text("wordcount::frequencies")),
     ("code.file.path", Is::Text("examples/wordcount/src/lib.rs")),
+    ("tracer.module.version", Is::AnyText),
     ("code.line.number", Is::AtLeast(1)),
 ];
 
@@ -168,6 +169,7 @@ fn a_failed_function_says_why_on_its_attempt_and_on_the_job() {
     let code = [
         ("code.function.name", Is::Text("misbehaving_tasks::returns_typed_error")),
         ("code.file.path", Is::AnyText),
+        ("tracer.module.version", Is::AnyText),
         ("code.line.number", Is::AtLeast(1)),
     ];
     assert_attributes(consumer, &consumer_attributes(target, "function", &[&code[..], &[error_type]].concat()));

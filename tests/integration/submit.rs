@@ -174,9 +174,8 @@ fn unknown_modules_and_functions_are_named_and_the_nearest_is_offered() {
     cluster
         .submit("wordcount:conut", &["\"a\""])
         .status(1)
-        .stderr_contains(
-            "module `wordcount` (<bin>/libwordcount.so) has no task `conut`; it has `count`, `frequencies`",
-        )
+        .stderr_contains("module `wordcount` (<bin>/libwordcount.so, build ")
+        .stderr_contains(") has no task `conut`; it has `count`, `frequencies`")
         .stderr_contains("\nDid you mean `count`?\n");
     assert_failed_span(&cluster, 2, "module", "has no task `conut`");
     cluster
