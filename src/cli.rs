@@ -6,6 +6,7 @@ mod explain;
 mod get;
 mod hooks;
 mod list;
+mod live_line;
 mod modules;
 mod report;
 mod start;

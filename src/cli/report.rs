@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::Format;
+use super::{Format, live_line};
 use crate::count::Count;
 
 /// Where data goes once [`keep_data_alone`] was called.
@@ -31,13 +31,13 @@ pub(super) fn keep_data_alone() -> io::Result<()> {
 
 /// Runs `write` with where data goes.
 fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
-    let written = match DATA.get() {
+    let written = live_line::above(|| match DATA.get() {
         Some(mut data) => write(&mut data),
         None => {
             let mut out = io::stdout().lock();
             write(&mut out).and_then(|()| out.flush())
         }
-    };
+    });
     end_quietly_if_closed(&written);
     if let Err(reason) = written {
         error(&io::Error::other(format!("standard output cannot be written to: {reason}")));
@@ -61,7 +61,7 @@ pub(super) fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io
 
 /// Writes talk, with a line feed.
 pub(super) fn talk(text: &str) {
-    end_quietly_if_closed(&io::stderr().lock().write_all(line(text).as_bytes()));
+    end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(line(text).as_bytes())));
 }
 
 /// The text with its line feed, to be written at once: commands that run beside each other often share an output.
@@ -245,6 +245,7 @@ fn end_quietly_if_closed(written: &io::Result<()>) {
 /// Writes a command's standard output as it is.
 pub(super) fn raw(bytes: &[u8]) {
     with_data_output(|out| out.write_all(bytes));
+    live_line::note_output(bytes);
 }
 
 /// Writes lines of a task's output at once, each with who wrote it. The last one gets a line feed if it has none.
@@ -257,5 +258,5 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
     if !text.ends_with(b"\n") {
         text.push(b'\n');
     }
-    end_quietly_if_closed(&io::stderr().lock().write_all(&text));
+    end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(&text)));
 }

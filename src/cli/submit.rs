@@ -5,7 +5,7 @@ mod map;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
+use super::live_line::LiveLine;
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
 use crate::config::{self, parse_duration, parse_size};
 use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, session_variables, split_target};
 use crate::exit;
@@ -421,6 +422,9 @@ fn submit_with_input(
     let trace_id = job.as_ref().filter(|job| job.is_recording()).map(|job| hex(&job.context().parent.trace_id));
     let target = spec.target();
     let is_command = matches!(spec, TaskSpec::Command(_));
+    // A command that has the terminal as its input may draw there as it likes.
+    let is_interactive = hands_input_over && std::io::stdin().is_terminal();
+    let shows_line = common.format.format == Format::Text && !is_interactive && live_line::is_possible();
     let is_creation = matches!(spec.actor(), ActorRole::Create(_));
     // Before the task is accepted: from then on a Ctrl-C must not leave it running.
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
@@ -429,7 +433,9 @@ fn submit_with_input(
         let id = driver.accepted(&task)?;
         let Some(interrupts) = interrupts else { return Ok((id, None)) };
         interrupts.accepted(id);
+        let line = shows_line.then(|| LiveLine::start(&common.place.temp_dir(), id, &target)).flatten();
         let finished = follow(&mut driver, task, &spec.short_name(), is_command)?;
+        drop(line);
         Ok((id, Some((finished, interrupts.were_any()))))
     });
     end_job(job, &driver, &outcome);
@@ -669,7 +675,7 @@ impl Interrupts {
                     Some(id) if count == 2 => kill_and_leave(temp_dir.clone(), id),
                     None if count == 1 => {}
                     // What this process has not finished of its trace, the head finishes.
-                    _ => std::process::exit(exit::INTERRUPTED.into()),
+                    _ => leave(),
                 }
             }
         })?;
@@ -709,6 +715,12 @@ fn ask_to_cancel(temp_dir: &Path, id: TaskId, grace_ms: Option<u64>) -> Result<(
     Driver::connect(temp_dir).and_then(|mut driver| driver.query(&query)).map(drop)
 }
 
+/// Ends this process with a terminal that shows no line of it.
+fn leave() -> ! {
+    live_line::end();
+    std::process::exit(exit::INTERRUPTED.into())
+}
+
 /// Has the task killed, and ends this process, which does not wait for a head that does not answer. What is not finished of this
 /// process's trace, the head finishes.
 fn kill_and_leave(temp_dir: PathBuf, id: TaskId) {
@@ -720,5 +732,5 @@ fn kill_and_leave(temp_dir: PathBuf, id: TaskId) {
         Ok(Err(error)) => report::warning(&format!("task {id} could not be ended: {error}")),
         Err(_) => report::warning(&format!("the head does not answer, so task {id} may run on")),
     }
-    std::process::exit(exit::INTERRUPTED.into());
+    leave();
 }

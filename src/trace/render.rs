@@ -51,6 +51,11 @@ pub(super) fn clean(text: &str) -> String {
     text.chars().map(clean).collect()
 }
 
+/// Makes any text a line of at most `width` columns that does not steer a terminal.
+pub(crate) fn one_line(text: &str, width: usize) -> String {
+    fit(&clean(text), width)
+}
+
 /// Cuts a clean text to `width` columns, the last of which says so.
 fn fit(text: &str, width: usize) -> String {
     if text.width() <= width {

@@ -279,7 +279,9 @@ fn input_is_given_once() {
     assert_eq!(cluster.task(1)["attempts"].as_array().map(Vec::len), Some(1), "{}", cluster.task(1));
     // The submitter is gone before its command begins.
     let blocker = cluster.tracer_in_background(&["submit", "command", "--", "sleep", "100"]);
-    wait_until("the worker is busy", || (cluster.task(2)["state"] == "running").then_some(()));
+    wait_until("the worker is busy", || {
+        cluster.tasks().iter().any(|task| task["id"] == 2 && task["state"] == "running").then_some(())
+    });
     let submitter = cluster.tracer_in_background(&["submit", "command", "-i", "--", "cat"]);
     wait_until("the next one waits", || (cluster.tasks().len() == 3).then_some(()));
     submitter.signal(Signal::KILL);

@@ -26,6 +26,7 @@ mod large_values;
 mod leftovers;
 mod library;
 mod library_programs;
+mod live_line;
 mod load;
 mod map;
 mod module_versions;

@@ -1,0 +1,162 @@
+//! A line at the end of a terminal that says what a single task is at, while its submitter waits for it.
+//!
+//! It is on standard error, comes after a second, and is gone at the end. [`report`](super::report) writes everything else above it: it takes the line away first,
+//! and the line comes back with the next tick. While the cursor stands behind a part of a line that a command has written, nothing is shown,
+//! because taking it away would take that part as well.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::count::Elapsed;
+use crate::driver::Driver;
+use crate::protocol::{Explanation, Query, Reply};
+use crate::task::TaskId;
+use crate::trace::render;
+
+/// A task that ends within this time has no line.
+const DELAY: Duration = Duration::from_secs(1);
+/// How often the line is drawn anew.
+const TICK: Duration = Duration::from_millis(500);
+/// Takes the line away, with the cursor at its beginning.
+const CLEAR: &[u8] = b"\r\x1b[2K";
+
+/// Whether there may be a line. Before the first one, and where there is none, writers pay for this alone.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static SCREEN: Mutex<Screen> = Mutex::new(Screen { is_shown: false, is_in_line: false });
+
+/// The end of the terminal.
+struct Screen {
+    /// Whether the line is there.
+    is_shown: bool,
+    /// Whether the cursor stands behind something that was written without a line feed.
+    is_in_line: bool,
+}
+
+impl Screen {
+    fn lock() -> MutexGuard<'static, Screen> {
+        SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// That the terminal cannot be written to is no reason to fail.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            let _ = io::stderr().lock().write_all(CLEAR);
+        }
+    }
+
+    fn draw(&mut self, text: &str) {
+        if self.is_in_line || !IS_ON.load(Ordering::Relaxed) {
+            return;
+        }
+        let _ = io::stderr().lock().write_all(&[CLEAR, text.as_bytes()].concat());
+        self.is_shown = true;
+    }
+}
+
+/// Writes something else, with the line out of the way.
+pub(super) fn above<R>(write: impl FnOnce() -> R) -> R {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return write();
+    }
+    let mut screen = Screen::lock();
+    screen.clear();
+    write()
+}
+
+/// Notes that a command's own output was written, as it is, to standard output.
+pub(super) fn note_output(bytes: &[u8]) {
+    if IS_ON.load(Ordering::Relaxed)
+        && let Some(last) = bytes.last()
+        && io::stdout().is_terminal()
+    {
+        Screen::lock().is_in_line = *last != b'\n';
+    }
+}
+
+/// Takes the line away for good.
+pub(super) fn end() {
+    if IS_ON.swap(false, Ordering::Relaxed) {
+        Screen::lock().clear();
+    }
+}
+
+/// Whether a line can be shown.
+pub(super) fn is_possible() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// The line. Dropped, it is gone.
+pub(super) struct LiveLine {
+    /// Never sent to: the thread ends when it is dropped.
+    _stop: Sender<()>,
+}
+
+impl LiveLine {
+    /// Begins for a task that was submitted to the head of this place. None if there can be no thread for it.
+    pub(super) fn start(temp_dir: &Path, id: TaskId, target: &str) -> Option<LiveLine> {
+        let (stop, stopped) = mpsc::channel();
+        let (since, temp_dir, target) = (Instant::now(), temp_dir.to_owned(), target.to_owned());
+        IS_ON.store(true, Ordering::Relaxed);
+        let draw_until_stopped = move || {
+            let mut asker = Asker { temp_dir, id, driver: None };
+            let mut wait = DELAY;
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
+                wait = TICK;
+                let text = text(id, &target, since.elapsed(), asker.ask().as_ref());
+                // The last column stays free, since a terminal may go on to the next line behind it.
+                Screen::lock().draw(&render::one_line(&text, width().saturating_sub(1)));
+            }
+        };
+        std::thread::Builder::new().name("live line".into()).spawn(draw_until_stopped).ok()?;
+        Some(LiveLine { _stop: stop })
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        end();
+    }
+}
+
+fn width() -> usize {
+    rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into()).max(20)
+}
+
+/// Asks the head, on a connection of its own, what the task is at.
+struct Asker {
+    temp_dir: PathBuf,
+    id: TaskId,
+    driver: Option<Driver>,
+}
+
+impl Asker {
+    /// None when the head does not say.
+    fn ask(&mut self) -> Option<Explanation> {
+        let driver = match self.driver.take() {
+            Some(driver) => driver,
+            None => Driver::connect(&self.temp_dir).ok()?,
+        };
+        let driver = self.driver.insert(driver);
+        match driver.query(&Query::Explain { id: self.id }) {
+            Ok(Reply::Explanation(explanation)) => explanation.map(|explanation| *explanation),
+            _ => {
+                self.driver = None;
+                None
+            }
+        }
+    }
+}
+
+fn text(id: TaskId, target: &str, elapsed: Duration, explanation: Option<&Explanation>) -> String {
+    let elapsed = Elapsed(Duration::from_secs(elapsed.as_secs()));
+    let Some(explanation) = explanation else { return format!("task {id} ({target}): {elapsed}") };
+    let state = explanation.task.state;
+    match explanation.reasons.first() {
+        Some(reason) => format!("task {id} ({target}) {state} {elapsed}: {reason}"),
+        None => format!("task {id} ({target}) {state} {elapsed}"),
+    }
+}
