@@ -8,6 +8,7 @@ mod hooks;
 mod list;
 mod live_line;
 mod modules;
+mod parse;
 mod report;
 mod start;
 mod status;
@@ -36,7 +37,6 @@ use crate::task::WorkerId;
     after_long_help = LONG_EXAMPLES,
     subcommand_required = true,
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 struct Cli {
@@ -60,7 +60,7 @@ const LONG_EXAMPLES: &str = concat!(
     "Results alone go to standard output, all else to standard error.\n\n",
     "Exit codes:\n",
     "    0  it went well\n",
-    "    1  the task failed, or something else did\n",
+    "    1  the task failed, or the command could not do what it was asked\n",
     "    2  the command line or the configuration is wrong\n",
     "    3  no head is running\n",
     "    4  the tracing hook was refused\n",
@@ -85,6 +85,8 @@ enum Command {
     Trace(trace::Args),
     Hooks(hooks::Args),
     Modules(modules::Args),
+    /// Print the version
+    Version,
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
     Head,
@@ -118,6 +120,17 @@ struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// ` --temp-dir DIR` for a command that is to find the same head; nothing where the default or the environment finds it.
+    fn flag(temp_dir: &std::path::Path) -> String {
+        let of_environment = std::env::var_os(crate::config::TEMP_DIR_VARIABLE).map(PathBuf::from);
+        let found =
+            of_environment.filter(|path| !path.as_os_str().is_empty()).unwrap_or_else(crate::config::default_temp_dir);
+        match found == temp_dir || std::path::absolute(&found).is_ok_and(|found| found == temp_dir) {
+            true => String::new(),
+            false => format!(" --temp-dir {}", shell_word(&temp_dir.display().to_string())),
+        }
+    }
+
     fn temp_dir(&self) -> PathBuf {
         self.temp_dir
             .clone()
@@ -136,6 +149,16 @@ enum Format {
     Json,
 }
 
+/// The text as one word of a shell's command line.
+fn shell_word(text: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 /// Chooses the format.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct FormatArgs {
@@ -147,6 +170,22 @@ struct FormatArgs {
 /// What a subcommand ends with: the exit code, or an error to print and its exit code.
 type CommandResult = Result<u8, CommandError>;
 
+/// An error as `--format json` writes it.
+#[derive(serde::Serialize)]
+struct ErrorReport {
+    error: ErrorFields,
+}
+
+#[derive(serde::Serialize)]
+struct ErrorFields {
+    /// What kind it is of, one for each exit code.
+    kind: &'static str,
+    message: String,
+    /// What to do next.
+    hint: Option<String>,
+    exit_code: u8,
+}
+
 /// An error for the user, with the exit code it leads to.
 #[derive(Debug)]
 struct CommandError {
@@ -157,6 +196,25 @@ struct CommandError {
 impl CommandError {
     fn new(exit_code: u8, error: impl Into<Box<dyn std::error::Error>>) -> CommandError {
         CommandError { error: error.into(), exit_code }
+    }
+
+    /// The error for programs.
+    fn report(&self) -> ErrorReport {
+        let kind = match self.exit_code {
+            exit::USAGE => "usage",
+            exit::NO_HEAD => "no_head",
+            exit::HOOK_REFUSED => "hook_refused",
+            exit::HEAD_RUNNING => "head_running",
+            exit::TIMED_OUT => "timed_out",
+            exit::INTERRUPTED => "interrupted",
+            _ => "failed",
+        };
+        let (message, hints) = match self.error.downcast_ref::<parse::Mistake>() {
+            Some(mistake) => (mistake.message.clone(), mistake.tips.clone()),
+            None => parse::split_hints(&report::with_causes(self.error.as_ref())),
+        };
+        let hint = (!hints.is_empty()).then(|| hints.join("\n"));
+        ErrorReport { error: ErrorFields { kind, message, hint, exit_code: self.exit_code } }
     }
 }
 
@@ -173,6 +231,14 @@ impl From<crate::driver::DriverError> for CommandError {
     }
 }
 
+impl From<crate::trace::FindError> for CommandError {
+    fn from(error: crate::trace::FindError) -> CommandError {
+        use crate::trace::FindError;
+        let exit_code = if matches!(error, FindError::NotAnId { .. }) { exit::USAGE } else { exit::FAILED };
+        CommandError::new(exit_code, error)
+    }
+}
+
 impl From<std::io::Error> for CommandError {
     fn from(error: std::io::Error) -> CommandError {
         CommandError::new(exit::FAILED, error)
@@ -182,7 +248,16 @@ impl From<std::io::Error> for CommandError {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     forget_empty_variables();
-    let result = match Cli::parse().command {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let format = parse::wanted_format(&arguments);
+    let cli = match parse::parse(&arguments) {
+        Ok(cli) => cli,
+        Err(parse::NotParsed::Answered(answer)) => answer.exit(),
+        Err(parse::NotParsed::Mistake(mistake)) => {
+            return ExitCode::from(report::failure(format, &CommandError::new(exit::USAGE, mistake)));
+        }
+    };
+    let result = match cli.command {
         Command::Start(args) => start::run(args),
         Command::Stop(args) => stop::run(&args),
         Command::Status(args) => status::run(&args),
@@ -194,6 +269,12 @@ pub fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Hooks(args) => hooks::run(&args),
         Command::Modules(args) => modules::run(&args),
+        Command::Version => {
+            report::value(format, &serde_json::json!({ "version": crate::VERSION }), |_| {
+                format!("tracer {}", crate::VERSION)
+            });
+            Ok(exit::OK)
+        }
         Command::Head => start::run_head(),
         Command::Http { session_dir, head_pid } => crate::serve::run(&session_dir, head_pid)
             .map(|()| exit::OK)
@@ -202,10 +283,7 @@ pub fn main() -> ExitCode {
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
     };
-    ExitCode::from(result.unwrap_or_else(|failure| {
-        report::error(failure.error.as_ref());
-        failure.exit_code
-    }))
+    ExitCode::from(result.unwrap_or_else(|failure| report::failure(format, &failure)))
 }
 
 /// A variable that is set to nothing counts as not set; the parser would take it for a value.

@@ -312,7 +312,13 @@ impl fmt::Display for DriverError {
             | DriverError::Module(problem) => f.write_str(problem),
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
-                f.write_str("\n(hint: for example `demo:my_function`)")
+                // As lists and spans print it.
+                match given.rsplit_once('.').filter(|(module, function)| {
+                    !module.is_empty() && !function.is_empty() && *function != "so" && !given.contains([':', '/'])
+                }) {
+                    Some((module, function)) => write!(f, "\n(hint: did you mean `{module}:{function}`?)"),
+                    None => f.write_str("\n(hint: for example `demo:my_function`)"),
+                }
             }
         }
     }

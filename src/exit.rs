@@ -4,7 +4,7 @@
 
 /// It went well.
 pub const OK: u8 = 0;
-/// The task failed, or something else did.
+/// The task failed, or the command could not do what it was asked.
 pub const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 pub const USAGE: u8 = 2;
@@ -34,7 +34,7 @@ pub fn from_signal(signal: i32) -> u8 {
 pub const HELP: &str = "\
 Exit codes:
     0  it went well
-    1  the task failed, or something else did
+    1  the task failed, or the command could not do what it was asked
     2  the command line or the configuration is wrong
     3  no head is running
     4  the tracing hook was refused

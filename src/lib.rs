@@ -104,6 +104,7 @@ pub mod config;
 mod control_group;
 pub mod count;
 pub mod driver;
+mod escape;
 pub mod exit;
 mod fault;
 pub mod head;

@@ -86,7 +86,10 @@ impl fmt::Display for Rejection {
         match &self.reason {
             Reason::NotUtf8 => write!(f, "`{name}` is ignored: it is not UTF-8"),
             Reason::SeveralTraceParents => write!(f, "`{name}` is ignored: it is there more than once"),
-            Reason::TraceParent(error) => write!(f, "`{name}` is ignored: {error}"),
+            Reason::TraceParent(error) => {
+                write!(f, "`{name}` is ignored: {error}")?;
+                f.write_str("\n(hint: it is `00-<32 hex digits>-<16 hex digits>-01`; without one, a new trace begins)")
+            }
             Reason::TraceStateAlone => write!(f, "`{name}` is ignored: there is no valid traceparent with it"),
             Reason::TraceState(error) => write!(f, "`{name}` is ignored: {error}"),
             Reason::TraceStateCut(members) => {

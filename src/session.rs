@@ -103,7 +103,12 @@ impl fmt::Display for SessionError {
             }
             SessionError::Unsafe { path, reason } => {
                 write!(f, "`{}` cannot hold a session: {reason}", path.display())?;
-                f.write_str("\n(hint: name another folder with --temp-dir)")
+                match reason.starts_with("others may enter it") {
+                    true => {
+                        write!(f, "\n(hint: `chmod 700 {}`, or name another folder with --temp-dir)", path.display())
+                    }
+                    false => f.write_str("\n(hint: name another folder with --temp-dir)"),
+                }
             }
             SessionError::Io { doing, path, .. } => write!(f, "cannot {doing} `{}`", path.display()),
         }

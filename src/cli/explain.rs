@@ -57,8 +57,8 @@ fn with_texts(explanation: &Explanation) -> Value {
 
 fn render(explanation: &Explanation) -> String {
     let task = &explanation.task;
-    let mut fields = vec![("task", task.id.to_string()), ("target", task.target.clone())];
-    fields.extend(task.name.clone().map(|name| ("name", name)));
+    let mut fields = vec![("task", task.id.to_string()), ("target", report::name(&task.target))];
+    fields.extend(task.name.as_deref().map(|name| ("name", report::name(name))));
     fields.push(("state", task.state.to_string()));
     fields.push(("submitted", utc(task.submitted_unix_nano).to_string()));
     let why: Vec<_> = explanation.reasons.iter().map(ToString::to_string).collect();

@@ -57,8 +57,8 @@ fn describe(attempt: &AttemptReport) -> String {
 }
 
 fn render(task: &TaskReport) -> String {
-    let mut fields = vec![("task", task.id.to_string()), ("target", task.target.clone())];
-    fields.extend(task.name.clone().map(|name| ("name", name)));
+    let mut fields = vec![("task", task.id.to_string()), ("target", report::name(&task.target))];
+    fields.extend(task.name.as_deref().map(|name| ("name", report::name(name))));
     fields.push(("state", task.state.to_string()));
     fields.push(("submitted", utc(task.submitted_unix_nano).to_string()));
     if let Some(started) = task.started_unix_nano {

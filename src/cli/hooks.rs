@@ -88,14 +88,14 @@ fn render(hook: &str, report: &HookReport, searched_as: &SearchedAs) -> String {
         ("found", searched_as.line()),
         ("built by", check.producer.clone()),
         ("does", check.description.clone()),
-        ("further", as_further_hook(check).into()),
+        ("order", order(check).into()),
     ])
 }
 
-fn as_further_hook(check: &HookCheck) -> &'static str {
+fn order(check: &HookCheck) -> &'static str {
     if check.takes_spans {
-        "may be the first or a further hook"
+        "can be the only hook, the first, or an additional one"
     } else {
-        "can only be the first hook: it takes no finished spans of others"
+        "can only be the first hook: it does not accept finished spans of other hooks"
     }
 }

@@ -153,10 +153,10 @@ impl Asker {
 
 fn text(id: TaskId, target: &str, elapsed: Duration, explanation: Option<&Explanation>) -> String {
     let elapsed = Elapsed(Duration::from_secs(elapsed.as_secs()));
-    let Some(explanation) = explanation else { return format!("task {id} ({target}): {elapsed}") };
-    let state = explanation.task.state;
-    match explanation.reasons.first() {
-        Some(reason) => format!("task {id} ({target}) {state} {elapsed}: {reason}"),
-        None => format!("task {id} ({target}) {state} {elapsed}"),
-    }
+    let text = match explanation.map(|explanation| (explanation.task.state, explanation.reasons.first())) {
+        None => format!("task {id} ({target}): {elapsed}"),
+        Some((state, Some(reason))) => format!("task {id} ({target}) {state} {elapsed}: {reason}"),
+        Some((state, None)) => format!("task {id} ({target}) {state} {elapsed}"),
+    };
+    crate::escape::line(&text).into_owned()
 }

@@ -81,8 +81,17 @@ impl SearchArgs {
             let search = SearchPath { module_path: module_folders, is_complete: true };
             return (search, SearchedAs::Head { head_pid });
         }
+        warn_of_missing(named.as_deref().unwrap_or_default());
         let search = SearchPath { module_path: named.unwrap_or_default(), is_complete: false };
         (search, SearchedAs::Command)
+    }
+}
+
+/// Warns of folders that are not there: most probably their names are mistyped.
+pub(super) fn warn_of_missing(module_path: &[PathBuf]) {
+    for folder in module_path.iter().filter(|folder| !folder.is_dir()) {
+        let what = if folder.exists() { "is not a folder" } else { "does not exist" };
+        report::warning(&format!("no modules are found in `{}`: it {what} (--module-path)", folder.display()));
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! Data goes to standard output, talk to standard error. A closed pipe is not an error: whoever closed it has seen enough. Data that
 //! cannot be written for another reason, such as a full disk, is one, and ends the process.
+//!
+//! Text of others is escaped here, so that it steers no terminal: names and cells as one line, messages line by line, JSON with `\u` escapes. What a
+//! command writes to its standard output goes through as it is.
+//!
 //! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
 
 use std::borrow::Cow;
@@ -14,8 +18,9 @@ use std::sync::{Arc, OnceLock};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::{Format, live_line};
+use super::{CommandError, Format, live_line};
 use crate::count::Count;
+use crate::escape;
 
 /// Where data goes once [`keep_data_alone`] was called.
 static DATA: OnceLock<File> = OnceLock::new();
@@ -46,21 +51,62 @@ fn with_data_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
 }
 
 /// Writes data, with a line feed.
-pub(super) fn data(text: &str) {
+fn data(text: &str) {
     with_data_output(|out| out.write_all(line(text).as_bytes()));
 }
 
-/// Writes data that is made while it is written. Only a closed pipe is no error.
+/// Writes a report for people, with a line feed. It may have colours.
+pub(super) fn text(text: &str) {
+    data(&escape::report(text));
+}
+
+/// Writes JSON, with a line feed.
+pub(super) fn json(text: &str) {
+    data(&escape::json(text));
+}
+
+/// A JSON value as a line.
+pub(super) fn json_line(value: &serde_json::Value) -> String {
+    let mut text = value.to_string();
+    if let Cow::Owned(escaped) = escape::json(&text) {
+        text = escaped;
+    }
+    text.push('\n');
+    text
+}
+
+/// Writes JSON that is made while it is written. Only a closed pipe is no error.
 pub(super) fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = JsonWriter(io::BufWriter::new(io::stdout().lock()));
     match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(crate::exit::OK.into()),
         written => written,
     }
 }
 
+/// Escapes JSON on its way. A serializer writes whole characters.
+struct JsonWriter<W>(W);
+
+impl<W: Write> Write for JsonWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.0.write_all(escape::json(text).as_bytes())?,
+            Err(_) => self.0.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Writes talk, with a line feed.
 pub(super) fn talk(text: &str) {
+    write_talk(&escape::lines(text));
+}
+
+fn write_talk(text: &str) {
     end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(line(text).as_bytes())));
 }
 
@@ -86,25 +132,35 @@ pub(super) fn with_causes(error: &dyn Error) -> String {
 pub(super) fn error(error: &dyn Error) {
     let text = with_causes(error);
     let head = if colours_on(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
-    talk(&format!("{head} {text}"));
+    write_talk(&format!("{head} {}", escape::lines(&text)));
+}
+
+/// Says why a command failed: as an object on standard output for programs, else on standard error. Returns the exit code.
+pub(super) fn failure(format: Format, failure: &CommandError) -> u8 {
+    match format {
+        Format::Text => error(failure.error.as_ref()),
+        Format::Json => value(format, &failure.report(), |_| String::new()),
+    }
+    failure.exit_code
 }
 
 /// Writes a warning.
 pub(super) fn warning(text: &str) {
     let head = if colours_on(&io::stderr()) { "\x1b[1;33mwarning:\x1b[0m" } else { "warning:" };
-    talk(&format!("{head} {text}"));
+    write_talk(&format!("{head} {}", escape::lines(text)));
 }
 
 /// Writes a value as JSON for programs, or as the text that `render` makes for people.
 pub(super) fn value<T: Serialize>(format: Format, value: &T, render: impl FnOnce(&T) -> String) {
     match format {
-        Format::Text => data(&render(value)),
-        Format::Json => data(&serde_json::to_string_pretty(value).expect("reports are plain data")),
+        Format::Text => text(&render(value)),
+        Format::Json => json(&serde_json::to_string_pretty(value).expect("reports are plain data")),
     }
 }
 
 /// Writes a text for people, through a pager if it is longer than the terminal. Whoever leaves the pager has seen enough.
 pub(super) fn page(text: &str) {
+    let text = &*escape::report(text);
     let Some(mut command) = pager(text) else { return data(text) };
     // The terminal sends Ctrl-C to both processes; it is the pager's, which would otherwise go on beside the shell.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default());
@@ -193,6 +249,7 @@ impl Redrawn {
     }
 
     fn replace(&mut self, text: String) {
+        let text = escape::report(&text).into_owned();
         if text == self.drawn {
             return;
         }
@@ -217,7 +274,7 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(|cell| escape::line(&cell).into_owned()));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -225,12 +282,20 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// A name that somebody chose, as one line.
+pub(super) fn name(text: &str) -> String {
+    escape::line(text).into_owned()
+}
+
 /// Names and values below each other, the values aligned.
 pub(super) fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     fields
         .iter()
-        .map(|(name, value)| format!("{name:width$}  {}\n", value.replace('\n', &format!("\n{:width$}  ", ""))))
+        .map(|(name, value)| {
+            let value = escape::lines(value).replace('\n', &format!("\n{:width$}  ", ""));
+            format!("{name:width$}  {value}\n")
+        })
         .collect()
 }
 
@@ -248,8 +313,14 @@ pub(super) fn raw(bytes: &[u8]) {
     live_line::note_output(bytes);
 }
 
-/// Writes lines of a task's output at once, each with who wrote it. The last one gets a line feed if it has none.
+/// Writes lines of a task's output at once, each with who wrote it. The last one gets a line feed if it has none. A terminal gets them escaped, a
+/// file or a pipe as the task wrote them.
 pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
+    if io::stderr().is_terminal() {
+        let text: String =
+            lines.split_inclusive(|&byte| byte == b'\n').map(|line| escape::output_line(prefix, line)).collect();
+        return end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(text.as_bytes())));
+    }
     let mut text = Vec::with_capacity(lines.len() + 2 * prefix.len());
     for line in lines.split_inclusive(|&byte| byte == b'\n') {
         text.extend_from_slice(prefix.as_bytes());

@@ -140,7 +140,7 @@ const CHECK_ALLOWANCE: Duration = Duration::from_secs(10);
 pub(super) fn run(args: Args) -> CommandResult {
     if !args.head {
         let text = "`tracer start` starts a head, and needs --head to say so\n\
-                    (hint: joining a head on another machine is not possible yet)";
+                    (hint: `tracer start --head`; joining a head on another machine is not possible yet)";
         return Err(CommandError::new(exit::USAGE, text));
     }
     if args.embedded {
@@ -159,6 +159,11 @@ pub(super) fn run(args: Args) -> CommandResult {
 /// What the flags, the environment and the file say.
 fn settings(args: Args) -> Result<Settings, CommandError> {
     check_span_file_size()?;
+    // A shell's variable that is not set leaves nothing behind the `=`.
+    if args.tracing_startup_hook.iter().chain(&args.tracing_exporter).any(String::is_empty) {
+        return Err(CommandError::new(exit::HOOK_REFUSED, HookError::ImportString { given: String::new() }));
+    }
+    super::modules::warn_of_missing(split_paths(args.module_path.as_ref()).as_deref().unwrap_or_default());
     let settings = config::load(Overrides {
         config: args.config,
         block: args.block,
@@ -185,12 +190,27 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         module_path: split_paths(args.module_path.as_ref()),
         otel: OtelSettings::of_this_process(),
     })
-    .map_err(|error| CommandError::new(exit::USAGE, error))?;
+    .map_err(|error| CommandError::new(exit::USAGE, named_as_given(&error)))?;
     // Said before the hook is tried out; the lock decides it in the end.
     if let Ok(holder) = find_head(&settings.temp_dir) {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
     }
     Ok(settings)
+}
+
+/// The error, with the variable of the environment in place of a flag that was not given.
+fn named_as_given(error: &config::Error) -> String {
+    let text = error.to_string();
+    let config::Error::Invalid { flag, .. } = error else { return text };
+    let variable = format!("TRACER_{}", flag.trim_start_matches('-').replace('-', "_").to_ascii_uppercase());
+    let is_given =
+        |given: std::ffi::OsString| given.to_str().is_some_and(|given| given.split('=').next() == Some(flag));
+    match std::env::var_os(&variable) {
+        Some(_) if !std::env::args_os().any(is_given) => {
+            text.replacen(&format!("`{flag}`"), &format!("`{variable}`"), 1)
+        }
+        _ => text,
+    }
 }
 
 /// Tries the hook out and settles everything that the head is given.
@@ -488,7 +508,7 @@ fn tell_how_it_ends(end: Result<(), CommandError>) -> CommandResult {
 
 fn tell(report: &Report) {
     if let Ok(line) = serde_json::to_string(report) {
-        report::data(&line);
+        report::json(&line);
     }
 }
 
@@ -561,11 +581,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         fields.push(("  lost", format!("{tasks} that ran when their head died; `tracer list tasks` shows them")));
     }
     text.push_str(&report::fields(&fields));
-    let place = if settings.temp_dir == config::default_temp_dir() {
-        String::new()
-    } else {
-        format!(" --temp-dir {}", shell_word(&settings.temp_dir.display().to_string()))
-    };
+    let place = PlaceArgs::flag(&settings.temp_dir);
     text.push_str("\nNext\n");
     let mut next = vec![("  submit a task", format!("tracer submit task{place} demo:my_function"))];
     if settings.hook.is_some() {
@@ -585,19 +601,9 @@ fn off(reason: Option<&str>) -> String {
     }
 }
 
-/// The text as one word of a shell's command line.
-fn shell_word(text: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.into()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::cli::shell_word;
 
     #[test]
     fn words_survive_a_shell() {

@@ -259,7 +259,7 @@ fn retry_on(list: &str) -> Result<String, String> {
 impl PolicyArgs {
     fn policy(&self) -> Result<Policy<'_>, CommandError> {
         if self.retry_on.is_some() && self.retries == 0 {
-            let text = "`--retry-on` says which failures are tried again, but `--retries` says how often, and is 0";
+            let text = "`--retry-on` says which failures are tried again, but `--retries` says how often, and is 0\n(hint: add `--retries 3`)";
             return Err(CommandError::new(exit::USAGE, text));
         }
         Ok(Policy {
@@ -320,6 +320,14 @@ pub(super) fn run(args: Args) -> CommandResult {
             let here = std::env::current_dir()?;
             let directory = cwd.map_or_else(|| here.clone(), |cwd| here.join(cwd));
             let (program, arguments) = command.split_first().expect("clap asks for at least one");
+            // All that follows the program is its own, so a flag that is not known is taken for it.
+            if let Some(flag) = program.to_str().filter(|program| program.starts_with('-')) {
+                let tip = super::parse::tip_for_flag("tracer submit command", flag).unwrap_or_else(|| {
+                    "`tracer submit command --help` lists them; a program of that name is given by its path".into()
+                });
+                let text = format!("`{flag}` is no flag of `tracer submit command`\n(hint: {tip})");
+                return Err(CommandError::new(exit::USAGE, text));
+            }
             let arguments = arguments.iter().map(|argument| argument.as_bytes()).collect();
             let spec = CommandSpec {
                 program: program.as_bytes(),
@@ -382,7 +390,7 @@ fn environment(set: &[OsString], inherits: bool) -> Result<BTreeMap<OsString, Os
             Some(value) => OsStr::from_bytes(value).to_owned(),
             None => match std::env::var_os(text) {
                 Some(value) => value,
-                None => return refused("but no variable of that name is set here (hint: --env NAME=VALUE sets one)"),
+                None => return refused("but no variable of that name is set here\n(hint: --env NAME=VALUE sets one)"),
             },
         };
         variables.insert(OsStr::from_bytes(name).to_owned(), value);
@@ -491,6 +499,7 @@ fn start_tracing(driver: &mut Driver) {
 /// Shows what the task writes, until it ends.
 fn follow(driver: &mut Driver, task: Ticket, short_name: &str, is_command: bool) -> Result<Finished, DriverError> {
     let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
+    let short_name = report::name(short_name);
     let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
     let mut was_shared = false;
     let mut finished = driver.follow(task, |output| {
@@ -601,7 +610,7 @@ impl Ended {
                         "id": self.id, "trace_id": self.trace_id, "result": json,
                     })),
                 };
-                report::data(&text.expect("a JSON value can be written"));
+                report::json(&text.expect("a JSON value can be written"));
                 return Ok(exit::OK);
             }
             Outcome::Failed(failure) => failure,
@@ -614,12 +623,12 @@ impl Ended {
                 "id": self.id, "trace_id": self.trace_id, "failure": failure, "message": failure.to_string(),
                 "past_attempts": self.past,
             });
-            report::data(&serde_json::to_string_pretty(&report).expect("a JSON value can be written"));
+            report::json(&serde_json::to_string_pretty(&report).expect("a JSON value can be written"));
         } else if !is_own_code || !self.past.is_empty() {
-            let place = common.place.temp_dir.as_ref().map(|dir| format!(" --temp-dir {}", dir.display()));
+            let place = PlaceArgs::flag(&common.place.temp_dir());
             let hint = match &self.trace_id {
                 Some(trace_id) => {
-                    format!("\n(hint: its trace: `tracer trace show{} {trace_id}`)", place.unwrap_or_default())
+                    format!("\n(hint: its trace: `tracer trace show{} {trace_id}`)", place)
                 }
                 None => String::new(),
             };

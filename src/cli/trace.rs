@@ -251,7 +251,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 return Ok(exit::OK);
             }
             let loaded = source.load_with_running()?;
-            let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
+            let trace = loaded.find(trace)?;
             let render = || render::show(trace, &details, report::width(), report::colours_on_stdout());
             match format.format {
                 Format::Text if !no_pager => report::page(&render()),
@@ -267,7 +267,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let loaded = source.load()?;
             let traces = match all {
                 true => loaded.traces.iter().collect(),
-                false => vec![loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?],
+                false => vec![loaded.find(trace)?],
             };
             let write = |out: &mut dyn Write| match format {
                 ExportFormat::Otlp => export::otlp(&traces, out),
@@ -285,7 +285,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 None => source.load()?.stats(Some(*limit)),
                 Some(trace) => {
                     let loaded = source.load_with_running()?;
-                    let trace = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?;
+                    let trace = loaded.find(trace)?;
                     trace.stats(Some(*limit))
                 }
             };

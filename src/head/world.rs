@@ -798,7 +798,7 @@ impl Effects for World {
 
     fn log(&mut self, line: String) {
         // Where the log cannot be written, there is nobody to tell.
-        let _ = writeln!(self.log, "{} {line}", crate::clock::utc(now_unix_nano()));
+        let _ = writeln!(self.log, "{} {}", crate::clock::utc(now_unix_nano()), crate::escape::lines(&line));
     }
 }
 

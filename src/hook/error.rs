@@ -112,7 +112,11 @@ impl fmt::Display for ModuleError {
             ModuleError::NotFound { module, searched, known } => {
                 write!(f, "module `{module}` was not found: there is no `lib{module}.so` in ")?;
                 list(f, searched.iter().map(|path| path.display().to_string()))?;
+                let rays = module.strip_suffix("setup_local_tmp_tracing").is_some_and(|package| package.ends_with('.'));
                 match nearest(module, known.iter().map(String::as_str)) {
+                    _ if rays => {
+                        f.write_str("\n(hint: Ray's hook of that name is `local_tmp_tracing:setup_tracing` here)")
+                    }
                     Some(nearest) => write!(f, "\nDid you mean `{nearest}`?"),
                     None => f.write_str("\n(hint: name its folder in TRACER_MODULE_PATH, or give the library's path)"),
                 }
@@ -147,15 +151,15 @@ impl fmt::Display for ModuleError {
                 f.write_str("\n(hint: rebuild the module with the tracer-sdk of this tracer)")
             }
             ModuleError::NoSuchHook { module, place, attribute, hooks } => {
-                write!(f, "module `{module}` ({place}) has no hook `{attribute}`; ")?;
+                write!(f, "module `{module}`{} has no hook `{attribute}`; ", at(module, place))?;
                 owned(f, "hook", hooks, attribute)
             }
             ModuleError::NoSuchTask { module, place, function, tasks } => {
-                write!(f, "module `{module}` ({place}) has no task `{function}`; ")?;
+                write!(f, "module `{module}`{} has no task `{function}`; ", at(module, place))?;
                 owned(f, "task", tasks, function)
             }
             ModuleError::NoSuchActor { module, place, actor, actors } => {
-                write!(f, "module `{module}` ({place}) has no actor `{actor}`; ")?;
+                write!(f, "module `{module}`{} has no actor `{actor}`; ", at(module, place))?;
                 owned(f, "actor", actors, actor)
             }
             ModuleError::NoSuchMethod { actor, method, methods } => {
@@ -170,6 +174,12 @@ impl fmt::Display for ModuleError {
 }
 
 impl std::error::Error for ModuleError {}
+
+/// Where a module is, in parentheses; nothing when its name is the path already.
+fn at(name: &str, place: &str) -> String {
+    let path = name.rsplit_once(':').map_or(name, |(module, _)| module);
+    if path == place || name == place { String::new() } else { format!(" ({place})") }
+}
 
 /// Says which names there are, and which one may have been meant.
 fn owned(f: &mut fmt::Formatter<'_>, noun: &str, names: &[String], wanted: &str) -> fmt::Result {
@@ -265,32 +275,47 @@ impl fmt::Display for HookError {
         match self {
             HookError::ImportString { given } => {
                 write!(f, "a tracing hook is named `module:attribute`, but got `{given}`")?;
-                f.write_str("\n(hint: for example `local_tmp_tracing:setup_tracing`)")
+                match given.is_empty() {
+                    true => f.write_str(
+                        "\n(hint: is a variable of the shell not set? For example `local_tmp_tracing:setup_tracing`)",
+                    ),
+                    false => f.write_str("\n(hint: for example `local_tmp_tracing:setup_tracing`)"),
+                }
             }
             HookError::Module(error) => error.fmt(f),
             HookError::OtherContract { hook, place, contract } => {
                 f.write_str(&match contract {
                     HookContract::Exporter => {
-                        format!("`{hook}` ({place}) is an exporter, which returns span processors, and no startup hook")
+                        format!(
+                            "`{hook}`{} is an exporter, which returns span processors, and no startup hook",
+                            at(hook, place)
+                        )
                     }
                     HookContract::Startup => {
                         format!(
-                            "`{hook}` ({place}) is a startup hook, which sets up all of the tracing, and no exporter"
+                            "`{hook}`{} is a startup hook, which sets up all of the tracing, and no exporter",
+                            at(hook, place)
                         )
                     }
                 })?;
                 write!(f, "\n(hint: name it with {})", contract.flag())
             }
             HookError::Failed { hook, place, reason } => {
-                write!(f, "hook `{hook}` ({place}) returned an error: {reason}")
+                write!(f, "hook `{hook}`{} returned an error: {reason}", at(hook, place))
             }
-            HookError::Panicked { hook, place, reason } => write!(f, "hook `{hook}` ({place}) panicked: {reason}"),
+            HookError::Panicked { hook, place, reason } => {
+                write!(f, "hook `{hook}`{} panicked: {reason}", at(hook, place))
+            }
             HookError::TimedOut { hook, place, limit } => {
-                write!(f, "hook `{hook}` ({place}) did not return within {}", Elapsed(*limit))?;
+                write!(f, "hook `{hook}`{} did not return within {}", at(hook, place), Elapsed(*limit))?;
                 f.write_str("\n(hint: give it more time with --hook-timeout, or do slow work on a thread of its own)")
             }
             HookError::TakesNoSpans { hook, place } => {
-                write!(f, "hook `{hook}` ({place}) takes no finished spans of others, so it can only be the first")?;
+                write!(
+                    f,
+                    "hook `{hook}`{} does not accept finished spans of other hooks, so it can only be the first",
+                    at(hook, place)
+                )?;
                 f.write_str(
                     "\n(hint: name it first; or, where it returns a finished provider, let it return \
                      `Tracing::builder()` with its exporters instead)",

@@ -63,11 +63,9 @@ impl fmt::Display for BaggageMemberError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             BaggageMemberError::NoValue => "expected `key=value`, found no `=`",
-            BaggageMemberError::Key => "expected an HTTP token as its key, found something else",
+            BaggageMemberError::Key => "its key is not an HTTP token, which has letters, digits and !#$%&'*+-.^_`|~",
             BaggageMemberError::Value => "its value has a character that must be percent-encoded",
-            BaggageMemberError::Property => {
-                "expected properties such as `;name` or `;name=value`, found something else"
-            }
+            BaggageMemberError::Property => "a property of it is not of the form `;name` or `;name=value`",
         })
     }
 }

@@ -356,7 +356,8 @@ fn what_is_wrong_in_the_environment_is_said() {
             vec![("TRACEPARENT", bad.as_str()), ("TRACESTATE", "a=1"), ("BAGGAGE", "b=2")],
             false,
             vec![
-                "`TRACEPARENT` is ignored: version `ff` is forbidden",
+                "`TRACEPARENT` is ignored: version `ff` is forbidden\n\
+                 (hint: it is `00-<32 hex digits>-<16 hex digits>-01`; without one, a new trace begins)",
                 "`TRACESTATE` is ignored: there is no valid traceparent with it",
             ],
         ),

@@ -60,7 +60,7 @@ impl fmt::Display for TraceParentError {
             }
             TraceParentError::Separator { offset } => write!(f, "expected `-` at offset {offset}"),
             TraceParentError::NotHex { part } => {
-                write!(f, "expected the {part} in lower-case hexadecimal digits, found something else")
+                write!(f, "its {part} has a character other than the digits 0-9 and a-f")
             }
             TraceParentError::Zero { part } => write!(f, "the {part} is all zeros"),
             TraceParentError::Version => write!(f, "version `ff` is forbidden"),

@@ -435,7 +435,10 @@ fn unavailable(error: LinkError) -> Problem {
 }
 
 fn unexpected() -> Problem {
-    Problem::new(problem::UNAVAILABLE, "the head answered something else than it was asked")
+    Problem::new(
+        problem::UNAVAILABLE,
+        "the head answered another question than it was asked; it may be of another version",
+    )
 }
 
 fn no_task(id: TaskId) -> Problem {
@@ -471,8 +474,11 @@ fn check_is_json(headers: &HeaderMap) -> Result<(), Problem> {
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    let found = if type_of.is_empty() { "nothing".to_owned() } else { format!("`{}`", type_of.escape_debug()) };
-    Err(Problem::new(problem::WRONG_TYPE, format!("`Content-Type` is {found}, but takes `application/json`")))
+    let text = match type_of {
+        "" => "the request has no `Content-Type`; send `Content-Type: application/json`".to_owned(),
+        found => format!("`Content-Type` is `{}`; send `application/json`", found.escape_debug()),
+    };
+    Err(Problem::new(problem::WRONG_TYPE, text))
 }
 
 /// Reads a body that is not too long and comes in time.

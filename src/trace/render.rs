@@ -2,7 +2,7 @@
 //!
 //! Pure functions from values to text: width, colour and the time of day are arguments. A width of [`usize::MAX`] means that nothing is
 //! cut, which is right when the output is not a terminal. Names come from files that anyone may have written, so characters that
-//! would steer a terminal are replaced.
+//! would steer a terminal are escaped.
 
 mod details;
 mod open;
@@ -39,16 +39,9 @@ impl Style {
     }
 }
 
-/// One line without anything that steers a terminal: control characters and those that change the direction of writing.
+/// One line without anything that steers a terminal.
 pub(super) fn clean(text: &str) -> String {
-    let is_directional =
-        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let clean = |c: char| match c {
-        '\n' | '\r' | '\t' => ' ',
-        c if c.is_control() || is_directional(c) => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    text.chars().map(clean).collect()
+    crate::escape::line(text).into_owned()
 }
 
 /// Makes any text a line of at most `width` columns that does not steer a terminal.

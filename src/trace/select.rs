@@ -51,12 +51,17 @@ impl fmt::Display for FindError {
         match self {
             FindError::NotAnId { text } => {
                 let hint = suggestion::hint(text, [LAST]);
-                write!(f, "expected a trace id, the beginning of one, or `last`, found `{text}`{hint}")
+                write!(f, "expected a trace id (up to 32 hex digits), or `last`, found `{text}`{hint}")?;
+                f.write_str("\n(hint: `tracer trace list` shows the ids)")
             }
-            FindError::Empty { folder } => write!(f, "there are no traces in `{}`", folder.display()),
+            FindError::Empty { folder } => {
+                write!(f, "there are no traces in `{}`", folder.display())?;
+                f.write_str("\n(hint: `tracer status` says whether the head traces and where; --spans-dir names another folder)")
+            }
             FindError::Unknown { text, folder, traces } => {
                 let traces = Count(*traces, "trace");
-                write!(f, "no trace begins with `{text}`: looked at {traces} in `{}`", folder.display())
+                write!(f, "no trace begins with `{text}`: looked at {traces} in `{}`", folder.display())?;
+                f.write_str("\n(hint: `tracer trace list` shows the ids)")
             }
             FindError::Ambiguous { text, candidates } => {
                 write!(f, "{} begin with `{text}`:", Count(candidates.len(), "trace"))?;

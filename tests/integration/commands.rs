@@ -217,7 +217,7 @@ fn variables_of_the_submitter_are_passed_on_when_that_is_asked_for() {
     assert!(all["TRACEPARENT"].starts_with("00-0af7651916cd43dd8448eb211c80319c-"), "{all:?}");
     assert!(!all["TRACEPARENT"].contains("b7ad6b7169203331") && all["BAGGAGE"] == "k=v", "{all:?}");
     run(&["--env", "NOT_SET", "--", "env"]).status(2).stderr(
-        "error: `--env` got `NOT_SET`, but no variable of that name is set here (hint: --env NAME=VALUE sets one)\n",
+        "error: `--env` got `NOT_SET`, but no variable of that name is set here\n(hint: --env NAME=VALUE sets one)\n",
     );
 }
 

@@ -316,7 +316,9 @@ fn a_hook_that_takes_no_spans_can_only_be_the_first() {
             .start_head(&[&flags[0], &flags[1]])
             .status(4)
             .stderr_contains(&format!("hook `{hook}` ("))
-            .stderr_contains(") takes no finished spans of others, so it can only be the first\n(hint: name it first")
+            .stderr_contains(
+                ") does not accept finished spans of other hooks, so it can only be the first\n(hint: name it first",
+            )
             .stdout("");
         cluster.tracer(&["hooks", "check", hook]).success().stdout_contains("can only be the first hook");
         // As the first it works, and the others get its spans.
@@ -325,7 +327,10 @@ fn a_hook_that_takes_no_spans_can_only_be_the_first() {
         cluster.stop().success();
     }
     assert_eq!(otlp_lines(&cluster).len(), 6, "{:#?}", otlp_lines(&cluster));
-    cluster.tracer(&["hooks", "check", OTLP_FILE]).success().stdout_contains("may be the first or a further hook");
+    cluster
+        .tracer(&["hooks", "check", OTLP_FILE])
+        .success()
+        .stdout_contains("can be the only hook, the first, or an additional one");
     let flags = [HOOK, HOOK].map(|hook| format!("--tracing-startup-hook={hook}"));
     cluster
         .start_head(&[&flags[0], &flags[1]])

@@ -176,6 +176,24 @@ fn unexpected(value: Unexpected<'_>) -> String {
     }
 }
 
+/// `, a whole number from 0 to 255` for `u8`; none for what is no integer type.
+fn integer_range(type_name: &str) -> Option<String> {
+    let (first, last) = match type_name {
+        "u8" => (0, u8::MAX.into()),
+        "u16" => (0, u16::MAX.into()),
+        "u32" => (0, u32::MAX.into()),
+        "u64" | "usize" => (0, u64::MAX.into()),
+        "i8" => (i8::MIN.into(), i8::MAX.into()),
+        "i16" => (i16::MIN.into(), i16::MAX.into()),
+        "i32" => (i32::MIN.into(), i32::MAX.into()),
+        "i64" | "isize" => (i64::MIN.into(), i64::MAX.into()),
+        "u128" | "i128" => return Some(", a whole number".to_owned()),
+        _ => return None::<String>,
+    };
+    let (first, last): (i128, i128) = (first, last);
+    Some(format!(", a whole number from {first} to {last}"))
+}
+
 /// Why a value is not of the type it should be, and where in it.
 #[derive(Debug)]
 pub(crate) struct DecodeError {
@@ -207,9 +225,15 @@ impl DecodeError {
         self
     }
 
-    /// Whether the whole value is of the wrong type, so that to name both types says it all.
-    pub(crate) fn is_plain_mismatch(&self) -> bool {
-        self.path.is_empty() && matches!(self.cause, Cause::Mismatch { .. })
+    /// What was found in place of the whole value, and what values the expected type has (empty where its name says it all), if the whole value is
+    /// of the wrong type.
+    pub(crate) fn plain_mismatch(&self) -> Option<(String, String)> {
+        match &self.cause {
+            Cause::Mismatch { expected, found } if self.path.is_empty() => {
+                Some((found.clone(), integer_range(expected).unwrap_or_default()))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -231,7 +255,10 @@ impl fmt::Display for DecodeError {
             f.write_str("`: ")?;
         }
         match &self.cause {
-            Cause::Mismatch { expected, found } => write!(f, "expected {expected}, got {found}"),
+            Cause::Mismatch { expected, found } => {
+                let range = integer_range(expected).unwrap_or_default();
+                write!(f, "expected {expected}{range}, got {found}")
+            }
             Cause::Malformed(what) => write!(f, "not MessagePack: {what}"),
             Cause::Other(text) => f.write_str(text),
         }
@@ -246,7 +273,14 @@ impl de::Error for DecodeError {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> DecodeError {
-        DecodeError::new(Cause::Mismatch { expected: expected.to_string(), found: unexpected(found) })
+        let expected = expected.to_string();
+        let found = match (integer_range(&expected), found) {
+            (Some(_), Unexpected::Signed(..0)) if expected.starts_with('u') => "a negative integer".to_owned(),
+            (Some(_), Unexpected::Unsigned(_) | Unexpected::Signed(_)) => "an integer outside of its range".to_owned(),
+            (Some(_), Unexpected::Float(_)) => "a number with a decimal point".to_owned(),
+            (_, found) => unexpected(found),
+        };
+        DecodeError::new(Cause::Mismatch { expected, found })
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn de::Expected) -> DecodeError {
@@ -637,8 +671,14 @@ mod tests {
     #[test]
     fn errors_name_the_place_and_both_types() {
         let message = |result: Result<Limits, String>| result.expect_err("it does not fit");
-        assert_eq!(message(from_json(json!({"max": "x", "names": []}))), "`max`: expected u32, got a string");
-        assert_eq!(message(from_json(json!({"max": -1, "names": []}))), "`max`: expected u32, got an integer");
+        assert_eq!(
+            message(from_json(json!({"max": "x", "names": []}))),
+            "`max`: expected u32, a whole number from 0 to 4294967295, got a string"
+        );
+        assert_eq!(
+            message(from_json(json!({"max": -1, "names": []}))),
+            "`max`: expected u32, a whole number from 0 to 4294967295, got a negative integer"
+        );
         assert_eq!(
             message(from_json(json!({"max": 1, "names": ["a", null]}))),
             "`names[1]`: expected a string, got `null`"
@@ -646,7 +686,7 @@ mod tests {
         assert_eq!(message(from_json(json!({"max": 1}))), "missing field `names`");
         assert_eq!(
             message(from_json(json!({"max": 1, "names": [], "by_port": {"x": true}}))),
-            "`by_port`: expected u16, got a string"
+            "`by_port`: expected u16, a whole number from 0 to 65535, got a string"
         );
         let message = |result: Result<(u8, u8), String>| result.expect_err("it does not fit");
         assert_eq!(message(from_json(json!([1, 2, 3]))), "expected an array of 2 elements, got 3 elements");

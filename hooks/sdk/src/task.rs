@@ -151,14 +151,12 @@ impl<'a> Arguments<'a> {
         };
         messagepack::decode(value).map_err(|error| {
             self.fail(index, |ParameterItem { type_name, .. }| {
-                let found = match describe(value) {
-                    integer if integer == "an integer" && is_integer(type_name) => {
-                        format!("{integer} outside of its range")
-                    }
-                    found => found,
+                let Some((found, range)) = error.plain_mismatch() else {
+                    return format!("does not fit {type_name}: {error}");
                 };
-                let cause = if error.is_plain_mismatch() { String::new() } else { format!(": {error}") };
-                format!("takes {type_name}, but got {found}{cause}")
+                // An array and an object are told with their sizes.
+                let found = if range.is_empty() { describe(value) } else { found };
+                format!("takes {type_name}{range}, but got {found}")
             })
         })
     }
@@ -168,12 +166,6 @@ impl<'a> Arguments<'a> {
         let (name, task) = (parameter.name, self.item.name);
         Failure::arguments(format!("argument {} (`{name}`) of `{task}` {}", index + 1, what(parameter)))
     }
-}
-
-/// Whether a type, as its author wrote it, is one of Rust's integers.
-fn is_integer(type_name: &str) -> bool {
-    let (sign, bits) = type_name.split_at_checked(1).unwrap_or_default();
-    matches!(sign, "u" | "i") && matches!(bits, "8" | "16" | "32" | "64" | "128" | "size")
 }
 
 /// `takes 1 to 2 arguments (text: String, limit: Option<usize>)`.

@@ -239,22 +239,34 @@ fn arguments_that_do_not_fit_are_named_with_both_types() {
         (
             "repeat",
             json!(["a", -1]),
-            "argument 2 (`limit`) of `repeat` takes u32, but got an integer outside of its range",
+            "argument 2 (`limit`) of `repeat` takes u32, a whole number from 0 to 4294967295, but got a negative integer",
         ),
-        ("repeat", json!(["a", 2.5]), "argument 2 (`limit`) of `repeat` takes u32, but got a number"),
-        ("match", json!([300]), "argument 1 (`type`) of `match` takes u8, but got an integer outside of its range"),
-        ("first", json!(["a", "b"]), "argument 2 (`limit`) of `first` takes Option<u32>, but got a string"),
+        (
+            "repeat",
+            json!(["a", 2.5]),
+            "argument 2 (`limit`) of `repeat` takes u32, a whole number from 0 to 4294967295, but got a number with a decimal point",
+        ),
+        (
+            "match",
+            json!([300]),
+            "argument 1 (`type`) of `match` takes u8, a whole number from 0 to 255, but got an integer outside of its range",
+        ),
+        (
+            "first",
+            json!(["a", "b"]),
+            "argument 2 (`limit`) of `first` takes Option<u32>, a whole number from 0 to 4294967295, but got a string",
+        ),
         ("first", json!(["a", 1, 2]), "`first` takes 1 to 2 arguments (text: &str, limit: Option<u32>), but got 3"),
         (
             "configure",
             json!([{"ratio": 1, "limits": {"names": ["a", 2], "max": 3}}]),
-            "argument 1 (`config`) of `configure` takes Config, but got an object with 2 fields: \
+            "argument 1 (`config`) of `configure` does not fit Config: \
              `limits.names[1]`: expected a string, got an integer",
         ),
         (
             "configure",
             json!([{"ratio": 1, "limits": {"names": []}}]),
-            "argument 1 (`config`) of `configure` takes Config, but got an object with 2 fields: \
+            "argument 1 (`config`) of `configure` does not fit Config: \
              `limits`: missing field `max`",
         ),
     ] {

@@ -96,7 +96,10 @@ pub(super) fn create(args: CreateArgs) -> CommandResult {
     let Some((module, type_name)) =
         args.target.rsplit_once(':').filter(|(module, name)| !module.is_empty() && !name.is_empty())
     else {
-        let text = format!("an actor is named `module:Type`, but got `{}`", args.target);
+        let text = format!(
+            "an actor is named `module:Type`, but got `{}`\n(hint: for example `counter:Counter`)",
+            args.target
+        );
         return Err(CommandError::new(exit::USAGE, text));
     };
     let (module, function) = (absolute(module), format!("{type_name}.new"));

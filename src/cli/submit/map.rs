@@ -397,14 +397,12 @@ impl Map<'_> {
                 }
                 (Err(message), _) => value["message"] = message.as_str().into(),
             }
-            serde_json::to_writer(&mut self.out, &value).expect("a JSON value can be written");
-            self.out.push(b'\n');
+            self.out.extend_from_slice(report::json_line(&value).as_bytes());
             return;
         }
         match result {
             Ok(result) => {
-                serde_json::to_writer(&mut self.out, &result).expect("a JSON value can be written");
-                self.out.push(b'\n');
+                self.out.extend_from_slice(report::json_line(&result).as_bytes());
             }
             Err(message) => {
                 let task = ended.place.task.map(|id| format!(" (task {id})")).unwrap_or_default();

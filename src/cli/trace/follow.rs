@@ -35,7 +35,7 @@ pub(super) fn run(source: &SourceArgs, trace: &str, details: &Details, format: F
     let written: HashSet<(TraceId, SpanId)> =
         loaded.traces.iter().flat_map(|trace| &trace.spans).map(|span| (span.trace_id, span.span_id)).collect();
     loaded.add(look.spans.into_iter().map(|live| live.span));
-    let id = loaded.find(trace).map_err(|error| CommandError::new(exit::FAILED, error))?.id;
+    let id = loaded.find(trace)?.id;
     let Some(mut trace) = loaded.traces.into_iter().find(|trace| trace.id == id) else { return Ok(()) };
     // What was seen in a spool is seen anew each time.
     trace.spans.retain(|span| written.contains(&(span.trace_id, span.span_id)));
@@ -142,8 +142,10 @@ impl Output {
                     Format::Json => span.compact_text() + "\n",
                 };
                 let text: String = new.iter().map(line).collect();
-                if !text.is_empty() {
-                    report::data(&text);
+                match format {
+                    _ if text.is_empty() => {}
+                    Format::Text => report::text(&text),
+                    Format::Json => report::json(&text),
                 }
             }
         }

@@ -396,11 +396,11 @@ fn names_cannot_steer_the_terminal() {
         WIDTH,
         "
 trace 4bf92f3577b34da6a3ce929d0e0e4736  1 span  1 process  10 µs  1 error
-  ✗ a�[2J b�c�  +0  10 µs  ██████████████████████████████████████████████  pid 7
+  ✗ a\\u{1b}[2J\\nb\\u{202e}c\\u{7}  +0  10 µs  █████████████████████████████  pid 7
 
-✗ a�[2J b�c�  (span 0000000000000001, pid 7, at +0)
-    x�]0;title�
-    �31my
+✗ a\\u{1b}[2J\\nb\\u{202e}c\\u{7}  (span 0000000000000001, pid 7, at +0)
+    x\\u{1b}]0;title\\u{7}
+    \\u{9b}31my
 ",
     );
 }

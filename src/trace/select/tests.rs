@@ -36,16 +36,20 @@ fn what_is_not_found_is_explained() {
             "aaaa",
             "2 traces begin with `aaaa`:\n  aaaa0000000000000000000000000001  job a\n  aaaa1111000000000000000000000002  job b",
         ),
-        ("c0ffee", "no trace begins with `c0ffee`: looked at 3 traces in `/tmp/spans`"),
-        ("", "expected a trace id, the beginning of one, or `last`, found ``"),
-        ("lats", "expected a trace id, the beginning of one, or `last`, found `lats`\n(hint: did you mean `last`?)"),
-        ("0x", "expected a trace id, the beginning of one, or `last`, found `0x`"),
+        ("c0ffee", "no trace begins with `c0ffee`: looked at 3 traces in `/tmp/spans`{IDS}"),
+        ("", "expected a trace id (up to 32 hex digits), or `last`, found ``{IDS}"),
+        (
+            "lats",
+            "expected a trace id (up to 32 hex digits), or `last`, found `lats`\n(hint: did you mean `last`?){IDS}",
+        ),
+        ("0x", "expected a trace id (up to 32 hex digits), or `last`, found `0x`{IDS}"),
         (
             "aaaa11110000000000000000000000021",
-            "expected a trace id, the beginning of one, or `last`, found `aaaa11110000000000000000000000021`",
+            "expected a trace id (up to 32 hex digits), or `last`, found `aaaa11110000000000000000000000021`{IDS}",
         ),
     ] {
-        assert_eq!(loaded.find(text).map(|trace| trace.id).map_err(|error| error.to_string()), Err(expected.into()));
+        let expected = expected.replace("{IDS}", "\n(hint: `tracer trace list` shows the ids)");
+        assert_eq!(loaded.find(text).map(|trace| trace.id).map_err(|error| error.to_string()), Err(expected));
     }
 }
 
@@ -54,7 +58,7 @@ fn an_empty_folder_is_said_to_be_empty() {
     let loaded = loaded([]);
     for text in ["last", "aaaa"] {
         let error = loaded.find(text).map(|trace| trace.id).expect_err("there is no trace");
-        assert_eq!(error.to_string(), "there are no traces in `/tmp/spans`");
+        assert!(error.to_string().starts_with("there are no traces in `/tmp/spans`\n(hint: "), "{error}");
     }
 }
 
