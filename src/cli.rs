@@ -15,6 +15,7 @@ mod status;
 mod stop;
 mod submit;
 mod trace;
+mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -80,6 +81,7 @@ enum Command {
     Submit(submit::Args),
     List(list::Args),
     Get(get::Args),
+    Wait(wait::Args),
     Explain(explain::Args),
     Cancel(cancel::Args),
     Trace(trace::Args),
@@ -264,6 +266,7 @@ pub fn main() -> ExitCode {
         Command::Submit(args) => submit::run(args),
         Command::List(args) => list::run(&args),
         Command::Get(args) => get::run(&args),
+        Command::Wait(args) => wait::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Cancel(args) => cancel::run(&args),
         Command::Trace(args) => trace::run(&args),

@@ -1098,6 +1098,11 @@ impl Driver {
         self.write(&frame)
     }
 
+    /// The end of a task that is [watched](Self::watch), once.
+    pub(crate) fn take_watched(&mut self, task: TaskId) -> Option<Finished> {
+        self.take_finished(WATCHED | task.0)
+    }
+
     /// Nobody will ask for the ids of submissions before this one; none for all that there are.
     pub(crate) fn forget_ids_before(&mut self, tag: Option<u64>) {
         let tag = tag.unwrap_or(self.next_tag);

@@ -15,6 +15,7 @@ mod span_names;
 
 pub use attempt::{AttemptReport, PastAttempts, SpanLink};
 pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
+pub(crate) use envelope::module_stem;
 pub use envelope::{
     ActorOptions, ActorRole, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
 };

@@ -1,8 +1,12 @@
 //! `tracer get`.
 
+use std::time::Duration;
+
 use super::connect::unexpected_reply;
-use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use super::wait::{self, End};
+use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::clock::utc;
+use crate::config::parse_duration;
 use crate::count::Elapsed;
 use crate::driver::Driver;
 use crate::exit;
@@ -12,10 +16,16 @@ use crate::value;
 
 /// Show one task with its result
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer get 7 --format json | jq .result")]
+#[command(after_help = "Example:\n  tracer get 7 --format json | jq .result\n  tracer get 7 --wait")]
 pub(super) struct Args {
     /// The task's id
     id: TaskId,
+    /// Wait until it has ended, however it ends; Ctrl-C leaves it running
+    #[arg(long)]
+    wait: bool,
+    /// The longest to wait; exit code 124 when it has not ended by then
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "wait")]
+    timeout: Option<Duration>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -24,15 +34,19 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let mut code = exit::OK;
+    if args.wait {
+        let waited = wait::wait(&mut driver, &[args.id], false, args.timeout, |_, _| ())?;
+        if waited.end != End::Ended {
+            waited.say_end(args.timeout);
+            code = waited.exit_code();
+        }
+        if waited.end == End::Interrupted {
+            return Ok(code);
+        }
+    }
     let Reply::Task(task) = driver.query(&Query::Task { id: args.id })? else { return Err(unexpected_reply()) };
-    let Some(mut task) = task else {
-        let text = format!(
-            "there is no task {}: it was never submitted to this head, or ended too long ago\n\
-             (hint: `tracer list tasks` shows those that are known)",
-            args.id
-        );
-        return Err(CommandError::new(exit::FAILED, text));
-    };
+    let Some(mut task) = task else { return Err(wait::no_task(args.id)) };
     if let Some(stored) = &task.stored {
         match driver.load(stored).map(|bytes| value::to_json(&bytes).ok()) {
             Ok(result) => task.result = result,
@@ -40,7 +54,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     }
     report::value(args.format.format, &*task, render);
-    Ok(exit::OK)
+    Ok(code)
 }
 
 fn describe(attempt: &AttemptReport) -> String {

@@ -1,14 +1,17 @@
 //! `tracer list`.
 
 use clap::Subcommand;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use crate::clock::parse_rfc3339;
+use crate::config::parse_duration;
 use crate::count::{Count, Elapsed};
 use crate::exit;
 use crate::hook::{HookContract, Module, ModuleDescription, now_unix_nano};
-use crate::protocol::{ActorReport, Query, Reply, TaskList, TaskReport, WorkerReport};
+use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskList, TaskReport, TaskState, WorkerReport};
 use crate::task::Amounts;
 
 /// List tasks, actors, workers, modules or hooks
@@ -22,11 +25,15 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Tasks, newest first
-    #[command(after_help = "Example:\n  tracer list tasks --limit 20")]
+    #[command(
+        after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h"
+    )]
     Tasks {
-        /// The most to show
-        #[arg(long, default_value_t = 100)]
+        /// The most to show, of those that are asked for
+        #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
+        #[command(flatten)]
+        filter: FilterArgs,
         #[command(flatten)]
         place: PlaceArgs,
         #[command(flatten)]
@@ -66,10 +73,57 @@ enum What {
     },
 }
 
+/// Chooses tasks: those that meet all that is said.
+#[derive(clap::Args)]
+struct FilterArgs {
+    /// In this state; may be repeated, for any of several
+    #[arg(long, value_name = "STATE", value_parser = state_parser())]
+    state: Vec<TaskState>,
+    /// With a --name that fits; `*` stands for any text, `?` for any character
+    #[arg(long, value_name = "PATTERN")]
+    name: Option<String>,
+    /// Whose function or actor is of a module that fits; `*` and `?` as for --name
+    #[arg(long, value_name = "PATTERN")]
+    module: Option<String>,
+    /// Submitted since: a duration before now, such as 10m, or a time, such as 2026-11-20T19:00:00Z
+    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    since: Option<u64>,
+}
+
+fn state_parser() -> impl TypedValueParser<Value = TaskState> {
+    PossibleValuesParser::new(TaskState::ALL.map(TaskState::name))
+        .map(|name| TaskState::ALL.into_iter().find(|state| state.name() == name).expect("it is one of their names"))
+}
+
+/// Nanoseconds since the Unix epoch.
+fn parse_since(text: &str) -> Result<u64, String> {
+    if let Some(time) = parse_rfc3339(text) {
+        return Ok(time);
+    }
+    let before = parse_duration(text).map_err(|_| {
+        "expected a duration before now, such as `30s`, `10m` or `2h`, or a time as RFC 3339 writes it, such as \
+         `2026-11-20T19:00:00Z`"
+            .to_owned()
+    })?;
+    let before = u64::try_from(before.as_nanos()).unwrap_or(u64::MAX);
+    Ok(now_unix_nano().saturating_sub(before))
+}
+
+impl FilterArgs {
+    fn filter(&self) -> TaskFilter {
+        TaskFilter {
+            states: self.state.clone(),
+            name: self.name.clone(),
+            module: self.module.clone(),
+            since_unix_nano: self.since,
+        }
+    }
+}
+
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.what {
-        What::Tasks { limit, place, format } => {
-            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit })? else {
+        What::Tasks { limit, filter, place, format } => {
+            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit, which: filter.filter() })? else {
                 return Err(unexpected_reply());
             };
             report::value(format.format, &tasks, render_tasks);
@@ -109,6 +163,9 @@ fn render_tasks(list: &TaskList) -> String {
     );
     if list.left_out > 0 {
         text.push_str(&format!("and {} (--limit shows more)\n", Count(list.left_out, "older task")));
+    }
+    if list.filtered_out > 0 {
+        text.push_str(&format!("{} left out by the filters\n", Count(list.filtered_out, "other task")));
     }
     if list.forgotten > 0 {
         text.push_str(&format!("{} ended too long ago to be remembered\n", Count(list.forgotten, "task")));

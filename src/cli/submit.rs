@@ -641,7 +641,8 @@ impl Ended {
     }
 }
 
-fn exit_code(failure: &Failure) -> u8 {
+/// What `tracer` ends with when a task has failed like this.
+pub(super) fn exit_code(failure: &Failure) -> u8 {
     match failure {
         Failure::ExitCode { code, .. } => u8::try_from(*code).unwrap_or(exit::FAILED),
         Failure::Signal { signal, .. } => exit::from_signal(*signal),

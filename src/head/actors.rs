@@ -335,6 +335,11 @@ pub(super) fn is_living(state: &State, id: TaskId) -> bool {
     state.actors.all.get(&id).is_some_and(|actor| !actor.is_dead())
 }
 
+/// The module that an actor's type is of, without the folder and the ending of a library.
+pub(super) fn module_of(state: &State, id: TaskId) -> Option<&str> {
+    state.actors.all.get(&id).map(|actor| crate::task::module_stem(&actor.module))
+}
+
 /// Whether an actor outlives the job that has created it.
 pub(super) fn is_detached(state: &State, id: TaskId) -> bool {
     state.actors.all.get(&id).is_some_and(|actor| actor.is_detached)

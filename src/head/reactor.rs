@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::protocol::wire::WireError;
 use crate::protocol::{
-    AttemptResult, CancelReport, CancelWhich, Explanation, INLINE_LEASE, Lease, Period, TaskList, TaskReport,
-    TaskState, WorkerReady, WorkerReport, WorkerState,
+    AttemptResult, CancelReport, CancelWhich, Explanation, INLINE_LEASE, Lease, Period, TaskFilter, TaskList,
+    TaskReport, TaskState, WorkerReady, WorkerReport, WorkerState,
 };
 use crate::scheduler::{self, Candidate};
 use crate::spool::{CLAIM_COUNT, ClaimState};
@@ -1654,11 +1654,37 @@ pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
     state.workers.keys().for_each(|worker| effects.kill(worker));
 }
 
-/// The newest tasks.
-pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize) -> TaskList {
-    let tasks: Vec<_> =
-        state.tasks.iter_newest_first().take(limit).map(|(id, task)| report(state, effects, id, task)).collect();
-    TaskList { left_out: state.tasks.len() - tasks.len(), forgotten: state.counts.forgotten, tasks }
+/// The newest tasks, of those that are asked for.
+pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &TaskFilter) -> TaskList {
+    let forgotten = state.counts.forgotten;
+    let row = |(id, task)| report(state, effects, id, task);
+    if *which == TaskFilter::default() {
+        let tasks: Vec<_> = state.tasks.iter_newest_first().take(limit).map(row).collect();
+        return TaskList { left_out: state.tasks.len() - tasks.len(), filtered_out: 0, forgotten, tasks };
+    }
+    let is_meant = |&(id, task): &(TaskId, &Task)| {
+        which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
+            && (which.states.is_empty() || which.states.contains(&phase(state, effects, id, task).0))
+            && which.name.as_ref().is_none_or(|name| crate::pattern::fits(name, task.shown().name))
+            && which
+                .module
+                .as_ref()
+                .is_none_or(|module| module_of(state, id, task).is_some_and(|own| crate::pattern::fits(module, own)))
+    };
+    let mut meant = state.tasks.iter_newest_first().filter(is_meant);
+    let tasks: Vec<_> = meant.by_ref().take(limit).map(row).collect();
+    let left_out = meant.count();
+    TaskList { left_out, filtered_out: state.tasks.len() - tasks.len() - left_out, forgotten, tasks }
+}
+
+/// The module that a task's function or actor is of; none for commands.
+fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option<&'a str> {
+    match task.actor {
+        Part::None if task.is_command => None,
+        Part::None => state.targets.name(task.target).split_once('.').map(|(module, _)| module),
+        Part::Creation => actors::module_of(state, id),
+        Part::Call(actor) => actors::module_of(state, actor),
+    }
 }
 
 /// One task with its result.
@@ -1724,8 +1750,8 @@ pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize
     running.sum()
 }
 
-/// A task's row for people.
-pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
+/// Where a task is in its life, and since when it runs, if it does, in nanoseconds since the Unix epoch.
+fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> (TaskState, Option<u64>) {
     let running = match &task.progress {
         Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {
             if let Some(grant) = worker.inline.iter().find(|grant| grant.task == id) {
@@ -1757,6 +1783,12 @@ pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &T
         Progress::Leased { .. } => TaskState::Leased,
         Progress::Ended(ended) => TaskState::of_outcome(&ended.outcome),
     };
+    (phase, running)
+}
+
+/// A task's row for people.
+pub(super) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
+    let (phase, running) = phase(state, effects, id, task);
     let mut report = state.report(id, task, phase);
     report.started_unix_nano = report.started_unix_nano.or(running);
     report

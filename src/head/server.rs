@@ -1063,7 +1063,7 @@ impl Server {
         let (state, world) = (&mut self.state, &mut self.world);
         Some(match query {
             Query::Status => Reply::Status(Box::new(self.status(now))),
-            Query::Tasks { limit } => Reply::Tasks(reactor::list_tasks(state, world, limit)),
+            Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, world, limit, &which)),
             Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),

@@ -234,6 +234,9 @@ pub enum Query {
     Tasks {
         /// The most to list.
         limit: usize,
+        /// Which of them.
+        #[serde(default)]
+        which: TaskFilter,
     },
     /// One task with its result. Answered by [`Reply::Task`].
     Task {
@@ -505,13 +508,29 @@ pub struct SpanCounts {
     pub given_up: u64,
 }
 
+/// Which tasks are listed: those that meet all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskFilter {
+    /// In one of these states; in any, if none is named.
+    pub states: Vec<TaskState>,
+    /// With a name that fits this pattern, in which `*` stands for any text and `?` for any character.
+    pub name: Option<String>,
+    /// Whose function or actor is of a module that fits this pattern.
+    pub module: Option<String>,
+    /// Submitted at this time or later, in nanoseconds since the Unix epoch.
+    pub since_unix_nano: Option<u64>,
+}
+
 /// `tracer list tasks`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskList {
     /// Newest first.
     pub tasks: Vec<TaskReport>,
-    /// How many more there are.
+    /// How many more there are that were asked for.
     pub left_out: usize,
+    /// How many others there are.
+    #[serde(default)]
+    pub filtered_out: usize,
     /// How many more there once were.
     pub forgotten: u64,
 }
@@ -682,6 +701,22 @@ impl TaskState {
         TaskState::Cancelled,
     ];
 
+    /// Its name, for people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TaskState::Waiting => "waiting",
+            TaskState::Retrying => "retrying",
+            TaskState::Leased => "leased",
+            TaskState::Running => "running",
+            TaskState::Cancelling => "cancelling",
+            TaskState::Terminating => "terminating",
+            TaskState::Killing => "killing",
+            TaskState::Succeeded => "succeeded",
+            TaskState::Failed => "failed",
+            TaskState::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether a task in this state has its outcome.
     pub fn has_ended(self) -> bool {
         matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
@@ -699,18 +734,7 @@ impl TaskState {
 
 impl std::fmt::Display for TaskState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            TaskState::Waiting => "waiting",
-            TaskState::Retrying => "retrying",
-            TaskState::Leased => "leased",
-            TaskState::Running => "running",
-            TaskState::Cancelling => "cancelling",
-            TaskState::Terminating => "terminating",
-            TaskState::Killing => "killing",
-            TaskState::Succeeded => "succeeded",
-            TaskState::Failed => "failed",
-            TaskState::Cancelled => "cancelled",
-        })
+        f.pad(self.name())
     }
 }
 

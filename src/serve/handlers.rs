@@ -288,7 +288,9 @@ impl App {
         let looked_at = if is_filtered { limits::LIST } else { limit };
         let listed = looked_at / limits::LISTED_PER_REQUEST;
         self.take(&self.rate, u32::try_from(listed).unwrap_or(u32::MAX)).await?;
-        let Reply::Tasks(mut list) = self.query(Query::Tasks { limit: looked_at }).await? else {
+        let Reply::Tasks(mut list) =
+            self.query(Query::Tasks { limit: looked_at, which: crate::protocol::TaskFilter::default() }).await?
+        else {
             return Err(unexpected());
         };
         let all = list.tasks.len();

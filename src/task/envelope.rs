@@ -484,7 +484,7 @@ impl<'a> TaskSpec<'a> {
 }
 
 /// `wordcount` for `/path/libwordcount.so`, and a name as it is.
-fn module_stem(module: &str) -> &str {
+pub(crate) fn module_stem(module: &str) -> &str {
     let file = module.rsplit('/').next().unwrap_or(module);
     match file.strip_suffix(".so") {
         Some(stem) => stem.strip_prefix("lib").unwrap_or(stem),

@@ -49,4 +49,5 @@ mod spans;
 mod start_stop;
 mod submit;
 mod trace_reading;
+mod waiting;
 mod whole_backend;

@@ -312,7 +312,11 @@ fn a_client_that_does_not_read_holds_nobody_up() {
     let cluster = Cluster::untraced();
     let mut deaf = connect_as_driver(&cluster);
     let mut query = Vec::new();
-    tracer::protocol::put_query(&mut query, 1, &tracer::protocol::Query::Tasks { limit: 1000 });
+    tracer::protocol::put_query(
+        &mut query,
+        1,
+        &tracer::protocol::Query::Tasks { limit: 1000, which: Default::default() },
+    );
     deaf.set_nonblocking(true).expect("it is a socket");
     for _ in 0..20_000 {
         // Its answers fill the socket and then the head's own room.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tracer::head::reactor::{self, Effects, Submission, Watchers};
 use tracer::head::state::{DriverId, Ended, Now, State};
-use tracer::protocol::{AttemptResult, Lease, WorkerReady};
+use tracer::protocol::{AttemptResult, Lease, TaskFilter, WorkerReady};
 use tracer::spool::ClaimState;
 use tracer::task::{
     AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
@@ -173,7 +173,7 @@ fn a_million_tasks_that_wait_take_little_memory_and_all_come_to_an_end() {
     assert!(peak <= BYTES, "{peak} bytes a task at the peak, {live} afterwards; expected at most {BYTES}");
 
     // What people ask for is bounded.
-    let list = reactor::list_tasks(&state, &world, 100);
+    let list = reactor::list_tasks(&state, &world, 100, &TaskFilter::default());
     assert_eq!((list.tasks.len(), list.left_out), (100, TASKS as usize - 100));
     assert_eq!(state.counts.waiting, TASKS as usize);
 

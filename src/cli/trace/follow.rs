@@ -9,7 +9,7 @@ use crate::cli::{CommandError, Format, report};
 use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::hook::now_unix_nano;
-use crate::protocol::{Query, Reply};
+use crate::protocol::{Query, Reply, TaskFilter};
 use crate::session::find_head;
 use crate::trace::render::Details;
 use crate::trace::{Live, LoadError, Loaded, Notice, Span, SpanId, Tail, Trace, TraceId, render};
@@ -112,7 +112,10 @@ impl Asker {
             Some(driver) => driver,
             None => self.driver.insert(Driver::connect(temp_dir)?),
         };
-        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX })? else { return Ok(false) };
+        let Reply::Tasks(list) = driver.query(&Query::Tasks { limit: usize::MAX, which: TaskFilter::default() })?
+        else {
+            return Ok(false);
+        };
         let id = id.to_string();
         Ok(list.tasks.iter().any(|task| task.ended_unix_nano.is_none() && task.trace_id.as_deref() == Some(&*id)))
     }
