@@ -3,28 +3,54 @@
 //! Workers hold *leases*: tasks sent ahead of time, so that a short task does not cost a round trip. How many follows from how
 //! long tasks of that function have taken: enough for [`LEASE_TIME_NS`], at most [`LEASE_LIMIT`]. A function that has not been
 //! measured, and a task that must be alone, is leased singly. Tasks are placed in the order of their turn.
+//!
+//! Tasks that are [short](RunTime::is_short) go to as few workers as keep the cores busy: each further worker would cost more wake-ups and
+//! switches than its tasks take. A worker that gets stuck, because its task sleeps or turns out to be long, gives what it has not begun to
+//! another one; after a few of those the function is not short any more, and its tasks go to all workers.
 
 /// How much work a worker holds, in expected nanoseconds.
 pub const LEASE_TIME_NS: u64 = 2_000_000;
 /// The most leases that a worker holds. Well below the entries of the ring of claims, which also holds those taken back.
 pub const LEASE_LIMIT: usize = 256;
 
+/// Tasks that typically take less than this are done sooner than a sleeping worker is awake.
+pub const SHORT_NS: u64 = 50_000;
+
 /// What the head knows of how long a function's tasks take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
     /// A moving mean in nanoseconds; none before the first result.
     mean_ns: Option<u64>,
+    /// What most take, in nanoseconds: one that is much longer, perhaps because its worker had no core for a while, at most doubles it.
+    typical_ns: u64,
 }
 
 impl RunTime {
     /// Takes in one more measurement. The mean follows a change within about eight tasks, and a longer one at once by half, so
     /// that long tasks are not queued behind each other for long.
     pub fn observe(&mut self, run_ns: u64) {
+        self.typical_ns = match self.mean_ns {
+            None => run_ns,
+            Some(_) if run_ns > self.typical_ns => run_ns.min(self.typical_ns.saturating_mul(2).max(1_000)),
+            Some(_) => self.typical_ns - (self.typical_ns - run_ns) / 4,
+        };
         self.mean_ns = Some(match self.mean_ns {
             None => run_ns,
             Some(mean) if run_ns > mean => mean + (run_ns - mean) / 2,
             Some(mean) => mean - (mean - run_ns) / 8,
         });
+    }
+
+    /// A task has been running for so long, and runs on.
+    pub fn observe_running(&mut self, ns: u64) {
+        if self.mean_ns.is_some() && ns > self.typical_ns {
+            self.typical_ns = ns.min(self.typical_ns.saturating_mul(2).max(1_000));
+        }
+    }
+
+    /// Whether its tasks are typically done sooner than a sleeping worker is awake. Unknown before the first result.
+    pub fn is_short(&self) -> bool {
+        self.mean_ns.is_some() && self.typical_ns < SHORT_NS
     }
 
     /// The nanoseconds that one more task is expected to take.
@@ -71,6 +97,11 @@ pub fn fits(load: Load, candidate: Candidate) -> bool {
 /// The most tasks to give to one worker in one turn, so that what is waiting is shared among those that have room.
 pub fn share(waiting: usize, workers_with_room: usize) -> usize {
     waiting.div_ceil(workers_with_room.max(1))
+}
+
+/// How many workers that have nothing to do may get tasks, of so many, when `busy` others have several tasks each.
+pub fn may_wake(idle: usize, busy: usize, cores: usize, are_short: bool) -> usize {
+    if are_short { idle.min(cores.saturating_sub(busy)) } else { idle }
 }
 
 /// How many unclaimed leases to take back from a worker for one that has none.
@@ -124,6 +155,36 @@ mod tests {
         assert_eq!(time.expected_ns(), 438_500);
         (0..100).for_each(|_| time.observe(1_000));
         assert!(time.expected_ns() < 2_000);
+    }
+
+    #[test]
+    fn one_long_task_among_short_ones_does_not_make_them_long_and_several_in_a_row_do() {
+        let mut time = RunTime::default();
+        assert!(!time.is_short(), "not measured");
+        time.observe(3_000);
+        assert!(time.is_short());
+        time.observe(10_000_000);
+        assert!(time.is_short() && time.expected_ns() > 1_000_000, "it is leased with care, and not to everybody");
+        (0..20).for_each(|_| time.observe(3_000));
+        let mut needed = 0;
+        while time.is_short() {
+            time.observe_running(500_000);
+            needed += 1;
+        }
+        assert!((3..=6).contains(&needed), "{needed}");
+        (0..40).for_each(|_| time.observe(3_000));
+        assert!(time.is_short());
+        (0..6).for_each(|_| time.observe(200_000));
+        assert!(!time.is_short());
+    }
+
+    #[test]
+    fn short_tasks_wake_no_more_workers_than_there_are_cores() {
+        assert_eq!(may_wake(64, 0, 2, true), 2);
+        assert_eq!(may_wake(63, 1, 2, true), 1);
+        assert_eq!(may_wake(62, 2, 2, true), 0);
+        assert_eq!(may_wake(60, 4, 2, true), 0);
+        assert_eq!(may_wake(62, 2, 2, false), 62);
     }
 
     #[test]

@@ -1135,6 +1135,9 @@ pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
         share_out(state, effects, free_slots, now);
         true
     };
+    if may_rebalance {
+        relieve_stuck(state, effects, now);
+    }
     if state.queue.plain.is_empty() && may_rebalance {
         rebalance(state, effects, now);
     }
@@ -1185,15 +1188,23 @@ fn begin_first(state: &mut State, effects: &mut impl Effects, lane: &LaneKey, no
 fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usize, now: Now) {
     // Of those that are left: how many have nothing to do, and how many have something and room for more.
     let (mut idle, mut busy) = (state.workers.idle(), state.workers.with_room());
+    let had_idle = idle > 0 && free_slots > 0;
     let (mut last, mut too_full) = (None, 0);
-    while !state.queue.plain.is_empty() {
+    while let Some(&front) = state.queue.plain.front() {
+        let are_short = is_short(state, front);
+        let free_slots_now = scheduler::may_wake(free_slots, state.workers.filled_count(), state.cores, are_short);
         // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
-        let next_idle = state.workers.idle_before(last).filter(|_| free_slots > 0);
+        let next_idle = state.workers.idle_before(last).filter(|_| free_slots_now > 0);
         let next_busy = state.workers.with_room_before(last).filter(|_| too_full < FULL_PER_TURN);
         let Some(place) = next_idle.max(next_busy) else { break };
         last = Some(place);
         let was_idle = next_idle == last;
-        let share = scheduler::share(state.queue.plain.len(), busy + free_slots.min(idle));
+        if !was_idle && had_idle && runs_long(effects, place.worker, now) {
+            // What it got would be taken back at once.
+            (busy, too_full) = (busy - 1, too_full + 1);
+            continue;
+        }
+        let share = scheduler::share(state.queue.plain.len(), busy + free_slots_now.min(idle));
         let has_begun = grant(state, effects, place.worker, &None, share, now) > 0;
         match (was_idle, has_begun) {
             (true, true) => (idle, free_slots) = (idle - 1, free_slots - 1),
@@ -1305,6 +1316,39 @@ pub(super) fn time_in_queue(task: &Task, since: &HashMap<TaskId, u64>, id: TaskI
     })
 }
 
+/// Whether a task is one of those that are done sooner than a sleeping worker is awake.
+fn is_short(state: &mut State, id: TaskId) -> bool {
+    let target = state.tasks.get(id).map(|task| task.target);
+    target.is_some_and(|target| state.targets.run_time(target).is_short())
+}
+
+/// Takes everything that they have not begun from workers whose task sleeps or turns out to be long, while others have nothing to do.
+fn relieve_stuck(state: &mut State, effects: &mut impl Effects, now: Now) {
+    if state.workers.idle() == 0 || nesting::free_slots(state) == 0 {
+        return;
+    }
+    let stuck = state.workers.filled(FILLED_PER_TURN).filter_map(|(place, worker)| {
+        let (lease, since) = effects.running(place.worker)?;
+        let ns = now.unix_nano.saturating_sub(since);
+        let running = worker.leases.iter().find(|grant| grant.number == lease)?;
+        (ns >= BEHIND_NS).then_some((place.worker, running.task, ns))
+    });
+    let mut stuck: Vec<_> = stuck.collect();
+    // Of few, each was looked at from both ends.
+    stuck.sort_unstable_by_key(|&(worker, ..)| worker);
+    stuck.dedup();
+    for &(worker, task, ns) in &stuck {
+        if let Some(target) = state.tasks.get(task).map(|task| task.target) {
+            state.targets.run_time(target).observe_running(ns);
+        }
+        take_back_unclaimed(state, effects, worker);
+    }
+    if !stuck.is_empty() && !state.queue.has_lanes() {
+        let free_slots = nesting::free_slots(state);
+        share_out(state, effects, free_slots, now);
+    }
+}
+
 /// Takes unclaimed leases back from a worker that is behind, for one that has nothing to do.
 fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     if state.workers.idle() == 0 || nesting::free_slots(state) == 0 {
@@ -1314,6 +1358,12 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     let behind = filled.filter(|(place, worker)| is_behind(effects, place.worker, worker, now));
     let Some((place, _)) = behind.max_by_key(|&(place, worker)| (worker.load.expected_ns, place)) else { return };
     let busiest = place.worker;
+    let next = state.workers.get(&busiest).and_then(|worker| Some(worker.leases.back()?.task));
+    // Short ones are done sooner by those that are awake, as long as they keep the cores busy.
+    let are_short = next.is_some_and(|next| is_short(state, next));
+    if scheduler::may_wake(1, state.workers.filled_count(), state.cores, are_short) == 0 {
+        return;
+    }
     let mut worker = state.workers.get_mut(&busiest).expect("chosen among those that exist");
     // The first is being run, or about to be.
     let unclaimed: Vec<_> = worker.leases.iter().skip(1).copied().collect();
@@ -1340,8 +1390,12 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
 /// Whether what a worker has not begun would wait so long that it is worth moving: a few short tasks are done before they could
 /// be moved. How long tasks take is a guess; how long this one has been running is not.
 fn is_behind(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) -> bool {
-    let has_run = |(_, since)| now.unix_nano.saturating_sub(since) >= BEHIND_NS;
-    worker.load.expected_ns >= BEHIND_NS || effects.running(id).is_some_and(has_run)
+    worker.load.expected_ns >= BEHIND_NS || runs_long(effects, id, now)
+}
+
+/// Whether a worker has been at its task for so long that others should not wait behind it.
+fn runs_long(effects: &impl Effects, id: WorkerId, now: Now) -> bool {
+    effects.running(id).is_some_and(|(_, since)| now.unix_nano.saturating_sub(since) >= BEHIND_NS)
 }
 
 /// Ends what has run, waited or written nothing for too long, goes on with what is being ended, and ends workers that do not get

@@ -2117,3 +2117,6 @@ mod actor_stories;
 
 #[path = "scale_tests.rs"]
 mod scale_stories;
+
+#[path = "machine_tests.rs"]
+mod machine_stories;

@@ -291,6 +291,7 @@ impl Server {
         }
         let hook = world.settings.hook.as_ref();
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
+        state.cores = std::thread::available_parallelism().map_or(1, usize::from);
         state.max_processes = world.settings.max_processes;
         let resource = |(name, total): &(String, u64)| lanes::Resource { name: name.as_str().into(), total: *total };
         state.resources = world.settings.resources.iter().map(resource).collect();

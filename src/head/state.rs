@@ -86,6 +86,8 @@ pub struct State {
     /// How many workers there should be, those aside whose tasks wait for others; those that die are replaced. It is also how many run
     /// tasks at a time.
     pub workers_wanted: usize,
+    /// How many workers keep the machine busy.
+    pub cores: usize,
     /// The most worker processes there may be.
     pub max_processes: usize,
     /// Since when there are more workers than needed, by the clock that never jumps.
@@ -847,6 +849,7 @@ impl State {
             ended_bytes: 0,
             counts: protocol::TaskCounts::default(),
             workers_wanted,
+            cores: usize::MAX,
             max_processes: workers_wanted,
             surplus_since: None,
             hook: None,

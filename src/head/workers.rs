@@ -408,6 +408,11 @@ impl Workers {
         self.totals.with_room.len()
     }
 
+    /// How many of those that take tasks have several.
+    pub fn filled_count(&self) -> usize {
+        self.totals.filled.len()
+    }
+
     /// Whether any that takes tasks has several.
     pub fn has_filled(&self) -> bool {
         !self.totals.filled.is_empty()
