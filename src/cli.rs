@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::exit;
+use crate::suggestion::shell_word;
 use crate::task::WorkerId;
 
 /// Launches tasks, and every task is a trace.
@@ -149,16 +150,6 @@ enum Format {
     Text,
     /// For programs.
     Json,
-}
-
-/// The text as one word of a shell's command line.
-fn shell_word(text: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.into()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
 }
 
 /// Chooses the format.

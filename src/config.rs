@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::count::Size;
+use crate::memory_limit::{self, MemoryLimit};
 use crate::propagation::Propagators;
 use crate::serve::LoopbackAddress;
 use crate::spool::hooks::FURTHER_LIMIT;
@@ -140,8 +141,10 @@ pub struct Settings {
     /// [`MAX_PROCESSES_LIMIT`]; by default 16 more than `num_workers`.
     pub max_processes: u32,
     /// The most memory that tasks which have not ended may take in the head, in bytes: at least [`MEMORY_LEAST`]. Beyond it no more are accepted. By
-    /// default a quarter of the machine's memory.
+    /// default a quarter of the smallest of the machine's memory, the bounds of the control groups above this process, and its own limits.
     pub queue_memory: u64,
+    /// What `queue_memory` follows from.
+    pub queue_memory_source: String,
     /// Whether no task is acknowledged, and no outcome told, before it is on the disk, so that it survives a loss of power.
     pub journal_sync: bool,
     /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
@@ -301,6 +304,17 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         (!folders.is_empty()).then_some(folders)
     };
     let num_workers = stronger.num_workers.or(weaker.num_workers).unwrap_or_else(default_num_workers);
+    let limit = memory_limit::of_this_process();
+    let given_queue_memory = stronger.queue_memory.or(weaker.queue_memory);
+    let mut warnings = otel.warnings;
+    if let Some(bytes) = given_queue_memory.filter(|bytes| *bytes > limit.bytes) {
+        let (given, least) = (Size(bytes), Size(limit.bytes));
+        warnings.push(format!(
+            "--queue-memory is {given}, but {} allows {least} in all: the head may be killed for its memory\n\
+             (hint: leave it out for a quarter of that)",
+            limit.source
+        ));
+    }
     let settings = Settings {
         block: stronger.block.or(weaker.block).unwrap_or(false),
         num_workers,
@@ -308,7 +322,11 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             .max_processes
             .or(weaker.max_processes)
             .unwrap_or(num_workers.saturating_add(MORE_PROCESSES).min(MAX_PROCESSES_LIMIT)),
-        queue_memory: stronger.queue_memory.or(weaker.queue_memory).unwrap_or_else(default_queue_memory),
+        queue_memory: given_queue_memory.unwrap_or_else(|| default_queue_memory(&limit)),
+        queue_memory_source: match given_queue_memory {
+            Some(_) => "as --queue-memory says".into(),
+            None => format!("a quarter of {}", limit.source),
+        },
         journal_sync: stronger.journal_sync.or(weaker.journal_sync).unwrap_or(false),
         worker_memory: stronger.worker_memory.or(weaker.worker_memory),
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
@@ -329,7 +347,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,
         hook_reason,
-        warnings: otel.warnings,
+        warnings,
     };
     // What the file says was checked where its line number was at hand.
     check_num_workers(settings.num_workers.into())
@@ -345,7 +363,9 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
     if let Some(bytes) = settings.worker_memory {
         check_memory(bytes).map_err(|reason| Error::Invalid { flag: "--worker-memory", reason })?;
     }
-    check_memory(settings.queue_memory).map_err(|reason| Error::Invalid { flag: "--queue-memory", reason })?;
+    if let Some(bytes) = given_queue_memory {
+        check_memory(bytes).map_err(|reason| Error::Invalid { flag: "--queue-memory", reason })?;
+    }
     check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
     Ok(settings)
 }
@@ -381,10 +401,8 @@ fn check_hooks(names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn default_queue_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(info.mem_unit.into());
-    (memory / 4).max(MEMORY_LEAST)
+fn default_queue_memory(limit: &MemoryLimit) -> u64 {
+    limit.bytes / 4
 }
 
 fn default_num_workers() -> u32 {
@@ -443,7 +461,8 @@ mod tests {
                 block: false,
                 num_workers: default_num_workers(),
                 max_processes: default_num_workers() + 16,
-                queue_memory: default_queue_memory(),
+                queue_memory: default_queue_memory(&memory_limit::of_this_process()),
+                queue_memory_source: format!("a quarter of {}", memory_limit::of_this_process().source),
                 journal_sync: false,
                 worker_memory: None,
                 resources: Vec::new(),
@@ -506,6 +525,7 @@ commands = true
                 num_workers: 3,
                 max_processes: 5,
                 queue_memory: 1 << 30,
+                queue_memory_source: "as --queue-memory says".into(),
                 journal_sync: true,
                 worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
@@ -569,6 +589,7 @@ commands = true
                 num_workers: 8,
                 max_processes: 9,
                 queue_memory: 1 << 29,
+                queue_memory_source: "as --queue-memory says".into(),
                 journal_sync: false,
                 worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],

@@ -12,6 +12,9 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// What the names of groups begin with that a head makes. The head's process follows, then the worker.
 const OURS: &str = "tracer-";
 
+/// In version 1, no bound is the largest number of whole pages.
+const UNBOUNDED: u64 = 1 << 62;
+
 /// Which interface of the kernel a group has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
@@ -151,9 +154,22 @@ impl Group {
     pub(crate) fn limit(&self) -> Option<u64> {
         match self.version {
             // Without a bound it is the largest number of whole pages.
-            Version::One => self.number("memory.limit_in_bytes").filter(|&bytes| bytes < 1 << 62),
+            Version::One => self.number("memory.limit_in_bytes").filter(|&bytes| bytes < UNBOUNDED),
             Version::Two => self.number("memory.max"),
         }
+    }
+
+    /// The bounds on the memory of this group and of those above it, with the file that says each. In a container, what is above the group may be
+    /// out of sight.
+    pub(crate) fn limits_above(&self) -> Vec<(PathBuf, u64)> {
+        let (root, names): (_, &[_]) = match self.version {
+            Version::One => (Path::new(ROOT).join("memory"), &["memory.limit_in_bytes"]),
+            // Above the high one the kernel slows its processes down until nothing goes on.
+            Version::Two => (PathBuf::from(ROOT), &["memory.max", "memory.high"]),
+        };
+        let mut limits = crate::memory_limit::numbers_above(&root, &self.path, names);
+        limits.retain(|(_, bytes)| *bytes < UNBOUNDED);
+        limits
     }
 
     /// The most memory that there was, in bytes.

@@ -110,6 +110,7 @@ mod fault;
 pub mod head;
 pub mod hook;
 mod identity;
+mod memory_limit;
 mod module_store;
 pub mod names;
 mod pattern;

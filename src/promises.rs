@@ -144,11 +144,28 @@
 //!   `attempts::a_task_that_ran_when_its_head_died_is_started_again_under_the_next_and_stays_charged`,
 //!   `journal::with_journal_sync_nothing_is_acknowledged_before_it_is_on_the_disk`,
 //!   `journal::a_head_that_dies_while_its_journal_is_turned_over_loses_nothing`,
-//!   `journal::a_journal_that_is_cut_or_damaged_is_recovered_up_to_its_last_good_record`,
+//!   `journal::of_a_journal_that_is_cut_or_damaged_all_is_recovered_that_is_whole`,
 //!   `full_disk::a_full_disk_of_the_journal_refuses_new_tasks_by_name_and_loses_none`,
 //!   `soak::whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed`,
 //!   `journal::whatever_was_accepted_ends_once_however_often_heads_are_killed` and
 //!   `journal::a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name`.
+//!
+//! **Damage costs what it meets.** When bytes in the middle of the journal are wrong, everything that is still whole is restored; `tracer start` and `tracer status` say
+//! what was found, the damaged file is kept, and no id is given out twice. After a write, a cut or a sync of the journal that failed, nothing is accepted or
+//! acknowledged that the next head would not find.
+//!
+//! - Kept by `journal::damage_in_the_middle_of_the_journal_is_said_and_costs_only_what_it_meets`,
+//!   `journal::after_a_write_that_failed_in_the_middle_nothing_is_accepted_that_would_be_lost`,
+//!   `journal::what_could_not_be_synced_is_not_acknowledged_until_it_is` and property tests of damage and of failures in any order.
+//!
+//! **A place has one head.** It holds a lock on the folder and on a file in it. What somebody removes while the head runs, lock, socket or journal, it makes anew at once, with a
+//! warning; when the folder is moved or removed, the head ends in good order.
+//!
+//! - Where a file system locks no folders, a head that loses its lock ends.
+//! - Kept by `place::a_lock_that_is_removed_or_replaced_is_taken_back_and_no_second_head_starts`,
+//!   `place::a_journal_that_is_removed_or_replaced_is_written_anew_with_all_that_is_known`, `place::a_socket_that_is_removed_is_made_anew`,
+//!   `place::a_head_whose_folder_is_moved_or_removed_ends_with_all_its_processes` and
+//!   `place::the_folder_is_locked_as_long_as_its_head_lives`.
 //!
 //! **At most one outcome is recorded.** An attempt begins when a worker claims the task. One that its worker or its head takes along is started again, two
 //! times unless `--crash-limit` says otherwise; what had not been claimed goes back free of charge.
@@ -259,11 +276,14 @@
 //! ones among them, do not slow the others. A cluster in which nothing happens uses no processor time.
 //!
 //! - A task that waits takes at most 256 bytes beyond its arguments; with what the allocator adds, the kernel counts 245, and 275 of one that is
-//!   traced. When all together take as much as `--queue-memory` says, a quarter of the machine's memory
+//!   traced. When all together take as much as `--queue-memory` says, a quarter of the smallest of the machine's memory, the control
+//!   groups above the head and its own limits
 //!   unless said, drivers are refused by name; tasks that tasks submit may take twice as much.
 //! - A head takes as many connections as its limit on open files leaves room for, which it raises as far as it may; beyond that, whoever connects waits, and
 //!   `tracer status` says so. A client that has not read 64 MiB is disconnected.
 //! - Kept by `load::more_tasks_than_there_is_memory_for_are_refused_and_what_is_asked_is_answered_at_once`,
+//!   `load::the_queue_takes_a_quarter_of_what_limits_allow_and_the_next_head_starts_with_all_of_it`,
+//!   `load::the_queue_takes_a_quarter_of_what_a_control_group_above_allows`,
 //!   `load::thousands_of_connections_and_clients_that_are_slow_or_dead_hurt_nobody`,
 //!   `load::files_threads_and_memory_stay_as_they_are_however_much_is_done`, `load::a_cluster_in_which_nothing_happens_does_nothing` and the test
 //!   target `queued`, which counts every byte of a million tasks.

@@ -3,6 +3,7 @@
 //! ```text
 //!   <temp dir>/               0700
 //!     head.lock               held by flock for as long as the head lives; says who it is
+//!     tasks.journal           what a head has to remember
 //!     leavings.lock           held by flock while somebody finishes what a dead head left: the next head, or a reader
 //!     values/                 large arguments and results, a file for each
 //!     spare_values/           a few of these files that nobody needs any more, for the next values
@@ -15,7 +16,8 @@
 //! ```
 //!
 //! The lock decides whether a head is running, not a connection that fails: a head that is busy still holds it, and a dead
-//! one never does.
+//! one never does. The head holds a lock on the folder itself, too: systemd-tmpfiles, which removes what is old from folders for temporary files, leaves
+//! a locked folder and everything in it alone, and whoever removes `head.lock` does not make room for a second head.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -32,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity;
 use crate::spool::Parcel;
 use crate::stored;
+use crate::suggestion::shell_word;
 
 /// Sessions whose folders are kept for their logs.
 const SESSIONS_KEPT: usize = 5;
@@ -74,6 +77,8 @@ pub enum SessionError {
         path: PathBuf,
         /// What is wrong with it, as a clause.
         reason: String,
+        /// What to do about it, as a clause.
+        hint: String,
     },
     /// Something else with a file.
     Io {
@@ -101,14 +106,8 @@ impl fmt::Display for SessionError {
                 write!(f, "no head is running in `{}`", temp_dir.display())?;
                 f.write_str("\n(hint: start one with `tracer start --head`, or name its place with --temp-dir)")
             }
-            SessionError::Unsafe { path, reason } => {
-                write!(f, "`{}` cannot hold a session: {reason}", path.display())?;
-                match reason.starts_with("others may enter it") {
-                    true => {
-                        write!(f, "\n(hint: `chmod 700 {}`, or name another folder with --temp-dir)", path.display())
-                    }
-                    false => f.write_str("\n(hint: name another folder with --temp-dir)"),
-                }
+            SessionError::Unsafe { path, reason, hint } => {
+                write!(f, "`{}` cannot hold a session: {reason}\n(hint: {hint})", path.display())
             }
             SessionError::Io { doing, path, .. } => write!(f, "cannot {doing} `{}`", path.display()),
         }
@@ -134,6 +133,10 @@ pub struct Session {
     dir: PathBuf,
     /// Dropping it releases the lock.
     lock: File,
+    record: HeadRecord,
+    folder: File,
+    /// Whether the folder is locked: some file systems lock files only.
+    is_folder_locked: bool,
 }
 
 impl Session {
@@ -142,6 +145,8 @@ impl Session {
         make_private(temp_dir)?;
         let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
         let lock_path = temp_dir.join("head.lock");
+        // First: while another head has the folder, no lock is made in it.
+        let (folder, is_folder_locked) = lock_folder(temp_dir, &lock_path)?;
         let mut lock = open_lock(&lock_path, Opening::Create)?;
         // One refusal is not the last word: whoever looks for a head holds it shared for a moment.
         const LIMIT: Duration = Duration::from_millis(100);
@@ -168,7 +173,69 @@ impl Session {
             guard_pid: crate::head::guard::pid(),
         };
         write_record(&mut lock, Some(&record)).map_err(io_error("write", &lock_path))?;
-        Ok(Session { temp_dir: temp_dir.clone(), dir, lock })
+        Ok(Session { temp_dir: temp_dir.clone(), dir, lock, record, folder, is_folder_locked })
+    }
+
+    /// Whether the place is still where it was. Somebody may have moved or removed it.
+    pub(crate) fn is_in_place(&self) -> bool {
+        leads_to(&self.temp_dir, &self.folder)
+    }
+
+    /// Looks whether the names of the place lead to what the head holds. True if the lock was removed or replaced, and was taken back.
+    ///
+    /// # Errors
+    ///
+    /// Why the head has lost its place for good, as a clause.
+    pub(crate) fn check(&mut self) -> Result<bool, String> {
+        if !self.is_in_place() {
+            return Err(format!("its folder `{}` was moved or removed", self.temp_dir.display()));
+        }
+        if !self.dir.is_dir() {
+            return Err(format!("the folder of its session, `{}`, was moved or removed", self.dir.display()));
+        }
+        let path = self.temp_dir.join("head.lock");
+        if leads_to(&path, &self.lock) {
+            return Ok(false);
+        }
+        let removed = format!("`{}` was removed or replaced", path.display());
+        if !self.is_folder_locked {
+            return Err(format!("{removed}, and cannot be taken back safely on this file system"));
+        }
+        if let Ok(mut other) = open_lock(&path, Opening::Read)
+            && flock(&other, FlockOperation::NonBlockingLockShared).is_err()
+            && let Some(holder) = read_record(&mut other).filter(|holder| holder.pid != self.record.pid)
+        {
+            return Err(format!("{removed}, and the head with pid {} has taken it", holder.pid));
+        }
+        self.take_lock_back(&path).map_err(|error| format!("{removed}, and cannot be made anew: {error}"))?;
+        Ok(true)
+    }
+
+    /// Makes a new lock, which is held and says who holds it before it has its name. Nobody else does that, while the folder is locked.
+    fn take_lock_back(&mut self, path: &Path) -> io::Result<()> {
+        let new = self.temp_dir.join("head.lock.new");
+        let _ = fs::remove_file(&new);
+        let mut lock = OpenOptions::new().create_new(true).read(true).write(true).mode(0o600).open(&new)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        write_record(&mut lock, Some(&self.record))?;
+        fs::rename(&new, path)?;
+        self.lock = lock;
+        Ok(())
+    }
+
+    /// Sets the times of what the head needs to now, for those who remove what is old and know nothing of locks.
+    pub(crate) fn touch(&self) {
+        let files = ["head.lock", "tasks.journal", "sessions", "values", stored::SPARE_FOLDER];
+        let mut paths: Vec<_> = files.iter().map(|name| self.temp_dir.join(name)).collect();
+        paths.extend([self.temp_dir.clone(), self.dir.clone()]);
+        for folder in [self.dir.clone(), self.dir.join("spool"), self.dir.join("logs"), self.temp_dir.join("values")] {
+            paths.extend(folder.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())));
+        }
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        for path in paths {
+            let _ = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        }
     }
 
     /// The folder of this session. Absolute.
@@ -358,16 +425,57 @@ enum Opening {
     Create,
 }
 
+/// Locks the folder of a place. False beside it if its file system locks no folders.
+fn lock_folder(temp_dir: &Path, lock_path: &Path) -> Result<(File, bool), SessionError> {
+    /// As for `head.lock`.
+    const LIMIT: Duration = Duration::from_millis(100);
+    /// Whoever cleans up holds it for as long as that takes.
+    const LIMIT_OF_OTHERS: Duration = Duration::from_secs(5);
+    let folder = File::open(temp_dir).map_err(io_error("open", temp_dir))?;
+    let since = Instant::now();
+    loop {
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok((folder, true)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(_) => return Ok((folder, false)),
+        }
+        let holder = open_lock(lock_path, Opening::Read).ok().and_then(|mut lock| read_record(&mut lock));
+        match holder {
+            Some(holder) if since.elapsed() >= LIMIT && !identity::is_gone_or_going(holder.pid) => {
+                return Err(SessionError::Occupied { temp_dir: temp_dir.into(), holder: Some(holder) });
+            }
+            _ if since.elapsed() >= LIMIT_OF_OTHERS => {
+                let reason = "another process holds a lock on the folder, and it is no head that can be found";
+                return Err(io_error("lock", temp_dir)(io::Error::new(io::ErrorKind::WouldBlock, reason)));
+            }
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a path is the name of an open file or folder.
+fn leads_to(path: &Path, file: &File) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    fs::symlink_metadata(path).map(id).ok().is_some_and(|found| file.metadata().map(id).ok() == Some(found))
+}
+
 fn open_lock(path: &Path, opening: Opening) -> Result<File, SessionError> {
-    OpenOptions::new()
+    // A named pipe would keep its reader waiting.
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let lock = OpenOptions::new()
         .read(true)
         .write(opening == Opening::Create)
         .create(opening == Opening::Create)
         .truncate(false)
         .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+        .custom_flags(flags.bits() as i32)
         .open(path)
-        .map_err(io_error("open", path))
+        .map_err(io_error("open", path))?;
+    if lock.metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(lock);
+    }
+    Err(io_error("use", path)(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")))
 }
 
 fn read_record(lock: &mut File) -> Option<HeadRecord> {
@@ -388,18 +496,23 @@ fn write_record(lock: &mut File, record: Option<&HeadRecord>) -> io::Result<()> 
 
 /// Makes a folder that only this user can enter, or checks one that exists.
 fn make_private(path: &Path) -> Result<(), SessionError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = parent.ok_or(error).map_err(io_error("create", path))?;
-            fs::create_dir_all(parent).map_err(io_error("create", parent))?;
-            return make_private(path);
+    let mut has_parent = false;
+    loop {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => break,
+            // With a parent that is there, it says that no folder can be made in this one: `/proc` is such a place.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !has_parent => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let parent = parent.ok_or(error).map_err(io_error("create", path))?;
+                fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+                has_parent = true;
+            }
+            Err(error) => return Err(io_error("create", path)(error)),
         }
-        Err(error) => return Err(io_error("create", path)(error)),
     }
-    let refuse = |reason: String| Err(SessionError::Unsafe { path: path.into(), reason });
+    let another = "name another folder with --temp-dir";
+    let refuse = |reason: String| Err(SessionError::Unsafe { path: path.into(), reason, hint: another.into() });
     let metadata = fs::symlink_metadata(path).map_err(io_error("look at", path))?;
     let own = rustix::process::geteuid().as_raw();
     if metadata.is_symlink() {
@@ -413,7 +526,9 @@ fn make_private(path: &Path) -> Result<(), SessionError> {
     }
     let mode = metadata.mode() & 0o777;
     if mode & 0o077 != 0 {
-        return refuse(format!("others may enter it (its mode is {mode:04o}, expected 0700)"));
+        let reason = format!("others may enter it (its mode is {mode:04o}, expected 0700)");
+        let hint = format!("`chmod 700 {}`, or {another}", shell_word(&path.display().to_string()));
+        return Err(SessionError::Unsafe { path: path.into(), reason, hint });
     }
     Ok(())
 }

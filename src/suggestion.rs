@@ -36,6 +36,16 @@ fn fold(name: &str) -> String {
     name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
 }
 
+/// The text as one word of a shell's command line.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+=:@%".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +92,12 @@ mod tests {
     #[test]
     fn a_huge_name_is_answered_at_once() {
         assert_eq!(nearest(&"x".repeat(10_000_000), HOOKS), None);
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(shell_word("/tmp/a-b.c"), "/tmp/a-b.c");
+        assert_eq!(shell_word("/tmp/it's here"), "'/tmp/it'\\''s here'");
+        assert_eq!(shell_word(""), "''");
     }
 }

@@ -15,7 +15,7 @@ use super::modules::split_paths;
 use super::status::further_hook;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size};
-use crate::count::Count;
+use crate::count::{Count, Size};
 use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// process that waits runs the tasks that it waits for itself.
     #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
-    /// The most memory that tasks which have not ended may take in the head, such as 2GiB; beyond it no more are accepted [default: a quarter of the memory]
+    /// The most memory that tasks which have not ended may take in the head, such as 2GiB; beyond it no more are accepted [default: a quarter of what the machine, control groups and ulimit allow]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::QUEUE_MEMORY_VARIABLE)]
     queue_memory: Option<u64>,
     /// Acknowledge a task, and tell how one ended, only once that is on the disk: it then survives a loss of power, too
@@ -227,6 +227,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         num_workers: settings.num_workers as usize,
         max_processes: settings.max_processes as usize,
         queue_memory: settings.queue_memory,
+        queue_memory_source: settings.queue_memory_source,
         journal_sync: settings.journal_sync,
         worker_memory: settings.worker_memory,
         resources: settings.resources,
@@ -379,7 +380,9 @@ fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
             report::talk(&format!("stopped {}", Count(workers, "worker")));
             Ok(exit::OK)
         }
-        HeadEnd::NoWorker(reason) => Err(no_worker(&shown, &reason)),
+        HeadEnd::NoWorker { reason, is_hook_to_blame, session_dir } => {
+            Err(no_worker(&session_dir, is_hook_to_blame, &reason))
+        }
     }
 }
 
@@ -401,14 +404,14 @@ fn occupied(error: SessionError) -> CommandError {
     CommandError::new(exit_code, error)
 }
 
-fn no_worker(settings: &HeadSettings, reason: &str) -> CommandError {
-    let exit_code = if settings.hook.is_some() { exit::HOOK_REFUSED } else { exit::FAILED };
+fn no_worker(session_dir: &Path, is_hook_to_blame: bool, reason: &str) -> CommandError {
+    let exit_code = if is_hook_to_blame { exit::HOOK_REFUSED } else { exit::FAILED };
     // What workers wrote before they died is in the logs, which outlive the session.
-    let logs = settings.temp_dir.join("sessions");
+    let logs = session_dir.join("logs");
     let hint = if reason.contains("\n(hint:") {
         String::new()
     } else {
-        format!("\n(hint: what they wrote is in `{}`)", logs.display())
+        format!("\n(hint: the logs of the head and of its workers are in `{}`)", logs.display())
     };
     CommandError::new(exit_code, format!("the head gives up: {reason}{hint}"))
 }
@@ -432,7 +435,7 @@ fn run_in_background(settings: &HeadSettings, format: Format) -> CommandResult {
             }
             Some(reason) => {
                 child.wait()?;
-                Err(no_worker(settings, reason))
+                Err(no_worker(&started.session_dir, started.is_hook_to_blame, reason))
             }
         },
         Ok(Report::Refused { exit_code, message }) => {
@@ -483,7 +486,7 @@ fn run_embedded(args: Args) -> CommandResult {
 
 /// Runs the head, and tells when it has started.
 fn serve(settings: HeadSettings, program: Option<OwnedFd>) -> Result<HeadEnd, CommandError> {
-    let end = run_server(settings.clone(), program, &mut |started, session_dir| {
+    let end = run_server(settings, program, &mut |started, session_dir| {
         tell(&Report::Started(Box::new(started.clone())));
         // From here on the command that started this process is gone, and with it where its output went.
         if let Err(error) = detach(session_dir) {
@@ -491,7 +494,9 @@ fn serve(settings: HeadSettings, program: Option<OwnedFd>) -> Result<HeadEnd, Co
         }
     })?;
     match end {
-        HeadEnd::NoWorker(reason) => Err(no_worker(&settings, &reason)),
+        HeadEnd::NoWorker { reason, is_hook_to_blame, session_dir } => {
+            Err(no_worker(&session_dir, is_hook_to_blame, &reason))
+        }
         end => Ok(end),
     }
 }
@@ -528,6 +533,9 @@ fn announce(started: &Started, settings: &HeadSettings, format: Format, is_foreg
         return;
     }
     report::talk(banner(started, settings, is_foreground).trim_end());
+    for warning in &started.warnings {
+        report::warning(warning);
+    }
     for failure in &started.hook_failures {
         report::warning(&format!(
             "the hook failed in worker {} (pid {}), whose spans tracer writes itself: {}",
@@ -560,6 +568,8 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         let text = format!("{}, token in {}\ntakes {taken}", http.url, http.token_path.display());
         fields.push(("  http", text));
     }
+    let queue = format!("takes up to {} of memory, {}", Size(settings.queue_memory), settings.queue_memory_source);
+    fields.push(("  queue", queue));
     let recovered = started.recovered.recovered + started.recovered.closed;
     if recovered > 0 {
         fields.push(("  recovered", format!("{} that a dead head's processes left", Count(recovered, "span"))));
@@ -598,17 +608,5 @@ fn off(reason: Option<&str>) -> String {
     match reason {
         Some(reason) => format!("off: {reason}"),
         None => "off (--tracing-startup-hook=local_tmp_tracing:setup_tracing turns it on)".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::cli::shell_word;
-
-    #[test]
-    fn words_survive_a_shell() {
-        assert_eq!(shell_word("/tmp/a-b.c"), "/tmp/a-b.c");
-        assert_eq!(shell_word("/tmp/it's here"), "'/tmp/it'\\''s here'");
-        assert_eq!(shell_word(""), "''");
     }
 }

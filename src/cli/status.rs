@@ -101,6 +101,10 @@ fn render(status: &StatusReport) -> String {
         let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };
         fields.push(("memory", format!("at most {} for each worker, {how}", Size(memory.bytes))));
     }
+    if let Some(queue) = &status.queue_memory {
+        let text = format!("{} of memory used, up to {}, {}", Size(queue.used), Size(queue.bytes), queue.source);
+        fields.push(("queue", text));
+    }
     let spans = &status.spans;
     let completed = spans.recovered + spans.closed;
     if completed > 0 {

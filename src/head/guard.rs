@@ -39,6 +39,20 @@ pub(crate) enum Place {
     Background,
 }
 
+/// The signals that ask a head to end. SIGHUP, which a terminal sends when it is closed, only if it is not ignored: `nohup` says so.
+pub(crate) fn ending_signals() -> Vec<i32> {
+    let mut signals = vec![libc::SIGTERM, libc::SIGINT];
+    // SAFETY: without a new action, the old one is written to memory that is valid for it, and nothing is changed.
+    let is_hangup_ignored = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    };
+    if !is_hangup_ignored {
+        signals.push(libc::SIGHUP);
+    }
+    signals
+}
+
 /// Splits this process in two: returns in the head, and never in the guard.
 ///
 /// To be called while the process has one thread: the head begins as a copy of that thread.
@@ -143,7 +157,7 @@ impl Signals {
             let mut awaited = std::mem::zeroed();
             let mut before = std::mem::zeroed();
             libc::sigemptyset(&mut awaited);
-            for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT] {
+            for signal in ending_signals().into_iter().chain([libc::SIGCHLD]) {
                 libc::sigaddset(&mut awaited, signal);
             }
             match libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, &mut before) {

@@ -8,30 +8,37 @@
 //! record  = length:u32 checksum:u32 kind:u8 body        the checksum (CRC-32) is over kind and body, as is the length
 //! ```
 //!
-//! A record that was torn or damaged ends the reading, and the file is cut back to the last good one. When the file has grown to
-//! several times what is still worth keeping, what is kept is [written to a new file](compaction) that takes its place.
+//! A record that was torn at the end, when its writer died, is cut off. Damage anywhere else is said, and [reading](scan) goes on at the next whole
+//! record; the damaged file is kept beside the new one. It is read in pieces, so a journal that is longer than the memory can be read too. A [write
+//! that failed](log) leaves nothing that could be taken for a record. When the file has grown to several times what is still worth keeping, what is kept is
+//! [written to a new file](compaction) that takes its place.
 
 mod compaction;
+mod log;
+mod scan;
 mod sync;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Release};
 use std::time::Duration;
 
 use compaction::Compacted;
+use log::Log;
+use scan::Scanned;
 use sync::{Events, Syncer};
 use tracer_span_file::SpaceAhead;
 
 use super::actors::Death;
 use super::reactor::Remembered;
 use super::state::Ended;
+use crate::count::Count;
 use crate::fault;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
@@ -48,8 +55,9 @@ const TURN_OVER_BYTES: u64 = 64 << 20;
 const OPEN_FACTOR: u64 = 4;
 /// So much memory is kept for what is noted next.
 const PENDING_BYTES: usize = 64 << 10;
-/// How long to wait before the journal is written anew that could not be synced.
-const SYNC_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait before the journal is written anew that cannot be trusted, at first and at most: the disk has just failed.
+const ANEW_PAUSE: Duration = Duration::from_secs(1);
+const ANEW_PAUSE_LIMIT: Duration = Duration::from_secs(60);
 
 // Up to version 3, with an envelope as it was then.
 const SUBMITTED_OLDER: u8 = 1;
@@ -129,6 +137,8 @@ pub(crate) enum JournalError {
     Foreign { path: PathBuf },
     /// A newer tracer has written it.
     Newer { path: PathBuf, version: u32 },
+    /// It is no file of bytes.
+    NoFile { path: PathBuf, kind: &'static str },
 }
 
 impl fmt::Display for JournalError {
@@ -150,6 +160,10 @@ impl fmt::Display for JournalError {
                 )?;
                 f.write_str("\n(hint: start the newer tracer again, or name another --temp-dir)")
             }
+            JournalError::NoFile { path, kind } => {
+                write!(f, "the journal `{}` is {kind}, but has to be a regular file", path.display())?;
+                f.write_str("\n(hint: move it away, or name another --temp-dir)")
+            }
         }
     }
 }
@@ -158,7 +172,7 @@ impl std::error::Error for JournalError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             JournalError::Io { source, .. } => Some(source),
-            JournalError::Foreign { .. } | JournalError::Newer { .. } => None,
+            JournalError::Foreign { .. } | JournalError::Newer { .. } | JournalError::NoFile { .. } => None,
         }
     }
 }
@@ -166,37 +180,33 @@ impl std::error::Error for JournalError {
 /// The file, open for appending.
 pub(super) struct Journal {
     path: PathBuf,
-    file: Arc<File>,
-    /// Bytes of good records in the file, its header included.
-    length: u64,
+    log: Log<Arc<File>>,
     space: SpaceAhead,
     /// Its length after it was turned over last: what was worth keeping then.
     kept: u64,
     /// Ends of tasks that are not written yet.
     pending: Vec<u8>,
     is_suspended: bool,
-    /// `length`, for threads.
+    /// The length of the file, for threads.
     good: Arc<AtomicU64>,
     turn_over: Option<TurnOver>,
     /// After a turn-over that failed, none is tried below this length.
     retry_above: u64,
-    /// Bytes that were appended since it was opened.
-    written: u64,
-    /// Those of them of which the thread that syncs knows.
-    wanted: u64,
-    /// Those of them that are on the disk.
-    synced: u64,
-    sync_failed: bool,
+    /// How often in a row it could not be written anew.
+    failures: u32,
+    /// Whether its name leads elsewhere.
+    is_misplaced: bool,
     events: Events,
     syncer: Option<Syncer>,
 }
 
 /// How far a turn-over has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TurnOver {
     /// A thread writes what is kept.
     Compacting,
     /// A thread puts the new file in the place of the old one. Both get what is appended.
-    Committing { file: Arc<File>, length: u64 },
+    Committing,
 }
 
 /// What threads tell.
@@ -211,73 +221,126 @@ enum Event {
 /// What opening a journal found.
 pub(super) struct Opened {
     pub(super) journal: Journal,
-    /// Everything that was written, for [`read_records`].
-    pub(super) bytes: Vec<u8>,
-    /// Bytes at the end that were no whole record, and were cut off.
-    pub(super) cut: u64,
+    /// Bytes at the end that were the beginning of a record, and were cut off.
+    pub(super) torn: u64,
+    /// What was damaged, if something was.
+    pub(super) damage: Option<Damage>,
+    /// The ids that come next: above all that were read, and all that the bytes may have held that could not be read.
+    pub(super) next_task: TaskId,
+    pub(super) next_job: JobId,
+}
+
+/// Damage in a journal.
+#[derive(Debug)]
+pub(super) struct Damage {
+    /// In how many places.
+    places: usize,
+    bytes: u64,
+    /// The journal as it was found.
+    pub(super) kept: PathBuf,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, places) = (Count(self.bytes, "byte"), Count(self.places, "place"));
+        write!(
+            f,
+            "the journal was damaged: {bytes} in {places} could not be read, and what they said of tasks is lost"
+        )?;
+        write!(f, "\n(hint: everything else was restored; the damaged file is kept as `{}`)", self.kept.display())
+    }
 }
 
 impl Journal {
-    /// Opens the journal of a place, or makes it, and mends its end.
-    pub(super) fn open(path: &Path) -> Result<Opened, JournalError> {
+    /// Opens the journal of a place, or makes it, and mends it.
+    pub(super) fn open(path: &Path, now_unix_nano: u64) -> Result<Opened, JournalError> {
         let io = |doing| move |source| JournalError::Io { doing, path: path.into(), source };
+        let no_file = |kind| JournalError::NoFile { path: path.into(), kind };
         // Whoever wrote it died before it took the place of this one.
         let _ = fs::remove_file(compaction::new_path(path));
-        let mut file = OpenOptions::new()
+        if let Ok(found) = fs::symlink_metadata(path)
+            && let Some(kind) = kind_of(&found)
+        {
+            return Err(no_file(kind));
+        }
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let file = OpenOptions::new()
             .read(true)
             .append(true)
             .create(true)
             .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .custom_flags(flags.bits() as i32)
             .open(path)
             .map_err(io("open"))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io("read"))?;
-        // Whoever made it may have died before its header was whole.
-        if bytes.len() < HEADER && header().starts_with(&bytes) {
-            file.set_len(0).and_then(|()| file.write_all(&header())).map_err(io("write"))?;
-            bytes = header().to_vec();
+        let found = file.metadata().map_err(io("look at"))?;
+        if let Some(kind) = kind_of(&found) {
+            return Err(no_file(kind));
         }
-        let Some((head, _)) = bytes.split_at_checked(HEADER).filter(|(head, _)| head.starts_with(MAGIC)) else {
+        let mut length = found.len();
+        let mut head = vec![0; length.min(HEADER as u64) as usize];
+        file.read_exact_at(&mut head, 0).map_err(io("read"))?;
+        // Whoever made it may have died before its header was whole.
+        if head.len() < HEADER && header().starts_with(&head) {
+            file.set_len(0).and_then(|()| (&file).write_all(&header())).map_err(io("write"))?;
+            head = header().to_vec();
+            length = HEADER as u64;
+        }
+        let is_headed = head.len() == HEADER && head.starts_with(MAGIC);
+        if !is_headed && !scan::holds_records(&file, length).map_err(io("read"))? {
             return Err(JournalError::Foreign { path: path.into() });
-        };
+        }
         let version = u32::from_le_bytes(head[8..12].try_into().expect("four of sixteen bytes"));
-        if version > VERSION {
+        if is_headed && version > VERSION {
             return Err(JournalError::Newer { path: path.into(), version });
         }
-        if version < VERSION {
-            // From here on it may hold what an older tracer cannot read, and must refuse by name.
-            let head = OpenOptions::new().write(true).open(path).map_err(io("open"))?;
-            head.write_all_at(&header(), 0).map_err(io("write"))?;
+        let mut scanned = scan::scan(&file, length).map_err(io("read"))?;
+        if !is_headed {
+            scanned.damages += 1;
+            scanned.lost += HEADER as u64;
         }
-        let good = good_length(&bytes);
-        let cut = (bytes.len() - good) as u64;
-        if cut > 0 {
-            file.set_len(good as u64).map_err(io("mend"))?;
-            bytes.truncate(good);
+        let (file, damage) = if scanned.damages == 0 {
+            if version < VERSION {
+                // From here on it may hold what an older tracer cannot read, and must refuse by name.
+                let head = OpenOptions::new().write(true).open(path).map_err(io("open"))?;
+                head.write_all_at(&header(), 0).map_err(io("write"))?;
+            }
+            if scanned.torn > 0 {
+                file.set_len(length - scanned.torn).map_err(io("mend"))?;
+            }
+            (file, None)
+        } else {
+            let (file, kept) = write_whole(path, &file, &scanned, now_unix_nano).map_err(io("mend"))?;
+            (file, Some(Damage { places: scanned.damages, bytes: scanned.lost, kept }))
+        };
+        let length = file.metadata().map_err(io("look at"))?.len();
+        let mut journal = Journal {
+            path: path.into(),
+            log: Log::new(Arc::new(file), length),
+            space: SpaceAhead::default(),
+            kept: length,
+            pending: Vec::new(),
+            is_suspended: false,
+            good: Arc::new(AtomicU64::new(length)),
+            turn_over: None,
+            retry_above: 0,
+            failures: 0,
+            is_misplaced: false,
+            events: Events::new().map_err(io("watch"))?,
+            syncer: None,
+        };
+        let (next_task, next_job) = (TaskId(scanned.next_task), JobId(scanned.next_job));
+        if scanned.torn > 0 && damage.is_none() {
+            // What was cut off tells the next head nothing.
+            put_next_ids(&mut journal.pending, next_task, next_job);
         }
-        let length = good as u64;
-        Ok(Opened {
-            journal: Journal {
-                path: path.into(),
-                file: Arc::new(file),
-                length,
-                space: SpaceAhead::default(),
-                kept: length,
-                pending: Vec::new(),
-                is_suspended: false,
-                good: Arc::new(AtomicU64::new(length)),
-                turn_over: None,
-                retry_above: 0,
-                written: 0,
-                wanted: 0,
-                synced: 0,
-                sync_failed: false,
-                events: Events::new().map_err(io("watch"))?,
-                syncer: None,
-            },
-            bytes,
-            cut,
+        Ok(Opened { journal, torn: scanned.torn, damage, next_task, next_job })
+    }
+
+    /// Calls with each record that was there when the journal was opened.
+    pub(super) fn read(&self, mut take: impl FnMut(Record<'_>)) -> io::Result<()> {
+        scan::for_each_record(self.log.file(), self.log.length(), |_, record| {
+            take(record);
+            Ok(())
         })
     }
 
@@ -358,21 +421,28 @@ impl Journal {
     pub(super) fn wants_turning_over(&self, open_bytes: u64) -> bool {
         let least = fault::setting("turn_over_bytes").unwrap_or(TURN_OVER_BYTES);
         let least = if open_bytes > 0 { OPEN_FACTOR * least } else { least };
-        let is_long = self.length > least && self.length > 4 * self.kept.max(open_bytes);
-        (is_long || self.sync_failed)
-            && self.turn_over.is_none()
-            && self.length >= self.retry_above
-            && !self.is_suspended
+        let length = self.log.length();
+        let is_long = length > least && length > 4 * self.kept.max(open_bytes) && length >= self.retry_above;
+        (is_long || self.needs_new_file()) && self.turn_over.is_none() && !self.is_suspended
+    }
+
+    /// Whether its file cannot be trusted, or not be appended to, or has lost its name.
+    fn needs_new_file(&self) -> bool {
+        self.log.needs_new_file() || self.is_misplaced
     }
 
     /// Begins to write what is worth keeping to a new file, on a thread of its own.
     pub(super) fn begin_turn_over(&mut self) -> io::Result<()> {
         self.retry_above = 0;
         let (path, good, tell) = (self.path.clone(), Arc::clone(&self.good), self.events.teller());
-        let pause = if self.sync_failed { SYNC_PAUSE } else { Duration::ZERO };
+        let old = Arc::clone(self.log.file());
+        let pause = match self.failures {
+            0 if !self.log.needs_new_file() => Duration::ZERO,
+            failures => ANEW_PAUSE.saturating_mul(1 << failures.min(6)).min(ANEW_PAUSE_LIMIT),
+        };
         let run = move || {
             std::thread::sleep(pause);
-            tell(Event::Compacted(compaction::compact(&path, &good)));
+            tell(Event::Compacted(compaction::compact(&path, &old, &good)));
         };
         std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
         self.turn_over = Some(TurnOver::Compacting);
@@ -399,9 +469,11 @@ impl Journal {
             if let Err(error) = done {
                 said.push(format!("the journal cannot be turned over: {error}"));
                 self.turn_over = None;
+                self.log.abandon_change();
                 let _ = fs::remove_file(compaction::new_path(&self.path));
                 // One that is for want of a file to be trusted is tried again and again.
-                self.retry_above = if self.sync_failed { 0 } else { self.length + TURN_OVER_BYTES };
+                self.retry_above = self.log.length() + TURN_OVER_BYTES;
+                self.failures = self.failures.saturating_add(1);
             }
         }
         said
@@ -410,75 +482,64 @@ impl Journal {
     /// The new file gets what is missing, and from now on everything, while a thread puts it in the place of the old one.
     fn commit(&mut self, compacted: Compacted) -> io::Result<()> {
         let Compacted { mut file, mut length, copied_to } = compacted;
-        let old = File::open(&self.path)?;
-        compaction::copy(&old, copied_to, self.length, &mut file)?;
-        length += self.length - copied_to;
+        compaction::copy(self.log.file(), copied_to, self.log.length(), &mut file)?;
+        length += self.log.length() - copied_to;
         let file = Arc::new(file);
         let (path, is_synced, tell) = (self.path.clone(), self.syncer.is_some(), self.events.teller());
-        let in_thread = Arc::clone(&file);
-        let run = move || tell(Event::Committed(take_place(&path, &in_thread, is_synced)));
+        let (old, new) = (Arc::clone(self.log.file()), Arc::clone(&file));
+        let run = move || tell(Event::Committed(take_place(&path, &old, &new, is_synced)));
         std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
-        self.turn_over = Some(TurnOver::Committing { file, length });
+        self.log.begin_change(file, length);
+        self.turn_over = Some(TurnOver::Committing);
         Ok(())
     }
 
     fn end_turn_over(&mut self, is_durable: bool) {
-        if let Some(TurnOver::Committing { file, length }) = self.turn_over.take() {
-            self.file = file;
-            self.length = length;
-            self.space = SpaceAhead::default();
-            self.kept = length;
-            self.good.store(length, Release);
-            if !is_durable {
-                self.sync_failed = true;
-            } else if self.sync_failed {
-                // Everything is in a file that was synced as a whole.
-                self.sync_failed = false;
-                self.wanted = 0;
-                self.sync();
-            }
-        }
+        self.turn_over = None;
+        self.log.end_change(is_durable);
+        self.space = SpaceAhead::default();
+        self.kept = self.log.length();
+        self.good.store(self.log.length(), Release);
+        self.is_misplaced = false;
+        self.failures = if self.needs_new_file() { self.failures.saturating_add(1) } else { 0 };
+        self.sync();
     }
 
     fn on_synced(&mut self, synced: io::Result<u64>, said: &mut Vec<String>) {
-        match synced {
-            Ok(position) if !self.sync_failed => self.synced = self.synced.max(position),
-            // What the kernel could not write it may not try to write again: only a new file is to be trusted.
-            Ok(_) => {}
-            Err(error) => {
-                if !self.sync_failed {
-                    said.push(format!("the journal cannot be synced, so nothing is acknowledged until it is: {error}"));
-                }
-                self.sync_failed = true;
-            }
+        if self.log.on_synced(&synced)
+            && let Err(error) = synced
+        {
+            said.push(format!("the journal cannot be synced, so nothing is acknowledged until it is: {error}"));
         }
+    }
+
+    /// Whether the name of the journal leads to its file. If it does not, all that is known is written to a new file under that name.
+    pub(super) fn check_place(&mut self) -> bool {
+        // While a new file takes the place, the name may lead to either.
+        if self.turn_over.is_none() {
+            self.is_misplaced = !leads_to(&self.path, self.log.file());
+        }
+        !self.is_misplaced
     }
 
     /// Begins to bring to the disk what was written, if that is wanted at all.
     pub(super) fn sync(&mut self) {
-        let Some(syncer) = self.syncer.as_ref().filter(|_| self.wanted < self.written && !self.sync_failed) else {
-            return;
-        };
-        self.wanted = self.written;
-        let mut files = vec![Arc::clone(&self.file)];
-        if let Some(TurnOver::Committing { file, .. }) = &self.turn_over {
-            files.push(Arc::clone(file));
+        let Some(syncer) = &self.syncer else { return };
+        if let Some((files, position)) = self.log.want_sync() {
+            syncer.want(files, position);
         }
-        syncer.want(files, self.written);
     }
 
     /// Brings everything to the disk, and waits for it.
     pub(super) fn sync_now(&mut self) -> io::Result<()> {
-        rustix::fs::fdatasync(&*self.file)?;
-        self.synced = self.written;
-        Ok(())
+        self.log.sync_now()
     }
 
     /// Syncs from now on.
     pub(super) fn start_syncing(&mut self) -> io::Result<()> {
-        self.syncer = Some(Syncer::start(|file| Ok(rustix::fs::fdatasync(file)?), self.events.teller())?);
+        self.syncer = Some(Syncer::start(File::sync_data, self.events.teller())?);
         // What is there already, the name of the file included.
-        self.file.sync_all()?;
+        self.log.file().sync_all()?;
         sync_folder(&self.path)
     }
 
@@ -489,59 +550,105 @@ impl Journal {
 
     /// Whether it cannot be synced.
     pub(super) fn has_sync_failed(&self) -> bool {
-        self.sync_failed
+        self.log.has_sync_failed()
     }
 
     /// How much was written since it was opened, in bytes.
     pub(super) fn written(&self) -> u64 {
-        self.written
+        self.log.written()
     }
 
     /// How much of that is on the disk.
     pub(super) fn synced(&self) -> u64 {
-        self.synced
+        self.log.synced()
     }
 
     /// Appends whole records, or nothing.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let old_length = self.length;
-        self.space.take(&*self.file, old_length, bytes.len());
-        let mut appended = (&*self.file).write_all(bytes);
-        if let (Ok(()), Some(TurnOver::Committing { file, length })) = (&appended, &mut self.turn_over) {
-            // Either of the two may be the one that the next head reads.
-            appended = (&**file).write_all(bytes);
-            match appended {
-                Ok(()) => *length += bytes.len() as u64,
-                Err(_) => drop(file.set_len(*length)),
-            }
-        }
-        if let Err(error) = appended {
-            // A part of it may be there. If it cannot be cut off now, the next reading cuts it.
-            let _ = self.file.set_len(old_length);
-            return Err(error);
-        }
-        self.length += bytes.len() as u64;
-        self.written += bytes.len() as u64;
-        self.good.store(self.length, Release);
+        self.space.take(&**self.log.file(), self.log.length(), bytes.len());
+        self.log.append(bytes)?;
+        self.good.store(self.log.length(), Release);
         Ok(())
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.space.give_back(&*self.file, self.length);
+        self.space.give_back(&**self.log.file(), self.log.length());
     }
 }
 
-/// Puts a new file in the place of the journal.
-fn take_place(path: &Path, file: &File, is_synced: bool) -> io::Result<bool> {
+/// Puts a new file in the place of the journal. What is there and is not the journal is kept beside it.
+fn take_place(path: &Path, old: &File, new: &File, is_synced: bool) -> io::Result<bool> {
     if is_synced {
-        rustix::fs::fdatasync(file)?;
+        new.sync_data()?;
     }
     fault::point("committing");
+    if fs::symlink_metadata(path).is_ok() && !leads_to(path, old) {
+        fs::rename(path, free_name(path, "replaced", crate::hook::now_unix_nano()))?;
+    }
     fs::rename(compaction::new_path(path), path)?;
     fault::point("committed");
     Ok(!is_synced || sync_folder(path).is_ok())
+}
+
+/// Whether a path is the name of an open file.
+fn leads_to(path: &Path, file: &File) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    fs::symlink_metadata(path).map(id).ok().is_some_and(|found| file.metadata().map(id).ok() == Some(found))
+}
+
+/// Writes the whole records of a damaged journal to a new file in its place, and keeps the damaged one under another name, which is returned.
+fn write_whole(path: &Path, damaged: &File, scanned: &Scanned, now_unix_nano: u64) -> io::Result<(File, PathBuf)> {
+    let new = compaction::create_new(path)?;
+    let mut out = io::BufWriter::with_capacity(256 << 10, &new);
+    out.write_all(&header())?;
+    for part in &scanned.parts {
+        compaction::copy(damaged, part.start, part.end, &mut out)?;
+    }
+    let mut ids = Vec::new();
+    put_next_ids(&mut ids, TaskId(scanned.next_task), JobId(scanned.next_job));
+    out.write_all(&ids)?;
+    out.flush()?;
+    drop(out);
+    new.sync_data()?;
+    let kept = free_name(path, "damaged", now_unix_nano);
+    // At no moment is there no journal.
+    if fs::hard_link(path, &kept).is_err() {
+        fs::copy(path, &kept)?;
+    }
+    fs::rename(compaction::new_path(path), path)?;
+    // Without it an older one is found after a loss of power, which is no worse than before.
+    let _ = sync_folder(path);
+    Ok((new, kept))
+}
+
+/// A name beside the journal that nothing has.
+fn free_name(path: &Path, what: &str, now_unix_nano: u64) -> PathBuf {
+    let time: String = crate::clock::utc(now_unix_nano).to_string().replace(['-', ':'], "");
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{what}-{time}"));
+        if number > 1 {
+            name.push(format!("-{number}"));
+        }
+        PathBuf::from(name)
+    };
+    (1..).map(name).find(|name| fs::symlink_metadata(name).is_err()).expect("there are not as many files")
+}
+
+/// What a path leads to that is no regular file.
+fn kind_of(found: &fs::Metadata) -> Option<&'static str> {
+    let kind = found.file_type();
+    Some(match () {
+        () if kind.is_file() => return None,
+        () if kind.is_dir() => "a folder",
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "no file",
+    })
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
@@ -650,36 +757,6 @@ fn put_record(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     out[start + 4..start + RECORD_HEADER].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The records of a journal's bytes, header included.
-pub(super) fn read_records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
-    let mut rest = bytes.get(HEADER..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let (kind_and_body, after) = next_record(rest)?;
-        rest = after;
-        read_record(kind_and_body).ok()
-    })
-}
-
-fn good_length(bytes: &[u8]) -> usize {
-    let mut rest = &bytes[HEADER..];
-    while let Some((kind_and_body, after)) = next_record(rest)
-        && read_record(kind_and_body).is_ok()
-    {
-        rest = after;
-    }
-    bytes.len() - rest.len()
-}
-
-/// The next whole and undamaged record, and what follows it.
-fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (header, rest) = bytes.split_at_checked(RECORD_HEADER)?;
-    let (length, checksum) = header.split_at(4);
-    let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
-    let (record, after) = rest.split_at_checked(length)?;
-    let is_whole = crc32fast::hash(record).to_le_bytes() == checksum;
-    is_whole.then_some((record, after))
-}
-
 fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
     let mut take = Take::new(bytes);
     match take.u8()? {
@@ -756,6 +833,24 @@ mod tests {
     use super::*;
     use crate::task::{ActorOptions, ActorRole};
 
+    const NOW: u64 = 1_764_000_000_123_000_000;
+
+    fn open(path: &Path) -> Opened {
+        Journal::open(path, NOW).unwrap()
+    }
+
+    /// The records of a journal's bytes up to the first that is not whole, header included.
+    fn read_records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+        let mut rest = bytes.get(HEADER..).unwrap_or_default();
+        std::iter::from_fn(move || {
+            let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize;
+            let body = rest.get(RECORD_HEADER..)?.get(..length)?;
+            let is_whole = crc32fast::hash(body).to_le_bytes() == rest[4..RECORD_HEADER];
+            rest = &rest[RECORD_HEADER + length..];
+            read_record(body).ok().filter(|_| is_whole)
+        })
+    }
+
     fn ended(outcome: Outcome) -> Ended {
         let worker = Some(WorkerId(3));
         Ended { outcome, worker, worker_pid: Some(77), started_unix_nano: Some(5), ended_unix_nano: 9 }
@@ -767,7 +862,7 @@ mod tests {
 
     /// Three submissions, two of which have ended.
     fn sample(path: &Path) -> Vec<u8> {
-        let mut journal = Journal::open(path).unwrap().journal;
+        let mut journal = open(path).journal;
         journal.submit([submitted(1), submitted(2)].into_iter()).unwrap();
         journal.ended(TaskId(1), 1, &ended(Outcome::Returned(vec![1])));
         journal.submit([submitted(3)].into_iter()).unwrap();
@@ -800,12 +895,13 @@ mod tests {
         let path = folder.path().join("journal");
         let envelope = [7; 1_000];
         for opened in 1..=2 {
-            let Opened { mut journal, bytes, cut } = Journal::open(&path).unwrap();
-            assert_eq!((cut, read_records(&bytes).count()), (0, (opened - 1) * 500));
+            let Opened { mut journal, torn, .. } = open(&path);
+            let bytes = fs::read(&path).unwrap();
+            assert_eq!((torn, read_records(&bytes).count()), (0, (opened - 1) * 500));
             for task in 0..500 {
                 journal.submit([Submitted { envelope: &envelope[..], ..submitted(task) }].into_iter()).unwrap();
             }
-            let length = journal.length;
+            let length = journal.log.length();
             drop(journal);
             let found = fs::metadata(&path).unwrap();
             assert_eq!(found.len(), length);
@@ -838,14 +934,18 @@ mod tests {
         let whole = sample(&path);
         for length in 0..whole.len() {
             fs::write(&path, &whole[..length]).unwrap();
-            let opened = Journal::open(&path).unwrap();
-            let before = told(&opened.bytes);
+            let opened = open(&path);
+            let bytes = fs::read(&path).unwrap();
+            let before = told(&bytes);
             assert_eq!(before, STORY[..before.len()], "cut at {length}");
-            assert_eq!(opened.bytes.len() as u64 + opened.cut, length.max(HEADER) as u64);
+            assert_eq!(bytes.len() as u64 + opened.torn, length.max(HEADER) as u64);
+            assert!(opened.damage.is_none(), "it is no damage");
             let mut journal = opened.journal;
             journal.submit([submitted(9)].into_iter()).unwrap();
-            let after = told(&fs::read(&path).unwrap());
+            let mut after = told(&fs::read(&path).unwrap());
+            after.retain(|line| !line.starts_with("next "));
             assert_eq!((after.len(), after.last().unwrap().as_str()), (before.len() + 1, "submitted 9"));
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is kept of it");
         }
     }
 
@@ -853,7 +953,7 @@ mod tests {
     fn a_journal_tells_of_actors_that_begin_again_and_die() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let mut journal = Journal::open(&path).unwrap().journal;
+        let mut journal = open(&path).journal;
         journal.actor(TaskId(7), 2, 1, None);
         let death = Death { cause: "it was cancelled".into(), error_type: "cancelled".into() };
         journal.actor(TaskId(7), 3, 2, Some(&death));
@@ -865,20 +965,153 @@ mod tests {
         );
     }
 
+    /// The journal as it was found, kept beside the one that is there now.
+    fn kept(folder: &Path) -> Vec<PathBuf> {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.to_string_lossy().contains(".damaged-")).collect()
+    }
+
     #[test]
-    fn a_damaged_record_ends_the_story_before_it() {
+    fn a_bit_that_is_wrong_costs_one_record_and_the_damaged_journal_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let whole = sample(&path);
-        for place in HEADER..whole.len() {
+        for place in 0..whole.len() {
+            // The version is no matter of damage.
+            if (8..HEADER).contains(&place) {
+                continue;
+            }
             let mut damaged = whole.clone();
             damaged[place] ^= 0x10;
             fs::write(&path, &damaged).unwrap();
-            let opened = Journal::open(&path).unwrap();
-            let before = told(&opened.bytes);
-            assert!(before.len() < STORY.len() && before == STORY[..before.len()], "damaged at {place}: {before:?}");
-            assert!(opened.cut > 0);
+            let opened = open(&path);
+            let mut found = told(&fs::read(&path).unwrap());
+            found.retain(|line| !line.starts_with("next "));
+            let lost = usize::from(place >= HEADER);
+            let mut expected = STORY.to_vec();
+            expected.retain(|line| found.iter().any(|found| found == line));
+            assert_eq!(
+                (found.len(), &found),
+                (STORY.len() - lost, &expected.into_iter().map(String::from).collect()),
+                "{place}"
+            );
+            assert!(opened.next_task.0 > 3 && opened.next_job.0 > 2, "{place}: {}", opened.next_task);
+            // A length that goes beyond the end is what a torn record has.
+            let Some(damage) = opened.damage else {
+                assert!(opened.torn > 0 && found.len() == STORY.len() - 1, "{place}");
+                continue;
+            };
+            assert_eq!(kept(folder.path()), std::slice::from_ref(&damage.kept));
+            assert_eq!(fs::read(&damage.kept).unwrap(), damaged);
+            let name = damage.kept.file_name().unwrap().to_str().unwrap();
+            assert_eq!(name, "tasks.journal.damaged-20251124T160000.123Z");
+            // It is whole from now on.
+            drop(opened.journal);
+            let again = open(&path);
+            assert!(again.damage.is_none() && again.torn == 0);
+            assert!(again.next_task >= opened.next_task);
+            fs::remove_file(damage.kept).unwrap();
         }
+    }
+
+    #[test]
+    fn damage_of_each_kind_is_told_and_what_is_behind_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = open(&path).journal;
+        let envelope = [7; 300];
+        for task in 1..=100 {
+            journal.submit([Submitted { envelope: &envelope[..], ..submitted(task) }].into_iter()).unwrap();
+        }
+        drop(journal);
+        let whole = fs::read(&path).unwrap();
+        let mut records = Vec::new();
+        let mut unknown = Vec::new();
+        put_record(&mut unknown, 99, |out| out.put_exact(&[5; 40]));
+        let mut huge = Vec::new();
+        put_submitted(&mut huge, &Submitted { envelope: &envelope[..], ..submitted(u64::MAX - 1) });
+        let mut far = Vec::new();
+        put_submitted(&mut far, &Submitted { envelope: &envelope[..], ..submitted(1 << 40) });
+        let size = (whole.len() - HEADER) / 100;
+        let at = |task: usize| HEADER + (task - 1) * size;
+        let with = |range: std::ops::Range<usize>, bytes: &[u8]| {
+            let mut damaged = whole.clone();
+            damaged.splice(range, bytes.iter().copied());
+            damaged
+        };
+        // Zeroes over some records, lengths that lead to another record, lengths that are very large, foreign records, holes.
+        records.push((with(at(20) + 5..at(30) + 5, &vec![0; 10 * size]), 20..=30));
+        records.push((with(at(7)..at(7) + 4, &((2 * size - RECORD_HEADER) as u32).to_le_bytes()), 7..=7));
+        records.push((with(at(7)..at(7) + 4, &u32::MAX.to_le_bytes()), 7..=7));
+        records.push((with(at(7)..at(7) + 4, &0_u32.to_le_bytes()), 7..=7));
+        #[expect(clippy::reversed_empty_ranges, reason = "none is lost")]
+        records.push((with(at(50)..at(50), &unknown), 1..=0));
+        #[expect(clippy::reversed_empty_ranges, reason = "none is lost")]
+        records.push((with(at(50)..at(50), &huge), 1..=0));
+        #[expect(clippy::reversed_empty_ranges, reason = "none is lost")]
+        records.push((with(at(50)..at(50), &far), 1..=0));
+        #[expect(clippy::reversed_empty_ranges, reason = "none is lost")]
+        records.push((with(whole.len()..whole.len(), &far), 1..=0));
+        records.push((with(at(60) + 1..at(61) + 7, &[]), 60..=61));
+        for (number, (damaged, lost)) in records.into_iter().enumerate() {
+            fs::write(&path, &damaged).unwrap();
+            let opened = open(&path);
+            let expected: Vec<_> =
+                (1..=100).filter(|task| !lost.contains(task)).map(|task| format!("submitted {task}")).collect();
+            let mut found = Vec::new();
+            let bytes = fs::read(&path).unwrap();
+            found.extend(told(&bytes).into_iter().filter(|line| !line.starts_with("next ")));
+            assert_eq!(found, expected, "{number}");
+            let mut read = 0;
+            opened.journal.read(|_| read += 1).unwrap();
+            assert_eq!(read, expected.len() + 1, "{number}");
+            let damage = opened.damage.unwrap();
+            assert_eq!(damage.places, 1, "{number}");
+            assert!((101..1000).contains(&opened.next_task.0), "{number}: {}", opened.next_task);
+            fs::remove_file(damage.kept).unwrap();
+        }
+    }
+
+    #[test]
+    fn ids_that_follow_a_jump_are_taken_and_one_alone_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let after = |tasks: &[u64]| {
+            let mut bytes = header().to_vec();
+            tasks.iter().for_each(|&task| put_submitted(&mut bytes, &submitted(task)));
+            fs::write(&path, &bytes).unwrap();
+            let opened = open(&path);
+            let found: Vec<_> = told(&fs::read(&path).unwrap());
+            (found.iter().filter(|line| line.starts_with("submitted")).count(), opened.damage.is_some())
+        };
+        // Billions of tasks were forgotten between an actor that lives on and those that are remembered.
+        assert_eq!(after(&[1, 1 << 40, (1 << 40) + 1, (1 << 40) + 9]), (4, false));
+        assert_eq!(after(&[1 << 40, (1 << 40) + 1]), (2, false));
+        assert_eq!(after(&[1, 1 << 40, 2, 3]), (3, true));
+        assert_eq!(after(&[1, 2, 3, 1 << 40]), (3, true));
+        assert_eq!(after(&[1, 2, 3, 1 << 60]), (3, true));
+    }
+
+    /// Finding the next record takes time in proportion to what is searched: arguments may look like many beginnings of records.
+    #[test]
+    fn reading_goes_on_behind_what_looks_like_many_long_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        const LENGTH: usize = 2 << 20;
+        // A length of 1 MiB, a checksum, a kind and an id, again and again.
+        let mut look = Vec::from(((1_u32 << 20) + 7).to_le_bytes());
+        look.extend_from_slice(&[1, 2, 3, 4, SUBMITTED, 9, 0, 0, 0, 0, 0, 0, 0, 0, 5, 5]);
+        look.resize(32, 0);
+        let envelope: Vec<u8> = look.iter().copied().cycle().take(LENGTH).collect();
+        let mut journal = open(&path).journal;
+        journal.submit([Submitted { envelope: &envelope[..], ..submitted(1) }, submitted(2)].into_iter()).unwrap();
+        drop(journal);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[HEADER + 4] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        // Each of 32,768 candidates as a whole would be 32 GiB of checksums.
+        assert!(open(&path).damage.is_some());
+        assert_eq!(told(&fs::read(&path).unwrap())[0], "submitted 2");
     }
 
     #[test]
@@ -892,7 +1125,7 @@ mod tests {
             (b"shopping list: milk, eggs, bread", "is not a journal of tracer"),
         ] {
             fs::write(&path, bytes).unwrap();
-            let Err(error) = Journal::open(&path) else { panic!("it was taken") };
+            let Err(error) = Journal::open(&path, NOW) else { panic!("it was taken") };
             assert!(error.to_string().contains(expected), "{error}");
             assert_eq!(fs::read(&path).unwrap(), bytes);
         }
@@ -905,8 +1138,8 @@ mod tests {
         let mut older = sample(&path);
         older[8] = 1;
         fs::write(&path, &older).unwrap();
-        let mut opened = Journal::open(&path).unwrap();
-        assert_eq!(told(&opened.bytes), STORY);
+        let mut opened = open(&path);
+        assert_eq!(told(&fs::read(&path).unwrap()), STORY);
         opened.journal.started(TaskId(2), 1).unwrap();
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes[..HEADER], header());
@@ -917,7 +1150,7 @@ mod tests {
     fn what_was_tried_is_in_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let mut journal = Journal::open(&path).unwrap().journal;
+        let mut journal = open(&path).journal;
         let attempt = AttemptReport {
             number: 1,
             worker_id: Some(WorkerId(3)),
@@ -1010,12 +1243,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         fs::write(&path, include_bytes!("../../tests/fixtures/journals/version_3.journal")).unwrap();
-        let mut opened = Journal::open(&path).unwrap();
-        assert_eq!(opened.cut, 0);
+        let mut opened = open(&path);
+        let before = fs::read(&path).unwrap();
+        assert!(opened.torn == 0 && opened.damage.is_none());
         let rest = ["started 4 for the 1. time", "actor 5, attempt 2, restart 1", "ended 7"];
         let story: Vec<_> = (1..=7).map(|task| format!("submitted {task}")).chain(rest.map(String::from)).collect();
-        assert_eq!(told(&opened.bytes), story);
-        for (record, (task, expected)) in read_records(&opened.bytes).zip((1..).zip(envelopes_of_each_kind())) {
+        assert_eq!(told(&before), story);
+        for (record, (task, expected)) in read_records(&before).zip((1..).zip(envelopes_of_each_kind())) {
             let Record::Submitted(found) = record else { panic!("a submission") };
             assert_eq!((found.task, found.job, found.submitted_unix_nano), (TaskId(task), JobId(2), 4));
             assert_eq!(Envelope::decode(&found.envelope), Ok(expected));
@@ -1028,7 +1262,7 @@ mod tests {
         // It goes on, and is turned over.
         submit(&mut opened.journal, 8, &envelope(crate::task::Policy::default(), None));
         turn_over(&mut opened.journal);
-        let again = Journal::open(&path).unwrap().bytes;
+        let again = fs::read(&path).unwrap();
         let envelopes = read_records(&again).filter_map(|record| match record {
             Record::Submitted(found) => Some(Envelope::decode(&found.envelope).unwrap().spec.target()),
             _ => None,
@@ -1057,9 +1291,10 @@ mod tests {
     #[test]
     fn a_journal_is_turned_over_when_little_of_it_is_kept_and_late_while_tasks_are_open() {
         let folder = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(&folder.path().join("tasks.journal")).unwrap().journal;
+        let mut journal = open(&folder.path().join("tasks.journal")).journal;
         let mut wants = |length, kept, open_bytes| {
-            (journal.length, journal.kept) = (length, kept);
+            journal.log = Log::new(Arc::clone(journal.log.file()), length);
+            journal.kept = kept;
             journal.wants_turning_over(open_bytes)
         };
         let least = TURN_OVER_BYTES;
@@ -1099,7 +1334,7 @@ mod tests {
     /// A journal in which one task waits, one has failed once, one has ended with a key, one long ago and is still an argument, and
     /// very many have ended long ago.
     fn long_story(path: &Path) -> Journal {
-        let mut journal = Journal::open(path).unwrap().journal;
+        let mut journal = open(path).journal;
         let plain = envelope(crate::task::Policy::default(), None);
         let keyed = crate::task::Policy { idempotency_key: "nightly", ..Default::default() };
         submit(&mut journal, 1, &envelope(keyed, None));
@@ -1144,7 +1379,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = long_story(&path);
-        let before = journal.length;
+        let before = journal.log.length();
         let last = 19 + super::super::reactor::HISTORY_LIMIT as u64;
         journal.begin_turn_over().unwrap();
         // What comes meanwhile is kept too, at whichever step it comes.
@@ -1164,10 +1399,11 @@ mod tests {
         for task in last + 1..=task + 1 {
             assert_eq!(all.iter().filter(|line| **line == format!("submitted {task}")).count(), 1, "{task}");
         }
-        assert!((bytes.len() as u64) < before && bytes.len() as u64 == journal.length);
+        assert!((bytes.len() as u64) < before && bytes.len() as u64 == journal.log.length());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
-        let again = Journal::open(&path).unwrap();
-        assert_eq!((again.cut, again.bytes), (0, bytes));
+        let again = open(&path);
+        assert!(again.torn == 0 && again.damage.is_none());
+        assert_eq!(fs::read(&path).unwrap(), bytes);
     }
 
     fn of_actor(actor: ActorRole<'_>) -> Vec<u8> {
@@ -1192,7 +1428,7 @@ mod tests {
     fn an_actor_that_lives_is_kept_as_it_was_made_and_a_dead_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let mut journal = Journal::open(&path).unwrap().journal;
+        let mut journal = open(&path).journal;
         let plain = envelope(crate::task::Policy::default(), None);
         for task in 1..=2 {
             submit(&mut journal, task, &creation());
@@ -1215,7 +1451,7 @@ mod tests {
     fn whoever_dies_at_any_step_of_a_turn_over_leaves_one_whole_journal() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let mut journal = Journal::open(&path).unwrap().journal;
+        let mut journal = open(&path).journal;
         let plain = envelope(crate::task::Policy::default(), None);
         for task in 1..=6 {
             submit(&mut journal, task, &plain);
@@ -1241,16 +1477,17 @@ mod tests {
             tasks
         };
         // While the new one is written, cut at every byte: the old one is the journal.
-        let compacted = compaction::compact(&path, &journal.good).unwrap();
+        let compacted = compaction::compact(&path, journal.log.file(), &journal.good).unwrap();
         let new = fs::read(compaction::new_path(&path)).unwrap();
-        assert_eq!((compacted.length, compacted.copied_to), (new.len() as u64, journal.length));
+        assert_eq!((compacted.length, compacted.copied_to), (new.len() as u64, journal.log.length()));
         let old = fs::read(&path).unwrap();
         assert_eq!(outcome_of(&new), outcome_of(&old));
         assert_eq!(outcome_of(&new)["actor 7, attempt 2, restart 1"], "alive");
         for length in 0..=new.len() {
             fs::write(compaction::new_path(&path), &new[..length]).unwrap();
-            let opened = Journal::open(&path).unwrap();
-            assert_eq!((opened.bytes, opened.cut), (old.clone(), 0));
+            let opened = open(&path);
+            assert!(opened.torn == 0 && opened.damage.is_none());
+            assert_eq!(fs::read(&path).unwrap(), old);
             assert!(!compaction::new_path(&path).exists());
         }
         // From the moment at which both get what is appended, either is the journal, and a torn end is cut off either.
@@ -1261,19 +1498,18 @@ mod tests {
         journal.actor(TaskId(7), 3, 2, None);
         journal.ended(TaskId(5), 1, &ended(Outcome::Completed));
         journal.write().unwrap();
-        let (written, length) = match &journal.turn_over {
-            Some(TurnOver::Committing { length, .. }) => (outcome_of(&[&old[..], &[]].concat()), *length),
-            _ => panic!("it commits"),
-        };
+        assert_eq!(journal.turn_over, Some(TurnOver::Committing));
+        let written = outcome_of(&old);
         assert!(hear(&mut journal).is_empty() && journal.turn_over.is_none());
         let after = fs::read(&path).unwrap();
-        assert_eq!(after.len() as u64, length);
+        assert_eq!(after.len() as u64, journal.log.length());
         assert_eq!(outcome_of(&after).len(), written.len() + 2);
         for length in new.len()..=after.len() {
             fs::write(&path, &after[..length]).unwrap();
-            let opened = Journal::open(&path).unwrap();
-            let found = outcome_of(&opened.bytes);
-            assert!(found.len() >= written.len() && opened.bytes.len() as u64 + opened.cut == length as u64);
+            let opened = open(&path);
+            let bytes = fs::read(&path).unwrap();
+            let found = outcome_of(&bytes);
+            assert!(found.len() >= written.len() && bytes.len() as u64 + opened.torn == length as u64);
             assert_eq!((found["8"], found["actor 7, attempt 2, restart 1"]), ("open", "alive"));
         }
     }
@@ -1286,14 +1522,15 @@ mod tests {
         let old = fs::read(&path).unwrap();
         // Both get what is appended, and the new one has no room.
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let length = 7;
-        journal.turn_over = Some(TurnOver::Committing { file: Arc::new(full), length });
+        journal.log.begin_change(Arc::new(full), 7);
+        journal.turn_over = Some(TurnOver::Committing);
         let refused = journal.submit([submitted(999_999)].into_iter()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&path).unwrap(), old);
         // The thread had none.
         fs::create_dir(compaction::new_path(&path)).unwrap();
         journal.turn_over = None;
+        journal.log.abandon_change();
         journal.begin_turn_over().unwrap();
         let said = hear(&mut journal);
         assert!(said[0].starts_with("the journal cannot be turned over: "), "{said:?}");
@@ -1306,7 +1543,7 @@ mod tests {
     fn what_is_written_is_synced_later_together_and_never_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let mut journal = Journal::open(&path).unwrap().journal;
+        let mut journal = open(&path).journal;
         let (permit, permits) = std::sync::mpsc::channel::<io::Result<()>>();
         let syncs = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&syncs);
@@ -1358,26 +1595,115 @@ mod tests {
     fn a_full_disk_refuses_submissions_and_keeps_what_has_ended_for_later() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
-        let mut journal = Journal::open(&path).unwrap().journal;
+        let mut journal = open(&path).journal;
         journal.submit([submitted(1)].into_iter()).unwrap();
         journal.ended(TaskId(1), 1, &ended(Outcome::Completed));
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let file = std::mem::replace(&mut journal.file, Arc::new(full));
+        let log = Log::new(Arc::new(full), journal.log.length());
+        let log = std::mem::replace(&mut journal.log, log);
         assert_eq!(journal.submit([submitted(2)].into_iter()).unwrap_err().kind(), io::ErrorKind::StorageFull);
-        assert_eq!(journal.write().unwrap_err().kind(), io::ErrorKind::StorageFull);
-        journal.file = file;
+        // It is a device, and cannot be cut.
+        assert_eq!(journal.write().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(journal.wants_turning_over(0), "a new file is needed");
+        journal.log = log;
         journal.submit([submitted(3)].into_iter()).unwrap();
         assert_eq!(told(&fs::read(&path).unwrap()), ["submitted 1", "ended 1", "submitted 3"]);
+    }
+
+    /// What a journal that holds these bytes tells once it is opened, without which ids come next.
+    fn opened_with(path: &Path, bytes: &[u8]) -> (Vec<String>, Opened) {
+        fs::write(path, bytes).unwrap();
+        let opened = open(path);
+        let mut found = told(&fs::read(path).unwrap());
+        found.retain(|line| !line.starts_with("next "));
+        (found, opened)
     }
 
     proptest::proptest! {
         #[test]
         fn hostile_journals_never_panic(bytes: Vec<u8>) {
+            let folder = tempfile::tempdir().unwrap();
             let mut whole = header().to_vec();
             whole.extend_from_slice(&bytes);
-            let good = good_length(&whole);
-            proptest::prop_assert!(good >= HEADER && good <= whole.len());
-            read_records(&whole).for_each(drop);
+            let (found, _) = opened_with(&folder.path().join("tasks.journal"), &whole);
+            proptest::prop_assert!(found.len() * 17 <= bytes.len());
+        }
+
+        /// Bytes are changed, removed, put in or zeroed at random places. Every record that none of it met is read, in its order, and no
+        /// id is given out again.
+        #[test]
+        fn damage_costs_the_records_that_it_meets_and_no_other(
+            sizes in proptest::collection::vec(0_usize..600, 1..60),
+            damages in proptest::collection::vec(
+                (proptest::prelude::any::<proptest::sample::Index>(), 0_usize..5, 1_usize..900, proptest::prelude::any::<u8>()), 0..6),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("tasks.journal");
+            let mut bytes = header().to_vec();
+            let mut records = Vec::new();
+            for (task, size) in (1..).zip(&sizes) {
+                let envelope: Vec<u8> = (0..*size).map(|at| (at * 7) as u8).collect();
+                let start = bytes.len();
+                put_submitted(&mut bytes, &Submitted { envelope: &envelope[..], ..submitted(task) });
+                records.push((format!("submitted {task}"), start..bytes.len()));
+                if task % 3 == 0 {
+                    let start = bytes.len();
+                    put_ended(&mut bytes, TaskId(task), 1, &ended(Outcome::Completed));
+                    records.push((format!("ended {task}"), start..bytes.len()));
+                }
+            }
+            // From the end on, so that the places of what is before stay. A place where bytes go or come belongs to both of its neighbours
+            // only if it is inside of one.
+            let whole = bytes.len();
+            let mut places: Vec<_> = damages.into_iter().map(|(at, how, size, with)| (HEADER + at.index(whole - HEADER), how, size, with)).collect();
+            places.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
+            let mut met = vec![false; records.len()];
+            let mut limit = whole;
+            for (at, how, size, with) in places {
+                // None reaches into another, which may have moved what is behind it.
+                let end = (at + size).min(limit);
+                if end <= at {
+                    continue;
+                }
+                limit = at;
+                let range = match how {
+                    0 => at..at + 1,
+                    1..=3 => at..end,
+                    _ => at..at,
+                };
+                for ((_, record), met) in records.iter().zip(&mut met) {
+                    *met |= record.start < range.end.max(at + 1) && range.start < record.end && (range.start > record.start || !range.is_empty());
+                }
+                match how {
+                    0 => bytes[at] ^= with | 1,
+                    1 => bytes[range].fill(0),
+                    2 => bytes[range].fill(with),
+                    3 => drop(bytes.drain(range)),
+                    _ => drop(bytes.splice(at..at, vec![with; size])),
+                }
+            }
+            let (found, opened) = opened_with(&path, &bytes);
+            let expected: Vec<_> = records.iter().zip(&met).filter(|(_, met)| !**met).map(|((told, _), _)| told.clone()).collect();
+            // What a change left as it was is there too.
+            let mut rest = found.iter();
+            for line in &expected {
+                proptest::prop_assert!(rest.any(|found| found == line), "{line} of {found:?}");
+            }
+            let known = records.iter().map(|(told, _)| told.clone()).collect::<Vec<_>>();
+            proptest::prop_assert!(found.iter().all(|line| known.contains(line)), "{:?}", found);
+            // Where bytes are gone for good, nothing tells how many ids were in them.
+            let is_longer = bytes.len() >= whole;
+            proptest::prop_assert!(!is_longer || opened.next_task.0 > sizes.len() as u64, "{}", opened.next_task);
+            let largest = found.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).max();
+            proptest::prop_assert!(opened.next_task.0 > largest.unwrap_or(0));
+            if let Some(damage) = &opened.damage {
+                proptest::prop_assert_eq!(fs::read(&damage.kept).unwrap(), bytes);
+            }
+            let mut journal = opened.journal;
+            journal.write().unwrap();
+            drop(journal);
+            let again = open(&path);
+            proptest::prop_assert!(again.damage.is_none() && again.torn == 0 && again.next_task >= opened.next_task);
         }
     }
 }

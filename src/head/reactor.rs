@@ -162,6 +162,7 @@ pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, rea
         return;
     }
     state.failed_starts += 1;
+    state.was_start_refused = true;
     effects.log(format!("a worker could not be started: {reason}"));
     give_up_if_hopeless(state, effects, reason, now);
 }
@@ -375,6 +376,9 @@ pub fn on_restored_submission(
     submitted_unix_nano: u64,
     envelope: impl AsRef<[u8]>,
 ) -> Result<(), WireError> {
+    if is_known(state, id) {
+        return Ok(());
+    }
     let queued_unix_nano = submitted_unix_nano;
     let bytes = envelope.as_ref();
     let envelope = Envelope::decode(bytes)?;
@@ -393,8 +397,16 @@ pub fn on_restored_submission(
     Ok(())
 }
 
+/// Whether a task that is read back has been read before. Ids come in their order, each once, unless records are there twice.
+fn is_known(state: &State, id: TaskId) -> bool {
+    id < state.tasks.next_id()
+}
+
 /// A task that has ended under a head before this one is read back, as far as it is remembered.
 pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
+    if is_known(state, id) {
+        return;
+    }
     let target = state.targets.index(task.target);
     state.tasks.restore(
         id,
@@ -433,7 +445,8 @@ pub fn on_restored_key(state: &mut State, id: TaskId, key: &str, fingerprint: u6
 
 /// An attempt under a head before this one, after which the task was to be tried again, is read back.
 pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport, span: Option<SpanLink>) {
-    if let Some(task) = state.tasks.get_mut(id) {
+    let is_new = |task: &&mut Task| attempt.number > task.attempt && !matches!(task.progress, Progress::Ended(_));
+    if let Some(task) = state.tasks.get_mut(id).filter(is_new) {
         task.attempt = attempt.number;
         let charge = attempt.failure.as_ref().and_then(charge).unwrap_or(Charge::Own);
         charge_attempt(task, charge, attempt, span);
@@ -457,7 +470,8 @@ pub struct Remembered<'a> {
 
 /// The end of a task under a head before this one is read back.
 pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: Ended) {
-    if let Some(task) = state.tasks.get_mut(id) {
+    // The first end counts.
+    if let Some(task) = state.tasks.get_mut(id).filter(|task| !matches!(task.progress, Progress::Ended(_))) {
         task.attempt = attempt;
         actors::on_restored_end(state, id, attempt, &ended);
         inputs::unpin(state, id);
@@ -799,6 +813,7 @@ pub fn on_worker_exited(
         state.failed_starts = 0;
         state.brief_lives = 0;
     } else if !was_asked && loss.attempts.is_empty() {
+        state.was_start_refused = false;
         match worker.phase {
             WorkerPhase::Starting => state.failed_starts += 1,
             WorkerPhase::Ready | WorkerPhase::Stopping => state.brief_lives += 1,
@@ -879,7 +894,8 @@ fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &s
     if state.no_worker.is_some() {
         return;
     }
-    let blame = state.hook.as_ref().map(|hook| format!(" (hook `{hook}` runs in each)")).unwrap_or_default();
+    let hook = state.hook.as_ref().filter(|_| state.is_hook_to_blame());
+    let blame = hook.map(|hook| format!(" (hook `{hook}` runs in each)")).unwrap_or_default();
     let message = format!("{what}{blame}; the last one: {reason}");
     give_up(state, effects, message, now);
 }
@@ -1085,7 +1101,7 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     inputs::on_remembered(state, id);
     loop {
         let count = state.ended.len() + state.kept.len();
-        if count <= HISTORY_LIMIT && (state.ended_bytes <= HISTORY_BYTES_LIMIT || count <= 1) {
+        if count <= HISTORY_LIMIT && (state.ended_bytes <= state.history_bytes_limit || count <= 1) {
             break;
         }
         let Some(oldest_id) = state.ended.pop_front() else { break };

@@ -21,9 +21,10 @@ use super::connection::{Connection, Peer, ReadState};
 use super::front::Front;
 use super::handover::Handover;
 use super::heap::{self, Heap};
-use super::journal::{Journal, Record, Submitted, read_records};
+use super::journal::{Journal, Opened, Record, Submitted};
 use super::lanes::{self, Free};
 use super::oom::{self, OomKills};
+use super::place::PlaceWatch;
 use super::process::describe_exit;
 use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerExit};
 use super::recovery::left_by_a_dead_head;
@@ -42,9 +43,9 @@ use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
     Accepted, ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure,
-    HookReport, HttpReport, MemoryReport, PROTOCOL_VERSION, Period, Query, Reply, ResourceReport, Role, SpanCounts,
-    StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind,
-    put_reply, put_value, refusal, take_value,
+    HookReport, HttpReport, MemoryReport, PROTOCOL_VERSION, Period, Query, QueueMemoryReport, Reply, ResourceReport,
+    Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts,
+    WorkerReady, kind, put_reply, put_value, refusal, take_value,
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
@@ -64,6 +65,9 @@ pub(crate) struct HeadSettings {
     pub(crate) worker_memory: Option<u64>,
     /// The most memory of tasks that have not ended, in bytes.
     pub(crate) queue_memory: u64,
+    /// What `queue_memory` follows from.
+    #[serde(default)]
+    pub(crate) queue_memory_source: String,
     /// Whether nothing is acknowledged before it is on the disk.
     pub(crate) journal_sync: bool,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names.
@@ -123,6 +127,12 @@ pub(crate) struct Started {
     pub(crate) http: Option<HttpReport>,
     /// Why no worker can be started, if that is so.
     pub(crate) no_worker: Option<String>,
+    /// Whether the hook may be why.
+    #[serde(default)]
+    pub(crate) is_hook_to_blame: bool,
+    /// What a person should know of what was found in the place.
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// How the head ended.
@@ -131,7 +141,12 @@ pub(crate) enum HeadEnd {
     /// It was asked to, by a query or a signal, and nothing is left running.
     Stopped(StopReport),
     /// No worker could be started. Nothing is left running.
-    NoWorker(String),
+    NoWorker {
+        reason: String,
+        /// Whether the hook may be why.
+        is_hook_to_blame: bool,
+        session_dir: PathBuf,
+    },
 }
 
 /// The grace period of a stop that a signal asked for.
@@ -160,32 +175,36 @@ const LOOKS_INTO_RINGS: u32 = 4;
 /// it is clear that none will. `program` is readable when the program has ended that this head is embedded in, if it is.
 pub(crate) fn run(
     settings: HeadSettings,
-    mut session: Session,
+    session: Session,
     program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
-    let (mut server, journal) = Server::new(settings, &session)?;
+    let mut server = Server::new(settings, session)?;
     if let Some(program) = program {
         server.world.watch(program.as_fd(), Source::Program)?;
         server.program = Some(program);
     }
     {
         // Whoever reads traces may be at it.
-        let _lock = session::lock_leavings(session.temp_dir()).map_err(io::Error::other)?;
-        server.take_over(&session, &journal);
+        let _lock = session::lock_leavings(server.session.temp_dir()).map_err(io::Error::other)?;
+        server.take_over()?;
     }
-    drop(journal);
-    session.remove_old_sessions();
+    server.session.remove_old_sessions();
     let end = server.run(on_started);
-    stored::remove_others(&stored::folder(session.dir()), |_| false);
-    server.spare_values.remove_all();
-    session.close();
+    // Elsewhere it may be another head's by now.
+    if server.session.is_in_place() {
+        stored::remove_others(&stored::folder(server.session.dir()), |_| false);
+        server.spare_values.remove_all();
+    }
+    server.session.close();
     end
 }
 
 struct Server {
     state: State,
     world: World,
+    session: Session,
+    place: PlaceWatch,
     listener: UnixListener,
     signals: UnixStream,
     clock: Instant,
@@ -201,6 +220,8 @@ struct Server {
     has_said_started: bool,
     recovered_at_start: SpanCounts,
     oom_kills: OomKills,
+    /// The id that no task had when the journal was opened.
+    next_task: TaskId,
     /// Tasks that a dead head had accepted and that wait again.
     tasks_restored: usize,
     /// Those of them that were running when their head died.
@@ -215,6 +236,8 @@ struct Server {
     /// Whether to look for what is about to come.
     spin: Spin,
     spare_values: SpareValues,
+    /// What a person should know of what was found in the place.
+    warnings_at_start: Vec<String>,
 }
 
 /// A stop that is going on.
@@ -227,19 +250,21 @@ struct Stop {
 }
 
 impl Server {
-    /// Makes a server, and returns what the journal of its place holds.
-    fn new(settings: HeadSettings, session: &Session) -> io::Result<(Server, Vec<u8>)> {
+    fn new(settings: HeadSettings, session: Session) -> io::Result<Server> {
         // First: what cannot be had is said before anything has begun.
         let front = settings.http.map(|http| Front::open(http, session.dir())).transpose().map_err(io::Error::other)?;
         let listener = session.listen().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
+        let place = PlaceWatch::new(&session)?;
         let (signals, signal_tx) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        for signal in guard::ending_signals() {
             signal_hook::low_level::pipe::register(signal, signal_tx.try_clone()?)?;
         }
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(session.dir().join("logs/head.log"))?;
-        let opened = Journal::open(&session.temp_dir().join("tasks.journal")).map_err(io::Error::other)?;
+        let journal = session.temp_dir().join("tasks.journal");
+        let Opened { journal, torn, damage, next_task, next_job } =
+            Journal::open(&journal, now_unix_nano()).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let world = World {
             session_dir: session.dir().into(),
@@ -248,7 +273,7 @@ impl Server {
             connections: FxHashMap::default(),
             ringed: Vec::new(),
             next_connection: 1,
-            next_job: 1,
+            next_job: next_job.0,
             processes: FxHashMap::default(),
             gone_jobs: Vec::new(),
             dirty: Vec::new(),
@@ -261,7 +286,7 @@ impl Server {
             to_start: Vec::new(),
             leased: Vec::new(),
             to_watch: BTreeSet::new(),
-            journal: opened.journal,
+            journal,
             journal_failure: None,
             unsynced: Vec::new(),
             unsynced_workers: Vec::new(),
@@ -278,12 +303,18 @@ impl Server {
             settings,
         };
         let mut world = world;
-        if opened.cut > 0 {
-            let bytes = Count(opened.cut, "byte");
+        if torn > 0 {
+            let bytes = Count(torn, "byte");
             world.log(format!("the journal ended in {bytes} that were no whole record; they were cut off"));
+        }
+        let warnings_at_start: Vec<_> = damage.iter().map(ToString::to_string).collect();
+        for warning in &warnings_at_start {
+            world.log(warning.clone());
+            world.warnings.push(warning.clone());
         }
         world.watch(listener.as_fd(), Source::Listener)?;
         world.watch(signals.as_fd(), Source::Signal)?;
+        world.watch(place.watched(), Source::Place)?;
         world.watch(world.handover.watched(), Source::Handover)?;
         world.watch(world.journal.watched(), Source::Journal)?;
         if world.settings.journal_sync {
@@ -293,12 +324,17 @@ impl Server {
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.cores = std::thread::available_parallelism().map_or(1, usize::from);
         state.max_processes = world.settings.max_processes;
+        let history = usize::try_from(world.settings.queue_memory).unwrap_or(usize::MAX);
+        state.history_bytes_limit = state.history_bytes_limit.min(history);
         let resource = |(name, total): &(String, u64)| lanes::Resource { name: name.as_str().into(), total: *total };
         state.resources = world.settings.resources.iter().map(resource).collect();
         state.hook = hook.map(|hook| hook.import_string.clone());
+        let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
             world,
+            session,
+            place,
             listener,
             signals,
             clock: Instant::now(),
@@ -310,6 +346,7 @@ impl Server {
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
             oom_kills: OomKills::watch(),
+            next_task,
             tasks_restored: 0,
             tasks_again: 0,
             tasks_lost: 0,
@@ -317,15 +354,16 @@ impl Server {
             program: None,
             program_ended: None,
             spin: Spin::default(),
-            spare_values: SpareValues::new(&stored::folder(session.dir())),
+            spare_values,
+            warnings_at_start,
         };
-        Ok((server, opened.bytes))
+        Ok(server)
     }
 
     /// Takes over what a dead head left behind: its tasks, from the journal, and the story of its processes, from their spools.
-    fn take_over(&mut self, session: &Session, journal: &[u8]) {
+    fn take_over(&mut self) -> io::Result<()> {
         let mut abandoned = Vec::new();
-        for spool in session.leavings() {
+        for spool in self.session.leavings() {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
@@ -342,7 +380,7 @@ impl Server {
                 *latest = claim;
             }
         }
-        let lost = self.restore(journal, &claimed);
+        let lost = self.restore(&claimed)?;
         for spool in &abandoned {
             let pid = Story::open(spool).ok().and_then(|story| story.pid());
             let is_here = |lost: &&LostAttempt| claimed.get(&lost.task).map(|claim| claim.worker_pid) == pid;
@@ -350,49 +388,51 @@ impl Server {
             self.world.finish_left(spool, &left_by_a_dead_head(attempts));
         }
         reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
-        self.world.handover.take_over(session.parcels_left());
+        self.world.handover.take_over(self.session.parcels_left());
         self.recovered_at_start = self.span_counts();
+        Ok(())
     }
 
     /// Reads the journal back. Returns the attempts that were going on when the head died.
-    fn restore(&mut self, journal: &[u8], claimed: &HashMap<TaskId, LeftClaim>) -> Vec<LostAttempt> {
+    fn restore(&mut self, claimed: &HashMap<TaskId, LeftClaim>) -> io::Result<Vec<LostAttempt>> {
         let now = self.now();
         let mut started = HashMap::new();
-        for record in read_records(journal) {
-            match record {
-                Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
-                    self.world.next_job = self.world.next_job.max(job.0 + 1);
-                    let restored =
-                        reactor::on_restored_submission(&mut self.state, task, job, submitted_unix_nano, envelope);
-                    if let Err(error) = restored {
-                        self.world.log(format!("task {task} in the journal cannot be read: {error}"));
-                    }
-                }
-                Record::Remembered(task, remembered) => {
-                    self.world.next_job = self.world.next_job.max(remembered.job.0 + 1);
-                    reactor::on_restored_memory(&mut self.state, task, remembered);
-                }
-                Record::Ended(record) => {
-                    reactor::on_restored_end(&mut self.state, record.task, record.attempt, record.ended);
-                }
-                Record::Attempt { task, attempt, span } => {
-                    reactor::on_restored_attempt(&mut self.state, task, *attempt, span);
-                }
-                Record::Started { task, attempt } => {
-                    started.insert(task, attempt);
-                }
-                Record::Key { task, fingerprint, key } => {
-                    reactor::on_restored_key(&mut self.state, task, key, fingerprint);
-                }
-                Record::Actor { task, attempt, restarts, death } => {
-                    actors::on_restored_actor(&mut self.state, task, attempt, restarts, death);
-                }
-                Record::NextIds { task, job } => {
-                    self.state.tasks.reserve(task);
-                    self.world.next_job = self.world.next_job.max(job.0);
+        let (state, next_job) = (&mut self.state, &mut self.world.next_job);
+        let mut unread = Vec::new();
+        self.world.journal.read(|record| match record {
+            Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
+                *next_job = (*next_job).max(job.0 + 1);
+                let restored = reactor::on_restored_submission(state, task, job, submitted_unix_nano, envelope);
+                if let Err(error) = restored {
+                    unread.push(format!("task {task} in the journal cannot be read: {error}"));
                 }
             }
-        }
+            Record::Remembered(task, remembered) => {
+                *next_job = (*next_job).max(remembered.job.0 + 1);
+                reactor::on_restored_memory(state, task, remembered);
+            }
+            Record::Ended(record) => {
+                reactor::on_restored_end(state, record.task, record.attempt, record.ended);
+            }
+            Record::Attempt { task, attempt, span } => {
+                reactor::on_restored_attempt(state, task, *attempt, span);
+            }
+            Record::Started { task, attempt } => {
+                started.insert(task, attempt);
+            }
+            Record::Key { task, fingerprint, key } => {
+                reactor::on_restored_key(state, task, key, fingerprint);
+            }
+            Record::Actor { task, attempt, restarts, death } => {
+                actors::on_restored_actor(state, task, attempt, restarts, death);
+            }
+            Record::NextIds { task, job } => {
+                state.tasks.reserve(task);
+                *next_job = (*next_job).max(job.0);
+            }
+        })?;
+        unread.into_iter().for_each(|line| self.world.log(line));
+        self.state.tasks.reserve(self.next_task);
         let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, &started, now);
         let needed = inputs::files(&self.state);
         stored::remove_others(&stored::folder(&self.world.session_dir), |name| needed.contains(name));
@@ -403,7 +443,7 @@ impl Server {
         self.tasks_again = lost.iter().filter(is_again).count();
         self.tasks_lost = lost.len() - self.tasks_again;
         self.world.write_journal();
-        lost
+        Ok(lost)
     }
 
     /// Writes a new journal when most of the old one is about tasks that nobody remembers.
@@ -499,7 +539,12 @@ impl Server {
     /// How long to wait for events: until the next limit is reached, or for ever.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.now();
-        let ticks = self.next_tick.into_iter().chain(self.memory_again).chain(self.spare_values.expires_ns());
+        let ticks = self
+            .next_tick
+            .into_iter()
+            .chain(self.memory_again)
+            .chain(self.spare_values.expires_ns())
+            .chain(self.place.next_ns());
         let tick = ticks.chain(self.heap.next_ns()).min();
         let tick = tick.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         // Once everything is killed there is nothing to wait for but the ends, and they wake the loop.
@@ -543,6 +588,10 @@ impl Server {
             Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
             Source::Handover => self.world.handover.on_change(),
             Source::Journal => self.world.on_journal_told(),
+            Source::Place => {
+                self.place.take();
+                self.check_place(now);
+            }
             Source::FrontExit => self.world.on_front_exit(),
         }
     }
@@ -554,6 +603,10 @@ impl Server {
         {
             stop.is_forced = true;
             reactor::on_stop_overdue(&mut self.state, &mut self.world);
+        }
+        if self.place.is_due(now.monotonic_ns) {
+            self.session.touch();
+            self.check_place(now);
         }
         if self.listens_again.is_some_and(|again| again <= Instant::now())
             && self.world.watch(self.listener.as_fd(), Source::Listener).is_ok()
@@ -630,8 +683,13 @@ impl Server {
         }
     }
 
+    fn next_to_start(&mut self) -> Option<WorkerId> {
+        let next = &mut self.world.to_start;
+        (!next.is_empty()).then(|| next.remove(0))
+    }
+
     fn start_workers(&mut self, now: Now) {
-        for worker in std::mem::take(&mut self.world.to_start) {
+        while let Some(worker) = self.next_to_start() {
             match self.world.spawn(worker) {
                 Ok(pid) => reactor::on_worker_started(&mut self.state, worker, pid, now),
                 Err(error) => {
@@ -642,6 +700,10 @@ impl Server {
                         cause = error.source();
                     }
                     reactor::on_worker_start_failed(&mut self.state, &mut self.world, &reason, now);
+                    if !self.state.has_started {
+                        // Nothing else wakes the loop, in which it is tried again until the head gives up.
+                        reactor::start_missing_workers(&mut self.state, &mut self.world, now);
+                    }
                 }
             }
         }
@@ -665,6 +727,57 @@ impl Server {
                 Err(error) => return self.stop_listening(&error.to_string()),
             }
         }
+    }
+
+    /// Looks whether the names of lock, socket and journal still lead to what the head holds. What was removed is made anew; a head that has lost its
+    /// place ends.
+    fn check_place(&mut self, now: Now) {
+        if self.stop.is_some() {
+            return;
+        }
+        match self.session.check() {
+            Ok(false) => {}
+            Ok(true) => {
+                let lock = self.session.temp_dir().join("head.lock");
+                self.warn(format!("`{}` was removed or replaced, and was made anew", lock.display()));
+            }
+            Err(reason) => {
+                self.warn(format!("the head ends, because it has lost its place: {reason}"));
+                return self.begin_stop(None, SIGNAL_GRACE, false, now);
+            }
+        }
+        if !self.place.has_socket(&self.session) {
+            let socket = session::socket_path(self.session.dir());
+            let again = self.listen_again().map(|()| "was made anew".to_owned());
+            let again = again.unwrap_or_else(|error| format!("cannot be made anew: {error}"));
+            self.warn(format!("the socket `{}` was removed or replaced, and {again}", socket.display()));
+        }
+        if !self.world.journal.check_place() {
+            let journal = self.session.temp_dir().join("tasks.journal");
+            let text = "was removed or replaced, and is written anew; what was found in its place is kept beside it";
+            self.warn(format!("the journal `{}` {text}", journal.display()));
+        }
+    }
+
+    /// Says something in the log, and in `tracer status` from now on.
+    fn warn(&mut self, text: String) {
+        if !self.world.warnings.contains(&text) {
+            self.world.log(text.clone());
+            self.world.warnings.push(text);
+        }
+    }
+
+    /// Makes the socket anew. Whoever waits at the old one is let in.
+    fn listen_again(&mut self) -> io::Result<()> {
+        self.accept();
+        let _ = std::fs::remove_file(session::socket_path(self.session.dir()));
+        let listener = self.session.listen().map_err(io::Error::other)?;
+        listener.set_nonblocking(true)?;
+        self.place.note_socket(&self.session);
+        let _ = epoll::delete(&self.world.epoll, &self.listener);
+        self.listener = listener;
+        self.listens_again = None;
+        self.world.watch(self.listener.as_fd(), Source::Listener)
     }
 
     /// Leaves those who want to connect waiting for a moment: they would wake the loop again and again.
@@ -1061,6 +1174,10 @@ impl Server {
 
     /// Answers a query; none when the answer comes later.
     fn on_query(&mut self, id: u64, number: u64, query: Query, now: Now) -> Option<Reply> {
+        if let Query::Status = query {
+            self.check_place(now);
+            return Some(Reply::Status(Box::new(self.status(now))));
+        }
         let (state, world) = (&mut self.state, &mut self.world);
         Some(match query {
             Query::Status => Reply::Status(Box::new(self.status(now))),
@@ -1185,6 +1302,8 @@ impl Server {
             tasks_lost: self.tasks_lost,
             http: self.world.front.as_ref().map(Front::report),
             no_worker: self.state.no_worker.clone(),
+            is_hook_to_blame: self.state.is_hook_to_blame(),
+            warnings: self.warnings_at_start.clone(),
         };
         on_started(&started, &self.world.session_dir);
         // Also when some are ready: whoever asked for more is told that it did not start, and waits for this end.
@@ -1230,7 +1349,11 @@ impl Server {
         self.world.dirty.extend(stop.asked_by.iter().map(|(connection, _)| *connection));
         self.world.log("the head has stopped".into());
         match &self.state.no_worker {
-            Some(reason) if stop.asked_by.is_empty() => Some(HeadEnd::NoWorker(reason.clone())),
+            Some(reason) if stop.asked_by.is_empty() => Some(HeadEnd::NoWorker {
+                reason: reason.clone(),
+                is_hook_to_blame: self.state.is_hook_to_blame(),
+                session_dir: self.world.session_dir.clone(),
+            }),
             _ => Some(HeadEnd::Stopped(stop.report)),
         }
     }
@@ -1348,6 +1471,11 @@ impl Server {
                 .settings
                 .worker_memory
                 .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.world.groups.is_some() }),
+            queue_memory: Some(QueueMemoryReport {
+                bytes: settings.queue_memory,
+                used: self.state.open_bytes,
+                source: settings.queue_memory_source.clone(),
+            }),
             spans: self.span_counts(),
             warnings,
         }

@@ -49,6 +49,8 @@ pub struct State {
     pub stored_bytes: u64,
     /// The most bytes of those files.
     pub stored_limit: u64,
+    /// How many bytes of results of ended tasks are kept.
+    pub history_bytes_limit: usize,
     /// Files of values that nobody needs any more.
     pub values_to_remove: Vec<String>,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
@@ -113,6 +115,8 @@ pub struct State {
     pub runtime_since: HashMap<TaskId, u64>,
     /// Why no worker is started any more.
     pub no_worker: Option<String>,
+    /// Whether the last worker that was wanted could not be started by the system: no hook has run in it.
+    pub was_start_refused: bool,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub is_stopping: bool,
 }
@@ -820,6 +824,11 @@ impl Targets {
 }
 
 impl State {
+    /// Whether the hook may be why workers do not get ready.
+    pub fn is_hook_to_blame(&self) -> bool {
+        self.hook.is_some() && !self.was_start_refused
+    }
+
     /// A head that has just begun: no task, no worker.
     pub fn new(workers_wanted: usize, is_hook_required: bool) -> State {
         State {
@@ -829,6 +838,7 @@ impl State {
             stored: VecDeque::new(),
             stored_bytes: 0,
             stored_limit: STORED_LIMIT,
+            history_bytes_limit: super::reactor::HISTORY_BYTES_LIMIT,
             values_to_remove: Vec::new(),
             children: HashMap::new(),
             abandoned: Vec::new(),
@@ -862,6 +872,7 @@ impl State {
             brief_lives: 0,
             runtime_since: HashMap::new(),
             no_worker: None,
+            was_start_refused: false,
             is_stopping: false,
         }
     }

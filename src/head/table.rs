@@ -3,18 +3,22 @@
 //! Ids are given out in order, so an id names its place: no hashing, and cost stays flat however many there are. Memory is taken and
 //! given back in segments, so there is never a moment at which a doubling table holds everything twice.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::state::Task;
 use crate::task::TaskId;
 
 /// Few enough that their memory comes in small pieces: no task waits for a large one.
 const SEGMENT: usize = 256;
+/// Where no task is in so many ids, those before them leave the segments: empty ones would take more memory than the tasks.
+const WIDE_GAP: u64 = 1 << 20;
 
 /// Tasks by id.
 #[derive(Debug)]
 pub struct TaskTable {
     segments: VecDeque<Segment>,
+    /// Tasks of ids before the first segment, far away from it. There are hardly ever any.
+    distant: BTreeMap<u64, Task>,
     /// The id of the first entry of the first segment.
     first: u64,
     /// The id that the next task gets.
@@ -39,7 +43,7 @@ impl Segment {
 
 impl Default for TaskTable {
     fn default() -> TaskTable {
-        TaskTable { segments: VecDeque::new(), first: 1, next: 1, len: 0 }
+        TaskTable { segments: VecDeque::new(), distant: BTreeMap::new(), first: 1, next: 1, len: 0 }
     }
 }
 
@@ -87,6 +91,9 @@ impl TaskTable {
         if next.0 <= self.next {
             return;
         }
+        if next.0 - self.next > WIDE_GAP {
+            self.leave_behind();
+        }
         if self.segments.is_empty() {
             self.first = next.0;
         } else {
@@ -101,19 +108,33 @@ impl TaskTable {
         self.next = next.0;
     }
 
+    /// What is in segments is distant from now on.
+    fn leave_behind(&mut self) {
+        let entries = std::mem::take(&mut self.segments).into_iter().enumerate();
+        for (index, segment) in entries {
+            let first = self.first + (index * SEGMENT) as u64;
+            let live = (first..).zip(segment.entries).filter_map(|(id, task)| Some((id, task?)));
+            self.distant.extend(live);
+        }
+    }
+
     pub fn get(&self, id: TaskId) -> Option<&Task> {
-        let (segment, entry) = self.place(id)?;
+        let Some((segment, entry)) = self.place(id) else { return self.distant.get(&id.0) };
         self.segments.get(segment)?.entries.get(entry)?.as_ref()
     }
 
     pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
-        let (segment, entry) = self.place(id)?;
+        let Some((segment, entry)) = self.place(id) else { return self.distant.get_mut(&id.0) };
         self.segments.get_mut(segment)?.entries.get_mut(entry)?.as_mut()
     }
 
     /// Forgets a task.
     pub fn remove(&mut self, id: TaskId) -> Option<Task> {
-        let (segment, entry) = self.place(id)?;
+        let Some((segment, entry)) = self.place(id) else {
+            let task = self.distant.remove(&id.0)?;
+            self.len -= 1;
+            return Some(task);
+        };
         // The last segment is still filled.
         let is_filled = segment + 1 == self.segments.len();
         let segment = self.segments.get_mut(segment)?;
@@ -132,7 +153,7 @@ impl TaskTable {
 
     /// Every task, newest first.
     pub fn iter_newest_first(&self) -> impl Iterator<Item = (TaskId, &Task)> {
-        self.segments.iter().enumerate().rev().flat_map(move |(index, segment)| {
+        let near = self.segments.iter().enumerate().rev().flat_map(move |(index, segment)| {
             let first = self.first + (index * SEGMENT) as u64;
             segment
                 .entries
@@ -140,7 +161,8 @@ impl TaskTable {
                 .enumerate()
                 .rev()
                 .filter_map(move |(entry, task)| Some((TaskId(first + entry as u64), task.as_ref()?)))
-        })
+        });
+        near.chain(self.distant.iter().rev().map(|(id, task)| (TaskId(*id), task)))
     }
 
     fn place(&self, id: TaskId) -> Option<(usize, usize)> {
@@ -187,6 +209,24 @@ mod tests {
         ids.iter().for_each(|&id| drop(table.remove(id).unwrap()));
         assert_eq!(table.len(), 2);
         assert!(table.segments.len() <= 500 / SEGMENT + 2, "empty segments are given back");
+    }
+
+    #[test]
+    fn ids_that_are_very_far_apart_take_no_memory_between_them() {
+        let mut table = TaskTable::default();
+        let ids = [1, 2, 1 << 40, (1 << 40) + 1, (1 << 47) + 7].map(TaskId);
+        ids.iter().for_each(|&id| table.restore(id, Task::sample(id.0)));
+        assert!(table.segments.len() <= 2, "{} segments", table.segments.len());
+        assert_eq!(table.insert(Task::sample(3)), TaskId((1 << 47) + 8));
+        assert!(ids.iter().all(|&id| table.get(id).unwrap().tag == id.0 && table.get_mut(id).is_some()));
+        assert!(table.get(TaskId(3)).is_none() && table.get(TaskId(1 << 45)).is_none());
+        let newest: Vec<_> = table.iter_newest_first().map(|(id, _)| id).skip(1).collect();
+        assert_eq!(newest, ids.iter().rev().copied().collect::<Vec<_>>());
+        for id in ids {
+            assert_eq!(table.remove(id).map(|task| task.tag), Some(id.0));
+            assert!(table.remove(id).is_none());
+        }
+        assert_eq!(table.len(), 1);
     }
 
     #[test]

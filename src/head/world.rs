@@ -55,6 +55,8 @@ pub(super) enum Source {
     FrontExit,
     /// A thread of the journal has something to tell.
     Journal,
+    /// Something has changed in the folders of the place and of the session.
+    Place,
 }
 
 impl Source {
@@ -71,6 +73,7 @@ impl Source {
             Source::Handover => (7, 0),
             Source::FrontExit => (8, 0),
             Source::Journal => (9, 0),
+            Source::Place => (9, 1),
         };
         id << 4 | tag
     }
@@ -88,7 +91,8 @@ impl Source {
             6 => Source::OwnerExit(id as u32),
             7 => Source::Handover,
             8 => Source::FrontExit,
-            _ => Source::Journal,
+            _ if id == 0 => Source::Journal,
+            _ => Source::Place,
         }
     }
 }

@@ -372,6 +372,9 @@ pub struct StatusReport {
     pub http: Option<HttpReport>,
     /// The bound on the memory of each worker, if there is one.
     pub worker_memory: Option<MemoryReport>,
+    /// The bound on the memory of tasks that have not ended.
+    #[serde(default)]
+    pub queue_memory: Option<QueueMemoryReport>,
     /// What became of spans that their own process did not write.
     pub spans: SpanCounts,
     /// What a person should know, most important first.
@@ -402,6 +405,17 @@ pub struct HttpReport {
     pub pid: Option<u32>,
     /// How often it has ended and was started again.
     pub restarts: u64,
+}
+
+/// The bound on the memory that tasks take in the head which have not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueMemoryReport {
+    /// In bytes.
+    pub bytes: u64,
+    /// How much of it they take now.
+    pub used: u64,
+    /// What it follows from: a limit of the system, or a setting.
+    pub source: String,
 }
 
 /// The bound on the memory of each worker.

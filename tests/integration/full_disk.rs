@@ -152,3 +152,13 @@ fn a_size_of_span_files_that_is_no_number_is_refused() {
     run.status(2).stderr_contains("`TRACER_SPANS_MAX_BYTES` is `1 GB`, but takes a number of bytes from 1\n(hint: ");
     cluster.assert_nothing_runs();
 }
+
+#[test]
+fn a_full_disk_of_the_place_is_no_fault_of_the_hook() {
+    let cluster = Cluster::builder().hook(HOOK).build();
+    let Some(_disk) = SmallDisk::mount(&cluster.temp_dir(), "64k") else { return };
+    let refused = cluster.start_head(&[]).status(1).stdout("");
+    let text = refused.stderr_text();
+    assert!(text.contains("No space left on device") && !text.contains("hook"), "{text}");
+    cluster.assert_nothing_runs();
+}

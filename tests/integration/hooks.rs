@@ -610,7 +610,7 @@ fn hook_that_fails_in_one_worker_is_fatal_when_tracing_is_required() {
         shown(&run),
         "error: the head gives up: tracing is required, but the hook failed in a worker: hook `bad_hooks:fails_in_the_second_worker` \
          (<bin>/libbad_hooks.so) returned an error: the collector takes one connection only\n\
-         (hint: what they wrote is in `<folder>/place/sessions`)\n",
+         (hint: the logs of the head and of its workers are in `<folder>/place/sessions/<session>/logs`)\n",
     );
     cluster.assert_nothing_runs();
     assert!(cluster.head_record().is_null(), "no head is there");
@@ -687,7 +687,7 @@ fn hook_that_kills_every_worker_takes_the_blame() {
         let expected = format!(
             "error: the head gives up: 3 workers in a row did not get ready (hook `bad_hooks:{hook}` runs in each); the \
              last one: was killed by SIGABRT (signal 6)\n\
-             (hint: what they wrote is in `<folder>/place/sessions`)\n"
+             (hint: the logs of the head and of its workers are in `<folder>/place/sessions/<session>/logs`)\n"
         );
         assert_eq!(text, expected, "{}", run.describe());
         cluster.assert_nothing_runs();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -265,4 +266,97 @@ fn more_tasks_than_there_is_memory_for_are_refused_and_what_is_asked_is_answered
     wait_until("they have ended", || (cluster.status()["tasks"]["waiting"] == 0).then_some(()));
     fs::write(cluster.file("go"), "").unwrap();
     cluster.submit("demo:my_function", &[]).success().stdout("1\n");
+}
+
+/// The head may take so much address space, and no more.
+fn start_with_ulimit(cluster: &Cluster, kibibytes: u64) -> crate::support::Run {
+    let start = cluster.start_command(&[]);
+    let mut shell = cluster.program("sh");
+    shell.args(["-c", &format!("ulimit -v {kibibytes} && exec \"$@\""), "sh"]).arg(start.get_program());
+    shell.args(start.get_args());
+    cluster.run(shell)
+}
+
+#[test]
+fn the_queue_takes_a_quarter_of_what_limits_allow_and_the_next_head_starts_with_all_of_it() {
+    const LIMIT: u64 = 600 << 10;
+    let cluster = Cluster::builder().workers(1).build();
+    let said = "takes up to 150 MiB of memory, a quarter of the limit of this process (`ulimit -v`)";
+    start_with_ulimit(&cluster, LIMIT).success().stderr_contains(said);
+    let queue = cluster.status()["queue_memory"].clone();
+    assert_eq!(
+        (&queue["bytes"], &queue["source"]),
+        (&json!(LIMIT * 256), &json!("a quarter of the limit of this process (`ulimit -v`)"))
+    );
+    let (started, go) = (json!(cluster.file("started")).to_string(), json!(cluster.file("go")).to_string());
+    cluster.submit("misbehaving_tasks:waits", &[&started, &go, "--no-wait"]).success();
+    cluster.wait_for_file(&cluster.file("started"));
+    let mut driver = Driver::connect(&cluster.temp_dir()).expect("the head runs");
+    let text = "x ".repeat(50_000);
+    let mut accepted = 1;
+    let refused = loop {
+        let task = driver.remote("wordcount:count").arg(&text).and_then(|remote| remote.submit());
+        match task.and_then(|task| driver.accepted(&task)) {
+            Ok(_) => accepted += 1,
+            Err(error) => break error.to_string(),
+        }
+        assert!(accepted < 4000, "it takes as many as there are");
+    };
+    assert!(refused.contains("the queue is full: ") && refused.contains("and may take 150 MiB"), "{refused}");
+    assert!(accepted > 1000, "{accepted}: {refused}");
+    drop(driver);
+    cluster.kill_head();
+    fs::write(cluster.file("go"), "").unwrap();
+    start_with_ulimit(&cluster, LIMIT)
+        .success()
+        .stderr_contains(&format!("restored  {} tasks that a dead head had accepted", accepted));
+    assert_eq!(cluster.wait_for_task(accepted)["result"], 50_000);
+    cluster.tracer(&["stop", "--force"]).success();
+}
+
+#[test]
+fn the_queue_takes_a_quarter_of_what_a_control_group_above_allows() {
+    let Some(group) = MemoryGroup::make(400 << 20) else { return };
+    let cluster = Cluster::builder().workers(1).build();
+    let start = cluster.start_command(&[]);
+    let mut shell = cluster.program("sh");
+    let script = format!("echo $$ > {} && exec \"$@\"", group.0.join("cgroup.procs").display());
+    shell.args(["-c", &script, "sh"]).arg(start.get_program()).args(start.get_args());
+    let started = cluster.run(shell).success();
+    started.stderr_contains("takes up to 100 MiB of memory, a quarter of the control group `");
+    assert_eq!(cluster.status()["queue_memory"]["bytes"], 100 << 20);
+    cluster.tracer(&["status"]).success().stdout_contains(" up to 100 MiB, a quarter of the control group `");
+    cluster.stop().success();
+}
+
+/// A control group with a bound on its memory, for as long as this lives.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    /// None, with the reason on standard error, where there are none or they may not be made.
+    fn make(bytes: u64) -> Option<MemoryGroup> {
+        let name = format!("tracer-test-{}", std::process::id());
+        let (one, two) = (Path::new("/sys/fs/cgroup/memory").join(&name), Path::new("/sys/fs/cgroup").join(&name));
+        let one = (one, "memory.limit_in_bytes");
+        for (path, file) in [one, (two, "memory.max")] {
+            if fs::create_dir(&path).is_ok() {
+                let group = MemoryGroup(path);
+                if fs::write(group.0.join(file), bytes.to_string()).is_ok() {
+                    return Some(group);
+                }
+            }
+        }
+        eprintln!("skipped: no control group can be made here");
+        None
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // The last process in it is about to be gone.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
 }

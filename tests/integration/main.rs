@@ -36,6 +36,7 @@ mod modules;
 mod nesting;
 mod otel_env;
 mod output;
+mod place;
 mod reports;
 mod resources;
 mod rings;

@@ -99,14 +99,16 @@ fn what_a_head_makes_is_for_its_user_alone() {
 #[test]
 fn a_place_that_is_a_link_or_open_to_others_is_refused() {
     let cluster = Cluster::builder().build();
-    let refuse = |place: &str, reason: &str| {
+    let refuse_with = |place: &str, reason: &str, hint: &str| {
         cluster.start_head(&["--temp-dir", place]).status(2).stdout("").stderr(&format!(
-            "error: `<folder>/{place}` cannot hold a session: {reason}\n(hint: name another folder with --temp-dir)\n"
+            "error: `<folder>/{place}` cannot hold a session: {reason}\n(hint: {hint}name another folder with --temp-dir)\n"
         ));
     };
+    let refuse = |place: &str, reason: &str| refuse_with(place, reason, "");
     fs::create_dir(cluster.file("open")).expect("the folder is ours");
     fs::set_permissions(cluster.file("open"), fs::Permissions::from_mode(0o755)).expect("the folder is ours");
-    refuse("open", "others may enter it (its mode is 0755, expected 0700)");
+    let reason = "others may enter it (its mode is 0755, expected 0700)";
+    refuse_with("open", reason, "`chmod 700 <folder>/open`, or ");
     fs::create_dir(cluster.file("private")).expect("the folder is ours");
     fs::set_permissions(cluster.file("private"), fs::Permissions::from_mode(0o700)).expect("the folder is ours");
     symlink(cluster.file("private"), cluster.file("link")).expect("the folder is ours");

@@ -39,13 +39,14 @@ fn shell(cluster: &Cluster, script: &str) -> Command {
 
 #[test]
 fn a_head_goes_to_the_background_and_says_what_is_running_and_what_is_next() {
-    let cluster = Cluster::builder().workers(2).hook(HOOK).build();
+    let cluster = Cluster::builder().workers(2).hook(HOOK).arg("--queue-memory=1GiB").build();
     let start = cluster.start_head(&[]).success().stdout("").stderr(&format!(
         "tracer {VERSION} is running: head (pid <pid>) and 2 workers\n\
          \n  session  <folder>/place/sessions/<session>\
          \n  tracing  local_tmp_tracing:setup_tracing, from <bin>/liblocal_tmp_tracing.so\
          \n           spans to `<folder>/spans/<pid>.json`\
          \n           all new traces are sampled, unless the hook or OTEL_TRACES_SAMPLER decides\
+         \n  queue    takes up to 1 GiB of memory, as --queue-memory says\
          \n\nNext\
          \n  submit a task  tracer submit task --temp-dir <folder>/place demo:my_function\
          \n  see its trace  tracer trace show --temp-dir <folder>/place last\
@@ -126,7 +127,7 @@ fn start_without_head_says_what_is_missing() {
 
 #[test]
 fn a_head_in_the_foreground_stays_until_a_signal_and_takes_its_workers_along() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let cluster = Cluster::builder().workers(2).hook(HOOK).build();
         let mut head = cluster.spawn(cluster.start_command(&["--block"]));
         head.wait_for_stderr("\n  stop it        Ctrl-C\n");

@@ -15,12 +15,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
-use super::{HEADER, RECORD_HEADER, Record, header, put_key, put_next_ids, put_remembered, read_record};
+use super::scan::for_each_record;
+use super::{Record, header, put_key, put_next_ids, put_remembered};
 use crate::fault;
 use crate::head::reactor::{HISTORY_LIMIT, Remembered};
 use crate::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
@@ -44,25 +45,30 @@ pub(super) fn new_path(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Writes what is worth keeping of the journal at `path`, of which `good` says how much is whole.
-pub(super) fn compact(path: &Path, good: &AtomicU64) -> io::Result<Compacted> {
+/// Makes the new file of the journal at `path`.
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
     let new_path = new_path(path);
     let _ = fs::remove_file(&new_path);
-    let file = OpenOptions::new().create_new(true).read(true).append(true).mode(0o600).open(&new_path)?;
-    let compacted = write_kept(path, good, file);
+    OpenOptions::new().create_new(true).read(true).append(true).mode(0o600).open(&new_path)
+}
+
+/// Writes what is worth keeping of the journal at `path`, of which `good` says how much is whole. The journal is read as the open file that it is:
+/// its name may lead elsewhere by now.
+pub(super) fn compact(path: &Path, old: &File, good: &AtomicU64) -> io::Result<Compacted> {
+    let file = create_new(path)?;
+    let compacted = write_kept(old, good, file);
     if compacted.is_err() {
-        let _ = fs::remove_file(&new_path);
+        let _ = fs::remove_file(new_path(path));
     }
     compacted
 }
 
-fn write_kept(path: &Path, good: &AtomicU64, file: File) -> io::Result<Compacted> {
-    let old = File::open(path)?;
+fn write_kept(old: &File, good: &AtomicU64, file: File) -> io::Result<Compacted> {
     let begin = good.load(Acquire);
-    let kept = Kept::choose(&old, begin)?;
+    let kept = Kept::choose(old, begin)?;
     let mut out = BufWriter::with_capacity(1 << 20, Counting { file, length: 0 });
     out.write_all(&header())?;
-    kept.write(&old, begin, &mut out)?;
+    kept.write(old, begin, &mut out)?;
     fault::point("compacted");
     let mut copied_to = begin;
     for _ in 0..ROUNDS {
@@ -70,19 +76,24 @@ fn write_kept(path: &Path, good: &AtomicU64, file: File) -> io::Result<Compacted
         if end - copied_to <= LEFT_TO_COPY {
             break;
         }
-        copy(&old, copied_to, end, &mut out)?;
+        copy(old, copied_to, end, &mut out)?;
         copied_to = end;
     }
     let Counting { file, length } = out.into_inner().map_err(|error| error.into_error())?;
     Ok(Compacted { file, length, copied_to })
 }
 
-/// Copies a part of a file to the end of another.
+/// Copies a part of a file to the end of another. It does not move where the file is read or written next, which other threads share.
 pub(super) fn copy(old: &File, from: u64, to: u64, out: &mut impl Write) -> io::Result<()> {
-    let mut old = old;
-    old.seek(SeekFrom::Start(from))?;
-    let copied = io::copy(&mut old.take(to - from), out)?;
-    if copied == to - from { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    let mut piece = vec![0; (to - from).min(256 << 10) as usize];
+    let mut at = from;
+    while at < to {
+        let length = (to - at).min(piece.len() as u64) as usize;
+        old.read_exact_at(&mut piece[..length], at)?;
+        out.write_all(&piece[..length])?;
+        at += length as u64;
+    }
+    Ok(())
 }
 
 struct Counting {
@@ -207,30 +218,5 @@ impl Kept {
         bytes.clear();
         put_next_ids(&mut bytes, TaskId(self.next_task), JobId(self.next_job));
         out.write_all(&bytes)
-    }
-}
-
-/// Calls with each record, and its bytes with their header.
-fn for_each_record(file: &File, end: u64, mut take: impl FnMut(&[u8], Record<'_>) -> io::Result<()>) -> io::Result<()> {
-    let mut file = file;
-    file.seek(SeekFrom::Start(HEADER as u64))?;
-    let mut rest = BufReader::with_capacity(1 << 20, file.take(end.saturating_sub(HEADER as u64)));
-    let mut raw = Vec::new();
-    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record in the journal is damaged");
-    loop {
-        raw.resize(RECORD_HEADER, 0);
-        match rest.read_exact(&mut raw) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            read => read?,
-        }
-        let length = u32::from_le_bytes(raw[..4].try_into().expect("four of eight bytes")) as usize;
-        let checksum = u32::from_le_bytes(raw[4..8].try_into().expect("four of eight bytes"));
-        raw.resize(RECORD_HEADER + length, 0);
-        rest.read_exact(&mut raw[RECORD_HEADER..])?;
-        if crc32fast::hash(&raw[RECORD_HEADER..]) != checksum {
-            return Err(damaged());
-        }
-        let record = read_record(&raw[RECORD_HEADER..]).map_err(|_| damaged())?;
-        take(&raw, record)?;
     }
 }

@@ -1,0 +1,84 @@
+//! Hearing of changes to the place while the head runs: somebody, or something that cleans up, may remove its files.
+
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::inotify;
+
+use crate::session::{Session, socket_path};
+
+/// How often the times of files are set, for those who remove what is old.
+const TOUCH_NS: u64 = 6 * 3600 * 1_000_000_000;
+/// How often to look where the kernel does not tell of changes.
+const LOOK_NS: u64 = 2_000_000_000;
+
+/// Wakes the head when something comes into its folders, or goes.
+pub(super) struct PlaceWatch {
+    watch: OwnedFd,
+    /// Device and number of the socket's file.
+    socket: Option<(u64, u64)>,
+    period_ns: u64,
+    /// When to look next.
+    next_ns: u64,
+}
+
+impl PlaceWatch {
+    pub(super) fn new(session: &Session) -> io::Result<PlaceWatch> {
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        let flags = inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::DELETE
+            | inotify::WatchFlags::MOVED_FROM
+            | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::DELETE_SELF
+            | inotify::WatchFlags::MOVE_SELF;
+        let sessions = session.temp_dir().join("sessions");
+        let folders = [session.temp_dir(), session.dir(), &sessions];
+        let is_told = folders.iter().all(|folder| inotify::add_watch(&watch, *folder, flags).is_ok());
+        let period_ns = if is_told { TOUCH_NS } else { LOOK_NS };
+        Ok(PlaceWatch { watch, socket: socket_id(session), period_ns, next_ns: period_ns })
+    }
+
+    /// Readable when something has changed.
+    pub(super) fn watched(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    /// Takes in that something has changed.
+    pub(super) fn take(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.watch, &mut buffer);
+        while reader.next().is_ok() {}
+    }
+
+    /// Whether to look although nothing was told.
+    pub(super) fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.next_ns;
+        if is_due {
+            self.next_ns = now_ns + self.period_ns;
+        }
+        is_due
+    }
+
+    /// When to look next, in nanoseconds of the monotonic clock.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        Some(self.next_ns)
+    }
+
+    /// Whether the socket is where it was made.
+    pub(super) fn has_socket(&self, session: &Session) -> bool {
+        self.socket.is_some() && socket_id(session) == self.socket
+    }
+
+    /// The socket was made anew.
+    pub(super) fn note_socket(&mut self, session: &Session) {
+        self.socket = socket_id(session);
+    }
+}
+
+fn socket_id(session: &Session) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(socket_path(session.dir())).ok()?;
+    Some((found.dev(), found.ino()))
+}
