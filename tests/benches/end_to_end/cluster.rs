@@ -189,13 +189,18 @@ impl<'a> Cluster<'a> {
         Cluster::start_in(place, hook, None)
     }
 
+    /// The same with another number of workers.
+    pub(crate) fn start_with(place: &'a Place, hook: Option<&Hook>, workers: usize) -> Result<Cluster<'a>, Failure> {
+        Cluster::start_command(place, hook, command(TRACER, place.folder.path()), workers)
+    }
+
     /// The same in a control group, whose file for processes this is.
     pub(crate) fn start_in(
         place: &'a Place,
         hook: Option<&Hook>,
         group: Option<&Path>,
     ) -> Result<Cluster<'a>, Failure> {
-        let mut start = match group {
+        let start = match group {
             None => command(TRACER, place.folder.path()),
             Some(group) => {
                 let mut shell = command("sh", place.folder.path());
@@ -203,7 +208,16 @@ impl<'a> Cluster<'a> {
                 shell
             }
         };
-        start.args(["start", "--head", "--num-workers", &WORKERS.to_string()]);
+        Cluster::start_command(place, hook, start, WORKERS)
+    }
+
+    fn start_command(
+        place: &'a Place,
+        hook: Option<&Hook>,
+        mut start: Command,
+        workers: usize,
+    ) -> Result<Cluster<'a>, Failure> {
+        start.args(["start", "--head", "--num-workers", &workers.to_string()]);
         if hook.is_some() {
             start.args(["--tracing-startup-hook", HOOK, "--tracing-required"]);
         }

@@ -110,10 +110,11 @@ const QUICK: Effort = Effort {
 type Measure = fn(&mut Run) -> Result<(), Failure>;
 
 /// What is measured, by the names that `--only` takes.
-const GROUPS: [(&str, Measure); 15] = [
+const GROUPS: [(&str, Measure); 16] = [
     ("start", start),
     ("submit", submit),
     ("throughput", throughput),
+    ("workers", workers),
     ("round_trip", round_trip),
     ("sparse", sparse),
     ("queued", queued),
@@ -393,6 +394,29 @@ fn throughput(run: &mut Run) -> Result<(), Failure> {
         }
         let bytes = each(runs, |one| one.found.pss as f64);
         run.report.add(Figure::bytes("memory of the driver, after the tasks (PSS)", variant, f64::NAN).over(&bytes));
+    }
+    Ok(())
+}
+
+/// The same tasks with many more workers than cores, beside as few as the other figures are taken with.
+fn workers(run: &mut Run) -> Result<(), Failure> {
+    const MANY: usize = 64;
+    let tasks = run.effort.tasks;
+    for variant in VARIANTS {
+        let mut times = [Vec::new(), Vec::new()];
+        for number in 1..=run.effort.runs {
+            for (times, workers) in times.iter_mut().zip([cluster::WORKERS, MANY]) {
+                say(&format!("{workers} workers, {tasks} tasks, {variant}, run {number} of {}", run.effort.runs));
+                let place = Place::new()?;
+                let cluster = Cluster::start_with(&place, run.hook(variant), workers)?;
+                let found: driver::Throughput = cluster.drive(&["throughput".into(), tasks.to_string()])?;
+                times.push(found.seconds * 1e9 / tasks as f64);
+                cluster.stop()?;
+            }
+        }
+        let few = report::percentile(&times[0], 50);
+        let figure = Figure::time(&format!("a no-op task with {MANY} workers"), variant, f64::NAN).over(&times[1]);
+        run.report.add(Figure { floor: Some(("with two workers", few)), ..figure });
     }
     Ok(())
 }
