@@ -93,6 +93,12 @@ enum Command {
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
     Head,
+    /// What a program does with the place of its head when that has died
+    #[command(hide = true)]
+    FinishPlace {
+        temp_dir: PathBuf,
+        spans_dir: Option<PathBuf>,
+    },
     /// The HTTP API, as the head runs it
     #[command(hide = true)]
     Http {
@@ -270,6 +276,7 @@ pub fn main() -> ExitCode {
             Ok(exit::OK)
         }
         Command::Head => start::run_head(),
+        Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
         Command::Http { session_dir, head_pid } => crate::serve::run(&session_dir, head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),

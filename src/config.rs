@@ -35,6 +35,8 @@ pub const NUM_WORKERS_VARIABLE: &str = "TRACER_NUM_WORKERS";
 pub const MAX_PROCESSES_VARIABLE: &str = "TRACER_MAX_PROCESSES";
 /// The environment variable for [`Settings::queue_memory`]: a size such as `2GiB`.
 pub const QUEUE_MEMORY_VARIABLE: &str = "TRACER_QUEUE_MEMORY";
+/// The environment variable for [`Settings::max_log_size`]: a size such as `100MiB`.
+pub const MAX_LOG_SIZE_VARIABLE: &str = "TRACER_MAX_LOG_SIZE";
 /// The environment variable for [`Settings::worker_memory`]: a size such as `2GiB`.
 pub const WORKER_MEMORY_VARIABLE: &str = "TRACER_WORKER_MEMORY";
 /// The environment variable for [`Settings::resources`]: `name=amount`, separated by commas.
@@ -72,6 +74,9 @@ pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 pub const NUM_WORKERS_LIMIT: u32 = 1024;
 /// The largest [`Settings::max_processes`].
 pub const MAX_PROCESSES_LIMIT: u32 = 4096;
+/// The least that the logs of a session may be bounded to.
+pub const LOG_SIZE_LEAST: u64 = 1 << 20;
+const DEFAULT_LOG_SIZE: u64 = 1 << 30;
 /// The lowest bound on memory. Below it a worker could not even start.
 pub const MEMORY_LEAST: u64 = 32 << 20;
 /// How many more processes there may be than workers, unless it is said otherwise.
@@ -92,6 +97,8 @@ pub struct Overrides {
     pub max_processes: Option<u32>,
     /// See [`Settings::queue_memory`].
     pub queue_memory: Option<u64>,
+    /// See [`Settings::max_log_size`].
+    pub max_log_size: Option<u64>,
     /// See [`Settings::journal_sync`].
     pub journal_sync: Option<bool>,
     /// See [`Settings::worker_memory`].
@@ -145,6 +152,8 @@ pub struct Settings {
     pub queue_memory: u64,
     /// What `queue_memory` follows from.
     pub queue_memory_source: String,
+    /// The most that the logs of a session may take, in bytes: at least [`LOG_SIZE_LEAST`]. By default 1 GiB.
+    pub max_log_size: u64,
     /// Whether no task is acknowledged, and no outcome told, before it is on the disk, so that it survives a loss of power.
     pub journal_sync: bool,
     /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
@@ -327,6 +336,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
             Some(_) => "as --queue-memory says".into(),
             None => format!("a quarter of {}", limit.source),
         },
+        max_log_size: stronger.max_log_size.or(weaker.max_log_size).unwrap_or(DEFAULT_LOG_SIZE),
         journal_sync: stronger.journal_sync.or(weaker.journal_sync).unwrap_or(false),
         worker_memory: stronger.worker_memory.or(weaker.worker_memory),
         resources: sort_resources(stronger.resources.or(weaker.resources).unwrap_or_default())
@@ -366,6 +376,7 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
     if let Some(bytes) = given_queue_memory {
         check_memory(bytes).map_err(|reason| Error::Invalid { flag: "--queue-memory", reason })?;
     }
+    check_log_size(settings.max_log_size).map_err(|reason| Error::Invalid { flag: "--max-log-size", reason })?;
     check_hook_timeout(settings.hook_timeout).map_err(|reason| Error::Invalid { flag: "--hook-timeout", reason })?;
     Ok(settings)
 }
@@ -399,6 +410,14 @@ fn check_hooks(names: &[String]) -> Result<(), String> {
         return Err(format!("expected up to {limit} hooks, found {}", names.len()));
     }
     Ok(())
+}
+
+/// Fails, with a clause, when logs could not even hold one write.
+fn check_log_size(bytes: u64) -> Result<u64, String> {
+    if bytes < LOG_SIZE_LEAST {
+        return Err(format!("expected at least {}, found {}", Size(LOG_SIZE_LEAST), Size(bytes)));
+    }
+    Ok(bytes)
 }
 
 fn default_queue_memory(limit: &MemoryLimit) -> u64 {
@@ -463,6 +482,7 @@ mod tests {
                 max_processes: default_num_workers() + 16,
                 queue_memory: default_queue_memory(&memory_limit::of_this_process()),
                 queue_memory_source: format!("a quarter of {}", memory_limit::of_this_process().source),
+                max_log_size: DEFAULT_LOG_SIZE,
                 journal_sync: false,
                 worker_memory: None,
                 resources: Vec::new(),
@@ -493,6 +513,7 @@ block = true
 num_workers = 3
 max_processes = 5
 queue_memory = "1GiB"
+max_log_size = "100MiB"
 journal_sync = true
 worker_memory = "2GiB"
 resources = { license = 5, gpu = 2 }
@@ -526,6 +547,7 @@ commands = true
                 max_processes: 5,
                 queue_memory: 1 << 30,
                 queue_memory_source: "as --queue-memory says".into(),
+                max_log_size: 100 << 20,
                 journal_sync: true,
                 worker_memory: Some(2 << 30),
                 resources: vec![("gpu".into(), 2), ("license".into(), 5)],
@@ -558,6 +580,7 @@ commands = true
             num_workers: Some(8),
             max_processes: Some(9),
             queue_memory: Some(1 << 29),
+            max_log_size: Some(1 << 28),
             journal_sync: Some(false),
             worker_memory: Some(64 << 20),
             resources: Some(vec![("tpu".into(), 1)]),
@@ -590,6 +613,7 @@ commands = true
                 max_processes: 9,
                 queue_memory: 1 << 29,
                 queue_memory_source: "as --queue-memory says".into(),
+                max_log_size: 1 << 28,
                 journal_sync: false,
                 worker_memory: Some(64 << 20),
                 resources: vec![("tpu".into(), 1)],
@@ -717,7 +741,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
+                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
             ),
             (
                 "startup_hook = 'a:b'",

@@ -39,6 +39,7 @@ use crate::hook::{
     ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, now_unix_nano,
     run_hook,
 };
+use crate::identity;
 use crate::module_store::ModuleStore;
 use crate::names;
 use crate::propagation::{Carrier, TraceContext};
@@ -237,6 +238,15 @@ pub enum DriverError {
     Session(SessionError),
     /// The connection broke. The head has died or closed it; what it had accepted is in its hands.
     Disconnected(io::Error),
+    /// The head is there and does not answer.
+    NoAnswer {
+        /// Its process; none if even that is not known.
+        head_pid: Option<u32>,
+        /// Whether it was stopped by a signal.
+        is_stopped: bool,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// The head does not take this driver or its tasks; it says why.
     Refused(String),
     /// The head said something that this version does not understand.
@@ -287,6 +297,20 @@ impl fmt::Display for DriverError {
             DriverError::Session(error) => error.fmt(f),
             DriverError::Disconnected(_) => {
                 f.write_str("the connection to the head broke\n(hint: see whether it still runs with `tracer status`)")
+            }
+            DriverError::NoAnswer { head_pid, is_stopped, waited } => {
+                let process = head_pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                let pid = head_pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+                if *is_stopped {
+                    write!(f, "the head{process} was stopped by a signal, so it answers nobody")?;
+                    return write!(
+                        f,
+                        "\n(hint: let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`)"
+                    );
+                }
+                write!(f, "the head{process} has not answered for {} s", waited.as_secs())?;
+                f.write_str("\n(hint: it may be busy, or have no file descriptors left: its log is `logs/head.log` in the folder of its session")?;
+                write!(f, "; try again, or end it with `kill {pid}`)")
             }
             DriverError::Refused(reason) => write!(f, "the head refused: {reason}"),
             DriverError::Protocol(_) => f.write_str("the head said something that this program does not understand"),
@@ -612,7 +636,7 @@ impl Driver {
     }
 
     pub(crate) fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
-        let mut stream = session::connect(session_dir).map_err(DriverError::Session)?;
+        let mut stream = connect_in_time(session_dir)?;
         let mut hello = Vec::new();
         Hello::of_this_process(role).encode(&mut hello);
         stream.write_all(&hello).map_err(DriverError::Disconnected)?;
@@ -622,7 +646,10 @@ impl Driver {
                 Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
                 Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
                 Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
-                None => inlet.read(&stream)?,
+                None => {
+                    await_answer(&stream)?;
+                    inlet.read(&stream)?;
+                }
             }
         };
         Ok(Driver {
@@ -1138,6 +1165,10 @@ impl Driver {
             if let Some(reply) = self.take_reply(number) {
                 return Ok(reply);
             }
+            // A stop is answered when it is done.
+            if !matches!(query, Query::Stop { .. }) {
+                await_answer(&self.stream)?;
+            }
             self.receive()?;
         }
     }
@@ -1404,6 +1435,53 @@ impl Inlet {
             }
         }
     }
+}
+
+/// How long a head may take to answer. Longer than any of its turns, on a machine that is busy.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// How often it is looked whether the head was stopped, which nobody waits out.
+const ANSWER_LOOKS: Duration = Duration::from_secs(1);
+
+/// Connects to a session's head. The kernel makes callers wait when many have come whom the head has not accepted.
+fn connect_in_time(session_dir: &Path) -> Result<UnixStream, DriverError> {
+    let since = Instant::now();
+    loop {
+        match session::connect_at_once(session_dir) {
+            Err(SessionError::Io { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                let waited = since.elapsed();
+                if waited >= answer_limit() {
+                    return Err(DriverError::NoAnswer { head_pid: None, is_stopped: false, waited });
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other.map_err(DriverError::Session),
+        }
+    }
+}
+
+/// Waits until the head has sent something, as long as it may take.
+fn await_answer(stream: &UnixStream) -> Result<(), DriverError> {
+    let since = Instant::now();
+    let mut looks_stopped = 0;
+    loop {
+        let waited = since.elapsed();
+        let left = answer_limit().saturating_sub(waited).min(ANSWER_LOOKS);
+        if is_readable(stream, left) {
+            return Ok(());
+        }
+        let head_pid = rustix::net::sockopt::socket_peercred(stream).ok();
+        let head_pid = head_pid.map(|peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
+        looks_stopped = if head_pid.is_some_and(identity::is_stopped) { looks_stopped + 1 } else { 0 };
+        let waited = since.elapsed();
+        // Twice, because a debugger stops a process for moments only.
+        if looks_stopped >= 2 || waited >= answer_limit() {
+            return Err(DriverError::NoAnswer { head_pid, is_stopped: looks_stopped >= 2, waited });
+        }
+    }
+}
+
+fn answer_limit() -> Duration {
+    fault::setting("answer_ms").map_or(ANSWER_LIMIT, Duration::from_millis)
 }
 
 impl DriverTracing {

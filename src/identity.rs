@@ -97,6 +97,11 @@ pub(crate) fn is_gone_or_going(pid: u32) -> bool {
         || is_exiting(pid)
 }
 
+/// Whether a process was stopped by a signal, or is traced and stands.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    state_and_start(pid).is_some_and(|(state, _)| matches!(state, b'T' | b't'))
+}
+
 /// A descriptor for a process, which is readable once it has ended. None when there is no such process.
 pub(crate) fn open_pidfd(pid: u32) -> Option<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;

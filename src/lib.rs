@@ -107,6 +107,7 @@ pub mod driver;
 mod escape;
 pub mod exit;
 mod fault;
+mod fork;
 pub mod head;
 pub mod hook;
 mod identity;

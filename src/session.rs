@@ -300,8 +300,13 @@ fn sessions_of(temp_dir: &Path) -> Vec<PathBuf> {
 
 fn spools_of(sessions: &[PathBuf]) -> Vec<PathBuf> {
     let folders = sessions.iter().filter_map(|session| session.join("spool").read_dir().ok());
-    let files = folders.flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "spool")).collect()
+    let files: Vec<_> = folders.flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let with = |wanted: &'static str| {
+        files.iter().filter(move |path| path.extension().is_some_and(|extension| extension == wanted))
+    };
+    // Of a spool that somebody has removed, what was granted stays.
+    let without_spool = with("grants").map(|path| path.with_extension("spool")).filter(|path| !files.contains(path));
+    with("spool").cloned().chain(without_spool).collect()
 }
 
 /// The spools of all sessions of a place.
@@ -355,6 +360,21 @@ pub(crate) fn lock_leavings(temp_dir: &Path) -> Result<File, SessionError> {
 pub fn connect(session_dir: &Path) -> Result<UnixStream, SessionError> {
     let path = socket_path(session_dir);
     short_path(session_dir, |dir| UnixStream::connect(dir.join("head.sock"))).map_err(io_error("connect to", &path))
+}
+
+/// The same without waiting for a head that has more callers than it has accepted: then it fails with `WouldBlock`.
+pub(crate) fn connect_at_once(session_dir: &Path) -> Result<UnixStream, SessionError> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let path = socket_path(session_dir);
+    let connected = short_path(session_dir, |dir| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(dir.join("head.sock"))?)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    });
+    connected.map_err(io_error("connect to", &path))
 }
 
 /// The socket of a session.

@@ -20,6 +20,7 @@
 //! after the bytes. This is about processes that die, not machines that lose power: nothing is synced.
 
 mod claims;
+mod grants;
 pub mod hooks;
 mod lanes;
 mod layout;
@@ -28,6 +29,7 @@ mod owner;
 mod parcel;
 mod prefixes;
 pub mod record;
+mod rescue;
 mod story;
 
 pub use claims::{ClaimRing, ClaimState};

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::Receiver;
+use crate::fork;
 use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_tasks, run_hook};
 use crate::module_store::ModuleStore;
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
@@ -67,6 +68,10 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     nested.run_with(Arc::clone(&attempts), Arc::clone(&results));
     let calls = actor::Calls::new(Arc::clone(&attempts), Arc::clone(&results));
     let outcome = take_leases(&mut stream, &mut inbox, &attempts, &results, &calls);
+    if !matches!(outcome, Ok(End::Told)) {
+        // The head is gone, or this worker cannot go on: the next head, or this one, learns from the claims what has begun here.
+        spool.keep();
+    }
     if let Some(sink) = sink {
         sink.finish();
     }
@@ -75,7 +80,15 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     {
         eprintln!("tracer: worker {worker}: {reason}");
     }
-    outcome
+    outcome.map(drop)
+}
+
+/// Why a worker takes no more leases.
+enum End {
+    /// The head has told it to end.
+    Told,
+    /// The head is gone.
+    Left,
 }
 
 /// Takes leases until the head says that it is enough, or is gone.
@@ -85,11 +98,12 @@ fn take_leases(
     attempts: &Attempts,
     results: &Arc<Results>,
     calls: &Arc<actor::Calls>,
-) -> Result<(), WorkerError> {
+) -> Result<End, WorkerError> {
     let (mut spin, mut receiver) = <(Spin, Receiver)>::default();
     loop {
+        fork::end_copy();
         match receiver.wait(stream, inbox, &mut spin) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Ok(End::Left),
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(WorkerError::Io(error)),
@@ -123,7 +137,7 @@ fn take_leases(
                     calls.wait_for_all();
                     let sent = results.send().map_err(WorkerError::Io);
                     attempts.release_actor();
-                    return sent;
+                    return sent.map(|()| End::Told);
                 }
                 other => return Err(WorkerError::Protocol(format!("a frame of kind {other} is not for a worker"))),
             }

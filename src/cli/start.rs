@@ -25,6 +25,7 @@ use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice};
 use crate::serve::{HttpSettings, LoopbackAddress};
 use crate::session::{Session, SessionError, find_head};
+use crate::spin::is_readable;
 
 /// Start a head with its workers
 ///
@@ -57,6 +58,9 @@ pub(super) struct Args {
     /// The most memory that tasks which have not ended may take in the head, such as 2GiB; beyond it no more are accepted [default: a quarter of what the machine, control groups and ulimit allow]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::QUEUE_MEMORY_VARIABLE)]
     queue_memory: Option<u64>,
+    /// The most that the logs of the session may take on the disk, such as 100MiB; beyond it the oldest output of workers is dropped [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_LOG_SIZE_VARIABLE)]
+    max_log_size: Option<u64>,
     /// Acknowledge a task, and tell how one ended, only once that is on the disk: it then survives a loss of power, too
     ///
     /// Tasks that come meanwhile are synced together. A submission that is waited for takes two syncs of the disk longer.
@@ -170,6 +174,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         num_workers: args.num_workers,
         max_processes: args.max_processes,
         queue_memory: args.queue_memory,
+        max_log_size: args.max_log_size,
         journal_sync: args.journal_sync,
         worker_memory: args.worker_memory,
         resources: config::parse_resources(args.resources.as_deref().unwrap_or_default())
@@ -228,6 +233,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         max_processes: settings.max_processes as usize,
         queue_memory: settings.queue_memory,
         queue_memory_source: settings.queue_memory_source,
+        max_log_size: settings.max_log_size,
         journal_sync: settings.journal_sync,
         worker_memory: settings.worker_memory,
         resources: settings.resources,
@@ -470,7 +476,17 @@ fn run_embedded(args: Args) -> CommandResult {
     let _ = rustix::process::setsid();
     let serve = || {
         let settings = head_settings(settings(args)?)?;
-        guard::split(guard::Place::Background)?;
+        let (of_guard, program) = (settings.clone(), io::stdin());
+        guard::split_and(guard::Place::Background, || {
+            let program = rustix::io::fcntl_dupfd_cloexec(&program, 3);
+            Box::new(move || {
+                // It is readable when the program has ended, or has let go of its head.
+                let has_ended = program.is_ok_and(|program| is_readable(&program, std::time::Duration::ZERO));
+                if let Err(error) = server::finish_place(of_guard, has_ended) {
+                    eprintln!("tracer: what the head of a program has left cannot be finished: {error}");
+                }
+            })
+        })?;
         let program = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
         let place = settings.temp_dir.clone();
         if let HeadEnd::Stopped(stopped) = serve(settings, Some(program))?
@@ -482,6 +498,15 @@ fn run_embedded(args: Args) -> CommandResult {
         Ok(())
     };
     tell_how_it_ends(serve())
+}
+
+/// Finishes what the dead head of a program has left in its place, for the program, which is about to end.
+pub(super) fn run_finish(temp_dir: &Path, spans_dir: Option<PathBuf>) -> CommandResult {
+    let record = crate::session::find_dead_head(temp_dir);
+    let spans_dir = record.map(|record| record.spans_dir).or(spans_dir).unwrap_or_else(|| temp_dir.into());
+    let settings = HeadSettings::of_dead_head(temp_dir.into(), spans_dir);
+    server::finish_place(settings, true).map_err(|error| CommandError::new(exit::FAILED, error))?;
+    Ok(exit::OK)
 }
 
 /// Runs the head, and tells when it has started.

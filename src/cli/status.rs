@@ -120,6 +120,7 @@ fn render(status: &StatusReport) -> String {
     let lost = [
         (spans.cut, "attribute, event or link", "did not fit the spool"),
         (spans.unrecorded, "span", "found no room in the spool"),
+        (spans.forked, "span", "begun in processes that tasks had forked, which have no spool"),
         (spans.evicted, "ended span", "left the spool before the hook had delivered them"),
         (spans.given_up, "span", "given up: no exporter took them"),
         (spans.unwritten, "span", "of dead processes could not be written to the span file"),

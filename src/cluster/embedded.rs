@@ -30,6 +30,7 @@ const EXECUTABLE: &str = "tracer";
 pub(super) struct Embedded {
     /// The guard above the head. Its standard input is what keeps it.
     child: Child,
+    executable: PathBuf,
     place: PathBuf,
     session_dir: PathBuf,
     has_ended: bool,
@@ -73,7 +74,8 @@ impl Embedded {
         let report = read.ok().and_then(|_| serde_json::from_str(&line).ok());
         match report {
             Some(Report::Started(started)) if started.no_worker.is_none() => {
-                Ok(Embedded { child, place: place.into(), session_dir: started.session_dir, has_ended: false })
+                let (executable, place) = (executable.into(), place.into());
+                Ok(Embedded { child, executable, place, session_dir: started.session_dir, has_ended: false })
             }
             Some(Report::Started(started)) => {
                 let _ = child.wait();
@@ -108,9 +110,26 @@ impl Embedded {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        if !keeps_place {
-            // The head has done that itself, unless it was killed.
-            let _ = fs::remove_dir_all(&self.place);
+        if !keeps_place && self.place.exists() {
+            // The head removes its place itself, unless it was killed. Then spans of its processes may be in there that nobody has finished.
+            self.finish_place();
+        }
+    }
+
+    /// Has what a dead head left finished, and its place removed; it stays when that fails, or when spans wait there for an exporter.
+    fn finish_place(&self) {
+        let finished = Command::new(&self.executable)
+            .arg("finish-place")
+            .arg(&self.place)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn();
+        if let Ok(mut child) = finished
+            && !ends_until(&mut child, Instant::now() + END_LIMIT)
+        {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 

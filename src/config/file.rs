@@ -9,8 +9,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_max_processes, check_memory,
-    check_num_workers, hooks_of, parse_duration, parse_size,
+    Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_log_size, check_max_processes,
+    check_memory, check_num_workers, hooks_of, parse_duration, parse_size,
 };
 use crate::propagation::Propagators;
 use crate::serve::AddressError;
@@ -22,6 +22,7 @@ const TOP_KEYS: &[&str] = &[
     "num_workers",
     "max_processes",
     "queue_memory",
+    "max_log_size",
     "journal_sync",
     "worker_memory",
     "resources",
@@ -79,6 +80,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "num_workers" => file.num_workers = Some(reader.number("num_workers", value, check_num_workers)?),
             "max_processes" => file.max_processes = Some(reader.number("max_processes", value, check_max_processes)?),
             "queue_memory" => file.queue_memory = Some(reader.memory("queue_memory", value)?),
+            "max_log_size" => file.max_log_size = Some(reader.log_size("max_log_size", value)?),
             "journal_sync" => file.journal_sync = Some(reader.boolean("journal_sync", value)?),
             "worker_memory" => file.worker_memory = Some(reader.memory("worker_memory", value)?),
             "resources" => file.resources = Some(reader.resources("resources", value)?),
@@ -165,6 +167,12 @@ impl Reader<'_> {
         let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a size such as `2GiB`", value))?;
         let bytes = parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))?;
         check_memory(bytes).map_err(|reason| self.invalid(key, &reason, value))
+    }
+
+    fn log_size(&self, key: &str, value: &Value<'_>) -> Result<u64, FileError> {
+        let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a size such as `100MiB`", value))?;
+        let bytes = parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))?;
+        check_log_size(bytes).map_err(|reason| self.invalid(key, &reason, value))
     }
 
     fn resources(&self, key: &str, value: &Value<'_>) -> Result<Vec<(String, u64)>, FileError> {

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use super::watch::Seen;
 use crate::channel::{Receiver, Sender};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, HELLO_LIMIT};
 use crate::task::{JobId, WorkerId};
@@ -59,6 +60,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// The process at the other end, as it said; 0 before that.
     pub(super) pid: u32,
+    /// What was seen of it while it said nothing.
+    pub(super) seen: Seen,
     /// Whether epoll watches for room to write.
     pub(super) is_watched_for_room: bool,
     /// Whether it has asked for rings and has not got an answer.
@@ -94,6 +97,7 @@ impl Connection {
             looked_at: 0,
             peer: Peer::Unknown,
             pid: 0,
+            seen: Seen::default(),
             is_watched_for_room: false,
             wants_rings: false,
             is_closing: false,

@@ -134,7 +134,7 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
 
 fn why_no_worker(state: &State) -> Option<String> {
     if let Some(reason) = &state.no_worker {
-        return Some(format!("no more are started: {reason}"));
+        return Some(format!("none is started now: {reason}"));
     }
     if let Some(again) = &state.start_again {
         return Some(format!("one {}; it is tried again every second", again.reason));

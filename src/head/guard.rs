@@ -57,6 +57,12 @@ pub(crate) fn ending_signals() -> Vec<i32> {
 ///
 /// To be called while the process has one thread: the head begins as a copy of that thread.
 pub(crate) fn split(place: Place) -> io::Result<()> {
+    split_and(place, || Box::new(|| ()))
+}
+
+/// The same; when the head has ended in another way than in order, the guard does what `prepare` has returned, once nothing is left below it.
+/// `prepare` runs in the guard as soon as there is a head.
+pub(crate) fn split_and(place: Place, prepare: impl FnOnce() -> Box<dyn FnOnce()>) -> io::Result<()> {
     let guard = getpid();
     set_child_subreaper(Some(guard))?;
     let signals = Signals::block()?;
@@ -80,11 +86,16 @@ pub(crate) fn split(place: Place) -> io::Result<()> {
         }
         head => {
             let head = Pid::from_raw(head).expect("fork returns a process id");
+            let finish = prepare();
             if place == Place::Background {
                 let_go();
             }
             let status = watch(head, &signals);
             kill_all();
+            if status.code().is_none() {
+                let _ = signals.unblock();
+                finish();
+            }
             end_like(status)
         }
     }

@@ -5,7 +5,7 @@
 //! dies, and checks that it was not too late for that. The process is identified by a pidfd, so a recycled pid is never
 //! signalled.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,7 +36,6 @@ pub(super) struct WorkerProcess {
     pub(super) claims: ClaimRing,
     pub(super) stdout: Option<ChildStdout>,
     pub(super) stderr: Option<ChildStderr>,
-    pub(super) log: File,
 }
 
 /// This program, to be started again. When its file was replaced while it runs, that is the one that runs, and not the new one.
@@ -57,7 +56,7 @@ impl WorkerProcess {
         let claims = ClaimRing::create(&spool).map_err(io::Error::other)?;
         let spawned = WorkerProcess::spawn_with(command, claims);
         if spawned.is_err() {
-            let _ = std::fs::remove_file(&spool);
+            let _ = Story::remove(&spool);
         }
         spawned
     }
@@ -71,17 +70,15 @@ impl WorkerProcess {
         let mut child = program.spawn().map_err(|error| named(&program, &error))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let log_path = command.session_dir.join(format!("logs/worker-{}-{}.log", command.worker, child.id()));
-        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log_path);
-        let set_up = || -> io::Result<(OwnedFd, File)> {
+        let set_up = || -> io::Result<OwnedFd> {
             for pipe in [stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
                 rustix::io::ioctl_fionbio(pipe, true)?;
             }
-            Ok((pidfd?, log?))
+            Ok(pidfd?)
         };
         use std::os::fd::AsFd;
         match set_up() {
-            Ok((pidfd, log)) => Ok(WorkerProcess { child, pidfd, claims, stdout, stderr, log }),
+            Ok(pidfd) => Ok(WorkerProcess { child, pidfd, claims, stdout, stderr }),
             Err(error) => {
                 // It has not been told of any task; it must not be left behind.
                 let _ = child.kill();
@@ -112,7 +109,9 @@ impl WorkerProcess {
     pub(super) fn kill(&self, spool: &Path) {
         // Not reaped yet, so its pid is its own. Errors mean that it is gone already.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        kill_command(spool);
+        if let Ok(story) = Story::open(spool) {
+            kill_command_left_behind(&story);
+        }
     }
 
     /// Waits for the end of a process that was killed, and reaps it.
@@ -199,20 +198,12 @@ fn give_environment(command: &mut Command, temp_dir: &Path, spans_dir: &Path, sa
         .env_remove(crate::propagation::BAGGAGE);
 }
 
-/// Kills the process group of the command that a worker of this head was running when it ended just now. The kernel's
-/// parent-death signal has usually ended the command already, and this gets what it started.
-fn kill_command(spool: &Path) {
-    kill_group(Story::open(spool).ok().and_then(|story| story.command_group()));
-}
-
-/// The same for a spool that a dead head left behind. Time has passed, so the group is killed only if its leader is the very
-/// process that was started: what else has the number by now is not ours.
+/// Kills the process group of the command that a worker was running when it ended, if its leader is the very process that was started: a spool
+/// that a task has written over could name any group. What loses its leader before is the head's child then, and ended as such.
 pub(super) fn kill_command_left_behind(story: &Story) {
-    kill_group(story.identified_command_group());
-}
-
-fn kill_group(group: Option<u32>) {
-    if let Some(group) = group.and_then(|group| Pid::from_raw(i32::try_from(group).ok()?)) {
+    let group = story.identified_command_group().and_then(|group| Pid::from_raw(i32::try_from(group).ok()?));
+    let of_head = [Some(std::process::id()), super::guard::pid()];
+    if let Some(group) = group.filter(|group| !of_head.contains(&Some(group.as_raw_nonzero().get().unsigned_abs()))) {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }

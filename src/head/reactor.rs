@@ -125,6 +125,9 @@ const FULL_PER_TURN: usize = 32;
 const START_AGAIN_NS: u64 = 1_000_000_000;
 /// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
 const LIVED_NS: u64 = 1_000_000_000;
+/// How long no worker is started after so many have failed in a row; twice as long each further time, up to a limit.
+const RESUME_NS: u64 = 2_000_000_000;
+const RESUME_LIMIT_NS: u64 = 64_000_000_000;
 /// How soon a command that has not quite started is looked for again, to be ended.
 const COMMAND_START_NS: u64 = 10_000_000;
 /// How long a worker may take to report a command that got SIGKILL, before it is killed itself.
@@ -133,6 +136,12 @@ const COMMAND_END_NS: u64 = 2_000_000_000;
 /// Starts the workers that are missing. Those that are to be replaced and have nothing to do end before.
 pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now: Now) {
     versions::end_outdated(state, effects);
+    if state.resumes_ns.is_some_and(|resumes| resumes <= now.monotonic_ns) && !state.is_stopping {
+        effects.log("workers are started again".into());
+        (state.no_worker, state.resumes_ns) = (None, None);
+        // One that fails is enough to wait again, and longer.
+        (state.failed_starts, state.brief_lives) = (FAILED_STARTS_LIMIT - 1, BRIEF_LIVES_LIMIT - 1);
+    }
     let must_wait = state.start_again.as_ref().is_some_and(|again| again.monotonic_ns > now.monotonic_ns);
     if state.is_stopping || state.no_worker.is_some() || must_wait {
         return;
@@ -595,8 +604,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         }
     }
     worker.to_stop.retain(|next| next.lease != result.lease);
-    state.failed_starts = 0;
-    state.brief_lives = 0;
+    (state.failed_starts, state.brief_lives, state.give_ups) = (0, 0, 0);
     let (pid, actor) = (worker.pid, worker.actor);
     drop(worker);
     if let Some(actor) = actor {
@@ -703,8 +711,7 @@ pub fn on_worker_exited(
     now: Now,
 ) -> Option<Loss> {
     let worker = state.workers.remove(&worker_id)?;
-    let is_ended_actor = matches!(worker.ending, Some(Ending::ActorEnded { .. }));
-    let was_asked = is_ended_actor || matches!(worker.ending, Some(Ending::Stopped | Ending::NotNeeded));
+    let was_asked = worker.was_asked_to_end();
     if !was_asked {
         state.workers_lost += 1;
         effects.log(format!("worker {worker_id} (pid {}) {}", worker.pid, exit.cause));
@@ -810,8 +817,7 @@ pub fn on_worker_exited(
     let first_ready_ns = worker.ready_monotonic_ns.into_iter().chain(state.workers.first_ready_ns()).min();
     let has_any_lived = first_ready_ns.is_some_and(|ready| now.monotonic_ns.saturating_sub(ready) >= LIVED_NS);
     if worker.tasks_ended > 0 || has_any_lived {
-        state.failed_starts = 0;
-        state.brief_lives = 0;
+        (state.failed_starts, state.brief_lives, state.give_ups) = (0, 0, 0);
     } else if !was_asked && loss.attempts.is_empty() {
         state.was_start_refused = false;
         match worker.phase {
@@ -900,9 +906,17 @@ fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects, reason: &s
     give_up(state, effects, message, now);
 }
 
-/// Starts no worker from now on.
+/// Starts no worker from now on: for good in a head that has not started, else for a while, which is longer each time.
 fn give_up(state: &mut State, effects: &mut impl Effects, message: String, now: Now) {
-    effects.log(format!("no more workers are started: {message}"));
+    let pause_ns = RESUME_NS.saturating_mul(1 << state.give_ups.min(10)).min(RESUME_LIMIT_NS);
+    let until = if state.has_started {
+        state.give_ups += 1;
+        state.resumes_ns = Some(now.monotonic_ns.saturating_add(pause_ns));
+        format!(" for {} s", pause_ns / 1_000_000_000)
+    } else {
+        String::new()
+    };
+    effects.log(format!("no more workers are started{until}: {message}"));
     state.no_worker = Some(message);
     fail_if_no_worker(state, effects, now);
 }
@@ -919,9 +933,17 @@ pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now
     // What is held fails with what it is held for.
     for task in queued.iter().chain(retrying.iter().map(|&(_, id)| id)).chain(of_actors) {
         state.counts.waiting -= 1;
-        let failure = Failure::NoWorker { message: format!("no worker can run it: {message}") };
+        let failure =
+            Failure::NoWorker { message: format!("no worker can run it: {message}{}", when_again(state, now)) };
         end_task(state, effects, task, unstarted(failure, now));
     }
+}
+
+/// When workers are started again, for the end of a message.
+pub fn when_again(state: &State, now: Now) -> String {
+    let Some(resumes_ns) = state.resumes_ns else { return String::new() };
+    let seconds = resumes_ns.saturating_sub(now.monotonic_ns).div_ceil(1_000_000_000);
+    format!("; workers are started again in {seconds} s")
 }
 
 pub(super) fn unstarted(failure: Failure, now: Now) -> Ended {
@@ -1446,6 +1468,7 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     {
         wake_at(again.monotonic_ns);
     }
+    state.resumes_ns.filter(|_| !state.is_stopping).into_iter().for_each(&mut wake_at);
     nesting::end_surplus(state, effects, now).into_iter().for_each(&mut wake_at);
     nesting::next_waiters_ns(state, now).into_iter().for_each(&mut wake_at);
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.

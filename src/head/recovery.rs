@@ -71,7 +71,7 @@ impl Finisher<'_> {
     /// A head has done all that there is to do.
     fn remove(self, spool: &Path) -> Option<io::Error> {
         match self {
-            Finisher::Head(_) => std::fs::remove_file(spool).err(),
+            Finisher::Head(_) => Story::remove(spool).err(),
             Finisher::Reader => None,
         }
     }
@@ -146,21 +146,62 @@ pub(super) fn finish_story(
     now_unix_nano: u64,
     found: &mut Vec<(TaskId, SpanLink)>,
 ) -> (SpanCounts, Option<io::Error>) {
-    let story = match Story::open(spool) {
-        Ok(story) => story,
-        // A process that had nothing left to finish has removed it.
+    match Story::open(spool) {
+        Ok(story) => finish_opened(story, spool, folders, loss, finisher, now_unix_nano, found),
+        // A process that had nothing left to finish has removed it, or a task has.
         Err(SpoolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return (SpanCounts::default(), None);
+            finish_without_spool(spool, folders, loss, finisher, now_unix_nano, found)
         }
         Err(error) => {
-            let _ = finisher.remove(spool);
-            return (SpanCounts::default(), Some(io::Error::other(error)));
+            let (counts, failure) = finish_without_spool(spool, folders, loss, finisher, now_unix_nano, found);
+            (counts, failure.or(Some(io::Error::other(error))))
         }
+    }
+}
+
+/// The same where nothing of the spool is left: a task has removed it, or written over it. The spans of the attempts are made for which it was.
+fn finish_without_spool(
+    spool: &Path,
+    folders: Folders<'_>,
+    loss: &Loss,
+    finisher: Finisher<'_>,
+    now_unix_nano: u64,
+    found: &mut Vec<(TaskId, SpanLink)>,
+) -> (SpanCounts, Option<io::Error>) {
+    let (Finisher::Head(place), Some((pid, true))) = (finisher, Story::noted_worker(spool)) else {
+        return (SpanCounts::default(), finisher.remove(spool));
     };
+    let (mut lines, mut counts) = (Vec::new(), SpanCounts::default());
+    for lost in loss.attempts.iter().filter(|lost| is_sampled(lost)) {
+        if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano) {
+            record.write_line(&mut lines, &resource_json(&[]));
+            let SpanRecord { trace_id, span_id, .. } = record;
+            found.push((lost.task, SpanLink { trace_id, span_id, trace_flags: SAMPLED }));
+            counts.closed += 1;
+        }
+    }
+    let target = Target { folder: folders.spans_dir.into(), extension: "json".into(), is_otlp: false };
+    match target.append(pid, &lines) {
+        Ok(()) => (counts, finisher.remove(spool)),
+        Err(error) => (SpanCounts { unwritten: counts.closed, ..SpanCounts::default() }, Some(error)),
+    }
+}
+
+/// The same of a story that is open, whether or not its file is still found.
+pub(super) fn finish_opened(
+    story: Story,
+    spool: &Path,
+    folders: Folders<'_>,
+    loss: &Loss,
+    finisher: Finisher<'_>,
+    now_unix_nano: u64,
+    found: &mut Vec<(TaskId, SpanLink)>,
+) -> (SpanCounts, Option<io::Error>) {
     let unfit = story.counts();
     let spool_counts = SpanCounts {
         cut: unfit.cut,
         unrecorded: unfit.unrecorded,
+        forked: unfit.forked,
         evicted: unfit.evicted,
         given_up: unfit.given_up,
         ..SpanCounts::default()
@@ -168,7 +209,8 @@ pub(super) fn finish_story(
     let mut counts = spool_counts;
     let Some(pid) = story.pid() else { return (counts, finisher.remove(spool)) };
     let spans = story.spans();
-    let is_traced = !story.resource().is_empty() || !spans.is_empty();
+    let is_noted = || Story::noted_worker(spool).is_some_and(|(_, is_traced)| is_traced);
+    let is_traced = !story.resource().is_empty() || !spans.is_empty() || story.is_damaged() && is_noted();
     let attempts: Vec<_> = loss.attempts.iter().filter(|lost| is_traced && is_sampled(lost)).collect();
     if spans.is_empty() && attempts.is_empty() {
         return (counts, finisher.remove(spool));
@@ -275,6 +317,16 @@ impl Target {
         }
     }
 
+    fn append(&self, pid: u32, lines: &[u8]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let (extension, rotation) = (self.extension.clone(), Rotation::from_env());
+        let mut file =
+            SpanFile::try_with_extension(&self.folder, pid, extension, rotation).map_err(io::Error::other)?;
+        file.append(lines).map_err(io::Error::other)
+    }
+
     fn tail(&self, pid: u32) -> Tail {
         let take = if self.is_otlp { Tail::take_otlp } else { Tail::take };
         Tail::read(&self.folder, [format!("{pid}.{}", self.extension), format!("{pid}.1.{}", self.extension)], take)
@@ -292,13 +344,7 @@ fn write_to_file(spans: &[Finished], resource: &[(String, OwnedValue)], target: 
         let resource = resource_json(resource);
         of_file().for_each(|record| record.write_line(&mut lines, &resource));
     }
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let extension = target.extension.clone();
-    let mut file =
-        SpanFile::try_with_extension(&target.folder, pid, extension, Rotation::from_env()).map_err(io::Error::other)?;
-    file.append(&lines).map_err(io::Error::other)
+    target.append(pid, &lines)
 }
 
 /// Puts the spans that exporters are to have into parcels. Their names follow from the spool's, so that a second try replaces what a

@@ -5,10 +5,8 @@
 //! ahead of what was decided. In particular the spans of a worker that died are written before anyone is told of its tasks.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,15 +21,17 @@ use super::handover::Handover;
 use super::heap::{self, Heap};
 use super::journal::{Journal, Opened, Record, Submitted};
 use super::lanes::{self, Free};
+use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
 use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerExit};
 use super::recovery::left_by_a_dead_head;
-use super::state::{DriverId, Now, Progress, State, TASK_BYTES, WorkerPhase};
+use super::state::{DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
+
 use super::world::{Source, World};
-use super::{actors, guard, inputs, nesting, versions};
-use crate::config::{check_memory, otel};
+use super::{actors, guard, inputs, nesting, versions, watch};
+use crate::config::{self, check_memory, otel};
 use crate::control_group::Group;
 use crate::count::{Count, Size};
 use crate::fault;
@@ -68,6 +68,8 @@ pub(crate) struct HeadSettings {
     /// What `queue_memory` follows from.
     #[serde(default)]
     pub(crate) queue_memory_source: String,
+    /// The most that the logs of the session may take, in bytes.
+    pub(crate) max_log_size: u64,
     /// Whether nothing is acknowledged before it is on the disk.
     pub(crate) journal_sync: bool,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names.
@@ -94,6 +96,33 @@ pub(crate) struct HeadSettings {
     pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
     pub(crate) hook_description: String,
+}
+
+impl HeadSettings {
+    /// Those for [`finish_place`] where nobody knows the dead head's own.
+    pub(crate) fn of_dead_head(temp_dir: PathBuf, spans_dir: PathBuf) -> HeadSettings {
+        HeadSettings {
+            num_workers: 1,
+            max_processes: 1,
+            worker_memory: None,
+            queue_memory: u64::MAX,
+            queue_memory_source: String::new(),
+            max_log_size: config::LOG_SIZE_LEAST,
+            journal_sync: false,
+            resources: Vec::new(),
+            temp_dir,
+            spans_dir,
+            module_path: Vec::new(),
+            tracing_off: None,
+            warnings: Vec::new(),
+            trace_runtime: false,
+            propagators: Propagators::default(),
+            record_arguments: false,
+            http: None,
+            hook: None,
+            hook_description: String::new(),
+        }
+    }
 }
 
 /// What a head in the background tells whoever started it, as a line of JSON.
@@ -200,6 +229,32 @@ pub(crate) fn run(
     end
 }
 
+/// Brings to its end what a dead head has left in a place in which no other head will start, as the next head would: completes the spans of its
+/// processes, and writes down how its tasks ended. `has_program_ended` says whether the program whose head it was is gone, or going; then that
+/// program's spans are completed too. The place is removed, unless spans wait there for an exporter or the program still uses it.
+pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> io::Result<()> {
+    let place = settings.temp_dir.clone();
+    let session = Session::open(&place, &settings.spans_dir, now_unix_nano()).map_err(io::Error::other)?;
+    let mut server = Server::new(HeadSettings { http: None, ..settings }, session)?;
+    {
+        let _lock = session::lock_leavings(server.session.temp_dir()).map_err(io::Error::other)?;
+        server.take_over()?;
+    }
+    if !has_program_ended {
+        // The place is still that of a dead head, for whoever comes when the program has ended.
+        return Ok(());
+    }
+    for pid in server.world.ending.keys().copied().collect::<Vec<_>>() {
+        if wait_for_end(pid, PROGRAM_LIMIT) {
+            server.world.on_owner_exit(pid);
+        }
+    }
+    server.world.handover.look();
+    let is_anything_left = server.world.handover.spans_waiting() > 0 || server.world.spans.unwritten > 0;
+    server.session.close();
+    if is_anything_left { Ok(()) } else { std::fs::remove_dir_all(place) }
+}
+
 struct Server {
     state: State,
     world: World,
@@ -212,6 +267,8 @@ struct Server {
     listens_again: Option<Instant>,
     /// While something may be left of dead workers: when to look again.
     orphans_again: Option<Instant>,
+    /// When everybody is looked at who should go on, by the clock that never jumps; none while nothing happens.
+    look_again: Option<u64>,
     /// While bounded workers are watched: when to look at them again, by the clock that never jumps.
     memory_again: Option<u64>,
     heap: Heap,
@@ -261,7 +318,10 @@ impl Server {
         for signal in guard::ending_signals() {
             signal_hook::low_level::pipe::register(signal, signal_tx.try_clone()?)?;
         }
-        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(session.dir().join("logs/head.log"))?;
+        // The head's own log is short, but nothing bounds how often it has something to say.
+        let of_head = settings.max_log_size / 16;
+        let logs = Logs::new(session.dir().join("logs"), settings.max_log_size - of_head);
+        let log = HeadLog::open(session.dir().join("logs/head.log"), of_head)?;
         let journal = session.temp_dir().join("tasks.journal");
         let Opened { journal, torn, damage, next_task, next_job } =
             Journal::open(&journal, now_unix_nano()).map_err(io::Error::other)?;
@@ -296,9 +356,12 @@ impl Server {
             attempt_spans: Vec::new(),
             open_files: raise_open_files(),
             has_refused: false,
+            damaged: None,
+            disturbed: None,
             groups: control_groups(),
             warnings: settings.warnings.clone(),
             front,
+            logs,
             log,
             settings,
         };
@@ -340,6 +403,7 @@ impl Server {
             clock: Instant::now(),
             listens_again: None,
             orphans_again: None,
+            look_again: None,
             memory_again: None,
             heap: Heap::default(),
             next_tick: Some(0),
@@ -362,19 +426,21 @@ impl Server {
 
     /// Takes over what a dead head left behind: its tasks, from the journal, and the story of its processes, from their spools.
     fn take_over(&mut self) -> io::Result<()> {
-        let mut abandoned = Vec::new();
+        let (mut abandoned, mut dying) = (Vec::new(), Vec::new());
         for spool in self.session.leavings() {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
                 Some(pid) if session::worker_of_spool(&spool).is_none() || !wait_for_end(pid, DYING_LIMIT) => {
-                    self.world.finish_at_end_of(pid, vec![spool], left_by_a_dead_head(Vec::new()));
+                    self.world.finish_at_end_of(pid, vec![spool.clone()], left_by_a_dead_head(Vec::new()));
+                    // A worker that takes its time to die has begun what it has begun.
+                    dying.push(spool);
                 }
                 _ => abandoned.push(spool),
             }
         }
         let mut claimed: HashMap<TaskId, LeftClaim> = HashMap::new();
-        for (task, claim) in abandoned.iter().flat_map(|spool| left_claims(spool)) {
+        for (task, claim) in abandoned.iter().chain(&dying).flat_map(|spool| left_claims(spool)) {
             let latest = claimed.entry(task).or_insert(claim);
             if claim.attempt > latest.attempt {
                 *latest = claim;
@@ -382,7 +448,8 @@ impl Server {
         }
         let lost = self.restore(&claimed)?;
         for spool in &abandoned {
-            let pid = Story::open(spool).ok().and_then(|story| story.pid());
+            let noted = Story::noted_worker(spool).map(|(pid, _)| pid);
+            let pid = noted.or_else(|| Story::open(spool).ok()?.pid());
             let is_here = |lost: &&LostAttempt| claimed.get(&lost.task).map(|claim| claim.worker_pid) == pid;
             let attempts = lost.iter().filter(is_here).cloned().collect();
             self.world.finish_left(spool, &left_by_a_dead_head(attempts));
@@ -507,6 +574,9 @@ impl Server {
                 wait(&self.world.epoll, &mut events, timeout.as_ref())?;
             }
             let now = self.now();
+            if !(events.is_empty() && pieces.is_empty()) {
+                self.look_again.get_or_insert(now.monotonic_ns + watch::pause().as_nanos() as u64);
+            }
             // Exits last: whatever a worker wrote and reported before it died is taken in first.
             let (exits, others): (Vec<_>, Vec<_>) = events
                 .iter()
@@ -542,6 +612,7 @@ impl Server {
         let ticks = self
             .next_tick
             .into_iter()
+            .chain(self.look_again)
             .chain(self.memory_again)
             .chain(self.spare_values.expires_ns())
             .chain(self.place.next_ns());
@@ -634,6 +705,10 @@ impl Server {
         self.next_tick = reactor::on_tick(&mut self.state, &mut self.world, start_limit, now);
         if self.memory_again.is_none_or(|again| again <= now.monotonic_ns) && self.world.has_to_watch() {
             self.memory_again = self.world.watch_memory(&self.state, now.monotonic_ns);
+        }
+        if self.look_again.is_some_and(|again| again <= now.monotonic_ns) {
+            let is_again = self.world.look_after(&self.state);
+            self.look_again = is_again.then(|| now.monotonic_ns + watch::pause().as_nanos() as u64);
         }
         if self.heap.is_due(self.state.open_bytes, now.monotonic_ns) {
             heap::give_back();
@@ -799,6 +874,9 @@ impl Server {
         let Some(mut connection) = self.world.connections.remove(&id) else { return false };
         let read = connection.read();
         let handled = self.handle_frames(id, &mut connection, now);
+        if let (Peer::Worker(worker) | Peer::Tasks(worker) | Peer::Sink(worker), Err(_)) = (connection.peer, &handled) {
+            self.world.break_with(worker, "what came on its connection was no message of a worker");
+        }
         let reason = match (&read, handled) {
             (_, Err(error)) => Some(error),
             (Err(error), _) => Some(error.to_string()),
@@ -852,7 +930,14 @@ impl Server {
         while !*is_closing {
             let Some((frame_kind, body)) = inbox.next_frame(peer.frame_limit()).map_err(|error| error.to_string())?
             else {
-                return Ok(());
+                // A byte that is not a worker's own shifts all that follow, and what then counts for a length might be waited for for ever.
+                let expected = [kind::WORKER_READY, kind::RESULTS, kind::RINGS];
+                return match (*peer, inbox.next_kind()) {
+                    (Peer::Worker(_), Some(next)) if !expected.contains(&next) => {
+                        Err(format!("a frame of kind {next} is not for this end of the connection"))
+                    }
+                    _ => Ok(()),
+                };
             };
             match (*peer, frame_kind) {
                 (Peer::Unknown, kind::HELLO) => {
@@ -1242,7 +1327,7 @@ impl Server {
         }
         let watchers = reactor::watchers(&self.state, worker, |lease| process.worker.claims.state(lease));
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.world.read_process_output(&watchers, &mut process, stream, buffer);
+            self.world.read_process_output(&watchers, worker, &mut process, stream, buffer);
         }
         let spool = session::worker_spool(&self.world.session_dir, worker);
         // Before it is reaped: its pid, and so its group, is still its own.
@@ -1268,17 +1353,28 @@ impl Server {
             let pids = if process.was_killed { &mut stop.report.killed } else { &mut stop.report.stopped };
             pids.push(process.worker.pid());
         }
+        let exit = match process.broken {
+            Some(what) => WorkerExit { cause: format!("was ended, because {what}"), ..exit },
+            None => exit,
+        };
+        let was_asked = self.state.workers.get(&worker).is_some_and(Worker::was_asked_to_end);
+        let is_gone = !spool.exists() && !was_asked;
+        let left = if is_gone { process.worker.claims.story() } else { None };
+        if is_gone || process.worker.claims.is_damaged() || left.as_ref().is_some_and(Story::is_damaged) {
+            self.world.note_damage(worker, process.worker.pid());
+        }
         // The reactor asks for claims, which are in the process's ring.
         self.world.processes.insert(worker, process);
         let loss = reactor::on_worker_exited(&mut self.state, &mut self.world, worker, &exit, now);
         self.world.processes.remove(&worker);
         self.world.to_watch.remove(&worker);
+        self.world.logs.close(worker);
         // Whatever it left behind has become the head's.
         self.orphans_again = Some(Instant::now());
         if let Some(loss) = loss {
             // What was charged is in the journal before the claims are gone that would tell the next head.
             self.world.write_journal();
-            self.world.finish_story(&spool, &loss, Some(worker));
+            self.world.finish_story(&spool, left, &loss, Some(worker));
             reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
         }
     }
@@ -1369,10 +1465,11 @@ impl Server {
             ..self.world.spans
         };
         living.fold(of_the_head, |sum, counts| SpanCounts {
-            cut: sum.cut + counts.cut,
-            unrecorded: sum.unrecorded + counts.unrecorded,
-            evicted: sum.evicted + counts.evicted,
-            given_up: sum.given_up + counts.given_up,
+            cut: sum.cut.saturating_add(counts.cut),
+            unrecorded: sum.unrecorded.saturating_add(counts.unrecorded),
+            forked: sum.forked.saturating_add(counts.forked),
+            evicted: sum.evicted.saturating_add(counts.evicted),
+            given_up: sum.given_up.saturating_add(counts.given_up),
             ..sum
         })
     }
@@ -1398,7 +1495,8 @@ impl Server {
         let hook_failures = self.hook_failures();
         let mut warnings = Vec::new();
         if let Some(reason) = &self.state.no_worker {
-            warnings.push(format!("no worker is started any more: {reason}"));
+            let again = reactor::when_again(&self.state, now);
+            warnings.push(format!("no worker is started now: {reason}{again}"));
         }
         if let Some(again) = &self.state.start_again {
             warnings.push(format!("a worker {}; it is tried again every second", again.reason));
@@ -1408,6 +1506,28 @@ impl Server {
                 "the hook failed in {}, whose spans tracer writes itself: {}",
                 Count(hook_failures.len(), "worker"),
                 first.reason
+            ));
+        }
+        let dropped = self.world.logs.dropped();
+        if dropped > 0 {
+            warnings.push(format!(
+                "{} of output of workers were dropped from the logs of the session, which may take {} (--max-log-size)",
+                Size(dropped),
+                Size(settings.max_log_size)
+            ));
+        }
+        if let Some((count, worker, pid, what)) = self.world.disturbed {
+            warnings.push(format!(
+                "a worker was replaced, because {what} ({} so far, the last was worker {worker}, pid {pid}); \
+                 a task may have used its connection to the head",
+                Count(count, "worker")
+            ));
+        }
+        if let Some((count, worker, pid)) = self.world.damaged {
+            warnings.push(format!(
+                "a task wrote over the spool of its worker, or cut or removed it ({} so far, the last was worker {worker}, pid {pid}); \
+                 spans that were only there are lost",
+                Count(count, "worker")
             ));
         }
         if self.world.spans.unwritten > 0 {
@@ -1533,8 +1653,12 @@ fn raise_open_files() -> Option<Rlimit> {
 
 /// What the worker whose spool this is had claimed.
 fn left_claims(spool: &Path) -> Vec<(TaskId, LeftClaim)> {
-    let Some((story, worker)) = Story::open(spool).ok().zip(session::worker_of_spool(spool)) else { return Vec::new() };
-    let Some(worker_pid) = story.pid() else { return Vec::new() };
-    let claims = story.claimed_tasks().into_iter();
-    claims.map(|(task, attempt)| (TaskId(task), LeftClaim { attempt, worker, worker_pid })).collect()
+    let Some(worker) = session::worker_of_spool(spool) else { return Vec::new() };
+    let claimed = match Story::open(spool) {
+        Ok(story) => story.pid().map(|pid| (pid, story.claimed_tasks())),
+        // A task has removed it, or written over it.
+        Err(_) => Story::claimed_tasks_without_spool(spool),
+    };
+    let Some((worker_pid, claims)) = claimed else { return Vec::new() };
+    claims.into_iter().map(|(task, attempt)| (TaskId(task), LeftClaim { attempt, worker, worker_pid })).collect()
 }

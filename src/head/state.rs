@@ -113,10 +113,14 @@ pub struct State {
     /// For tasks that trace the runtime: since when they wait in the queue, or when their attempt ended, in nanoseconds since the
     /// Unix epoch.
     pub runtime_since: HashMap<TaskId, u64>,
-    /// Why no worker is started any more.
+    /// Why no worker is started for now.
     pub no_worker: Option<String>,
     /// Whether the last worker that was wanted could not be started by the system: no hook has run in it.
     pub was_start_refused: bool,
+    /// When workers are started again after that, by the clock that never jumps; none when they are not.
+    pub resumes_ns: Option<u64>,
+    /// How often in a row no more workers were started.
+    pub give_ups: u32,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub is_stopping: bool,
 }
@@ -663,6 +667,11 @@ impl Worker {
         }
     }
 
+    /// Whether the head has asked it to end, and not for a task's sake.
+    pub fn was_asked_to_end(&self) -> bool {
+        matches!(self.ending, Some(Ending::ActorEnded { .. } | Ending::Stopped | Ending::NotNeeded))
+    }
+
     /// Whether nothing in it goes on before other tasks have ended, so that another may have its slot.
     pub fn is_waiting(&self) -> bool {
         match self.inline.last() {
@@ -873,6 +882,8 @@ impl State {
             runtime_since: HashMap::new(),
             no_worker: None,
             was_start_refused: false,
+            resumes_ns: None,
+            give_ups: 0,
             is_stopping: false,
         }
     }

@@ -1,7 +1,7 @@
 //! Everything outside of the head's state: connections, worker processes, the clock's neighbours; what the reactor's effects act on.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,14 @@ use super::front::Front;
 use super::guard;
 use super::handover::Handover;
 use super::journal::Journal;
+use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
 use super::reactor::{Effects, Loss, Watchers, Why, watchers};
-use super::recovery::{Finisher, Folders, Place, finish_story};
+use super::recovery::{Finisher, Folders, Place, finish_opened, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, State};
+use super::watch::Seen;
 use crate::children;
 use crate::control_group::Group;
 use crate::hook::now_unix_nano;
@@ -147,12 +149,18 @@ pub(super) struct World {
     pub(super) open_files: Option<Rlimit>,
     /// Whether it was said that a connection had to wait.
     pub(super) has_refused: bool,
+    /// Workers that were ended because their connections were of no use any more, and the last of them with its process and the reason.
+    pub(super) disturbed: Option<(u64, WorkerId, u32, &'static str)>,
+    /// Workers whose spools were found written over, cut short or removed, and the last of them with its process.
+    pub(super) damaged: Option<(u64, WorkerId, u32)>,
     /// Where control groups can be made for workers; none where they cannot.
     pub(super) groups: Option<Group>,
     pub(super) warnings: Vec<String>,
     /// The HTTP API, if there is one.
     pub(super) front: Option<Front>,
-    pub(super) log: std::fs::File,
+    /// What workers write.
+    pub(super) logs: Logs,
+    pub(super) log: HeadLog,
 }
 
 /// A process whose end is waited for.
@@ -203,6 +211,10 @@ pub(super) struct Process {
     /// Leases to send, encoded.
     pub(super) leases: Bodies,
     pub(super) was_killed: bool,
+    /// Why it is ended, if its connection is of no use any more.
+    pub(super) broken: Option<&'static str>,
+    /// What was seen of it while it did not go on.
+    pub(super) seen: Seen,
     pub(super) bound: Bound,
 }
 
@@ -281,11 +293,14 @@ impl World {
         };
         let mut process = WorkerProcess::spawn(&command)?;
         let pid = process.pid();
+        process.claims.set_worker(pid, self.settings.hook.is_some());
         if let (Some(limit), Some(pid)) = (&self.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw)) {
             // It runs nothing of a user's before the head has answered its hello. At worst it may open more files.
             let _ = prlimit(Some(pid), Resource::Nofile, *limit);
         }
-        if let Err(error) = self.watch_process(worker, &process) {
+        let set_up = self.logs.open(worker, pid).and_then(|()| self.watch_process(worker, &process));
+        if let Err(error) = set_up {
+            self.logs.close(worker);
             // Nobody would hear of its end; so it ends here.
             process.kill(&session::worker_spool(&self.session_dir, worker));
             process.reap();
@@ -299,6 +314,8 @@ impl World {
                 tasks_connection: None,
                 leases: Bodies::default(),
                 was_killed: false,
+                broken: None,
+                seen: Seen::default(),
                 bound: Bound::default(),
             },
         );
@@ -334,7 +351,7 @@ impl World {
     pub(super) fn read_output(&mut self, state: &State, worker: WorkerId, stream: Stream, buffer: &mut [u8]) {
         let watchers = watchers(state, worker, |lease| self.claim_state(worker, lease));
         let Some(mut process) = self.processes.remove(&worker) else { return };
-        self.read_process_output(&watchers, &mut process, stream, buffer);
+        self.read_process_output(&watchers, worker, &mut process, stream, buffer);
         let is_behind = |driver: &u64| {
             self.connections.get(driver).is_some_and(|connection| connection.backlog() > OUTPUT_BACKLOG_LIMIT)
         };
@@ -365,12 +382,13 @@ impl World {
     pub(super) fn read_process_output(
         &mut self,
         watchers: &Watchers,
+        worker: WorkerId,
         process: &mut Process,
         stream: Stream,
         buffer: &mut [u8],
     ) {
         let worker_pid = process.worker.pid();
-        let WorkerProcess { stdout, stderr, log, .. } = &mut process.worker;
+        let WorkerProcess { stdout, stderr, .. } = &mut process.worker;
         let mut pieces = Vec::new();
         let take = |bytes: &[u8]| pieces.push(bytes.to_vec());
         let is_open = match stream {
@@ -378,8 +396,7 @@ impl World {
             Stream::Stderr => stderr.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
         };
         for bytes in &pieces {
-            // A log that cannot be written to, on a full disk, must not keep the task from running.
-            let _ = log.write_all(bytes);
+            self.logs.write(worker, bytes);
             for &(task, DriverId(driver)) in &watchers.tasks {
                 let Some(connection) = self.connections.get_mut(&driver) else { continue };
                 let is_shared = watchers.is_shared;
@@ -398,23 +415,34 @@ impl World {
         }
     }
 
-    /// Finishes the story of a dead process, and counts what that took.
-    pub(super) fn finish_story(&mut self, spool: &Path, loss: &Loss, worker: Option<WorkerId>) {
+    /// Finishes the story of a dead process, and counts what that took. `left` is what is known of a spool that is not found any more.
+    pub(super) fn finish_story(&mut self, spool: &Path, left: Option<Story>, loss: &Loss, worker: Option<WorkerId>) {
         let place = Place { node_id: &self.node_id, worker, session_dir: &self.session_dir };
         let folders = Folders { spans_dir: &self.settings.spans_dir, handover: self.handover.folder() };
         let mut attempts = Vec::new();
-        let (counts, error) = finish_story(spool, folders, loss, Finisher::Head(place), now_unix_nano(), &mut attempts);
+        let finisher = Finisher::Head(place);
+        let (counts, error) = match left {
+            Some(story) => finish_opened(story, spool, folders, loss, finisher, now_unix_nano(), &mut attempts),
+            None => finish_story(spool, folders, loss, finisher, now_unix_nano(), &mut attempts),
+        };
         self.attempt_spans.append(&mut attempts);
-        self.spans.recovered += counts.recovered;
-        self.spans.closed += counts.closed;
-        self.spans.cut += counts.cut;
-        self.spans.unrecorded += counts.unrecorded;
-        self.spans.evicted += counts.evicted;
-        self.spans.unwritten += counts.unwritten;
-        self.spans.given_up += counts.given_up;
+        self.spans.recovered = self.spans.recovered.saturating_add(counts.recovered);
+        self.spans.closed = self.spans.closed.saturating_add(counts.closed);
+        self.spans.cut = self.spans.cut.saturating_add(counts.cut);
+        self.spans.unrecorded = self.spans.unrecorded.saturating_add(counts.unrecorded);
+        self.spans.forked = self.spans.forked.saturating_add(counts.forked);
+        self.spans.evicted = self.spans.evicted.saturating_add(counts.evicted);
+        self.spans.unwritten = self.spans.unwritten.saturating_add(counts.unwritten);
+        self.spans.given_up = self.spans.given_up.saturating_add(counts.given_up);
         if let Some(error) = error {
             self.log(format!("the spans in `{}` could not be written: {error}", spool.display()));
         }
+    }
+
+    /// What a worker shared with the head was written over, cut short or removed by something that ran there.
+    pub(super) fn note_damage(&mut self, worker: WorkerId, pid: u32) {
+        self.damaged = Some((self.damaged.map_or(0, |(count, ..)| count) + 1, worker, pid));
+        self.log(format!("the spool of worker {worker} (pid {pid}) was written over, cut short or removed by a task"));
     }
 
     /// Offers spans that wait to the sinks of workers.
@@ -492,7 +520,7 @@ impl World {
         if let Ok(story) = Story::open(spool) {
             kill_command_left_behind(&story);
         }
-        self.finish_story(spool, loss, session::worker_of_spool(spool));
+        self.finish_story(spool, None, loss, session::worker_of_spool(spool));
     }
 
     /// Kills what dead workers have left: children of the head that it has not started. True when there may be more of them.
@@ -676,7 +704,7 @@ impl Effects for World {
         let mut buffer = [0; 4096];
         let Some(mut process) = self.processes.remove(&worker) else { return };
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.read_process_output(watchers, &mut process, stream, &mut buffer);
+            self.read_process_output(watchers, worker, &mut process, stream, &mut buffer);
         }
         self.processes.insert(worker, process);
     }
@@ -696,8 +724,12 @@ impl Effects for World {
 
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.has_journaled_start = false;
+        let process = self.processes.get(&worker);
+        if let Some(process) = process {
+            process.worker.claims.grant_inline(lease.task.0, lease.attempt);
+        }
         // A connection that is gone was a process that is about to be.
-        if let Some(id) = self.processes.get(&worker).and_then(|process| process.tasks_connection)
+        if let Some(id) = process.and_then(|process| process.tasks_connection)
             && let Some(connection) = self.connections.get_mut(&id)
         {
             put_frame(&mut connection.outbox, kind::RUN, |out| lease.put(out));
@@ -801,8 +833,7 @@ impl Effects for World {
     }
 
     fn log(&mut self, line: String) {
-        // Where the log cannot be written, there is nobody to tell.
-        let _ = writeln!(self.log, "{} {}", crate::clock::utc(now_unix_nano()), crate::escape::lines(&line));
+        self.log.write(&format!("{} {}\n", crate::clock::utc(now_unix_nano()), crate::escape::lines(&line)));
     }
 }
 

@@ -104,6 +104,11 @@ impl FrameBuffer {
         Ok(Some((self.bytes[start], &self.bytes[start + 1..start + length])))
     }
 
+    /// The kind of the next frame, as soon as it has arrived, whether or not the frame is whole.
+    pub fn next_kind(&self) -> Option<u8> {
+        self.bytes[self.start..self.end].get(HEADER).copied()
+    }
+
     /// Bytes that have arrived and were not given back yet.
     pub fn unread(&self) -> usize {
         self.end - self.start

@@ -507,6 +507,9 @@ pub struct SpanCounts {
     pub cut: u64,
     /// Spans that found no room in a spool.
     pub unrecorded: u64,
+    /// Spans that were begun in processes which tasks had forked.
+    #[serde(default)]
+    pub forked: u64,
     /// Ended spans whose place in a spool was needed before their hook had said that they are delivered.
     pub evicted: u64,
     /// Spans that could not be written to the span file.

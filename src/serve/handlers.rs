@@ -471,6 +471,14 @@ fn state(text: &str) -> Result<TaskState, Problem> {
 }
 
 fn check_is_json(headers: &HeaderMap) -> Result<(), Problem> {
+    for encoding in headers.get_all(header::CONTENT_ENCODING) {
+        let encoding = encoding.to_str().unwrap_or("of other bytes").trim();
+        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+            let found = encoding.escape_debug();
+            let text = format!("`Content-Encoding` is `{found}`, but a body is taken as it is only");
+            return Err(Problem::new(problem::WRONG_TYPE, text).hint("send it without compression"));
+        }
+    }
     let type_of = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = type_of.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("application/json") {

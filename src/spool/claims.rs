@@ -4,12 +4,16 @@
 //! then on the entry changes once, by compare-and-swap: to claimed, by the worker, or to revoked, by the head.
 //! So both always agree on who has the task. The worker passes its leases in order, and holds fewer than
 //! `CLAIM_COUNT`, so an entry is not written again before it was passed.
+//!
+//! What a task writes where it should not may hit the ring. An entry that says nothing of the kind above counts for what the
+//! [grants](super::grants) say, a file of the head's own: claimed, unless the worker has surely not come so far.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use super::layout::{CLAIM_COUNT, INLINE_COUNT, Mapping, SpoolError};
-use super::story::SpoolCounts;
+use super::grants::{Grants, Reached};
+use super::layout::{CLAIM_COUNT, INLINE_COUNT, Mapping, SpoolError, inline_seal};
+use super::story::{SpoolCounts, Story};
 use crate::identity::BirthWindow;
 use crate::task::StopReason;
 
@@ -22,7 +26,7 @@ pub enum ClaimState {
     Claimed,
     /// The head took it back.
     Revoked,
-    /// Another lease has the entry by now.
+    /// There is no such worker any more.
     Unknown,
 }
 
@@ -33,43 +37,65 @@ const REVOKED: u64 = 3;
 /// The head's view of a worker's claims.
 pub struct ClaimRing {
     mapping: Mapping,
+    grants: Grants,
+    path: PathBuf,
 }
 
 impl ClaimRing {
     /// Makes the spool file of a worker that is about to be started.
     pub fn create(path: &Path) -> Result<ClaimRing, SpoolError> {
-        Ok(ClaimRing { mapping: Mapping::create(path)? })
+        let mut mapping = Mapping::create(path)?;
+        mapping.rescue();
+        let grants = Grants::create(path).inspect_err(|_| {
+            // It would be taken for what a process left behind.
+            let _ = std::fs::remove_file(path);
+        })?;
+        Ok(ClaimRing { mapping, grants, path: path.into() })
+    }
+
+    /// Says who the worker is, and whether its attempts have spans, for whoever finishes its story.
+    pub fn set_worker(&self, pid: u32, is_traced: bool) {
+        self.grants.set_worker(pid, is_traced);
     }
 
     /// Enters a lease, before it is sent.
     pub fn grant(&self, lease: u64, task: u64, attempt: u32) {
-        self.mapping.claim_attempts()[entry(lease)].store(attempt, Release);
-        self.mapping.claim_tasks()[entry(lease)].store(task, Release);
+        self.grants.grant(lease, task, attempt);
         self.mapping.claims()[entry(lease)].store(lease << 2 | GRANTED, Release);
     }
 
     /// Takes an unclaimed lease back. False when the worker was faster.
     pub fn revoke(&self, lease: u64) -> bool {
-        change(&self.mapping, lease, REVOKED)
+        let is_revoked = change(&self.mapping, lease, REVOKED);
+        if is_revoked {
+            self.grants.revoke(lease);
+        }
+        is_revoked
+    }
+
+    /// Notes a task that is sent to run while others of the worker's tasks wait.
+    pub fn grant_inline(&self, task: u64, attempt: u32) {
+        self.grants.grant_inline(task, attempt);
     }
 
     /// Whether the worker has begun this attempt at a task while others of its tasks waited.
     pub fn has_begun_inline(&self, task: u64, attempt: u32) -> bool {
-        begun_inline(&self.mapping).any(|begun| begun == (task, attempt))
+        begun_inline(&self.mapping).is_none_or(|mut begun| begun.any(|begun| begun == (task, attempt)))
     }
 
     /// What became of a lease.
     pub fn state(&self, lease: u64) -> ClaimState {
-        let found = self.mapping.claims()[entry(lease)].load(Acquire);
-        if found >> 2 != lease {
-            return ClaimState::Unknown;
-        }
-        match found & 3 {
-            GRANTED => ClaimState::Granted,
-            CLAIMED => ClaimState::Claimed,
-            REVOKED => ClaimState::Revoked,
-            _ => ClaimState::Unknown,
-        }
+        state(&self.mapping, &self.grants, lease)
+    }
+
+    /// Whether something has been written over what head and worker agree on.
+    pub fn is_damaged(&self) -> bool {
+        !self.mapping.is_sound() || begun_inline(&self.mapping).is_none()
+    }
+
+    /// What the worker has left, as far as its file can be read; also when nobody finds the file any more.
+    pub fn story(&self) -> Option<Story> {
+        Story::of_file(self.mapping.file.try_clone().ok()?, &self.path).ok()
     }
 }
 
@@ -92,9 +118,9 @@ impl ClaimRing {
     /// The process group of the command that the worker runs, if its leader is the very process that was started.
     pub fn command_group(&self) -> Option<u32> {
         let header = self.mapping.header();
-        let window = header.command_birth.load(Acquire);
-        let group = Some(header.command_group.load(Acquire)).filter(|&group| group != 0)?;
-        BirthWindow::is_of(window, group).then_some(group)
+        // 1 would stand for every process there is.
+        let group = Some(header.command_group.load(Acquire)).filter(|&group| group > 1)?;
+        BirthWindow::is_of(header.command_birth.load(Acquire), group).then_some(group)
     }
 
     /// What did not fit the worker's spool so far.
@@ -127,24 +153,66 @@ pub(super) fn stop_reason(mapping: &Mapping, task: u64, attempt: u32) -> Option<
 }
 
 /// Claims a lease for its worker. False when the head has taken it back.
+///
+/// # Panics
+///
+/// When the ring says something that no ring says: the head and this worker cannot agree on anything any more.
 pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
-    change(mapping, lease, CLAIMED)
+    let is_claimed = change(mapping, lease, CLAIMED);
+    if !is_claimed {
+        let found = mapping.claims()[entry(lease)].load(Acquire);
+        assert!(
+            found >> 2 == lease && found & 3 > GRANTED,
+            "a task has overwritten the claims in the spool of this worker, which ends"
+        );
+    }
+    is_claimed
 }
 
-/// The tasks whose leases were claimed and which attempts at them these were, of those whose entries were not used again.
-pub(super) fn claimed_tasks(mapping: &Mapping) -> Vec<(u64, u32)> {
-    let claims = mapping.claims().iter().zip(mapping.claim_tasks()).zip(mapping.claim_attempts());
-    let claimed = claims
-        .filter(|((claim, _), _)| claim.load(Acquire) & 3 == CLAIMED)
-        .map(|((_, task), attempt)| (task.load(Acquire), attempt.load(Acquire)));
-    claimed.chain(begun_inline(mapping)).collect()
+/// What became of a lease.
+fn state(mapping: &Mapping, grants: &Grants, lease: u64) -> ClaimState {
+    let found = mapping.claims()[entry(lease)].load(Acquire);
+    match (found >> 2 == lease, found & 3) {
+        (true, GRANTED) => ClaimState::Granted,
+        (true, CLAIMED) => ClaimState::Claimed,
+        (true, REVOKED) => ClaimState::Revoked,
+        // Nobody has written this who should.
+        _ => match grants.reached() {
+            Reached::Lease(reached) if reached <= lease => ClaimState::Granted,
+            Reached::Lease(_) | Reached::Unknown => ClaimState::Claimed,
+        },
+    }
 }
 
-/// The tasks on record that began while others waited, and which attempts at them these were.
-fn begun_inline(mapping: &Mapping) -> impl Iterator<Item = (u64, u32)> {
+/// The tasks that a worker has begun and which attempts at them these were, whether or not they have ended; of those whose entries were
+/// not used again.
+pub(super) fn claimed_tasks(mapping: &Mapping, grants: &Grants) -> Vec<(u64, u32)> {
+    let leases = grants.leases().filter(|&(lease, _, _)| state(mapping, grants, lease) == ClaimState::Claimed);
+    let claimed = leases.map(|(_, task, attempt)| (task, attempt));
+    match begun_inline(mapping) {
+        Some(begun) => claimed.chain(begun).collect(),
+        None => claimed.chain(grants.inline()).collect(),
+    }
+}
+
+/// The same of a worker whose spool is gone.
+pub(super) fn claimed_tasks_without_spool(grants: &Grants) -> Vec<(u64, u32)> {
+    let is_claimed = |lease| !matches!(grants.reached(), Reached::Lease(reached) if reached <= lease);
+    let leases = grants.leases().filter(|&(lease, _, _)| is_claimed(lease));
+    leases.map(|(_, task, attempt)| (task, attempt)).chain(grants.inline()).collect()
+}
+
+/// The tasks on record that began while others waited, and which attempts at them these were. None when something else has written there.
+fn begun_inline(mapping: &Mapping) -> Option<impl Iterator<Item = (u64, u32)>> {
     let header = mapping.header();
-    let begun = header.inline_tasks.iter().zip(&header.inline_attempts);
-    begun.map(|(task, attempt)| (task.load(Acquire), attempt.load(Acquire))).filter(|&(task, _)| task != 0)
+    let entries = header.inline_tasks.iter().zip(&header.inline_attempts).zip(&header.inline_seals);
+    let read = entries
+        .map(|((task, attempt), seal)| {
+            let (task, attempt) = (task.load(Acquire), attempt.load(Acquire));
+            (seal.load(Acquire) == inline_seal(task, attempt)).then_some((task, attempt))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    Some(read.into_iter().filter(|&(task, _)| task != 0))
 }
 
 /// Which of the entries for tasks that run inside of others hold one that has not ended. Kept by the owner.
@@ -171,6 +239,7 @@ impl InlineEntries {
         // In between it is nobody's, whenever this process ends.
         header.inline_tasks[entry].store(0, Release);
         header.inline_attempts[entry].store(attempt, Release);
+        header.inline_seals[entry].store(inline_seal(task, attempt), Release);
         header.inline_tasks[entry].store(task, Release);
         Some(entry)
     }
@@ -219,7 +288,44 @@ mod tests {
             [0, 1, 2].map(|lease| ring.state(lease)),
             [ClaimState::Claimed, ClaimState::Revoked, ClaimState::Granted]
         );
-        assert_eq!(ring.state(CLAIM_COUNT as u64), ClaimState::Unknown);
+    }
+
+    #[test]
+    fn what_something_else_has_written_over_counts_as_begun_unless_the_worker_has_surely_not_come_so_far() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.spool");
+        let ring = ClaimRing::create(&path).unwrap();
+        let spool = Spool::attach(&path).unwrap();
+        (0..4).for_each(|lease| ring.grant(lease, 100 + lease, 1));
+        assert!(spool.claim(0, 70) && ring.revoke(1) && spool.claim(2, 71));
+        ring.grant_inline(200, 1);
+        let states = || [0, 2, 3].map(|lease| ring.state(lease));
+        let claimed = || {
+            let mut claimed = Story::open(&path).unwrap().claimed_tasks();
+            claimed.sort_unstable();
+            claimed
+        };
+        use ClaimState::{Claimed, Granted};
+        for byte in [0, 1, 0xff] {
+            ring.mapping.claims().iter().for_each(|entry| entry.store(u64::from_ne_bytes([byte; 8]), Release));
+            assert_eq!((states(), claimed()), ([Claimed, Claimed, Granted], vec![(100, 1), (102, 1)]));
+        }
+        // A worker that cannot agree with its head any more ends.
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| spool.claim(3, 72))).is_err());
+        ring.mapping.header().inline_tasks[7].store(1, Release);
+        assert!(ring.is_damaged() && ring.has_begun_inline(200, 1), "what it says of those is worth nothing");
+        assert_eq!(claimed(), [(100, 1), (102, 1), (200, 1)]);
+        ring.mapping.header().inline_tasks[7].store(0, Release);
+        let file = std::fs::File::options().write(true).open(path.with_extension("grants")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 0).unwrap();
+        assert_eq!((states(), claimed()), ([Claimed; 3], vec![(100, 1), (102, 1), (103, 1)]));
+        std::fs::remove_file(&path).unwrap();
+        let (_, without) = Story::claimed_tasks_without_spool(&path).unwrap_or_default();
+        assert_eq!(without, [], "no worker was noted");
+        ring.set_worker(7, true);
+        let (pid, mut without) = Story::claimed_tasks_without_spool(&path).unwrap();
+        without.sort_unstable();
+        assert_eq!((pid, without), (7, vec![(100, 1), (102, 1), (103, 1), (200, 1)]));
     }
 
     #[test]

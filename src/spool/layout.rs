@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use super::rescue::Rescue;
 
 /// Leases a worker may hold at once, counting those taken back that it has not passed yet.
 pub const CLAIM_COUNT: usize = 1024;
@@ -25,16 +27,14 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2176;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 const PATH_SIZE: usize = 1024;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
-const CLAIM_TASKS_OFFSET: usize = CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
-const CLAIM_ATTEMPTS_OFFSET: usize = CLAIM_TASKS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>();
-const SLOTS_OFFSET: usize = (CLAIM_ATTEMPTS_OFFSET + CLAIM_COUNT * size_of::<AtomicU32>()).next_multiple_of(4096);
+pub(super) const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
 /// Slots that get their space on the disk together.
 pub(super) const SLOTS_PER_STEP: usize = 32;
-const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
+pub(super) const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
 
 /// Why a spool could not be made or read.
 #[derive(Debug)]
@@ -112,6 +112,8 @@ pub(super) struct Header {
     pub(super) evicted: AtomicU64,
     /// Ended spans that no exporter took, and that could not be put aside either.
     pub(super) given_up: AtomicU64,
+    /// Spans that a process began which was forked from the owner.
+    pub(super) forked: AtomicU64,
     /// The owner's [hooks](super::hooks), which an ended span is for.
     pub(super) hooks: AtomicU32,
     /// What tells these hooks from those of another session.
@@ -133,6 +135,8 @@ pub(super) struct Header {
     pub(super) inline_tasks: [AtomicU64; INLINE_COUNT],
     /// Which attempts at them these are.
     pub(super) inline_attempts: [AtomicU32; INLINE_COUNT],
+    /// What tells an entry of the two above that was written as a whole from bytes that something else has left there.
+    pub(super) inline_seals: [AtomicU64; INLINE_COUNT],
 }
 
 /// The fixed part of a slot; the entries follow it.
@@ -167,10 +171,12 @@ pub(super) const ENTRIES_SIZE: usize = SLOT_SIZE - size_of::<SlotHeader>();
 
 const _: () = assert!(size_of::<SlotHeader>() == 88 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
 
-/// A mapped spool file.
+/// A mapped spool file, or a copy of one in private memory.
 pub(super) struct Mapping {
     base: NonNull<u8>,
-    file: File,
+    pub(super) file: File,
+    /// Answers for pages that the file has lost, in a process that must not end with its workers' files.
+    rescue: Option<Rescue>,
 }
 
 // SAFETY: the mapping is shared memory reached through atomics, and through entry bytes that one thread at a time
@@ -186,7 +192,7 @@ impl Mapping {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         let made = file.set_len(FILE_SIZE as u64).and_then(|()| {
             back(&file, 0, SLOTS_OFFSET)?;
-            let mapping = Mapping::map(file, MapFlags::SHARED)?;
+            let mapping = Mapping::map(file)?;
             mapping.back_more_slots()?;
             Ok(mapping)
         });
@@ -196,6 +202,7 @@ impl Mapping {
             io(error)
         })?;
         let header = mapping.header();
+        header.inline_seals.iter().for_each(|seal| seal.store(inline_seal(0, 0), Relaxed));
         header.version.store(VERSION, Relaxed);
         header.slot_count.store(SLOT_COUNT as u32, Relaxed);
         header.slot_size.store(SLOT_SIZE as u32, Relaxed);
@@ -206,44 +213,61 @@ impl Mapping {
 
     /// Maps a spool file that someone else made, after checking that it is one.
     pub(super) fn open(path: &Path) -> Result<Mapping, SpoolError> {
-        Mapping::open_with(path, MapFlags::SHARED)
-    }
-
-    /// The same where the file cannot be written to: what is stored through this mapping reaches nobody.
-    pub(super) fn open_to_read(path: &Path) -> Result<Mapping, SpoolError> {
-        Mapping::open_with(path, MapFlags::PRIVATE)
-    }
-
-    fn open_with(path: &Path, access: MapFlags) -> Result<Mapping, SpoolError> {
         let io = |source| SpoolError::Io { path: path.into(), source };
         let foreign = |found: String| SpoolError::Foreign { path: path.into(), found };
-        let file = OpenOptions::new().read(true).write(access == MapFlags::SHARED).open(path).map_err(io)?;
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         if length != FILE_SIZE as u64 {
             return Err(foreign(format!("it has {length} bytes, expected {FILE_SIZE}")));
         }
-        let mut start = [0u8; 12];
-        file.read_exact_at(&mut start, 0).map_err(io)?;
-        let (magic, version) = start.split_at(8);
-        if magic != MAGIC.to_ne_bytes() {
-            return Err(foreign("it does not begin with the mark of a spool".into()));
-        }
-        if version != VERSION.to_ne_bytes() {
-            let found = version.try_into().map_or(0, u32::from_ne_bytes);
-            return Err(foreign(format!("it has version {found}")));
-        }
-        Mapping::map(file, access).map_err(io)
+        check_start(&file, path)?;
+        Mapping::map(file).map_err(io)
     }
 
-    fn map(file: File, access: MapFlags) -> io::Result<Mapping> {
-        let flags = (ProtFlags::READ | ProtFlags::WRITE, access);
+    /// Private memory for a [copy](Self::copy) of what is in a file.
+    pub(super) fn for_copies(file: File) -> io::Result<Mapping> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: new memory at an address of the kernel's choosing; it is unmapped in `drop` only.
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), FILE_SIZE, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
+        Ok(Mapping { base, file, rescue: None })
+    }
+
+    /// Reads this part of the file again. Returns how many bytes the file has there; the others are zero from now on. Only for
+    /// [private memory](Self::for_copies).
+    pub(super) fn copy(&self, offset: usize, length: usize) -> io::Result<usize> {
+        assert!(offset + length <= FILE_SIZE, "bytes {offset} to {} are not in the spool", offset + length);
+        // SAFETY: within the mapping by the assertion, which is this process's own memory and is reached through atomics, and through bytes
+        // that are copied before anything else is read here.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.add(offset).as_ptr(), length) };
+        let mut filled = 0;
+        while filled < length {
+            match self.file.read_at(&mut bytes[filled..], (offset + filled) as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes[filled..].fill(0);
+        Ok(filled)
+    }
+
+    /// Has the kernel's answer to a page that the file has lost be a page of zeroes, instead of the end of this process.
+    pub(super) fn rescue(&mut self) {
+        self.rescue = Rescue::new(self.base, FILE_SIZE);
+    }
+
+    fn map(file: File) -> io::Result<Mapping> {
+        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
         let base = unsafe { mmap(std::ptr::null_mut(), FILE_SIZE, flags.0, flags.1, &file, 0)? };
         // The file is one big hole of which a few pages are ever used; reading ahead would fill the others with zeroes.
         // SAFETY: it was mapped just now with this size, and the advice changes no contents. A kernel that does not take it is only slower.
         let _ = unsafe { madvise(base, FILE_SIZE, Advice::Random) };
         let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Mapping { base, file })
+        Ok(Mapping { base, file, rescue: None })
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -256,16 +280,12 @@ impl Mapping {
         unsafe { self.base.add(CLAIMS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
     }
 
-    /// The task of each claim.
-    pub(super) fn claim_tasks(&self) -> &[AtomicU64; CLAIM_COUNT] {
-        // SAFETY: within the mapping, aligned, and atomics.
-        unsafe { self.base.add(CLAIM_TASKS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
-    }
-
-    /// The attempt at its task of each claim.
-    pub(super) fn claim_attempts(&self) -> &[AtomicU32; CLAIM_COUNT] {
-        // SAFETY: within the mapping, aligned, and atomics.
-        unsafe { self.base.add(CLAIM_ATTEMPTS_OFFSET).cast::<[AtomicU32; CLAIM_COUNT]>().as_ref() }
+    /// Whether the header begins as it was made.
+    pub(super) fn is_sound(&self) -> bool {
+        let header = self.header();
+        let numbers = [&header.version, &header.slot_count, &header.slot_size, &header.claim_count];
+        let expected = [VERSION, SLOT_COUNT as u32, SLOT_SIZE as u32, CLAIM_COUNT as u32];
+        header.magic.load(Acquire) == MAGIC && numbers.map(|number| number.load(Relaxed)) == expected
     }
 
     /// How many slots, from the first on, may be touched.
@@ -311,8 +331,34 @@ impl Mapping {
     }
 }
 
+/// Fails when a file does not begin as a spool of this version does.
+pub(super) fn check_start(file: &File, path: &Path) -> Result<(), SpoolError> {
+    let foreign = |found: String| SpoolError::Foreign { path: path.into(), found };
+    let mut start = [0u8; 12];
+    file.read_exact_at(&mut start, 0).map_err(|source| SpoolError::Io { path: path.into(), source })?;
+    let (magic, version) = start.split_at(8);
+    if magic != MAGIC.to_ne_bytes() {
+        return Err(foreign("it does not begin with the mark of a spool".into()));
+    }
+    if version != VERSION.to_ne_bytes() {
+        let found = version.try_into().map_or(0, u32::from_ne_bytes);
+        return Err(foreign(format!("it has version {found}")));
+    }
+    Ok(())
+}
+
+/// What stands beside an entry for a task that runs inside of others.
+pub(super) fn inline_seal(task: u64, attempt: u32) -> u64 {
+    seal(task ^ u64::from(attempt).rotate_left(32))
+}
+
+/// A number that no bytes but those of `value` are likely to be beside.
+pub(super) fn seal(value: u64) -> u64 {
+    (value ^ MAGIC).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ MAGIC
+}
+
 /// Gets space on the disk for a part of the file that nobody has used yet.
-fn back(file: &File, offset: usize, length: usize) -> io::Result<()> {
+pub(super) fn back(file: &File, offset: usize, length: usize) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), offset as u64, length as u64) {
         // Not every file system can; then zeroes are written, which are what is there.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&vec![0; length], offset as u64),
@@ -322,7 +368,9 @@ fn back(file: &File, offset: usize, length: usize) -> io::Result<()> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this size in `map`, and nothing borrowed from `self` is left.
+        // Before another mapping can be in its place.
+        self.rescue = None;
+        // SAFETY: mapped with this size, and nothing borrowed from `self` is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), FILE_SIZE) };
     }
 }

@@ -3,17 +3,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tracer_abi as abi;
 
+use super::grants::Reach;
 use super::lanes::{self, Lanes};
 use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
+use crate::fork;
 use crate::identity::BirthWindow;
 use crate::task::StopReason;
 
@@ -55,7 +57,11 @@ pub struct Spool {
     /// What tells it from the other spools of this process.
     number: u64,
     mapping: Mapping,
+    /// Where a worker says a second time how far it has come.
+    reach: Option<Reach>,
     path: PathBuf,
+    /// Whether the file is left to the next head.
+    is_kept: AtomicBool,
     /// What the entries of each slot begin with. Not in the slots, which are not in the cache when they are used again.
     beginnings: Box<[Beginning]>,
     slots: Mutex<Slots>,
@@ -128,15 +134,16 @@ pub struct Undelivered {
 impl Spool {
     /// Makes a spool of this process's own.
     pub fn create(path: &Path) -> Result<Spool, SpoolError> {
-        Ok(Spool::over(Mapping::create(path)?, path))
+        Ok(Spool::over(Mapping::create(path)?, None, path))
     }
 
     /// Attaches to the spool that the head has made for this process.
     pub fn attach(path: &Path) -> Result<Spool, SpoolError> {
-        Ok(Spool::over(Mapping::open(path)?, path))
+        Ok(Spool::over(Mapping::open(path)?, Some(Reach::open(path)?), path))
     }
 
-    fn over(mapping: Mapping, path: &Path) -> Spool {
+    fn over(mapping: Mapping, reach: Option<Reach>, path: &Path) -> Spool {
+        fork::remember_process();
         let header = mapping.header();
         header.owner_birth.store(crate::identity::birth(std::process::id()).unwrap_or(0), Relaxed);
         header.pid.store(std::process::id(), Release);
@@ -154,7 +161,9 @@ impl Spool {
         Spool {
             number: NEXT.fetch_add(1, Relaxed),
             mapping,
+            reach,
             path: path.into(),
+            is_kept: AtomicBool::new(false),
             beginnings: (0..SLOT_COUNT).map(|_| Beginning::default()).collect(),
             slots: Mutex::new(slots),
             has_undelivered: Condvar::new(),
@@ -187,6 +196,8 @@ impl Spool {
         let is_claimed = claims::claim(&self.mapping, lease);
         if !is_claimed {
             self.attempt_ended();
+        } else if let Some(reach) = &self.reach {
+            reach.claimed(lease);
         }
         is_claimed
     }
@@ -282,6 +293,10 @@ impl Spool {
     /// As [`open`](Self::open), and records with `begin` what else the span begins with. Nobody sees the span without that,
     /// whenever this process dies.
     pub fn open_with(&self, opening: &SpanOpening<'_>, begin: impl FnOnce(&Spool, SlotIndex)) -> Option<SlotIndex> {
+        if fork::is_copy() {
+            self.mapping.header().forked.fetch_add(1, Relaxed);
+            return None;
+        }
         let Some(index) = self.take_free_slot() else {
             self.mapping.header().unrecorded.fetch_add(1, Relaxed);
             return None;
@@ -338,6 +353,10 @@ impl Spool {
 
     /// Appends entries to an open span's record. `write` says whether all of them fitted; what did not is counted.
     pub(super) fn append(&self, index: SlotIndex, write: impl FnOnce(&mut EntryWriter<'_>) -> bool) {
+        if fork::is_copy() {
+            // The span is another process's.
+            return;
+        }
         let slot = self.mapping.slot(index.0 as usize);
         // SAFETY: within the mapping; the caller holds the span's lock, so no one else writes these bytes.
         let room = unsafe { self.mapping.entries(index.0 as usize).as_mut() };
@@ -388,7 +407,7 @@ impl Spool {
     /// Records the status. As in OpenTelemetry, OK is final and UNSET is ignored.
     pub fn set_status(&self, index: SlotIndex, code: u32, description: &[u8]) {
         let slot = self.mapping.slot(index.0 as usize);
-        let may_change = slot.status.load(Relaxed) != abi::SPAN_STATUS_OK;
+        let may_change = !fork::is_copy() && slot.status.load(Relaxed) != abi::SPAN_STATUS_OK;
         if may_change && matches!(code, abi::SPAN_STATUS_OK | abi::SPAN_STATUS_ERROR) {
             self.append(index, |entries| entries.status_description(description));
             slot.status.store(code, Release);
@@ -402,6 +421,9 @@ impl Spool {
 
     /// Records that the span has ended. From then on it may be [delivered](Self::delivered).
     pub fn end(&self, index: SlotIndex, end_time_unix_nano: u64) {
+        if fork::is_copy() {
+            return;
+        }
         let slot = self.mapping.slot(index.0 as usize);
         let hooks = self.hooks();
         slot.end_time_unix_nano.store(end_time_unix_nano, Relaxed);
@@ -415,6 +437,9 @@ impl Spool {
     /// Says that the first hook has got an ended span, so that its next commit covers it. True now and then, when that should come soon,
     /// because so many wait for it.
     pub fn handed_over(&self, index: SlotIndex, is_sampled: bool) -> bool {
+        if fork::is_copy() {
+            return false;
+        }
         let hooks = self.hooks();
         // One that only exporters want may be gone already, and its slot another's.
         if hooks & !hooks::EXPORTERS == 0 {
@@ -451,6 +476,9 @@ impl Spool {
     /// Takes the spans that the hook has got and that are not known to be written. After the commit, either
     /// [`written`](Self::written) or [`not_written`](Self::not_written) takes them back.
     pub fn take_handed_over(&self) -> VecDeque<u32> {
+        if fork::is_copy() {
+            return VecDeque::new();
+        }
         let mut slots = self.slots();
         slots.collect();
         std::mem::take(&mut slots.ended)
@@ -588,8 +616,16 @@ impl Spool {
         slots.free.len() + slots.lanes.free() + slots.told.len() + written < SLOT_COUNT
     }
 
+    /// Leaves the file to the next head, whatever is in it: the claims in there say what this process has begun.
+    pub fn keep(&self) {
+        self.is_kept.store(true, Relaxed);
+    }
+
     /// Removes the file: this process has nothing left that someone else would have to finish.
     pub fn remove(&self) {
+        if self.is_kept.load(Relaxed) || fork::is_copy() {
+            return;
+        }
         // A file that stays is drained and removed by the head.
         let _ = std::fs::remove_file(&self.path);
     }

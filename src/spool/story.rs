@@ -1,18 +1,32 @@
 //! The side of whoever comes after: reads what a process left.
 
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
 use tracer_abi as abi;
 
-use super::layout::{Mapping, SLOT_ENDED, SLOT_OPEN, SlotHeader, SpoolError};
+use super::claims;
+use super::grants::{self, Grants};
+use super::layout::{
+    ENTRIES_SIZE, FILE_SIZE, Header, Mapping, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET, SlotHeader, SpoolError,
+    check_start,
+};
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 use crate::identity::BirthWindow;
 
 /// The spool of another process, dead or alive.
+///
+/// It is read as a file, and never mapped: whoever owns the file may cut it short at any time, which a mapping does not survive.
 pub struct Story {
-    mapping: Mapping,
+    /// What was read last.
+    copy: Mapping,
+    grants: Option<Grants>,
+    is_cut: bool,
 }
 
 /// A span as its process left it.
@@ -45,67 +59,121 @@ pub struct SpoolCounts {
     pub evicted: u64,
     /// Ended spans that no exporter took, and that could not be put aside either.
     pub given_up: u64,
+    /// Spans that processes began which were forked from the owner: the spool is not theirs.
+    pub forked: u64,
 }
 
 impl SpoolCounts {
     pub(super) fn of(mapping: &Mapping) -> SpoolCounts {
         let header = mapping.header();
+        if !mapping.is_sound() {
+            // What something else has left there is no count.
+            return SpoolCounts::default();
+        }
         SpoolCounts {
             cut: header.cut.load(Relaxed),
             unrecorded: header.unrecorded.load(Relaxed),
             evicted: header.evicted.load(Relaxed),
             given_up: header.given_up.load(Relaxed),
+            forked: header.forked.load(Relaxed),
         }
     }
 }
 
 impl Story {
-    /// Opens a spool to read it.
+    /// Opens a spool to read it, and to [settle](Self::settle) its spans.
     pub fn open(path: &Path) -> Result<Story, SpoolError> {
-        Ok(Story { mapping: Mapping::open(path)? })
+        let io = |source| SpoolError::Io { path: path.into(), source };
+        Story::of_file(File::options().read(true).write(true).open(path).map_err(io)?, path)
     }
 
     /// The same where the file cannot be written to.
     pub(crate) fn open_to_read(path: &Path) -> Result<Story, SpoolError> {
-        Ok(Story { mapping: Mapping::open_to_read(path)? })
+        let io = |source| SpoolError::Io { path: path.into(), source };
+        Story::of_file(File::open(path).map_err(io)?, path)
+    }
+
+    /// The story in a file that is open already and was, or is, at this path.
+    pub(super) fn of_file(file: File, path: &Path) -> Result<Story, SpoolError> {
+        let io = |source| SpoolError::Io { path: path.into(), source };
+        let length = file.metadata().map_err(io)?.len();
+        if length < SLOTS_OFFSET as u64 {
+            return Err(SpoolError::Foreign { path: path.into(), found: format!("it has {length} bytes") });
+        }
+        check_start(&file, path)?;
+        let is_cut = length != FILE_SIZE as u64;
+        let story = Story { copy: Mapping::for_copies(file).map_err(io)?, grants: Grants::read(path), is_cut };
+        story.copy.copy(0, SLOTS_OFFSET).map_err(io)?;
+        Ok(story)
+    }
+
+    /// What the header says now.
+    fn header(&self) -> &Header {
+        // What cannot be read is zero.
+        let _ = self.copy.copy(0, SLOTS_OFFSET);
+        self.copy.header()
+    }
+
+    /// Whether something has been written over what head and worker agree on, or a part of the file is gone.
+    pub fn is_damaged(&self) -> bool {
+        self.header();
+        self.is_cut || !self.copy.is_sound()
     }
 
     /// The process that owns the spool; none when no process has attached to it.
     pub fn pid(&self) -> Option<u32> {
-        Some(self.mapping.header().pid.load(Acquire)).filter(|&pid| pid != 0)
+        let of_worker = self.grants.as_ref().and_then(Grants::worker).map(|(pid, _)| pid);
+        of_worker.or_else(|| Some(self.header().pid.load(Acquire)).filter(|&pid| pid != 0))
     }
 
     /// Whether the process that owns the spool is alive: the very one, not another with its pid.
     pub fn is_owner_alive(&self) -> bool {
-        let birth = self.mapping.header().owner_birth.load(Relaxed);
+        let birth = self.header().owner_birth.load(Relaxed);
         self.pid().is_some_and(|pid| crate::identity::is_alive(pid, birth))
-    }
-
-    /// The process group of the command that was running, whoever leads it now.
-    pub fn command_group(&self) -> Option<u32> {
-        Some(self.mapping.header().command_group.load(Acquire)).filter(|&group| group != 0)
     }
 
     /// The process group of the command that was running, if its leader still is the very process that was started.
     pub fn identified_command_group(&self) -> Option<u32> {
-        let window = self.mapping.header().command_birth.load(Relaxed);
-        self.command_group().filter(|&group| BirthWindow::is_of(window, group))
+        let header = self.header();
+        let window = header.command_birth.load(Relaxed);
+        // 1 would stand for every process there is.
+        let group = Some(header.command_group.load(Acquire)).filter(|&group| group > 1)?;
+        BirthWindow::is_of(window, group).then_some(group)
     }
 
     /// The tasks that the process had claimed and which attempts at them these were, whether or not they have ended; those
     /// claimed long ago are not among them.
     pub fn claimed_tasks(&self) -> Vec<(u64, u32)> {
-        super::claims::claimed_tasks(&self.mapping)
+        self.header();
+        self.grants.as_ref().map(|grants| claims::claimed_tasks(&self.copy, grants)).unwrap_or_default()
+    }
+
+    /// The same of a worker whose spool is gone or is none any more, and the worker's process.
+    pub fn claimed_tasks_without_spool(spool: &Path) -> Option<(u32, Vec<(u64, u32)>)> {
+        let grants = Grants::read(spool)?;
+        Some((grants.worker()?.0, claims::claimed_tasks_without_spool(&grants)))
+    }
+
+    /// The worker whose spool this was, and whether its attempts have spans, as the head has noted it beside the spool.
+    pub fn noted_worker(spool: &Path) -> Option<(u32, bool)> {
+        Grants::read(spool)?.worker()
+    }
+
+    /// Removes a spool with what is beside it.
+    pub fn remove(spool: &Path) -> io::Result<()> {
+        let of_grants = remove_if_there(&grants::path_of(spool));
+        remove_if_there(spool).and(of_grants)
     }
 
     /// What did not fit.
     pub fn counts(&self) -> SpoolCounts {
-        SpoolCounts::of(&self.mapping)
+        self.header();
+        SpoolCounts::of(&self.copy)
     }
 
     /// The process's [hooks](super::hooks), and what tells them from those of another session.
     pub fn hooks(&self) -> (u32, u32) {
-        let header = self.mapping.header();
+        let header = self.header();
         // A process that has not come as far as its hook: whatever it began is for the span file.
         let hooks = Some(header.hooks.load(Acquire)).filter(|&hooks| hooks != 0).unwrap_or(super::hooks::FILE);
         (hooks, header.hooks_mark.load(Relaxed))
@@ -114,37 +182,58 @@ impl Story {
     /// The file in which the process's hook keeps its spans, and in which form, one of `tracer_abi::SPAN_FILE_*`; none when the hook
     /// does not say.
     pub fn span_file(&self) -> Option<(PathBuf, u32)> {
-        let header = self.mapping.header();
+        let header = self.header();
         let format = Some(header.span_file_format.load(Acquire)).filter(|&format| format != 0)?;
         let len = header.span_file_len.load(Relaxed) as usize;
-        // SAFETY: within the mapping; it was written once, before the format.
-        let bytes = unsafe { self.mapping.span_file().as_ref() }.get(..len)?;
+        // SAFETY: within the mapping, and nobody but this copies anything there.
+        let bytes = unsafe { self.copy.span_file().as_ref() }.get(..len)?;
         Some((std::str::from_utf8(bytes).ok()?.into(), format))
     }
 
     /// The resource of the process's spans.
     pub fn resource(&self) -> Vec<(String, OwnedValue)> {
-        resource(&self.mapping)
+        self.header();
+        resource(&self.copy)
     }
 
     /// The spans that are open, or have ended and are not known to be written, in order of their start.
     pub fn spans(&self) -> Vec<SpanStory> {
-        let mut spans: Vec<_> =
-            (0..self.mapping.slots_backed()).filter_map(|index| span(&self.mapping, index)).collect();
+        self.header();
+        let count = self.copy.slots_backed();
+        let _ = self.copy.copy(SLOTS_OFFSET, count * SLOT_SIZE);
+        let mut spans: Vec<_> = (0..count).filter_map(|index| self.span(index)).collect();
         spans.sort_by_key(|span| span.record.start_time_unix_nano);
         spans
+    }
+
+    fn span(&self, index: usize) -> Option<SpanStory> {
+        let found = span(&self.copy, index)?;
+        let before = identity(self.copy.slot(index));
+        // An owner that lives may have given the slot to another span while it was read, of which this would be a mixture.
+        let _ = self.copy.copy(SLOTS_OFFSET + index * SLOT_SIZE, size_of::<SlotHeader>());
+        let slot = self.copy.slot(index);
+        let is_the_same = identity(slot) == before && matches!(slot.state.load(Relaxed), SLOT_OPEN | SLOT_ENDED);
+        is_the_same.then_some(found)
     }
 
     /// Says of a span of a process that has died that everyone has it who is to have it. It stays, as one that has ended and that is
     /// [pending](SpanStory::pending) for nobody: whoever comes next learns from it which attempts have a span.
     pub fn settle(&self, span: &SpanStory, end_time_unix_nano: u64) {
-        let slot = self.mapping.slot(span.slot);
-        slot.pending.store(0, Relaxed);
+        let slot = SLOTS_OFFSET + span.slot * SLOT_SIZE;
+        let write = |offset: usize, bytes: &[u8]| drop(self.copy.file.write_all_at(bytes, (slot + offset) as u64));
+        write(offset_of!(SlotHeader, pending), &0_u32.to_ne_bytes());
         if !span.has_ended {
-            slot.end_time_unix_nano.store(end_time_unix_nano, Relaxed);
-            slot.status.store(abi::SPAN_STATUS_ERROR, Relaxed);
+            write(offset_of!(SlotHeader, end_time_unix_nano), &end_time_unix_nano.to_ne_bytes());
+            write(offset_of!(SlotHeader, status), &abi::SPAN_STATUS_ERROR.to_ne_bytes());
         }
-        slot.state.store(SLOT_ENDED, Release);
+        write(offset_of!(SlotHeader, state), &SLOT_ENDED.to_ne_bytes());
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 
@@ -166,6 +255,14 @@ pub(super) fn span(mapping: &Mapping, index: usize) -> Option<SpanStory> {
     }
     let identity = identity(slot);
     let len = slot.len.load(Acquire) as usize;
+    // No span, but bytes that a task has left where it should not write.
+    let is_no_span = identity[2] == 0
+        || len > ENTRIES_SIZE
+        || slot.kind.load(Relaxed) > abi::SPAN_KIND_CONSUMER
+        || slot.status.load(Relaxed) > abi::SPAN_STATUS_ERROR;
+    if is_no_span {
+        return None;
+    }
     // SAFETY: as in `resource`.
     let entries = unsafe { mapping.entries(index).as_ref() }.get(..len).unwrap_or_default().to_vec();
     let mut trace_id = [0; 16];
@@ -438,6 +535,42 @@ mod tests {
         fn damaged_entries_never_panic(entries: Vec<u8>) {
             let mut record = SpanRecord::default();
             record.read_entries(&entries);
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        /// A task may leave any bytes there.
+        #[test]
+        fn whatever_is_in_a_spool_is_read_without_harm(
+            pieces in proptest::collection::vec((12_usize..400_000, proptest::collection::vec(proptest::prelude::any::<u8>(), 1..300)), 0..40),
+            repeated in proptest::option::of(proptest::prelude::any::<u8>()),
+            cut in proptest::option::of(0_u64..400_000),
+        ) {
+            let (folder, spool, _) = spool();
+            spool.open(&opening(1)).unwrap();
+            let path = folder.path().join("test.spool");
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            if let Some(byte) = repeated {
+                file.write_all_at(&vec![byte; 400_000], 12).unwrap();
+            }
+            for (offset, bytes) in &pieces {
+                file.write_all_at(bytes, *offset as u64).unwrap();
+            }
+            if let Some(length) = cut {
+                file.set_len(length).unwrap();
+            }
+            if let Ok(story) = Story::open(&path) {
+                let mut lines = Vec::new();
+                for span in story.spans() {
+                    span.record.write_line(&mut lines, &super::super::record::resource_json(&story.resource()));
+                    story.settle(&span, 7);
+                }
+                drop((story.claimed_tasks(), story.counts(), story.hooks(), story.span_file(), story.is_damaged()));
+                let _ = (story.identified_command_group(), story.is_owner_alive());
+            }
+            // The owner may not touch its mapping any more.
+            std::mem::forget(spool);
         }
     }
 }

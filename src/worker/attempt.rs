@@ -16,7 +16,6 @@ use super::command::{self, CommandRun, Inherited};
 use super::nested::{Nested, Submitter};
 use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
-use crate::fault;
 use crate::hook::{
     ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Located, Module,
     Recorder, RunningTask, SearchPath, SpanRequest, TaskContext, now_unix_nano,
@@ -36,6 +35,7 @@ use crate::task::{
     StopReason, TaskSpec, TimeLimit, WorkerId,
 };
 use crate::value::{self, ValueError};
+use crate::{fault, fork};
 
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
@@ -313,6 +313,8 @@ impl Attempts {
                 (run.outcome.clone(), Some(run))
             }
         };
+        // A child that the function has forked goes no further.
+        fork::end_copy();
         begin(None);
         let ended = Instant::now();
         let run_ns = began.until(ended);

@@ -19,6 +19,7 @@ use super::attempt::Attempts;
 use super::results::Results;
 use crate::driver::by_tag::ByTag;
 use crate::driver::{Driver, DriverError, SubmitRequest};
+use crate::fork;
 use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
 use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
@@ -132,6 +133,9 @@ impl Nested {
 
     /// The connection, which is made if there is none.
     fn open<'a>(&'static self, link: &'a mut Link) -> Result<&'a mut Driver, String> {
+        if fork::is_copy() {
+            return Err("only the task's own process can submit tasks, and not one that it has forked".into());
+        }
         if let Some(reason) = &link.failure {
             return Err(reason.clone());
         }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::{NewRings, Sender};
 use crate::fault;
+use crate::fork;
 use crate::hook::Recorder;
 use crate::protocol::frame::put_frame;
 use crate::protocol::wire::Put;
@@ -106,6 +107,7 @@ impl Results {
 
     /// Sends what there is.
     pub(super) fn send(&self) -> io::Result<()> {
+        fork::end_copy();
         let Outlet { stream, sender } = &mut *lock(&self.outlet);
         let body = {
             let mut batch = lock(&self.batch);

@@ -104,6 +104,51 @@ fn a_program_that_is_killed_leaves_no_process_and_all_spans() {
     assert_eq!((job.status_code(), job.status_description()), ("ERROR", "the process that waited for it died"));
 }
 
+/// Whoever of a program and its head dies, and whoever is left: what was running is recorded, and nothing has a parent that is nowhere.
+#[test]
+fn whoever_dies_the_spans_of_a_program_and_its_own_head_are_all_there() {
+    let subsets: [&[&str]; 8] = [
+        &["head"],
+        &["guard"],
+        &["worker"],
+        &["guard", "head"],
+        &["head", "worker"],
+        &["program", "head"],
+        &["program", "head", "worker"],
+        &["program", "guard"],
+    ];
+    for subset in subsets {
+        let cluster = no_head();
+        let (program, said) = holding(&cluster, "holds");
+        let place = PathBuf::from(said["place"].as_str().expect("it has a head of its own"));
+        let record: Value = serde_json::from_str(&std::fs::read_to_string(place.join("head.lock")).unwrap()).unwrap();
+        let of_record = |name: &str| u32::try_from(record[name].as_u64().expect("a process id")).unwrap();
+        let worker: u32 = std::fs::read_to_string(cluster.file("started")).unwrap().parse().unwrap();
+        let pid = |who: &str| match who {
+            "program" => program.pid(),
+            "guard" => of_record("guard_pid"),
+            "head" => of_record("pid"),
+            _ => worker,
+        };
+        // None of them may act on the death of another before that one is dead too.
+        subset.iter().for_each(|who| kill(pid(who), Signal::STOP));
+        subset.iter().for_each(|who| kill(pid(who), Signal::KILL));
+        if *subset == ["worker"] {
+            // It is tried again, and ends then.
+            std::fs::write(cluster.file("released"), "").unwrap();
+        }
+        program.wait();
+        cluster.assert_nothing_runs();
+        assert!(places(&cluster).is_empty(), "{subset:?} were killed, and the place is still there");
+        let spans = cluster.spans();
+        spans.assert_whole(&[]);
+        let attempts = spans.all_named("misbehaving_tasks.waits_in_span tracer.remote_worker");
+        assert_eq!(attempts.len(), if *subset == ["worker"] { 2 } else { 1 }, "{subset:?}: {}", spans.describe());
+        assert_eq!(spans.all_named("tracer job").len(), 1, "{subset:?}: {}", spans.describe());
+        assert!(spans.iter().all(|span| !span.value["end_time"].is_null()), "{subset:?}: {}", spans.describe());
+    }
+}
+
 #[test]
 fn a_program_that_is_killed_with_its_head_and_guard_leaves_no_process() {
     let cluster = no_head();

@@ -19,6 +19,7 @@ mod fairness;
 mod full_disk;
 mod fuzzing;
 mod hooks;
+mod hostile;
 mod http_api;
 mod http_client;
 mod hygiene;

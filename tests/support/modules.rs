@@ -23,6 +23,7 @@ const PACKAGES: &[&str] = &[
     "otlp_grpc",
     "console",
     "actor_tasks",
+    "hostile_tasks",
     "misbehaving_tasks",
     "nested_tasks",
     "bad_hooks",

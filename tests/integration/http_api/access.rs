@@ -73,6 +73,8 @@ fn what_is_wrong_with_a_request_is_said() {
     let as_form = api.ask("POST", "/api/v1/tasks").header("Content-Type", "text/plain").body(body.to_string());
     as_form.send().problem(415, "not-json");
     api.ask("POST", "/api/v1/tasks").body(body.to_string()).send().problem(415, "not-json");
+    let packed = api.ask("POST", "/api/v1/tasks").header("Content-Type", "application/json");
+    packed.header("Content-Encoding", "gzip").body(body.to_string()).send().problem(415, "not-json");
     api.ask("POST", "/api/v1/tasks")
         .header("Content-Type", "application/json")
         .body("{")
