@@ -2,7 +2,7 @@
 
 use crate::hook::{Attribute, PutAttribute};
 use crate::names;
-use crate::task::{ActorRole, Demand, Envelope, JobId, TaskId, TaskSpec, WorkerId};
+use crate::task::{ActorRole, Demand, Envelope, JobId, TaskId, TaskSpec, WorkerId, module_stem};
 
 /// Everything about an attempt that its span says from the start.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,7 @@ impl AttemptSpan<'_> {
     pub(crate) fn put_first(&self, put: PutAttribute<'_>) {
         put(names::REMOTE, Attribute::Str(remote(&self.envelope.spec)));
         put(names::FUNCTION, Attribute::Str(self.target));
+        put_actor(&self.envelope.spec, put);
         put(names::PID, self.pid.into());
         put(names::JOB_ID, self.job.0.into());
         put(names::WORKER_ID, self.worker.0.into());
@@ -83,6 +84,17 @@ pub(crate) fn code_attributes<'a>(
         (names::CODE_LINE_NUMBER, line.into()),
     ];
     (attributes, if file.is_empty() { 1 } else { 3 })
+}
+
+/// What both spans of an actor's method, or of its creation, say of it.
+pub(crate) fn put_actor(spec: &TaskSpec<'_>, put: PutAttribute<'_>) {
+    if let TaskSpec::Function(function) = spec
+        && function.actor != ActorRole::None
+        && let Some((type_name, method)) = function.function.rsplit_once('.')
+    {
+        put(names::ACTOR_CLASS, Attribute::Str(&format!("{}.{type_name}", module_stem(function.module))));
+        put(names::ACTOR_METHOD, Attribute::Str(method));
+    }
 }
 
 /// The value of [`names::REMOTE`].

@@ -31,7 +31,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
 use tracer_otel_env::Reader;
 
-use crate::attempt_span::remote;
+use crate::attempt_span::{put_actor, remote};
 use crate::channel::{Receiver, Sender};
 use crate::config;
 use crate::fault;
@@ -1508,6 +1508,7 @@ impl DriverTracing {
         let of_function = |put: PutAttribute<'_>| {
             put(names::REMOTE, Attribute::Str(remote(spec)));
             put(names::FUNCTION, Attribute::Str(&span_names.target));
+            put_actor(spec, put);
             put(names::PID, self.pid.into());
             put(names::JOB_ID, welcome.job_id.0.into());
             put(names::NODE_ID, Attribute::Str(&welcome.node_id));

@@ -28,6 +28,7 @@ mod error;
 mod host;
 mod import;
 mod module;
+mod otel_versions;
 mod own;
 mod recorder;
 mod search;
@@ -39,7 +40,9 @@ pub use contract::HookContract;
 pub use error::{HookError, ModuleError};
 pub(crate) use host::{TaskHost, TaskSubmission, Waited, offer_tasks};
 pub use import::ImportString;
+pub(crate) use module::note_in;
 pub use module::{HookDescription, Module, ModuleDescription, ParameterDescription, TaskDescription};
+pub use otel_versions::{OtelVersion, advice as otel_advice};
 pub(crate) use own::random;
 pub use own::{OwnSettings, OwnTracing};
 pub use recorder::{

@@ -45,6 +45,10 @@ pub const FUNCTION: &str = "tracer.function";
 /// String: the build of the module's library that the attempt runs: its build id in hexadecimal digits, or, where its linker noted none, a number made
 /// from its contents. Not there for what is built into tracer.
 pub const MODULE_VERSION: &str = "tracer.module.version";
+/// String: the type of the actor, `<module>.<Type>`, on the spans of actors and their methods only.
+pub const ACTOR_CLASS: &str = "tracer.actor_class";
+/// String: the method, `new` for the creation, on the spans of actors and their methods only.
+pub const ACTOR_METHOD: &str = "tracer.actor_method";
 /// String: the name given with `--name`.
 pub const TASK_NAME: &str = "tracer.task_name";
 /// String: an argument, if `--record-arguments` asks for them. What follows the prefix is the parameter's name on the CONSUMER span of a function, and
@@ -134,6 +138,8 @@ pub const HTTP_RESPONSE_STATUS_CODE: &str = "http.response.status_code";
 pub const HTTP_ROUTE: &str = "http.route";
 /// String: the path as it was asked for (`url.path`).
 pub const URL_PATH: &str = "url.path";
+/// String: the query, if the request has one, without the values that the conventions take for secrets (`url.query`).
+pub const URL_QUERY: &str = "url.query";
 /// String: always `http` (`url.scheme`).
 pub const URL_SCHEME: &str = "url.scheme";
 /// String: where the API listens (`server.address`).

@@ -43,6 +43,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let spool_path = session::worker_spool(session_dir, worker);
     let spool: &'static Spool = Box::leak(Box::new(Spool::attach(&spool_path).map_err(WorkerError::Spool)?));
     crate::hook::set_stops(spool);
+    crate::hook::note_in(session_dir);
     let mut stream = session::connect(session_dir).map_err(WorkerError::Session)?;
     let mut inbox = FrameBuffer::new();
     let welcome = say_hello(&mut stream, &mut inbox, Role::Worker(worker))?;

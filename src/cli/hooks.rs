@@ -81,7 +81,7 @@ fn render(hook: &str, report: &HookReport, searched_as: &SearchedAs) -> String {
         HookReport::Refused { refused } => return refused.clone(),
     };
     let library = check.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
-    report::fields(&[
+    let mut fields = vec![
         ("hook", format!("{hook} works")),
         ("is", format!("{} ({})", check.contract, check.contract.flag())),
         ("library", library),
@@ -89,7 +89,9 @@ fn render(hook: &str, report: &HookReport, searched_as: &SearchedAs) -> String {
         ("built by", check.producer.clone()),
         ("does", check.description.clone()),
         ("order", order(check).into()),
-    ])
+    ];
+    fields.extend(check.opentelemetry.iter().map(|advice| ("warning", advice.clone())));
+    report::fields(&fields)
 }
 
 fn order(check: &HookCheck) -> &'static str {

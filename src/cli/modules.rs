@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::driver::Driver;
 use crate::exit;
-use crate::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription};
+use crate::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription, otel_advice};
 use crate::protocol::Welcome;
 
 /// Look into modules
@@ -119,7 +119,7 @@ pub(super) struct Found {
 fn render(Found { module, searched_as }: &Found) -> String {
     let library = module.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
     let is_built_in = module.library.is_none();
-    let mut text = report::fields(&[
+    let mut fields = vec![
         ("module", module.name.clone()),
         ("library", library),
         ("found", searched_as.line()),
@@ -135,7 +135,11 @@ fn render(Found { module, searched_as }: &Found) -> String {
             },
         ),
         ("built by", format!("{}, ABI {}", module.producer, module.abi)),
-    ]);
+    ];
+    if !module.unserved_opentelemetry.is_empty() {
+        fields.push(("warning", otel_advice(&module.unserved_opentelemetry, &module.producer)));
+    }
+    let mut text = report::fields(&fields);
     for task in &module.tasks {
         text.push_str(&format!("\n{}\n{}", signature(task), indented(&task.doc)));
     }

@@ -583,7 +583,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
             let sampling = hook.sampling_ratio.line();
             let further: String = hook.further.iter().map(further_hook).collect();
-            let text = format!("{}, {place}\n{}{sampling}{further}", hook.import_string, settings.hook_description);
+            let text = format!("{}, {place}\n{}\n{sampling}{further}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));
         }
         None => fields.push(("  tracing", off(settings.tracing_off.as_deref()))),
@@ -601,7 +601,10 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     }
     if started.recovered.waiting > 0 {
         let spans = Count(started.recovered.waiting, "span");
-        fields.push(("  to deliver", format!("{spans} that exporters of a session before did not take")));
+        fields.push((
+            "  undelivered",
+            format!("{spans} of an earlier session, waiting for an exporter that accepts them"),
+        ));
     }
     if started.tasks_restored > 0 {
         let tasks = Count(started.tasks_restored, "task");

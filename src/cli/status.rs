@@ -61,9 +61,9 @@ fn render(status: &StatusReport) -> String {
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".into(), |path| format!("from {}", path.display()));
-            let sampling = hook.sampling_ratio.line();
+            let sampling = &hook.sampling;
             let further: String = hook.further.iter().map(further_hook).collect();
-            format!("{}, {place}\n{}{sampling}{further}", hook.import_string, hook.description)
+            format!("{}, {place}\n{}\n{sampling}{further}", hook.import_string, hook.description)
         }
     };
     let workers = &status.workers;
@@ -115,7 +115,8 @@ fn render(status: &StatusReport) -> String {
             .push(("handed over", format!("{} to the exporter of another process", Count(spans.handed_over, "span"))));
     }
     if spans.waiting > 0 {
-        fields.push(("waiting", format!("{} for an exporter that takes them", Count(spans.waiting, "span"))));
+        let waiting = Count(spans.waiting, "span");
+        fields.push(("undelivered", format!("{waiting}, waiting for an exporter that accepts them")));
     }
     let lost = [
         (spans.cut, "attribute, event or link", "did not fit the spool"),

@@ -76,7 +76,9 @@ fn render(report: &StopReport) -> String {
     }
     if report.spans_waiting > 0 {
         let spans = Count(report.spans_waiting, "span");
-        text.push_str(&format!("\n{spans} wait for an exporter that takes them; the next head in this place goes on"));
+        text.push_str(&format!(
+            "\nundelivered: {spans}, waiting for an exporter that accepts them; the next head in this place goes on"
+        ));
     }
     text
 }
@@ -93,7 +95,7 @@ mod tests {
         assert_eq!(
             render(&loud),
             "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n1 task had not ended\n\
-             3 spans wait for an exporter that takes them; the next head in this place goes on"
+             undelivered: 3 spans, waiting for an exporter that accepts them; the next head in this place goes on"
         );
     }
 }

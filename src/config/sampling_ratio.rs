@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tracer_otel_env::{Reader, Root};
 
 /// The share of new traces that are sampled, from 0 (none) to 1 (all, the default).
 ///
@@ -25,13 +26,29 @@ impl SamplingRatio {
         self.0
     }
 
-    /// What it means, on a line of its own for people.
+    /// Which traces are sampled with it in this environment, for people.
     pub(crate) fn line(self) -> String {
-        let what = match self {
-            SamplingRatio::ALL => "all new traces are sampled".to_owned(),
+        self.line_in(&mut Reader::of_this_process())
+    }
+
+    fn line_in(self, environment: &mut Reader<'_>) -> String {
+        let at_ratio = |ratio: f64| match ratio {
+            0.0 => "no new trace is sampled".to_owned(),
+            1.0 => "all new traces are sampled".to_owned(),
             ratio => format!("new traces are sampled at a ratio of {ratio}"),
         };
-        format!("\n{what}, unless the hook or OTEL_TRACES_SAMPLER decides")
+        let Some(sampler) = environment.sampler() else {
+            return format!("{}, unless the hook decides", at_ratio(self.get()));
+        };
+        let what = match (sampler.follows_parent, sampler.root) {
+            (true, root) => at_ratio(root.ratio()),
+            (false, Root::Always) => "every span is sampled, whatever its parent is".to_owned(),
+            (false, Root::Never) => "no span is sampled".to_owned(),
+            (false, Root::Ratio(ratio)) => {
+                format!("spans are sampled by their trace ids at a ratio of {ratio}, whatever their parents are")
+            }
+        };
+        format!("{what}, as OTEL_TRACES_SAMPLER says, unless the hook decides")
     }
 }
 

@@ -1563,6 +1563,7 @@ impl Server {
                 library: hook.library.clone(),
                 description: settings.hook_description.clone(),
                 sampling_ratio: hook.sampling_ratio,
+                sampling: hook.sampling_ratio.line(),
                 further: hook.further.clone(),
                 failed_workers: hook_failures,
             }),

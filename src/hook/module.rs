@@ -8,12 +8,13 @@ use std::error::Error;
 use std::mem::{MaybeUninit, offset_of};
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 use tracer_abi as abi;
 
+use super::otel_versions::{self, OtelVersion};
 use super::recorder::Recorder;
 use super::{HookContract, Located, ModuleError, SearchPath, builtin};
 use crate::module_store::{self, FileState, StoredModule};
@@ -46,6 +47,9 @@ pub struct ModuleDescription {
     pub abi: String,
     /// What built it, as it says itself; empty when it does not say.
     pub producer: String,
+    /// Versions of OpenTelemetry that it holds and its SDK does not serve: spans made with them are lost.
+    #[serde(default)]
+    pub unserved_opentelemetry: Vec<OtelVersion>,
     /// Its hooks, in its own order.
     pub hooks: Vec<HookDescription>,
     /// Its tasks, in its own order.
@@ -114,6 +118,14 @@ pub struct ParameterDescription {
     pub type_name: String,
     /// Whether the argument may be left out.
     pub is_optional: bool,
+}
+
+/// The session's folder, in which is noted what was said once.
+static NOTED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Sets the folder in which is noted what is to be said once in a session. Without it, nothing is said.
+pub(crate) fn note_in(session_dir: &std::path::Path) {
+    let _ = NOTED.set(session_dir.into());
 }
 
 impl Module {
@@ -226,6 +238,9 @@ impl Module {
         if ready.contains(&key) {
             return Ok(());
         }
+        if tracing.is_some() {
+            self.tell_of_lost_spans();
+        }
         let host = Box::leak(Box::new(abi::Host {
             size: size_of::<abi::Host>(),
             abi_major: abi::ABI_MAJOR,
@@ -263,6 +278,7 @@ impl Module {
             build_id: self.path.map(module_store::build_id).unwrap_or_default(),
             abi: format!("{}.{}", self.record.abi_major, self.record.abi_minor),
             producer: text(self.record.producer),
+            unserved_opentelemetry: self.unserved_opentelemetry(),
             hooks: self
                 .hooks()
                 .iter()
@@ -274,6 +290,32 @@ impl Module {
                 .collect(),
             tasks: self.tasks().iter().map(|task| describe_task(task)).collect(),
             actors: self.actors().iter().map(|actor| describe_actor(actor)).collect(),
+        }
+    }
+
+    /// Versions of OpenTelemetry that the library holds and its SDK does not serve. Reads the library.
+    pub fn unserved_opentelemetry(&self) -> Vec<OtelVersion> {
+        self.path.map(|path| otel_versions::unserved(path, &text(self.record.producer))).unwrap_or_default()
+    }
+
+    /// What is to be said of such versions; none if there are none.
+    pub(super) fn otel_advice(&self) -> Option<String> {
+        let unserved = self.unserved_opentelemetry();
+        (!unserved.is_empty()).then(|| otel_versions::advice(&unserved, &text(self.record.producer)))
+    }
+
+    /// Says once in a session, on standard error, that spans of this module are lost.
+    fn tell_of_lost_spans(&self) {
+        let (Some(path), Some(folder)) = (self.path, NOTED.get()) else { return };
+        let len = path.metadata().map_or(0, |metadata| metadata.len());
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("module");
+        // Whoever makes the file is the first to load this library.
+        let note = folder.join(format!("otel-{stem}-{len}"));
+        if std::fs::OpenOptions::new().write(true).create_new(true).open(note).is_err() {
+            return;
+        }
+        if let Some(advice) = self.otel_advice() {
+            eprintln!("tracer: module `{}` ({}): {advice}", self.name, path.display());
         }
     }
 

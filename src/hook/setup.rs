@@ -75,6 +75,9 @@ pub struct HookCheck {
     pub producer: String,
     /// What it does with spans.
     pub description: String,
+    /// What is to be said of versions of OpenTelemetry whose spans are lost, if the library holds any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opentelemetry: Option<String>,
     /// Whether it takes finished spans, so that it may be a further hook.
     pub takes_spans: bool,
 }
@@ -90,6 +93,7 @@ pub fn check_hook(
     let module = Module::load(search, &import.module)?;
     let hook = hook_of(&module, &import, wanted)?;
     let contract = HookContract::of(&hook);
+    let opentelemetry = module.otel_advice();
     let table = call_hook(module, hook, &import, limit)?;
     // SAFETY: a table that a hook returned begins with its size and lives as long as the process.
     let table = unsafe { super::module::read_sized(table.0) };
@@ -98,6 +102,7 @@ pub fn check_hook(
         contract,
         producer: module.describe().producer,
         description: text(table.description),
+        opentelemetry,
         takes_spans: table.sink_export.is_some(),
     })
 }

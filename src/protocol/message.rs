@@ -440,6 +440,8 @@ pub struct HookReport {
     pub description: String,
     /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
     pub sampling_ratio: SamplingRatio,
+    /// Which traces are sampled unless the hook decides, as the head's environment has it, for people.
+    pub sampling: String,
     /// The hooks that get the finished spans of this one, in their order.
     pub further: Vec<FurtherHook>,
     /// Workers in which a hook failed; if the first, tracer writes their spans itself.

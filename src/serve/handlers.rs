@@ -141,6 +141,7 @@ impl App {
                 method: parts.method.as_str(),
                 route: route.path,
                 path: parts.uri.path(),
+                query: parts.uri.query(),
                 user_agent: parts.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()),
                 address: self.settings.address,
             };

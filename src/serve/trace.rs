@@ -1,5 +1,7 @@
 //! The trace of a request: its caller's, from the headers, and the request's own SERVER span in it.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, StatusCode};
 use tracer_abi as abi;
 
@@ -20,8 +22,26 @@ pub(super) struct Asked<'a> {
     pub(super) method: &'a str,
     pub(super) route: &'a str,
     pub(super) path: &'a str,
+    pub(super) query: Option<&'a str>,
     pub(super) user_agent: Option<&'a str>,
     pub(super) address: LoopbackAddress,
+}
+
+/// Parameters whose values the semantic conventions take for secrets: signatures of cloud storage.
+const SECRET_PARAMETERS: [&str; 4] = ["AWSAccessKeyId", "Signature", "sig", "X-Goog-Signature"];
+
+/// A query with `REDACTED` in the place of what must not be on a span.
+fn redacted(query: &str) -> Cow<'_, str> {
+    let is_secret =
+        |parameter: &str| parameter.split_once('=').is_some_and(|(key, _)| SECRET_PARAMETERS.contains(&key));
+    if !query.split('&').any(is_secret) {
+        return query.into();
+    }
+    let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
+        Some((key, _)) if is_secret(parameter) => format!("{key}=REDACTED"),
+        _ => parameter.to_owned(),
+    });
+    parameters.collect::<Vec<_>>().join("&").into()
 }
 
 /// The span of a request while it is served. If it is dropped before it was finished, the client has gone.
@@ -42,6 +62,8 @@ impl ServerSpan {
             (names::SERVER_ADDRESS, Attribute::Str(&host)),
             (names::SERVER_PORT, u32::from(address.port()).into()),
         ];
+        let query = asked.query.filter(|query| !query.is_empty()).map(redacted);
+        attributes.extend(query.as_deref().map(|query| (names::URL_QUERY, Attribute::Str(query))));
         attributes.extend(asked.user_agent.map(|agent| (names::USER_AGENT_ORIGINAL, Attribute::Str(agent))));
         let span = recorder.start(&SpanRequest {
             name: &format!("{} {}", asked.method, asked.route),
@@ -88,6 +110,23 @@ impl Drop for ServerSpan {
             span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str("client_gone"))]);
             span.set_error("the client went away before it was answered");
             self.end(span);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_a_query_are_not_on_the_span() {
+        for (query, expected) in [
+            ("wait_ms=5", "wait_ms=5"),
+            ("sig=abc", "sig=REDACTED"),
+            ("a=1&X-Goog-Signature=x%3D&Signature=&b", "a=1&X-Goog-Signature=REDACTED&Signature=REDACTED&b"),
+            ("SIG=abc&signature=1&sig", "SIG=abc&signature=1&sig"),
+        ] {
+            assert_eq!(redacted(query), expected);
         }
     }
 }

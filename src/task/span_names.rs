@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{ActorRole, JobId, TaskSpec};
+use super::{JobId, TaskSpec};
 
 /// Functions that are remembered. Beyond it all are forgotten, so that ever new ones do not fill the memory.
 const KNOWN_LIMIT: usize = 1024;
@@ -88,8 +88,6 @@ impl SpanNameTable {
     /// The names for a task.
     pub(crate) fn of(&mut self, spec: &TaskSpec<'_>) -> &Arc<SpanNames> {
         let function = match spec {
-            // The names of an actor's methods do not have the module in them.
-            TaskSpec::Function(function) if function.actor != ActorRole::None => Some(("", function.function)),
             TaskSpec::Function(function) => Some((function.module, function.function)),
             TaskSpec::Command(_) => None,
         };
@@ -128,7 +126,7 @@ impl SpanNameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::{CommandSpec, FunctionSpec, TaskId};
+    use crate::task::{ActorRole, CommandSpec, FunctionSpec, TaskId};
 
     #[test]
     fn names_are_the_targets_with_the_suffix() {
@@ -148,9 +146,10 @@ mod tests {
             directory: b"/",
         };
         assert_eq!(table.of(&TaskSpec::Command(program)).span, "true suffix");
-        let method = FunctionSpec { actor: ActorRole::Call(TaskId(7)), ..FunctionSpec::of_task("a", "b.c", &[]) };
+        let method =
+            FunctionSpec { actor: ActorRole::Call(TaskId(7)), ..FunctionSpec::of_task("a", "Type.method", &[]) };
         for _ in 0..2 {
-            assert_eq!(table.of(&TaskSpec::Function(method)).span, "b.c suffix");
+            assert_eq!(table.of(&TaskSpec::Function(method)).span, "Type.method suffix");
         }
         assert_eq!(table.len, 4, "a function is remembered once, a command never");
     }

@@ -103,6 +103,9 @@ fn the_example_counts_for_whoever_knows_its_name_or_has_its_handle() {
             for span in [producer, run] {
                 assert_eq!(span.attribute("tracer.actor_id"), id);
                 assert_eq!(span.attribute("tracer.remote"), "actor");
+                assert_eq!(span.attribute("tracer.actor_class"), "counter.Counter");
+                let method = span.attribute("tracer.function").as_str().and_then(|name| name.strip_prefix("Counter."));
+                assert_eq!(span.attribute("tracer.actor_method").as_str(), method);
             }
         }
     }

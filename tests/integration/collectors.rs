@@ -165,7 +165,7 @@ fn a_process_ends_although_its_receiver_never_answers() {
     let cluster = exporting_to(&endpoint).env("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000").start();
     cluster.submit("demo:my_function", &[]).success().stdout("1\n").stderr("");
     // Nothing is lost: the next head goes on with the spans of the command and of the worker.
-    cluster.stop().success().stderr_contains("3 spans wait for an exporter that takes them");
+    cluster.stop().success().stderr_contains("undelivered: 3 spans, waiting for an exporter that accepts them");
 }
 
 /// What a command line does in these tests: it exits in good order, having asked nobody who listens at `own`, while the receiver of the

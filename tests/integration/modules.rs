@@ -270,6 +270,39 @@ fn module_of_a_nightly_compiler_is_traced_like_any_other() {
 }
 
 #[test]
+fn a_module_is_told_of_an_opentelemetry_that_the_sdk_does_not_serve() {
+    const SAID: &str =
+        "it holds `opentelemetry` 0.31, and its `tracer-sdk` serves 0.33 only: spans made with 0.31 are lost";
+    const HINT: &str = "(hint: build with the feature `otel-0-31` of `tracer-sdk`, or depend on `opentelemetry` 0.33)";
+    let Some(folder) = build_standalone("otel_beside", "") else { return };
+    let cluster = Cluster::builder().workers(2).hook(HOOK).env("TRACER_MODULE_PATH", &folder).start();
+    let shown = cluster.tracer(&["modules", "show", "otel_beside"]).success();
+    shown.stdout_contains(SAID).stdout_contains(HINT);
+    let shown = cluster.tracer(&["modules", "show", "otel_beside", "--format", "json"]).success().json();
+    assert_eq!(shown["unserved_opentelemetry"], json!(["0.31"]));
+    // Once in a session, whichever workers load it.
+    let submitted: Vec<_> = (0..8).map(|_| cluster.submit_in_background("otel_beside:lost", &[])).collect();
+    for submitted in submitted {
+        submitted.wait().success().stdout("1\n");
+    }
+    let logs = std::fs::read_dir(cluster.session_dir().join("logs")).expect("a session has logs");
+    let logs: String = logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok()).collect();
+    assert_eq!(logs.matches(SAID).count(), 1, "{logs}");
+    cluster.stop().success();
+    // One whose versions agree is not told anything.
+    let cluster = Cluster::traced();
+    let shown = cluster.tracer(&["modules", "show", "traced_tasks", "--format", "json"]).success().json();
+    assert_eq!(shown["unserved_opentelemetry"], json!([]));
+    let run = cluster.tracer(&["hooks", "check", HOOK]).success();
+    assert!(!run.stdout_text().contains("warning"), "{run:?}");
+    if let Some(folder) = build_standalone("otel_0_31", "") {
+        let module = folder.join("libotel_0_31.so").display().to_string();
+        let shown = cluster.tracer(&["modules", "show", &module, "--format", "json"]).success().json();
+        assert_eq!(shown["unserved_opentelemetry"], json!([]));
+    }
+}
+
+#[test]
 fn traced_code_runs_in_an_untraced_cluster() {
     let cluster = Cluster::untraced();
     let zero = json!(["0".repeat(32), "0".repeat(16)]);

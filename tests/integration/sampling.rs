@@ -197,14 +197,30 @@ fn spans_that_tracer_writes_itself_are_sampled_alike() {
 #[test]
 fn the_ratio_is_said_at_the_start_and_in_the_status() {
     let cluster = Cluster::builder().hook(HOOK).build();
-    let line = "new traces are sampled at a ratio of 0.25, unless the hook or OTEL_TRACES_SAMPLER decides\n";
+    let line = "new traces are sampled at a ratio of 0.25, unless the hook decides\n";
     std::fs::write(cluster.file("tracer.toml"), "[tracing]\nsampling_ratio = 0.25\n").expect("the folder is ours");
     cluster.start_head(&["--config", "tracer.toml"]).success().stderr_contains(line);
     cluster.tracer(&["status"]).success().stdout_contains(line);
     assert_eq!(cluster.status()["hook"]["sampling_ratio"], 0.25);
     cluster.stop().success();
-    let line = "all new traces are sampled, unless the hook or OTEL_TRACES_SAMPLER decides\n";
+    let line = "all new traces are sampled, unless the hook decides\n";
     cluster.start_head(&[]).success().stderr_contains(line);
     cluster.tracer(&["status"]).success().stdout_contains(line);
     cluster.stop().success();
+    // Whoever asks has another environment than the head.
+    for (sampler, argument, what) in [
+        ("always_on", "", "every span is sampled, whatever its parent is"),
+        ("always_off", "", "no span is sampled"),
+        ("traceidratio", "0.5", "spans are sampled by their trace ids at a ratio of 0.5, whatever their parents are"),
+        ("parentbased_always_on", "", "all new traces are sampled"),
+        ("parentbased_always_off", "", "no new trace is sampled"),
+        ("parentbased_traceidratio", "0.5", "new traces are sampled at a ratio of 0.5"),
+    ] {
+        let line = format!("{what}, as OTEL_TRACES_SAMPLER says, unless the hook decides\n");
+        let mut start = cluster.start_command(&[]);
+        start.env("OTEL_TRACES_SAMPLER", sampler).env("OTEL_TRACES_SAMPLER_ARG", argument);
+        cluster.run(start).success().stderr_contains(&line);
+        cluster.tracer(&["status"]).success().stdout_contains(&line);
+        cluster.stop().success();
+    }
 }

@@ -163,7 +163,7 @@ fn a_further_hook_that_cannot_deliver_disturbs_nobody_and_is_counted() {
             (cluster.status()["spans"]["waiting"].as_u64() >= Some(3)).then_some(())
         });
         wait_until("the other has all", || (otlp_lines(&cluster).len() == 9).then_some(()));
-        cluster.tracer(&["status"]).success().stdout_contains("for an exporter that takes them");
+        cluster.tracer(&["status"]).success().stdout_contains("waiting for an exporter that accepts them");
         cluster.stop().success();
         let spans = cluster.spans();
         spans.assert_whole(&[]);

@@ -543,6 +543,30 @@ fn a_tracestate_of_level_2_is_carried_on_as_it_came() {
 }
 
 #[test]
+fn a_new_trace_says_that_its_id_is_random_and_an_inherited_one_what_it_said() {
+    let new = |cluster: &Cluster| {
+        let mut command = cluster.command(&["submit", "command", "--", "printenv", "TRACEPARENT"]);
+        command.env_remove("TRACEPARENT");
+        let text = cluster.run(command).success().stdout_text();
+        text.trim().rsplit('-').next().unwrap_or_default().to_owned()
+    };
+    for hook in [HOOK, "console:setup_tracing"] {
+        let cluster = Cluster::builder().hook(hook).start();
+        assert_eq!(new(&cluster), "03", "{hook}");
+        for flags in ["00", "01", "02", "03"] {
+            let parent = trace_parent(flags);
+            let run = submit_with(&cluster, &[("TRACEPARENT", &parent)], &["command", "--", "printenv", "TRACEPARENT"])
+                .success();
+            assert!(run.stdout_text().trim().ends_with(&format!("-{flags}")), "{hook}: {run:?}");
+        }
+        cluster.stop().success();
+        let cluster = Cluster::builder().hook(hook).arg("--tracing-sampling-ratio=0").start();
+        assert_eq!(new(&cluster), "02", "{hook}, not sampled");
+        cluster.stop().success();
+    }
+}
+
+#[test]
 fn baggage_reaches_a_task_and_a_command() {
     let cluster = Cluster::traced();
     let shell = [("BAGGAGE", "customer=ada%20l,plan=50%25")];

@@ -45,7 +45,7 @@ fn a_head_goes_to_the_background_and_says_what_is_running_and_what_is_next() {
          \n  session  <folder>/place/sessions/<session>\
          \n  tracing  local_tmp_tracing:setup_tracing, from <bin>/liblocal_tmp_tracing.so\
          \n           spans to `<folder>/spans/<pid>.json`\
-         \n           all new traces are sampled, unless the hook or OTEL_TRACES_SAMPLER decides\
+         \n           all new traces are sampled, unless the hook decides\
          \n  queue    takes up to 1 GiB of memory, as --queue-memory says\
          \n\nNext\
          \n  submit a task  tracer submit task --temp-dir <folder>/place demo:my_function\

@@ -348,6 +348,9 @@ fn producer() -> &'static str {
         if cfg!(feature = "otel-0-31") {
             parts.push("opentelemetry 0.31");
         }
+        if cfg!(feature = "hooks") {
+            parts.push("hooks on opentelemetry 0.33");
+        }
         parts.push(env!("TRACER_SDK_RUSTC"));
         parts.join(", ")
     })

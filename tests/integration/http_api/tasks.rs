@@ -92,6 +92,7 @@ fn the_trace_goes_on_from_the_callers_header_to_the_workers_spans() {
     );
     let expected = json!({
         "http.request.method": "POST", "http.route": "/api/v1/tasks", "url.path": "/api/v1/tasks", "url.scheme": "http",
+        "url.query": "wait_ms=60000",
         "server.address": "127.0.0.1", "server.port": api.address.port(), "user_agent.original": "a test",
         "http.response.status_code": 200,
     });

@@ -38,6 +38,8 @@ pub struct Tracing {
     pub(super) description: String,
     /// A span whose parent is not sampled is certain to be dropped, without asking the sampler.
     pub(super) follows_parent: bool,
+    /// Whether trace ids are the SDK's random ones, and not a generator's of the hook.
+    pub(super) has_random_ids: bool,
     /// How spans are made without the provider, if nobody could tell.
     pub(super) direct: Option<Direct>,
 }
@@ -71,6 +73,8 @@ impl From<SdkTracerProvider> for Tracing {
             resource: None,
             description: "a tracer provider of the hook's own".to_owned(),
             follows_parent: false,
+            // Nobody can tell.
+            has_random_ids: false,
             direct: None,
         }
     }
@@ -301,6 +305,7 @@ impl TracingBuilder {
             }),
             // The ids of a dropped span would be the generator's.
             follows_parent: default_follows_parent && !self.has_id_generator,
+            has_random_ids: !self.has_id_generator,
             direct,
         }
     }

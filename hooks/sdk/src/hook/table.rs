@@ -52,6 +52,8 @@ struct Live {
     sink: Arc<Sink>,
     notices: Vec<Notice>,
     follows_parent: bool,
+    /// Whether trace ids are the SDK's random ones, and not a generator's of the hook.
+    has_random_ids: bool,
     direct: Option<Direct>,
     is_shut_down: AtomicBool,
 }
@@ -67,7 +69,17 @@ type Outcome = Result<(), (u32, String)>;
 
 /// Makes a table that lives as long as the process.
 pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
-    let Tracing { provider, processors, delivery, notices, resource, description, follows_parent, direct } = tracing;
+    let Tracing {
+        provider,
+        processors,
+        delivery,
+        notices,
+        resource,
+        description,
+        follows_parent,
+        has_random_ids,
+        direct,
+    } = tracing;
     let mut attributes: Vec<abi::KeyValue> = match &resource {
         Some(resource) => {
             let mut pairs: Vec<_> = resource.iter().collect();
@@ -96,6 +108,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         sink: Arc::default(),
         notices,
         follows_parent,
+        has_random_ids,
         direct,
         is_shut_down: AtomicBool::new(false),
     }));
@@ -206,7 +219,8 @@ unsafe extern "C" fn span_start(
         });
         let span = match direct {
             Some(direct) => {
-                let flags = parent.map_or(0, |parent| parent.trace_flags & FLAGS_KNOWN) | TraceFlags::SAMPLED.to_u8();
+                let flags =
+                    parent.map_or(FLAG_RANDOM, |parent| parent.trace_flags & FLAGS_KNOWN) | TraceFlags::SAMPLED.to_u8();
                 // It is written where it stays: what is put together elsewhere and then moved is read back before its parts have left
                 // the processor, which waits for them.
                 let tell = |&trace_id: &_, &span_id: &_| {
@@ -381,6 +395,7 @@ unsafe fn build_span(
     }
     let kept_flags = match parent {
         Some(parent) if made.trace_id() == TraceId::from_bytes(parent.trace_id) => parent.trace_flags & FLAG_RANDOM,
+        _ if tracer.live.has_random_ids => FLAG_RANDOM,
         _ => 0,
     };
     let has_trace_state = *made.trace_state() != parent_state;
