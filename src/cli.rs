@@ -308,6 +308,52 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Every command that a user may call, as words behind `tracer`.
+    fn commands(command: &clap::Command, path: &str, all: &mut Vec<String>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            let path = format!("{path} {}", sub.get_name());
+            match sub.has_subcommands() {
+                true => commands(sub, &path, all),
+                false => all.push(path),
+            }
+        }
+    }
+
+    #[test]
+    fn the_readme_names_every_command() {
+        let readme = include_str!("../README.md");
+        let table: String = readme
+            .lines()
+            .filter(|line| line.starts_with("| `tracer "))
+            .collect::<Vec<_>>()
+            .join("\n")
+            .replace("\\|", "|");
+        let mut all = Vec::new();
+        commands(&Cli::command(), "tracer", &mut all);
+        for command in all {
+            let (group, verb) = command.rsplit_once(' ').expect("a command has two words");
+            // `tracer list tasks|actors` names both.
+            let is_named = table.contains(&format!("`{command}"))
+                || table.split('`').any(|code| {
+                    code.strip_prefix(group).is_some_and(|rest| rest.trim_start().split('|').any(|word| word == verb))
+                });
+            assert!(is_named, "README.md does not name `{command}`");
+        }
+    }
+
+    #[test]
+    fn the_readme_has_the_exit_codes_of_the_help() {
+        let readme = include_str!("../README.md");
+        for line in exit::HELP.lines().skip(1) {
+            let (code, meaning) = line.trim().split_once("  ").expect("a code and its meaning");
+            let is_program = ["126", "127"].contains(&code);
+            assert!(
+                is_program || readme.contains(&format!("| {code} | {meaning} |")),
+                "README.md does not say `{code} {meaning}`"
+            );
+        }
+    }
+
     #[test]
     fn the_exit_codes_in_the_help_are_those_of_the_code() {
         assert!(LONG_EXAMPLES.ends_with(exit::HELP));

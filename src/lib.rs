@@ -111,6 +111,8 @@ mod fork;
 pub mod head;
 pub mod hook;
 mod identity;
+#[doc = include_str!("json.md")]
+pub mod json {}
 mod memory_limit;
 mod module_store;
 pub mod names;

@@ -38,6 +38,7 @@ pub use report::Report;
 pub use select::FindError;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
 pub use stats::{Stats, StatsRow};
+pub(crate) use time::format as rfc3339;
 pub use tree::{Item, Node, Tree};
 
 /// What a folder of span files holds.

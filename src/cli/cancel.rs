@@ -58,20 +58,23 @@ pub(super) fn run(args: &Args) -> CommandResult {
     };
     let rows: Vec<_> = cancelled.into_iter().map(|(id, state)| Row { id, state }).collect();
     let (unknown, known): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.state == CancelReport::Unknown);
+    let failed = unknown.first().map(|Row { id, .. }| {
+        let text = format!("there is no task {id}\n(hint: `tracer list tasks` shows those that are known)");
+        CommandError::new(exit::FAILED, text)
+    });
     match args.format.format {
         super::Format::Json => {
+            if let Some(failed) = failed {
+                let report = serde_json::json!({ "tasks": rows, "error": failed.report().error });
+                report::value(args.format.format, &report, |_| String::new());
+                return Ok(failed.exit_code);
+            }
             report::value(args.format.format, &serde_json::json!({ "tasks": rows }), |_| String::new());
         }
         super::Format::Text if rows.is_empty() => report::talk("there is no such task to cancel"),
         super::Format::Text => known.iter().for_each(|row| report::talk(&describe(row))),
     }
-    match unknown.first() {
-        None => Ok(exit::OK),
-        Some(Row { id, .. }) => {
-            let text = format!("there is no task {id}\n(hint: `tracer list tasks` shows those that are known)");
-            Err(CommandError::new(exit::FAILED, text))
-        }
-    }
+    failed.map_or(Ok(exit::OK), Err)
 }
 
 fn describe(Row { id, state }: &Row) -> String {

@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         );
         return Err(CommandError::new(exit::FAILED, text));
     };
-    report::value(args.format.format, &with_texts(&explanation), |_| render(&explanation));
+    report::value(args.format.format, &report::schema::with_times(&with_texts(&explanation)), |_| render(&explanation));
     Ok(exit::OK)
 }
 

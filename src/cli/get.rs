@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             Err(error) => report::warning(&format!("its result cannot be shown: {error}")),
         }
     }
-    report::value(args.format.format, &*task, render);
+    report::value(args.format.format, &report::schema::with_times(&*task), |_| render(&task));
     Ok(code)
 }
 

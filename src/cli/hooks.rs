@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::modules::{SearchArgs, SearchedAs};
-use super::{CommandResult, Format, FormatArgs, report};
+use super::{CommandError, CommandResult, Format, FormatArgs, report};
 use crate::config::parse_duration;
 use crate::exit;
 use crate::hook::{HookCheck, HookContract, check_hook};
@@ -57,7 +57,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     match format.format {
         Format::Text => report::error(&error),
         Format::Json => {
-            let report = HookReport::Refused { refused: error.to_string() };
+            let refused = error.to_string();
+            let error = CommandError::new(exit::HOOK_REFUSED, error).report().error;
+            let report = HookReport::Refused { refused, error: Some(error) };
             report::value(format.format, &report, |report| render(hook, report, &searched_as));
         }
     }
@@ -71,6 +73,9 @@ pub(super) enum HookReport {
     Refused {
         /// Why, for people.
         refused: String,
+        /// The same in the form of every error.
+        #[serde(skip_deserializing)]
+        error: Option<super::ErrorFields>,
     },
     Works(HookCheck),
 }
@@ -78,7 +83,7 @@ pub(super) enum HookReport {
 fn render(hook: &str, report: &HookReport, searched_as: &SearchedAs) -> String {
     let check = match report {
         HookReport::Works(check) => check,
-        HookReport::Refused { refused } => return refused.clone(),
+        HookReport::Refused { refused, .. } => return refused.clone(),
     };
     let library = check.library.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
     let mut fields = vec![

@@ -2,9 +2,11 @@
 
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::json;
 
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
+use super::report::schema;
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
@@ -40,7 +42,7 @@ enum What {
         format: FormatArgs,
     },
     /// Actors, newest first
-    #[command(after_help = "Example:\n  tracer list actors --format json | jq '.[].state'")]
+    #[command(after_help = "Example:\n  tracer list actors --format json | jq '.actors[].state'")]
     Actors {
         #[command(flatten)]
         place: PlaceArgs,
@@ -48,7 +50,7 @@ enum What {
         format: FormatArgs,
     },
     /// Worker processes
-    #[command(after_help = "Example:\n  tracer list workers --format json | jq '.[].pid'")]
+    #[command(after_help = "Example:\n  tracer list workers --format json | jq '.workers[].pid'")]
     Workers {
         #[command(flatten)]
         place: PlaceArgs,
@@ -126,20 +128,26 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit, which: filter.filter() })? else {
                 return Err(unexpected_reply());
             };
-            report::value(format.format, &tasks, render_tasks);
+            report::value(format.format, &schema::with_times(&tasks), |_| render_tasks(&tasks));
         }
         What::Actors { place, format } => {
             let Reply::Actors(actors) = ask(place, &Query::Actors)? else { return Err(unexpected_reply()) };
-            report::value(format.format, &actors, |actors| render_actors(actors));
+            let report = schema::with_times(&json!({ "actors": actors }));
+            report::value(format.format, &report, |_| render_actors(&actors));
         }
         What::Workers { place, format } => {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
-            report::value(format.format, &workers, |workers| render_workers(workers));
+            let report = schema::with_times(&json!({ "workers": workers }));
+            report::value(format.format, &report, |_| render_workers(&workers));
         }
         What::Modules { search, format } => {
-            report::value(format.format, &modules(search), |modules| render_modules(modules));
+            let modules = modules(search);
+            report::value(format.format, &json!({ "modules": modules }), |_| render_modules(&modules));
         }
-        What::Hooks { search, format } => report::value(format.format, &hooks(search), |hooks| render_hooks(hooks)),
+        What::Hooks { search, format } => {
+            let hooks = hooks(search);
+            report::value(format.format, &json!({ "hooks": hooks }), |_| render_hooks(&hooks));
+        }
     }
     Ok(exit::OK)
 }
@@ -157,7 +165,8 @@ fn render_tasks(list: &TaskList) -> String {
                 task.attempt.to_string(),
                 Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
                 ran(task),
-                task.trace_id.clone().unwrap_or_default(),
+                // As many digits as `tracer trace list` shows; any command takes the beginning of an id.
+                task.trace_id.as_deref().map(|id| id.get(..12).unwrap_or(id)).unwrap_or_default().to_owned(),
             ]
         }),
     );

@@ -8,6 +8,8 @@
 //!
 //! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
 
+pub(super) mod schema;
+
 use std::borrow::Cow;
 use std::error::Error;
 use std::fs::File;
@@ -63,6 +65,11 @@ pub(super) fn text(text: &str) {
 /// Writes JSON, with a line feed.
 pub(super) fn json(text: &str) {
     data(&escape::json(text));
+}
+
+/// A report as a line.
+pub(super) fn object_line(report: &serde_json::Value) -> String {
+    escape::json(&schema::line(report)).into_owned() + "\n"
 }
 
 /// A JSON value as a line.
@@ -154,7 +161,7 @@ pub(super) fn warning(text: &str) {
 pub(super) fn value<T: Serialize>(format: Format, value: &T, render: impl FnOnce(&T) -> String) {
     match format {
         Format::Text => text(&render(value)),
-        Format::Json => json(&serde_json::to_string_pretty(value).expect("reports are plain data")),
+        Format::Json => json(&schema::object(value)),
     }
 }
 

@@ -336,7 +336,7 @@ fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> 
             let description = check.description.replace(&format!("/{}.", child.id()), "/<pid>.");
             return Ok(HookCheck { description, ..check });
         }
-        Ok(HookReport::Refused { refused }) => refused.into(),
+        Ok(HookReport::Refused { refused, .. }) => refused.into(),
         Err(_) if !is_ended => {
             HookError::TimedOut { hook: import_string.into(), place: "its process".into(), limit: wait }.into()
         }

@@ -442,7 +442,8 @@ fn submit_with_input(
         let Some(interrupts) = interrupts else { return Ok((id, None)) };
         interrupts.accepted(id);
         let line = shows_line.then(|| LiveLine::start(&common.place.temp_dir(), id, &target)).flatten();
-        let finished = follow(&mut driver, task, &spec.short_name(), is_command)?;
+        let finished =
+            follow(&mut driver, task, &spec.short_name(), is_command && common.format.format == Format::Text)?;
         drop(line);
         Ok((id, Some((finished, interrupts.were_any()))))
     });
@@ -497,7 +498,7 @@ fn start_tracing(driver: &mut Driver) {
 }
 
 /// Shows what the task writes, until it ends.
-fn follow(driver: &mut Driver, task: Ticket, short_name: &str, is_command: bool) -> Result<Finished, DriverError> {
+fn follow(driver: &mut Driver, task: Ticket, short_name: &str, passes_stdout: bool) -> Result<Finished, DriverError> {
     let mut pending: HashMap<Stream, (u32, Vec<u8>)> = HashMap::new();
     let short_name = report::name(short_name);
     let prefix = |pid: u32| format!("({short_name} pid={pid}) ");
@@ -509,7 +510,7 @@ fn follow(driver: &mut Driver, task: Ticket, short_name: &str, is_command: bool)
                  meanwhile is shown",
             );
         }
-        if is_command && output.stream == Stream::Stdout {
+        if passes_stdout && output.stream == Stream::Stdout {
             return report::raw(&output.bytes);
         }
         let (pid, text) = pending.entry(output.stream).or_default();
@@ -596,7 +597,13 @@ impl Ended {
     fn report(self, format: Format, common: &CommonArgs) -> CommandResult {
         let failure = match &self.outcome {
             // What is stored was read when it was waited for.
-            Outcome::Completed | Outcome::Stored(_) => return Ok(exit::OK),
+            Outcome::Completed | Outcome::Stored(_) => {
+                if format == Format::Json {
+                    let report = serde_json::json!({ "id": self.id, "trace_id": self.trace_id, "exit_code": exit::OK });
+                    report::value(format, &report, |_| String::new());
+                }
+                return Ok(exit::OK);
+            }
             Outcome::Returned(_) if self.is_creation => {
                 let created = Submitted { id: self.id, trace_id: self.trace_id };
                 report::value(format, &created, |created| created.id.to_string());
@@ -604,13 +611,13 @@ impl Ended {
             }
             Outcome::Returned(bytes) => {
                 let json = value::to_json(bytes).map_err(|error| CommandError::new(exit::FAILED, error))?;
-                let text = match format {
-                    Format::Text => serde_json::to_string(&json),
-                    Format::Json => serde_json::to_string_pretty(&serde_json::json!({
-                        "id": self.id, "trace_id": self.trace_id, "result": json,
-                    })),
-                };
-                report::json(&text.expect("a JSON value can be written"));
+                match format {
+                    Format::Text => report::json(&json.to_string()),
+                    Format::Json => {
+                        let report = serde_json::json!({ "id": self.id, "trace_id": self.trace_id, "result": json });
+                        report::value(format, &report, |_| String::new());
+                    }
+                }
                 return Ok(exit::OK);
             }
             Outcome::Failed(failure) => failure,
@@ -621,9 +628,9 @@ impl Ended {
         if format == Format::Json {
             let report = serde_json::json!({
                 "id": self.id, "trace_id": self.trace_id, "failure": failure, "message": failure.to_string(),
-                "past_attempts": self.past,
+                "past_attempts": self.past, "exit_code": exit_code,
             });
-            report::json(&serde_json::to_string_pretty(&report).expect("a JSON value can be written"));
+            report::value(format, &report::schema::with_times(&report), |_| String::new());
         } else if !is_own_code || !self.past.is_empty() {
             let place = PlaceArgs::flag(&common.place.temp_dir());
             let hint = match &self.trace_id {

@@ -31,7 +31,7 @@ impl Serialize for Report<'_> {
 
         let row = Row::new(self.trace);
         let tree = Tree::new(self.trace);
-        let missing: Vec<String> = tree.missing().map(|span_id| format!("0x{span_id}")).collect();
+        let missing: Vec<String> = tree.missing().map(|span_id| span_id.to_string()).collect();
         let path = CriticalPath::new(self.trace, &tree);
         let stretches: Vec<_> = path.stretches.iter().map(|stretch| PathPart::new(self.trace, stretch)).collect();
         let mut object = serializer.serialize_struct("Report", 13)?;
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&loaded.traces[0].report()).expect("spans are JSON"),
             format!(
-                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0x0000000000000009"],"queued_ns":0,"critical_path":[{{"kind":"span","span_id":"0x0000000000000001","start_ns":0,"duration_ns":5000}},{{"kind":"span","span_id":"0x0000000000000002","start_ns":5000,"duration_ns":35000}}],"spans":[{spans}]}}"#
+                r#"{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","root":"job","start_time":"2026-11-05T12:00:00.000000Z","end_time":"2026-11-05T12:00:00.000040Z","duration_ns":40000,"errors":1,"processes":1,"running":0,"duplicates":1,"missing_parents":["0000000000000009"],"queued_ns":0,"critical_path":[{{"kind":"span","span_id":"0x0000000000000001","start_ns":0,"duration_ns":5000}},{{"kind":"span","span_id":"0x0000000000000002","start_ns":5000,"duration_ns":35000}}],"spans":[{spans}]}}"#
             )
         );
     }

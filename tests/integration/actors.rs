@@ -48,7 +48,7 @@ fn call_later(cluster: &Cluster, actor: &str, method: &str, arguments: &[&str]) 
 #[track_caller]
 fn actors(cluster: &Cluster) -> Vec<Value> {
     let rows = cluster.tracer(&["list", "actors", "--format", "json"]).success().json();
-    rows.as_array().expect("actors are a list").clone()
+    rows["actors"].as_array().expect("actors are a list").clone()
 }
 
 #[track_caller]

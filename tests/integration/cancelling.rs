@@ -105,7 +105,7 @@ fn a_function_that_does_not_ask_is_ended_with_its_worker_when_its_time_is_up() {
     let submission = submit_and_see_it_run(&cluster, "waits", &["started", "never"], &["--grace=1h"]);
     cluster.tracer(&["cancel", "1"]).success();
     let task = wait_for_state(&cluster, 1, "cancelling");
-    assert_eq!(task["ended_unix_nano"], Value::Null);
+    assert_eq!(task["ended_unix_ms"], Value::Null);
     cluster.tracer(&["status"]).success().stdout_contains("1 running (1 of them being ended)");
     assert!(is_alive(workers[0]));
     cluster.tracer(&["cancel", "1", "--grace=50ms"]).success();

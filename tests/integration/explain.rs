@@ -33,7 +33,7 @@ fn a_running_task_has_its_worker_named_and_those_behind_it_what_they_wait_for() 
     }
     let running = &reasons(&cluster, 1)[0];
     assert_eq!((&running["reason"], &running["worker_pid"]), (&json!("running"), &json!(pid)));
-    assert!(running["since_unix_nano"].as_u64() > Some(0), "{running}");
+    assert!(running["since_unix_ms"].as_u64() > Some(0), "{running}");
     cluster.tracer(&["explain", "1"]).success().stdout_contains(&format!("(pid {pid}) has run it for "));
 
     let first = reasons(&cluster, 2);

@@ -27,7 +27,7 @@ fn a_job_of_one_task_does_not_wait_for_thousands_of_another() {
     many.into_iter().for_each(|task| assert_eq!(driver.get::<u32>(task).unwrap(), 1));
     cluster.wait_for_task(TASKS as u64 + 2);
     let list = cluster.tracer(&["list", "tasks", "--limit", "10000", "--format", "json"]).success().json();
-    let begun = |task: &Value| task["started_unix_nano"].as_u64().expect("it has ended");
+    let begun = |task: &Value| task["started_time"].as_str().expect("it has ended").to_owned();
     let tasks = list["tasks"].as_array().unwrap();
     let one = tasks.iter().find(|task| task["target"] == "misbehaving_tasks.length").unwrap();
     let before = tasks.iter().filter(|task| task["job_id"] != one["job_id"] && begun(task) < begun(one)).count();

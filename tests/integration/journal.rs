@@ -143,7 +143,7 @@ fn whatever_was_accepted_ends_once_however_often_heads_are_killed() {
     let tasks = wait_until("all have ended", || {
         let tasks = cluster.tracer(&["list", "tasks", "--limit", "1000", "--format", "json"]).success().json();
         let tasks = tasks["tasks"].as_array().expect("a list").clone();
-        tasks.iter().all(|task| !task["ended_unix_nano"].is_null()).then_some(tasks)
+        tasks.iter().all(|task| !task["ended_unix_ms"].is_null()).then_some(tasks)
     });
     let ids: Vec<u64> = tasks.iter().map(|task| task["id"].as_u64().expect("a number")).rev().collect();
     assert_eq!(ids, accepted.into_iter().collect::<Vec<_>>());
@@ -207,7 +207,7 @@ fn a_head_that_dies_while_its_journal_is_turned_over_loses_nothing() {
         let listed = wait_until("all have ended", || {
             let list = cluster.tracer(&["list", "tasks", "--limit", "20000", "--format", "json"]).success().json();
             let tasks = list["tasks"].as_array().unwrap();
-            tasks.iter().all(|task| !task["ended_unix_nano"].is_null()).then_some(list)
+            tasks.iter().all(|task| !task["ended_unix_ms"].is_null()).then_some(list)
         });
         let known: BTreeSet<_> =
             listed["tasks"].as_array().unwrap().iter().map(|task| task["id"].as_u64().unwrap()).collect();

@@ -24,6 +24,7 @@ mod http_api;
 mod http_client;
 mod hygiene;
 mod journal;
+mod json;
 mod large_values;
 mod leftovers;
 mod library;

@@ -237,7 +237,7 @@ fn actors_keep_their_version_until_they_are_made_again() {
     cluster.tracer(&["submit", "call", "keeps", "increment", "1"]).success().stdout("6\n");
     let row = || {
         let rows = cluster.tracer(&["list", "actors", "--format", "json"]).success().json();
-        rows.as_array().unwrap().iter().find(|row| row["name"] == "keeps").cloned().unwrap()
+        rows["actors"].as_array().unwrap().iter().find(|row| row["name"] == "keeps").cloned().unwrap()
     };
     assert_eq!(row()["is_outdated"], false);
     // Other contents that do the same.
@@ -344,7 +344,7 @@ fn whoever_asks_about_modules_is_told_what_the_head_finds() {
     let shown = cluster.tracer(&["modules", "show", "version"]).success();
     shown.stdout_contains("built/libversion.so").stdout_contains(&format!("as the head (pid {pid}) looks for modules"));
     let rows = cluster.tracer(&["list", "modules", "--format", "json"]).success().json();
-    let row = rows.as_array().unwrap().iter().find(|row| row["name"] == "version").expect("it is listed");
+    let row = rows["modules"].as_array().unwrap().iter().find(|row| row["name"] == "version").expect("it is listed");
     assert_eq!(row["searched_as"], serde_json::json!({"by": "head", "head_pid": pid}));
     fs::copy(module_folder().join("libhook_stdout.so"), cluster.file("built/libmine.so")).unwrap();
     cluster.tracer(&["hooks", "check", "mine:setup_tracing"]).success().stdout_contains("as the head (pid");

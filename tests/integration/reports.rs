@@ -65,7 +65,10 @@ fn tasks_are_listed_newest_first_with_their_traces_and_what_is_left_out() {
     assert_eq!(states, expected.map(|(target, state)| (json!(target), json!(state))));
     let spans = cluster.spans();
     for task in cluster.tasks() {
-        assert_keys(&task, &["id", "name", "job_id", "attempt", "worker_id", "worker_pid", "submitted_unix_nano"]);
+        assert_keys(
+            &task,
+            &["id", "name", "job_id", "attempt", "worker_id", "worker_pid", "submitted_time", "submitted_unix_ms"],
+        );
         let attempt = spans.attempt_of(task["id"].as_u64().expect("an id"));
         let trace_id = task["trace_id"].as_str().expect("it was traced");
         assert_eq!(attempt.trace_id().trim_start_matches("0x"), trace_id);
@@ -104,7 +107,8 @@ fn modules_and_hooks_are_listed_without_a_head() {
         assert!(first_words(&run).contains(&module.to_owned()), "{module}: {run:?}");
     }
     let modules = json_of(&cluster, &["list", "modules"]);
-    let wordcount = modules.as_array().and_then(|all| all.iter().find(|module| module["name"] == "wordcount"));
+    let wordcount =
+        modules["modules"].as_array().and_then(|all| all.iter().find(|module| module["name"] == "wordcount"));
     let wordcount = wordcount.expect("wordcount is listed");
     assert_keys(wordcount, &["name", "version", "library", "producer", "abi", "tasks", "hooks"]);
     assert_eq!(wordcount["tasks"][0]["name"], "count");
@@ -112,7 +116,8 @@ fn modules_and_hooks_are_listed_without_a_head() {
     let run = cluster.tracer(&["list", "hooks"]).success().stderr("");
     assert!(first_words(&run).contains(&HOOK.to_owned()), "{run:?}");
     let hooks = json_of(&cluster, &["list", "hooks"]);
-    let shipped = hooks.as_array().and_then(|all| all.iter().find(|hook| hook["hook"] == HOOK)).expect("it is listed");
+    let shipped =
+        hooks["hooks"].as_array().and_then(|all| all.iter().find(|hook| hook["hook"] == HOOK)).expect("it is listed");
     assert_keys(shipped, &["hook", "contract", "summary", "library"]);
     assert_eq!(shipped["contract"], "startup");
 }

@@ -131,7 +131,7 @@ fn look(cluster: &Cluster, open: &mut Open, before: &mut BTreeMap<u64, Value>) {
     // What had an outcome has the same.
     for (id, task) in before.iter().filter_map(|(id, task)| Some((id, (task, tasks.get(id)?)))) {
         assert_eq!(task.0["state"], task.1["state"], "task {id} had another outcome before");
-        assert_eq!(task.0["ended_unix_nano"], task.1["ended_unix_nano"], "task {id} ended twice");
+        assert_eq!(task.0["ended_unix_ms"], task.1["ended_unix_ms"], "task {id} ended twice");
     }
     *before = tasks;
 }

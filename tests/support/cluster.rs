@@ -267,7 +267,7 @@ impl Cluster {
     #[track_caller]
     pub fn workers(&self) -> Vec<Value> {
         let rows = self.tracer(&["list", "workers", "--format", "json"]).success().json();
-        rows.as_array().expect("workers are a list").clone()
+        rows["workers"].as_array().expect("workers are a list").clone()
     }
 
     #[track_caller]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `opentelemetry-stdout` prints an indented text to standard output, and nowhere else. In a worker, standard output is
-//! what a task prints, and the head takes it for that: the spans come out of `tracer submit` and `tracer logs` among the
+//! what a task prints, and the head takes it for that: the spans come out of `tracer submit` and the worker's log among the
 //! task's own lines. That is fine for trying things out, and is why the hook for every day writes a file.
 //!
 //! The same three lines add any other exporter: one to a collector goes where `opentelemetry_stdout` is named below.

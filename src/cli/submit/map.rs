@@ -397,7 +397,7 @@ impl Map<'_> {
                 }
                 (Err(message), _) => value["message"] = message.as_str().into(),
             }
-            self.out.extend_from_slice(report::json_line(&value).as_bytes());
+            self.out.extend_from_slice(report::object_line(&value).as_bytes());
             return;
         }
         match result {

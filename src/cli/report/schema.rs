@@ -1,0 +1,106 @@
+//! The form that every report has with `--format json`: an object that begins with the version of its schema.
+//!
+//! What the objects hold is on the page `json.md` beside this file.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::trace::rfc3339;
+
+/// The version of all schemas. It is raised when a field is removed or means another thing, not when one is added.
+pub(in crate::cli) const VERSION: u32 = 1;
+
+/// A report as the text of an object, `schema_version` first. What is in it stays as it is written.
+pub(super) fn object(report: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(report).expect("reports are plain data");
+    with_version(&text, "\n  ", "\n")
+}
+
+/// The same on one line.
+pub(in crate::cli) fn line(report: &Value) -> String {
+    with_version(&report.to_string(), "", "")
+}
+
+fn with_version(text: &str, indent: &str, end: &str) -> String {
+    let fields = text.strip_prefix('{').unwrap_or_else(|| panic!("a report is an object, and not {text}"));
+    let space = if indent.is_empty() { "" } else { " " };
+    match fields.trim_start() {
+        "}" => format!("{{{indent}\"schema_version\":{space}{VERSION}{end}}}"),
+        _ => format!("{{{indent}\"schema_version\":{space}{VERSION},{fields}"),
+    }
+}
+
+/// A report of the head, with each time (`started_unix_nano`) as text of RFC 3339 (`started_time`) and as milliseconds (`started_unix_ms`), which any
+/// reader of JSON takes without loss. The result of a task is its own and stays as it is.
+pub(in crate::cli) fn with_times(report: &impl Serialize) -> Value {
+    let mut value = serde_json::to_value(report).expect("reports are plain data");
+    tell_times(&mut value);
+    value
+}
+
+/// With nine decimals always, so that texts are in the order of the times.
+fn time_text(unix_nano: u64) -> String {
+    let text = rfc3339(unix_nano);
+    match text.strip_suffix('Z').filter(|text| text.len() == "2026-11-20T19:23:48.123456".len()) {
+        Some(text) => format!("{text}000Z"),
+        None => text,
+    }
+}
+
+fn tell_times(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(tell_times),
+        Value::Object(fields) => {
+            let mut told = Map::new();
+            for (key, mut value) in std::mem::take(fields) {
+                let Some(what) = key.strip_suffix("_unix_nano") else {
+                    if key != "result" {
+                        tell_times(&mut value);
+                    }
+                    told.insert(key, value);
+                    continue;
+                };
+                let nanos = value.as_u64();
+                told.insert(format!("{what}_time"), nanos.map(time_text).into());
+                told.insert(format!("{what}_unix_ms"), nanos.map(|nanos| nanos / 1_000_000).into());
+            }
+            *fields = told;
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_report_begins_with_the_version_of_its_schema() {
+        assert_eq!(object(&json!({"a": 1})), "{\n  \"schema_version\": 1,\n  \"a\": 1\n}");
+        assert_eq!(object(&json!({})), "{\n  \"schema_version\": 1\n}");
+        assert_eq!(line(&json!({"a": 1})), r#"{"schema_version":1,"a":1}"#);
+    }
+
+    #[test]
+    fn times_are_told_as_text_and_as_milliseconds() {
+        let report = json!({
+            "tasks": [{"id": 1, "started_unix_nano": 1_795_202_628_123_456_789_u64, "ended_unix_nano": null}],
+            "result": {"my_unix_nano": 5},
+        });
+        assert_eq!(
+            with_times(&report),
+            json!({
+                "tasks": [{
+                    "id": 1,
+                    "started_time": "2026-11-20T19:23:48.123456789Z",
+                    "started_unix_ms": 1_795_202_628_123_u64,
+                    "ended_time": null,
+                    "ended_unix_ms": null,
+                }],
+                "result": {"my_unix_nano": 5},
+            })
+        );
+    }
+}
