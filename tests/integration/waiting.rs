@@ -88,7 +88,7 @@ fn get_waits_for_the_end_if_it_is_asked_to() {
     let cluster = Cluster::untraced();
     let id = submit_waiting(&cluster, "a", &[]).to_string();
     let run = cluster.tracer(&["get", &id, "--wait", "--timeout", "10ms", "--format", "json"]).status(124);
-    assert!(run.json()["ended_unix_nano"].is_null(), "it is shown as it is");
+    assert!(run.json()["ended_unix_ms"].is_null(), "it is shown as it is");
     cluster.tracer(&["get", &id, "--timeout", "10ms"]).status(2);
     let waiting = cluster.tracer_in_background(&["get", &id, "--wait", "--format", "json"]);
     fs::write(cluster.file("a"), "").unwrap();
@@ -146,7 +146,7 @@ fn tasks_are_listed_by_state_name_module_and_time_and_the_limit_counts_what_is_l
     assert_eq!(ids(&list(&["--module", "count*"])), [id + 1, id], "calls and creations are of their actor's module");
     assert_eq!(ids(&list(&["--module", "demo", "--name", "nightly-3", "--state", "succeeded"])), [named[1]]);
     assert_eq!(ids(&list(&["--since", "1h"])).len(), 7);
-    let submitted = cluster.task(failed)["submitted_unix_nano"].as_u64().unwrap();
+    let submitted = cluster.task(failed)["submitted_unix_ms"].as_u64().unwrap() * 1_000_000;
     // To the millisecond, as it is shown.
     let since = tracer::clock::utc(submitted).to_string();
     assert!(!ids(&list(&["--since", &since])).contains(&waiting));
