@@ -48,10 +48,10 @@ fn a_head_goes_to_the_background_and_says_what_is_running_and_what_is_next() {
          \n           all new traces are sampled, unless the hook decides\
          \n  queue    takes up to 1 GiB of memory, as --queue-memory says\
          \n\nNext\
-         \n  submit a task  tracer submit task --temp-dir <folder>/place demo:my_function\
-         \n  see its trace  tracer trace show --temp-dir <folder>/place last\
-         \n  see how it is  tracer status --temp-dir <folder>/place\
-         \n  stop it        tracer stop --temp-dir <folder>/place\n"
+         \n  submit a task  tracer submit task demo:my_function\
+         \n  see its trace  tracer trace show last\
+         \n  see how it is  tracer status\
+         \n  stop it        tracer stop\n"
     ));
     let head_pid = cluster.head_pid();
     assert!(start.stderr_text().contains(&format!("head (pid {head_pid})")), "{start:?}");
