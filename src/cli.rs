@@ -8,7 +8,9 @@ mod hooks;
 mod list;
 mod live_line;
 mod modules;
+mod new;
 mod parse;
+mod prune;
 mod report;
 mod start;
 mod status;
@@ -90,6 +92,8 @@ enum Command {
     Modules(modules::Args),
     /// Print the version
     Version,
+    New(new::Args),
+    Prune(prune::Args),
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
     Head,
@@ -275,6 +279,8 @@ pub fn main() -> ExitCode {
             });
             Ok(exit::OK)
         }
+        Command::New(args) => new::run(&args),
+        Command::Prune(args) => prune::run(&args),
         Command::Head => start::run_head(),
         Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
         Command::Http { session_dir, head_pid } => crate::serve::run(&session_dir, head_pid)

@@ -292,6 +292,11 @@ impl Session {
     }
 }
 
+/// Returns the folders of all sessions of a place.
+pub(crate) fn all_sessions(temp_dir: &Path) -> Vec<PathBuf> {
+    sessions_of(temp_dir)
+}
+
 /// The folders of all sessions of a place.
 fn sessions_of(temp_dir: &Path) -> Vec<PathBuf> {
     let entries = temp_dir.join("sessions").read_dir().into_iter().flatten();

@@ -145,7 +145,7 @@ enum ExportFormat {
 
 /// Where the span files are.
 #[derive(clap::Args)]
-struct SourceArgs {
+pub(super) struct SourceArgs {
     /// The folder of the span files
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -154,6 +154,11 @@ struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// The folder of the head's sessions.
+    pub(super) fn temp_dir(&self) -> PathBuf {
+        self.place.temp_dir()
+    }
+
     /// The head that runs, or the one that was killed and that no other has followed. Then the spans of the processes that died with it
     /// are in the span files, but for what a warning says.
     fn head(&self) -> Result<HeadRecord, SessionError> {
@@ -170,7 +175,7 @@ impl SourceArgs {
     }
 
     /// The folder of the span files, and the head that runs or was killed, if it writes there.
-    fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
+    pub(super) fn folder_and_head(&self) -> (PathBuf, Option<HeadRecord>) {
         let said = self.spans_dir.clone().filter(|path| !path.as_os_str().is_empty());
         let head = self.head().ok();
         let folder = said.or_else(|| head.as_ref().map(|head| head.spans_dir.clone()));

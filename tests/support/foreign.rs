@@ -62,18 +62,7 @@ pub fn build_standalone(package: &str, toolchain: &str) -> Option<PathBuf> {
         cargo.args(["build", "--quiet", "--locked", "--manifest-path"]);
         cargo.arg(root().join("tests/fixtures/standalone").join(package).join("Cargo.toml"));
         cargo.arg("--target-dir").arg(&target).args(flags);
-        // What the build of the tests was told, such as its compiler, is not for this one.
-        for (name, _) in std::env::vars_os() {
-            let is_of_the_build = |name: &str| {
-                let prefixes = ["CARGO_PKG_", "CARGO_BIN_EXE_", "CARGO_MANIFEST_"];
-                let names = ["RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"];
-                let is_choice = !toolchain.is_empty() && names.contains(&name);
-                is_choice || prefixes.iter().any(|prefix| name.starts_with(prefix))
-            };
-            if name.to_str().is_some_and(is_of_the_build) {
-                cargo.env_remove(name);
-            }
-        }
+        forget_the_build(&mut cargo, !toolchain.is_empty());
         let output = cargo.output().map_err(|error| format!("{cargo:?} cannot be run: {error}"))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(()) } else { Err(format!("{cargo:?}\n{stderr}")) }
@@ -85,6 +74,42 @@ pub fn build_standalone(package: &str, toolchain: &str) -> Option<PathBuf> {
     let folder = target.join("debug");
     built.insert(key, folder.clone());
     Some(folder)
+}
+
+/// Takes what the build of the tests was told out of the environment of a cargo; its compiler too, for one that has a choice of its own.
+fn forget_the_build(cargo: &mut Command, has_toolchain: bool) {
+    for (name, _) in std::env::vars_os() {
+        let is_of_the_build = |name: &str| {
+            let prefixes = ["CARGO_PKG_", "CARGO_BIN_EXE_", "CARGO_MANIFEST_"];
+            let names = ["RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"];
+            let is_choice = has_toolchain && names.contains(&name);
+            is_choice || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        if name.to_str().is_some_and(is_of_the_build) {
+            cargo.env_remove(name);
+        }
+    }
+}
+
+/// Runs a subcommand of cargo on a crate that a test has made, with the versions of this workspace. What it builds goes to the folder that
+/// is returned.
+#[track_caller]
+pub fn cargo_on_new_crate(folder: &Path, subcommand: &str) -> PathBuf {
+    std::fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock")).expect("the crate's folder is the test's");
+    let target = target_dir().join("standalone").join("default");
+    let run = |flags: &[&str]| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.arg(subcommand).arg("--quiet").arg("--target-dir").arg(&target).args(flags).current_dir(folder);
+        forget_the_build(&mut cargo, false);
+        let output = cargo.output().unwrap_or_else(|error| panic!("{cargo:?} cannot be run: {error}"));
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(format!("{cargo:?}\n{stderr}")) }
+    };
+    // What is there is used as it is; the registry is asked only when something was never fetched.
+    if let Err(reason) = run(&["--offline"]).or_else(|_| run(&[])) {
+        panic!("{reason}");
+    }
+    target.join("debug")
 }
 
 fn is_installed(toolchain: &str) -> bool {

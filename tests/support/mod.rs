@@ -21,7 +21,7 @@ mod terminal;
 mod wait;
 
 pub use cluster::{Builder, Cluster};
-pub use foreign::{build_standalone, compile_c, compile_c_with};
+pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
 pub use modules::{build_modules, module_folder, program_path};
 pub use processes::{Process, is_alive, kill};
