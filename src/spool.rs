@@ -19,6 +19,7 @@
 //! A kill between two stores leaves a record that is valid up to its last complete entry, because the length is stored
 //! after the bytes. This is about processes that die, not machines that lose power: nothing is synced.
 
+mod additions;
 mod claims;
 mod grants;
 pub mod hooks;
@@ -32,9 +33,10 @@ pub mod record;
 mod rescue;
 mod story;
 
+pub use additions::Additions;
 pub use claims::{ClaimRing, ClaimState};
 pub use layout::{CLAIM_COUNT, INLINE_LIMIT, SLOT_COUNT, SLOT_SIZE, SpoolError};
-pub use owner::{Arrival, SlotIndex, SpanOpening, Spool};
+pub use owner::{Arrival, Batch, Committing, SlotIndex, SpanOpening, Spool};
 pub use parcel::{PARCEL_SPANS, Parcel};
 pub use prefixes::Prefix;
 pub use story::{SpanStory, SpoolCounts, Story};

@@ -118,17 +118,25 @@ fn render(status: &StatusReport) -> String {
         let waiting = Count(spans.waiting, "span");
         fields.push(("undelivered", format!("{waiting}, waiting for an exporter that accepts them")));
     }
-    let lost = [
-        (spans.cut, "attribute, event or link", "did not fit the spool"),
-        (spans.unrecorded, "span", "found no room in the spool"),
-        (spans.forked, "span", "begun in processes that tasks had forked, which have no spool"),
-        (spans.evicted, "ended span", "left the spool before the hook had delivered them"),
-        (spans.given_up, "span", "given up: no exporter took them"),
-        (spans.unwritten, "span", "of dead processes could not be written to the span file"),
+    let counts = [
+        ("lost", spans.dropped, "span", "could not be written by the hook, whose memory was full"),
+        ("lost", spans.lost_with_process, "span", "died with the process that had them in its memory"),
+        ("lost", spans.given_up, "span", "given up: no exporter took them"),
+        ("lost", spans.forked, "span", "begun in processes that tasks had forked, which have no spool"),
+        ("lost", spans.cut, "attribute, event or link", "did not fit the spool"),
+        ("not forwarded", spans.missed, "span", "found no room in the spool, so additional hooks did not get them"),
+        ("at risk", spans.at_risk, "span", "not written yet, and in no spool: lost if the process dies now"),
+        ("unknown", spans.untold, "span", "left the spool, and the hook does not tell whether it delivered them"),
+        (
+            "unwritten",
+            spans.unwritten,
+            "span",
+            "of dead processes: the span file cannot be written; the next head tries again",
+        ),
     ];
-    for (count, noun, what) in lost {
+    for (label, count, noun, what) in counts {
         if count > 0 {
-            fields.push(("lost", format!("{} {what}", Count(count, noun))));
+            fields.push((label, format!("{} {what}", Count(count, noun))));
         }
     }
     for warning in &status.warnings {

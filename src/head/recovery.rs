@@ -197,13 +197,15 @@ pub(super) fn finish_opened(
     now_unix_nano: u64,
     found: &mut Vec<(TaskId, SpanLink)>,
 ) -> (SpanCounts, Option<io::Error>) {
-    let unfit = story.counts();
+    let counts = story.counts_of_dead();
     let spool_counts = SpanCounts {
-        cut: unfit.cut,
-        unrecorded: unfit.unrecorded,
-        forked: unfit.forked,
-        evicted: unfit.evicted,
-        given_up: unfit.given_up,
+        cut: counts.cut,
+        dropped: counts.dropped,
+        lost_with_process: counts.at_risk,
+        untold: counts.untold,
+        given_up: counts.given_up,
+        missed: counts.missed,
+        forked: counts.forked,
         ..SpanCounts::default()
     };
     let mut counts = spool_counts;

@@ -1464,14 +1464,18 @@ impl Server {
             given_up: self.world.spans.given_up + handover.given_up,
             ..self.world.spans
         };
-        living.fold(of_the_head, |sum, counts| SpanCounts {
+        let all = living.fold(of_the_head, |sum, counts| SpanCounts {
             cut: sum.cut.saturating_add(counts.cut),
-            unrecorded: sum.unrecorded.saturating_add(counts.unrecorded),
-            forked: sum.forked.saturating_add(counts.forked),
-            evicted: sum.evicted.saturating_add(counts.evicted),
+            dropped: sum.dropped.saturating_add(counts.dropped),
+            untold: sum.untold.saturating_add(counts.untold),
             given_up: sum.given_up.saturating_add(counts.given_up),
+            missed: sum.missed.saturating_add(counts.missed),
+            forked: sum.forked.saturating_add(counts.forked),
+            at_risk: sum.at_risk.saturating_add(counts.at_risk),
             ..sum
-        })
+        });
+        let lost = [all.dropped, all.lost_with_process, all.given_up, all.forked];
+        SpanCounts { lost: lost.into_iter().fold(0, u64::saturating_add), ..all }
     }
 
     fn resource_reports(&self) -> Vec<ResourceReport> {

@@ -429,9 +429,11 @@ impl World {
         self.spans.recovered = self.spans.recovered.saturating_add(counts.recovered);
         self.spans.closed = self.spans.closed.saturating_add(counts.closed);
         self.spans.cut = self.spans.cut.saturating_add(counts.cut);
-        self.spans.unrecorded = self.spans.unrecorded.saturating_add(counts.unrecorded);
+        self.spans.dropped = self.spans.dropped.saturating_add(counts.dropped);
+        self.spans.lost_with_process = self.spans.lost_with_process.saturating_add(counts.lost_with_process);
+        self.spans.untold = self.spans.untold.saturating_add(counts.untold);
+        self.spans.missed = self.spans.missed.saturating_add(counts.missed);
         self.spans.forked = self.spans.forked.saturating_add(counts.forked);
-        self.spans.evicted = self.spans.evicted.saturating_add(counts.evicted);
         self.spans.unwritten = self.spans.unwritten.saturating_add(counts.unwritten);
         self.spans.given_up = self.spans.given_up.saturating_add(counts.given_up);
         if let Some(error) = error {

@@ -7,11 +7,10 @@
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracer_abi as abi;
 use tracer_otel_env::{DEFAULT_COUNT_LIMIT, Limits, Reader};
-use tracer_span_file::{ResourceJson, Rotation, SpanDirError, SpanFile};
+use tracer_span_file::{LineQueue, ResourceJson, Rotation, SpanDirError, SpanFile};
 
 use super::module::read_sized;
 use super::recorder::now_unix_nano;
@@ -60,17 +59,8 @@ pub struct OwnTracing {
     resource: ResourceJson,
     sampler: OwnSampler,
     limits: Limits,
-    output: Mutex<Output>,
+    lines: LineQueue<()>,
 }
-
-struct Output {
-    file: SpanFile,
-    /// Whole lines that are not in the file yet.
-    lines: Vec<u8>,
-}
-
-/// Lines kept while the file cannot be written to, in bytes. Beyond it they are dropped and counted.
-const BACKLOG_LIMIT: usize = 4 << 20;
 
 const SAMPLED: u8 = 1;
 const RANDOM: u8 = 2;
@@ -108,7 +98,7 @@ impl OwnTracing {
             resource: crate::spool::record::resource_json(&owned),
             sampler: OwnSampler::new(&mut environment, settings.sampling_ratio),
             limits: environment.limits(),
-            output: Mutex::new(Output { file, lines: Vec::new() }),
+            lines: LineQueue::new(file, ()),
         }));
         Ok(Box::leak(Box::new(abi::Tracing {
             size: size_of::<abi::Tracing>(),
@@ -137,11 +127,8 @@ impl OwnTracing {
             // It is for speed, and who needs that has a hook.
             span_end_and_release: None,
             hand_back: None,
+            lost: Some(lost),
         })))
-    }
-
-    fn output(&self) -> MutexGuard<'_, Output> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -322,12 +309,7 @@ unsafe extern "C" fn span_end(span: *mut c_void, end_time_unix_nano: u64) {
     // SAFETY: the state lives as long as the process.
     let own = unsafe { &*span.own };
     limit(&mut span.record, &own.limits);
-    let mut output = own.output();
-    if output.lines.len() > BACKLOG_LIMIT {
-        output.file.count_dropped(1);
-    } else {
-        span.record.write_line(&mut output.lines, &own.resource);
-    }
+    own.lines.append(std::iter::once(&span.record), |(), lines, record| record.write_line(lines, &own.resource));
 }
 
 /// Leaves of a span what the limits allow: of each thing the first, as the OpenTelemetry SDK does it.
@@ -368,20 +350,23 @@ unsafe extern "C" fn span_release(span: *mut c_void) {
 
 unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u32 {
     // SAFETY: the state lives as long as the process.
-    let mut output = unsafe { &*data.cast::<OwnTracing>() }.output();
-    let lines = std::mem::take(&mut output.lines);
-    match output.file.append(&lines) {
-        Ok(()) => abi::STATUS_OK,
-        Err(problem) => {
-            output.lines = lines[problem.consumed()..].to_vec();
-            // SAFETY: null or lent for the call.
-            if let Some(error) = unsafe { error.as_mut() } {
-                // SAFETY: as above.
-                unsafe { error.write(&problem.to_string()) };
-            }
-            abi::STATUS_FAILED
-        }
+    let own = unsafe { &*data.cast::<OwnTracing>() };
+    let (status, reason) = match own.lines.commit() {
+        Err(problem) => (abi::STATUS_FAILED, problem.reason),
+        Ok(()) if own.lines.take_dropped() == 0 => return abi::STATUS_OK,
+        Ok(()) => (abi::STATUS_LOST, "the span file could not be written, and memory was full".to_owned()),
+    };
+    // SAFETY: null or lent for the call.
+    if let Some(error) = unsafe { error.as_mut() } {
+        // SAFETY: as above.
+        unsafe { error.write(&reason) };
     }
+    status
+}
+
+unsafe extern "C" fn lost(data: *mut c_void) -> u64 {
+    // SAFETY: the state lives as long as the process.
+    unsafe { &*data.cast::<OwnTracing>() }.lines.dropped()
 }
 
 unsafe extern "C" fn flush(data: *mut c_void, _timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {

@@ -2,6 +2,7 @@
 
 #![cfg_attr(tracer_without_tracing, allow(dead_code, unreachable_code, reason = "nothing leads to spans"))]
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::fmt;
@@ -9,9 +10,9 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracer_abi as abi;
@@ -21,7 +22,7 @@ use super::module::{read_sized, text};
 use crate::fault;
 use crate::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
 use crate::spool::record::slice;
-use crate::spool::{Prefix, SlotIndex, SpanOpening, Spool, hooks};
+use crate::spool::{Additions, Committing, Prefix, SlotIndex, SpanOpening, Spool, hooks};
 use crate::task::{JobId, SpanLink, TaskId, WorkerId};
 
 /// One process's tracing: the hook's table, wrapped.
@@ -51,6 +52,10 @@ pub struct Recorder {
     is_committing: AtomicBool,
     /// Why such a commit failed, for the next that somebody asks for.
     uncommitted: Mutex<Option<String>>,
+    /// Spans that the hook has given up, as it has told.
+    lost: AtomicU64,
+    /// How many of them somebody who asked for a commit was told of.
+    lost_told: AtomicU64,
 }
 
 // SAFETY: the tables may be used from any thread by contract, and the pointers in them live as long as the process.
@@ -71,6 +76,13 @@ struct RecordedSpan {
     recorder: &'static Recorder,
     slot: Option<SlotIndex>,
     is_sampled: bool,
+    /// When it started, in nanoseconds since the Unix epoch, and whether that is when it was made.
+    start_unix_nano: u64,
+    starts_when_made: bool,
+    /// When it was made, by the [coarse](monotonic_ns) monotonic clock.
+    made_ns: u64,
+    /// Whether it was to have a slot, and there was none. Then `context` says which span it is.
+    is_without_slot: bool,
     state: Mutex<SpanState>,
     /// What follows is said of tracer's own spans only. What to propagate.
     context: TraceContext,
@@ -261,6 +273,9 @@ impl Recorder {
                 spool.set_span_file(path, hook.span_file_format);
             }
             spool.set_hooks(wanting, mark);
+            if wanting & hooks::FILE != 0 && !keeps_files(&hook) {
+                spool.set_untold();
+            }
             if wanting != hooks::FILE {
                 deliveries = Deliveries::start(spool, further_sinks, mark, quiet);
             }
@@ -292,6 +307,8 @@ impl Recorder {
             span_file_format: 0,
             span_end_and_release: Some(span_end_and_release),
             hand_back: None,
+            // What the hook loses, the host counts.
+            lost: None,
         };
         let recorder = Box::leak(Box::new(Recorder {
             lent,
@@ -306,9 +323,14 @@ impl Recorder {
             has_running_task: AtomicBool::new(false),
             is_committing: AtomicBool::new(false),
             uncommitted: Mutex::new(None),
+            lost: AtomicU64::new(0),
+            lost_told: AtomicU64::new(0),
         }));
         recorder.lent.data = ptr::from_mut(recorder).cast();
         let recorder: &'static Recorder = recorder;
+        if let Some(spool) = spool {
+            spool.set_commit(Box::leak(Box::new(move || recorder.commit_in_between())));
+        }
         recorder.own_tracer.store(recorder.tracer(SCOPE, crate::VERSION), Release);
         recorder
     }
@@ -397,6 +419,7 @@ impl Recorder {
             runtime: ptr::null(),
             prefix_id: request.prefix.id,
             prefix_count,
+            additions: ptr::null(),
         };
         let mut started = empty_started();
         let tracer = self.own_tracer.load(Acquire);
@@ -422,29 +445,43 @@ impl Recorder {
     /// Puts every span that has ended where a SIGKILL of this process cannot reach it: the spool has it already, and
     /// the span file gets it if the hook writes one.
     pub fn commit(&self) -> Result<(), String> {
-        self.commit_ended()?;
-        lock(&self.uncommitted).take().map_or(Ok(()), Err)
+        let committed = self.commit_ended();
+        let earlier = lock(&self.uncommitted).take();
+        let lost = self.lost.load(Relaxed);
+        let told = self.lost_told.swap(lost, Relaxed);
+        let reason = match committed.err().or(earlier) {
+            None if lost <= told => return Ok(()),
+            reason => reason.unwrap_or_else(|| "the hook gave them up".to_owned()),
+        };
+        Err(match lost.saturating_sub(told) {
+            0 => reason,
+            lost => {
+                format!("{} lost: {reason}", if lost == 1 { "1 span is".into() } else { format!("{lost} spans are") })
+            }
+        })
     }
 
     fn commit_ended(&self) -> Result<(), String> {
-        self.hand_over(|recorder, error| {
+        self.hand_over(true, |recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
             recorder.hook.commit.map_or(abi::STATUS_NOT_DURABLE, |commit| unsafe { commit(recorder.hook.data, error) })
         })
         .map(drop)
     }
 
-    /// Commits because many spans have ended since the last time. One that ends while the hook commits leaves it at that.
+    /// Commits because many spans have ended since the last time, or because a span that starts finds no slot. One that ends while the
+    /// hook commits leaves it at that.
     #[cold]
-    fn commit_in_between(&self) {
+    fn commit_in_between(&self) -> Committing {
         if self.is_committing.swap(true, Acquire) {
-            return;
+            return Committing::Elsewhere;
         }
         let committed = self.commit_ended();
         self.is_committing.store(false, Release);
         if let Err(reason) = committed {
             *lock(&self.uncommitted) = Some(reason);
         }
+        Committing::Done
     }
 
     /// Delivers what is queued, as far as the hook gets within `timeout`. What it did not get to stays queued.
@@ -454,7 +491,7 @@ impl Recorder {
             deliveries.give_all();
         }
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let status = self.hand_over(|recorder, error| {
+        let status = self.hand_over(false, |recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
             recorder.hook.flush.map_or(abi::STATUS_OK, |flush| unsafe { flush(recorder.hook.data, timeout, error) })
         });
@@ -476,7 +513,7 @@ impl Recorder {
     }
 
     fn shut_down_first(&self, timeout: Duration) -> Result<(), String> {
-        let status = self.hand_over(|recorder, error| {
+        let status = self.hand_over(false, |recorder, error| {
             // SAFETY: the hook's own function with the hook's own data.
             recorder
                 .hook
@@ -529,23 +566,46 @@ impl Recorder {
     }
 
     /// Runs one of the hook's functions that deliver spans, and frees the slots of those delivered.
-    fn hand_over(&self, deliver: impl FnOnce(&Recorder, &mut abi::TextBuffer) -> u32) -> Result<u32, String> {
-        let batch = self.spool.map(Spool::take_handed_over);
+    fn hand_over(
+        &self,
+        is_commit: bool,
+        deliver: impl FnOnce(&Recorder, &mut abi::TextBuffer) -> u32,
+    ) -> Result<u32, String> {
+        let batch = self.spool.map(|spool| spool.take_handed_over(is_commit));
         let mut reason = [0; 1024];
         let mut error = abi::TextBuffer::new(&mut reason);
-        let status = deliver(self, &mut error);
+        let status = Spool::while_delivering(|| deliver(self, &mut error));
         fault::point("after_write");
+        let is_delivered = matches!(status, abi::STATUS_OK | abi::STATUS_ALREADY | abi::STATUS_LOST);
         if let (Some(spool), Some(batch)) = (self.spool, batch) {
-            match status {
-                abi::STATUS_OK | abi::STATUS_ALREADY => spool.written(batch),
-                _ => spool.not_written(batch),
+            if is_delivered {
+                spool.written(batch);
+            } else {
+                spool.not_written(batch);
             }
+        }
+        if is_commit && !matches!(status, abi::STATUS_OK | abi::STATUS_ALREADY | abi::STATUS_NOT_DURABLE) {
+            self.count_lost(is_delivered);
+        } else if is_commit && is_delivered && self.lost.load(Relaxed) != 0 {
+            self.count_lost(true);
         }
         let filled = error.filled();
         match status {
             abi::STATUS_OK | abi::STATUS_ALREADY | abi::STATUS_NOT_DURABLE => Ok(status),
             abi::STATUS_TIMED_OUT => Err("the hook did not deliver its spans in time".into()),
             _ => Err(String::from_utf8_lossy(&reason[..filled]).into_owned()),
+        }
+    }
+
+    /// Asks the hook how many spans it has given up.
+    #[cold]
+    fn count_lost(&self, is_committed: bool) {
+        let Some(lost) = self.hook.lost else { return };
+        // SAFETY: the hook's own function with the hook's own data.
+        let lost = unsafe { lost(self.hook.data) };
+        let before = self.lost.fetch_max(lost, Relaxed);
+        if let Some(spool) = self.spool {
+            spool.count_dropped(lost.saturating_sub(before), is_committed);
         }
     }
 
@@ -629,7 +689,8 @@ impl Recorder {
         // SAFETY: promised by the caller.
         let (tracer, span_start) = (unsafe { tracer.as_ref() }?, self.hook.span_start?);
         // The hook and the spool get the same time, and the hook a struct of the size that this host knows.
-        if start.start_time_unix_nano == 0 {
+        let starts_when_made = start.start_time_unix_nano == 0;
+        if starts_when_made {
             start.start_time_unix_nano = now_unix_nano();
         }
         let start_time_unix_nano = start.start_time_unix_nano;
@@ -643,6 +704,9 @@ impl Recorder {
             attempt: running.attempt,
             actor_id: running.actor.map_or(0, |actor| actor.0),
         });
+        let mut additions = Additions::default();
+        let told = additions_table(&mut additions);
+        start.additions = if self.spool.is_some() { &told } else { ptr::null() };
         start.size = size_of::<abi::SpanStart>();
         start.runtime = runtime.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: the hook's function with the hook's tracer; borrowed for the call.
@@ -682,6 +746,7 @@ impl Recorder {
                 prefix: unsafe { Prefix::new(if first.is_empty() { 0 } else { start.prefix_id }, first) },
                 task_id: running_task.map_or(0, |running| running.task.0),
                 is_attempt,
+                is_sampled: started.trace_flags & FLAG_SAMPLED != 0,
             };
             // SAFETY: promised by the caller.
             spool.open_with(&opening, |spool, slot| unsafe {
@@ -692,9 +757,20 @@ impl Recorder {
                 for &event in slice(start.events, start.event_count) {
                     spool.add_event(slot, &read_sized(event), start_time_unix_nano);
                 }
+                if !additions.is_empty() {
+                    spool.add(slot, &additions);
+                }
             })
         });
-        Some(RecordedSpan::new(self, slot, started.trace_flags & FLAG_SAMPLED != 0, span))
+        let is_sampled = started.trace_flags & FLAG_SAMPLED != 0;
+        let mut span = RecordedSpan::new(self, slot, is_sampled, span);
+        (span.start_unix_nano, span.starts_when_made) = (start_time_unix_nano, starts_when_made);
+        span.made_ns = monotonic_ns();
+        if slot.is_none() && is_sampled && started.is_recording != 0 && self.spool.is_some() {
+            span.is_without_slot = true;
+            (span.context.parent.trace_id, span.context.parent.span_id) = (started.trace_id, started.span_id);
+        }
+        Some(span)
     }
 }
 
@@ -788,8 +864,19 @@ impl RecordedSpan {
         let state = Mutex::new(SpanState { span: ptr::null_mut(), has_ended: true });
         let parent = TraceParent { trace_id: [0; 16], span_id: [0; 8], flags: 0 };
         let context = TraceContext { parent, trace_state: String::new() };
-        let (is_sampled, is_recording, is_recorded) = (false, false, false);
-        Box::new(RecordedSpan { recorder, slot: None, is_sampled, state, context, is_recording, is_recorded })
+        Box::new(RecordedSpan {
+            recorder,
+            slot: None,
+            is_sampled: false,
+            start_unix_nano: 0,
+            starts_when_made: false,
+            made_ns: 0,
+            is_without_slot: false,
+            state,
+            context,
+            is_recording: false,
+            is_recorded: false,
+        })
     }
 
     /// Each part is written where it stays.
@@ -823,7 +910,7 @@ impl RecordedSpan {
     fn keep_memory(mut self: Box<RecordedSpan>) {
         // What a new one is.
         self.context.trace_state = String::new();
-        (self.slot, self.is_recorded) = (None, false);
+        (self.slot, self.is_recorded, self.is_without_slot) = (None, false, false);
         *self.state.get_mut().unwrap_or_else(PoisonError::into_inner) =
             SpanState { span: ptr::null_mut(), has_ended: true };
         // A thread that ends has nothing any more.
@@ -889,15 +976,58 @@ impl RecordedSpan {
 
     /// Records the end of a span that has not ended, and has `tell` tell the hook when it was.
     fn end_now(&self, end_time_unix_nano: u64, tell: impl FnOnce(u64)) {
-        let end_time_unix_nano = if end_time_unix_nano == 0 { now_unix_nano() } else { end_time_unix_nano };
+        let end_time_unix_nano = self.time(end_time_unix_nano);
         let recorded = self.recorder.spool.zip(self.slot);
         if let Some((spool, slot)) = recorded {
             spool.end(slot, end_time_unix_nano);
+        }
+        if self.is_without_slot {
+            return self.end_without_slot(|| tell(end_time_unix_nano));
         }
         tell(end_time_unix_nano);
         if let Some((spool, slot)) = recorded
             && spool.handed_over(slot, self.is_sampled)
         {
+            self.recorder.commit_in_between();
+        }
+    }
+}
+
+/// A clock that was set back by less is not noticed: the coarse clock is as coarse as this.
+const CLOCK_STEP_NS: u64 = 20_000_000;
+/// A time that is said and is as near to the clock's is what somebody read from the clock just now.
+const NOW_NS: u64 = 1_000_000_000;
+
+impl RecordedSpan {
+    /// When something happens to the span, in nanoseconds since the Unix epoch: at the time that is said, or now if that is 0. When the
+    /// clock was set back since the span was made, now is as long after its start as it is by a clock that is never set.
+    #[inline]
+    fn time(&self, said_unix_nano: u64) -> u64 {
+        let time = if said_unix_nano == 0 { now_unix_nano() } else { said_unix_nano };
+        match time.checked_sub(self.start_unix_nano) {
+            Some(after) if said_unix_nano != 0 || !self.starts_when_made || after < CLOCK_STEP_NS / 2 => time,
+            _ => self.time_by_duration(said_unix_nano, time),
+        }
+    }
+
+    #[cold]
+    fn time_by_duration(&self, said_unix_nano: u64, time: u64) -> u64 {
+        if said_unix_nano != 0 && said_unix_nano.abs_diff(now_unix_nano()) > NOW_NS {
+            // It is not the clock's, and means what it says.
+            return time;
+        }
+        let by_duration = self.start_unix_nano.saturating_add(monotonic_ns().saturating_sub(self.made_ns));
+        // One that was set forward looks like a machine that slept.
+        if time.saturating_add(CLOCK_STEP_NS) < by_duration || time < self.start_unix_nano { by_duration } else { time }
+    }
+
+    #[cold]
+    fn end_without_slot(&self, tell: impl FnOnce()) {
+        let Some(spool) = self.recorder.spool else { return tell() };
+        let TraceParent { trace_id, span_id, .. } = self.context.parent;
+        spool.ends_without_slot(trace_id, span_id);
+        tell();
+        if spool.handed_over_without_slot() {
             self.recorder.commit_in_between();
         }
     }
@@ -989,6 +1119,32 @@ impl Drop for ActiveSpan {
         // SAFETY: made by `start`, and not used any more.
         unsafe { release(self.span.as_ptr(), 0) };
     }
+}
+
+/// Those attributes that have a key, as OpenTelemetry wants it: an empty one is none. That some have none is said once.
+///
+/// # Safety
+///
+/// The keys are readable.
+#[inline]
+unsafe fn with_keys(attributes: &[abi::KeyValue]) -> Cow<'_, [abi::KeyValue]> {
+    if attributes.iter().all(|attribute| attribute.key.len > 0) {
+        return attributes.into();
+    }
+    static WARNING: Once = Once::new();
+    WARNING.call_once(|| {
+        eprintln!(
+            "tracer: an attribute with an empty key was dropped, as are further ones\n\
+             (hint: OpenTelemetry wants a key that is not empty)"
+        );
+    });
+    attributes.iter().filter(|attribute| attribute.key.len > 0).copied().collect()
+}
+
+/// Nanoseconds of a clock that is never set. It is the coarse one, which goes by milliseconds and is read in a fifth of the time.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Nanoseconds since the Unix epoch.
@@ -1101,6 +1257,56 @@ fn put(place: &mut abi::KeyValue, (key, value): &(&str, Attribute<'_>)) {
     }
 }
 
+/// What a hook calls to tell what it adds to a span that starts.
+fn additions_table(additions: &mut Additions) -> abi::SpanAdditions {
+    abi::SpanAdditions {
+        size: size_of::<abi::SpanAdditions>(),
+        data: ptr::from_mut(additions).cast(),
+        host_set_attributes: Some(host_set_attributes),
+        host_add_event: Some(host_add_event),
+        host_add_link: Some(host_add_link),
+        host_set_status: Some(host_set_status),
+        host_update_name: Some(host_update_name),
+    }
+}
+
+/// # Safety
+///
+/// `data` is that of [`additions_table`], whose additions nobody else uses during the call.
+unsafe fn with_additions(data: *mut c_void, work: impl FnOnce(&mut Additions)) {
+    // SAFETY: promised by the caller.
+    guard((), || work(unsafe { &mut *data.cast::<Additions>() }));
+}
+
+unsafe extern "C" fn host_set_attributes(data: *mut c_void, attributes: *const abi::KeyValue, count: usize) {
+    // SAFETY: called in `span_start`, with what is borrowed for the call.
+    unsafe {
+        with_additions(data, |additions| {
+            slice(attributes, count).iter().for_each(|attribute| additions.set_attribute(attribute));
+        });
+    }
+}
+
+unsafe extern "C" fn host_add_event(data: *mut c_void, event: *const abi::Event) {
+    // SAFETY: as above.
+    unsafe { with_additions(data, |additions| additions.add_event(&read_sized(event))) };
+}
+
+unsafe extern "C" fn host_add_link(data: *mut c_void, link: *const abi::Link) {
+    // SAFETY: as above.
+    unsafe { with_additions(data, |additions| additions.add_link(&read_sized(link))) };
+}
+
+unsafe extern "C" fn host_set_status(data: *mut c_void, code: u32, description: abi::Str) {
+    // SAFETY: as above.
+    unsafe { with_additions(data, |additions| additions.set_status(code, description.as_bytes())) };
+}
+
+unsafe extern "C" fn host_update_name(data: *mut c_void, name: abi::Str) {
+    // SAFETY: as above.
+    unsafe { with_additions(data, |additions| additions.update_name(name.as_bytes())) };
+}
+
 fn empty_started() -> abi::SpanStarted {
     abi::SpanStarted {
         size: size_of::<abi::SpanStarted>(),
@@ -1184,6 +1390,9 @@ unsafe extern "C" fn span_start(
         };
         // SAFETY: `span` is borrowed for the call.
         let mut start = unsafe { read_sized(span) };
+        // SAFETY: as above.
+        let attributes = unsafe { with_keys(slice(start.attributes, start.attribute_count)) };
+        (start.attributes, start.attribute_count) = (attributes.as_ptr(), attributes.len());
         // The numbers are the host's.
         (start.prefix_id, start.prefix_count) = (0, 0);
         // SAFETY: as above.
@@ -1213,9 +1422,11 @@ unsafe extern "C" fn span_trace_state(span: *mut c_void, out: *mut abi::TextBuff
 unsafe extern "C" fn span_set_attributes(span: *mut c_void, attributes: *const abi::KeyValue, count: usize) {
     guard((), || {
         // SAFETY: a handle of this table; the attributes are borrowed for the call.
-        let (Some(span), attributes) = (unsafe { (recorded(span), slice(attributes, count)) }) else { return };
+        let (Some(span), attributes) = (unsafe { (recorded(span), with_keys(slice(attributes, count))) }) else {
+            return;
+        };
         // SAFETY: as above.
-        unsafe { span.set_attributes(&lock(&span.state), attributes) };
+        unsafe { span.set_attributes(&lock(&span.state), &attributes) };
     });
 }
 
@@ -1224,9 +1435,10 @@ unsafe extern "C" fn span_add_event(span: *mut c_void, event: *const abi::Event)
         // SAFETY: a handle of this table; the event is borrowed for the call.
         let (Some(span), mut event) = (unsafe { (recorded(span), read_sized(event)) }) else { return };
         event.size = size_of::<abi::Event>();
-        if event.time_unix_nano == 0 {
-            event.time_unix_nano = now_unix_nano();
-        }
+        event.time_unix_nano = span.time(event.time_unix_nano);
+        // SAFETY: as above.
+        let attributes = unsafe { with_keys(slice(event.attributes, event.attribute_count)) };
+        (event.attributes, event.attribute_count) = (attributes.as_ptr(), attributes.len());
         span.change(
             // SAFETY: as above.
             |spool, slot| unsafe { spool.add_event(slot, &event, event.time_unix_nano) },
@@ -1245,6 +1457,9 @@ unsafe extern "C" fn span_add_link(span: *mut c_void, link: *const abi::Link) {
         // SAFETY: a handle of this table; the link is borrowed for the call.
         let (Some(span), mut link) = (unsafe { (recorded(span), read_sized(link)) }) else { return };
         link.size = size_of::<abi::Link>();
+        // SAFETY: as above.
+        let attributes = unsafe { with_keys(slice(link.attributes, link.attribute_count)) };
+        (link.attributes, link.attribute_count) = (attributes.as_ptr(), attributes.len());
         span.change(
             // SAFETY: as above.
             |spool, slot| unsafe { spool.add_link(slot, &link) },
@@ -1386,7 +1601,7 @@ unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u
     guard(abi::STATUS_PANICKED, || {
         // SAFETY: `data` is the recorder.
         let recorder = unsafe { &*data.cast::<Recorder>() };
-        let status = recorder.hand_over(|recorder, error| {
+        let status = recorder.hand_over(true, |recorder, error| {
             // SAFETY: the hook's function with the hook's data.
             recorder.hook.commit.map_or(abi::STATUS_NOT_DURABLE, |commit| unsafe { commit(recorder.hook.data, error) })
         });
@@ -1399,7 +1614,7 @@ unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::
     guard(abi::STATUS_PANICKED, || {
         // SAFETY: `data` is the recorder.
         let recorder = unsafe { &*data.cast::<Recorder>() };
-        let status = recorder.hand_over(|recorder, error| {
+        let status = recorder.hand_over(false, |recorder, error| {
             // SAFETY: the hook's function with the hook's data.
             recorder.hook.flush.map_or(abi::STATUS_OK, |flush| unsafe { flush(recorder.hook.data, timeout_ms, error) })
         });
@@ -1537,6 +1752,81 @@ mod tests {
     }
 
     #[test]
+    fn a_span_ends_after_it_begins_when_the_clock_was_set_back_and_what_is_said_of_its_end_holds() {
+        const DAYS: u64 = 3 * 24 * 60 * 60 * 1_000_000_000;
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path());
+        let mut span = recorder.start(&request("step"));
+        // As if the clock had been set back since.
+        // SAFETY: nobody else has it.
+        let made = unsafe { span.span.as_mut() };
+        made.start_unix_nano += DAYS;
+        made.made_ns -= 5_000_000_000;
+        let start = made.start_unix_nano;
+        let (now, five) = (now_unix_nano(), 5_000_000_000..DAYS);
+        assert!(five.contains(&(made.time(0) - start)), "as long as it is by the other clock");
+        assert!(five.contains(&(made.time(now) - start)), "somebody has read the clock");
+        assert_eq!(made.time(1), 1, "a time of the user's own");
+        assert_eq!(made.time(start + 7), start + 7);
+        // One that says itself when it began may have begun before it was made.
+        made.start_unix_nano = now - DAYS;
+        made.starts_when_made = false;
+        assert!(made.time(0) >= now);
+        span.end();
+    }
+
+    #[test]
+    fn attributes_without_a_key_are_dropped_wherever_a_module_sets_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path());
+        let tracer = recorder.tracer("a module", "");
+        let pairs = [("", 1), ("a", 2), ("", 3)].map(|(key, value)| key_value(&(key, Attribute::I64(value))));
+        let event = abi::Event {
+            size: size_of::<abi::Event>(),
+            name: abi::Str::new("event"),
+            time_unix_nano: 0,
+            attributes: pairs.as_ptr(),
+            attribute_count: pairs.len(),
+        };
+        let start = abi::SpanStart {
+            size: size_of::<abi::SpanStart>(),
+            name: abi::Str::new("step"),
+            kind: abi::SPAN_KIND_INTERNAL,
+            start_time_unix_nano: 0,
+            parent: ptr::null(),
+            attributes: pairs.as_ptr(),
+            attribute_count: pairs.len(),
+            links: ptr::null(),
+            link_count: 0,
+            events: ptr::null(),
+            event_count: 0,
+            baggage: abi::Str::EMPTY,
+            runtime: ptr::null(),
+            prefix_id: 0,
+            prefix_count: 0,
+            additions: ptr::null(),
+        };
+        // SAFETY: a tracer of the lent table; everything is borrowed for the calls.
+        let span = unsafe { span_start(tracer, &start, &mut empty_started()) };
+        // SAFETY: as above.
+        unsafe {
+            span_set_attributes(span, pairs.as_ptr(), pairs.len());
+            span_add_event(span, &event);
+        }
+        let spans = Story::open(&folder.path().join("test.spool")).unwrap().spans();
+        let only = vec![("a".to_owned(), OwnedValue::I64(2))];
+        assert_eq!((&spans[0].record.attributes, &spans[0].record.events[0].attributes), (&only, &only));
+        // SAFETY: handles of the lent table, each given back once.
+        unsafe {
+            span_release(span);
+            tracer_release(tracer);
+        }
+        recorder.commit().unwrap();
+        let path = folder.path().join(format!("spans/{}.json", std::process::id()));
+        assert!(!std::fs::read_to_string(path).unwrap().contains("\"\":"));
+    }
+
+    #[test]
     fn the_numbers_of_prefixes_that_a_module_uses_mean_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let recorder = recorder(folder.path());
@@ -1559,6 +1849,7 @@ mod tests {
                 runtime: ptr::null(),
                 prefix_id: 7,
                 prefix_count: 1,
+                additions: ptr::null(),
             };
             // SAFETY: a tracer of the lent table; everything is borrowed for the call.
             unsafe { span_start(tracer, &start, &mut empty_started()) }

@@ -507,14 +507,29 @@ pub struct SpanCounts {
     pub closed: u64,
     /// Attributes, events and links that did not fit the spool and were lost with their process.
     pub cut: u64,
-    /// Spans that found no room in a spool.
-    pub unrecorded: u64,
+    /// Spans that are lost for good: the sum of `dropped`, `lost_with_process`, `given_up` and `forked`.
+    #[serde(default)]
+    pub lost: u64,
+    /// Ended spans that a hook could not write, and gave up when its memory was full.
+    #[serde(default)]
+    pub dropped: u64,
+    /// Spans that were in the memory of a process alone when it died. On a full disk a few of them may have been written.
+    #[serde(default)]
+    pub lost_with_process: u64,
+    /// Spans that are in the memory of living processes alone, and would be lost if these died now: they found no room in the spool, or
+    /// left it before their hook had delivered them. It goes down when they are delivered.
+    #[serde(default)]
+    pub at_risk: u64,
+    /// The same of hooks that do not tell what they deliver, in living and dead processes: nobody knows what became of these spans.
+    #[serde(default)]
+    pub untold: u64,
+    /// Spans that additional hooks have not got, because they found no room in the spool.
+    #[serde(default)]
+    pub missed: u64,
     /// Spans that were begun in processes which tasks had forked.
     #[serde(default)]
     pub forked: u64,
-    /// Ended spans whose place in a spool was needed before their hook had said that they are delivered.
-    pub evicted: u64,
-    /// Spans that could not be written to the span file.
+    /// Spans of dead processes that could not be written to the span file. They stay in the spool, for the next head.
     pub unwritten: u64,
     /// Spans that another process than their own has delivered to an exporter.
     #[serde(default)]

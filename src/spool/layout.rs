@@ -27,7 +27,7 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2176;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 const PATH_SIZE: usize = 1024;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
@@ -106,14 +106,23 @@ pub(super) struct Header {
     pub(super) stop_seen: AtomicU64,
     /// Entries that did not fit their slot, of spans that were brought on from there, and attributes of the resource that did not fit.
     pub(super) cut: AtomicU64,
-    /// Spans that found no free slot.
+    /// Spans that found no free slot, and that nobody has told to be delivered.
     pub(super) unrecorded: AtomicU64,
-    /// Ended spans whose slot was needed before anyone said that they were written.
+    /// Ended spans whose slot was needed, and that nobody has told to be delivered.
     pub(super) evicted: AtomicU64,
     /// Ended spans that no exporter took, and that could not be put aside either.
     pub(super) given_up: AtomicU64,
     /// Spans that a process began which was forked from the owner.
     pub(super) forked: AtomicU64,
+    /// Ended spans that the first hook has given up, of those that its last commit that succeeded, or one before it, was to cover.
+    pub(super) dropped: AtomicU64,
+    /// The same, of those that have ended since.
+    pub(super) dropped_since: AtomicU64,
+    /// Ended spans that additional hooks have not got because there was no slot for them.
+    pub(super) missed: AtomicU64,
+    /// 1 when the first hook does not tell what it has delivered.
+    pub(super) is_untold: AtomicU32,
+    pub(super) unused: AtomicU32,
     /// The owner's [hooks](super::hooks), which an ended span is for.
     pub(super) hooks: AtomicU32,
     /// What tells these hooks from those of another session.

@@ -1,11 +1,12 @@
 //! The owner's side: a process records its claims and its spans.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracer_abi as abi;
 
@@ -48,6 +49,8 @@ pub struct SpanOpening<'a> {
     pub task_id: u64,
     /// Whether this is the span of the attempt itself.
     pub is_attempt: bool,
+    /// Whether anybody is to have it: others are seen by processors of the hook only.
+    pub is_sampled: bool,
 }
 
 /// This process's spool.
@@ -69,6 +72,10 @@ pub struct Spool {
     has_undelivered: Condvar,
     /// Brings some of them on at once.
     relief: OnceLock<&'static (dyn Fn() + Send + Sync)>,
+    /// Has the hook write what has ended.
+    commit: OnceLock<&'static (dyn Fn() -> Committing + Send + Sync)>,
+    /// Tells those who wait for a slot that a commit is over.
+    has_written: Condvar,
     inline: Mutex<claims::InlineEntries>,
 }
 
@@ -99,7 +106,61 @@ struct Slots {
     /// Attempts' spans that nobody wants any more, oldest first. They stay until the results of their tasks are surely sent:
     /// should this process die before, the head learns from them which attempts have a span.
     told: VecDeque<u32>,
+    /// Spans without a slot that exporters have: those of which nobody has heard what became of them. True for one whose slot was needed,
+    /// false for one that never had any.
+    loose: HashMap<Identity, bool>,
+    /// Spans that the next commit covers besides those in `ended`.
+    beside: Beside,
+    /// How many slots commits that are under way will free.
+    being_written: usize,
+    /// Whether the last commit failed.
+    is_refused: bool,
+    /// Whether somebody has waited in vain for the commit that is under way.
+    is_stuck: bool,
+    /// Threads that wait for a commit.
+    waiters: usize,
+    /// Spans that have ended since a commit was due.
+    since_due: usize,
 }
+
+/// Ended spans that the hook has and the spool has not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Beside {
+    /// Their slots were needed.
+    evicted: u64,
+    /// They never had a slot.
+    unrecorded: u64,
+}
+
+/// What a commit covers.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The slots of ended spans, oldest first.
+    slots: VecDeque<u32>,
+    beside: Beside,
+    /// Whether others wait for the slots.
+    is_commit: bool,
+}
+
+/// What became of an attempt to commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committing {
+    /// It is over.
+    Done,
+    /// Another thread is about it.
+    Elsewhere,
+}
+
+thread_local! {
+    /// Whether this thread is in a hook's function that delivers spans. That may make spans, which cannot wait for it.
+    static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Exporters that never tell what became of a span do not fill the memory with it.
+const LOOSE_LIMIT: usize = 1 << 16;
+
+/// How long a span that starts waits for a slot while the disk takes spans.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Attempts' spans that stay: as many as may have ended without a word to the head.
 const TOLD_LIMIT: usize = CLAIM_COUNT;
@@ -155,6 +216,13 @@ impl Spool {
             returned: VecDeque::new(),
             ungiven: VecDeque::new(),
             told: VecDeque::new(),
+            loose: HashMap::new(),
+            beside: Beside::default(),
+            being_written: 0,
+            is_refused: false,
+            is_stuck: false,
+            waiters: 0,
+            since_due: 0,
         };
         header.hooks.store(hooks::FILE, Relaxed);
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -168,6 +236,8 @@ impl Spool {
             slots: Mutex::new(slots),
             has_undelivered: Condvar::new(),
             relief: OnceLock::new(),
+            commit: OnceLock::new(),
+            has_written: Condvar::new(),
             inline: Mutex::default(),
         }
     }
@@ -298,7 +368,9 @@ impl Spool {
             return None;
         }
         let Some(index) = self.take_free_slot() else {
-            self.mapping.header().unrecorded.fetch_add(1, Relaxed);
+            if opening.is_sampled {
+                self.mapping.header().unrecorded.fetch_add(1, Relaxed);
+            }
             return None;
         };
         let slot = self.mapping.slot(index as usize);
@@ -454,7 +526,8 @@ impl Spool {
             let before = slots.ended.len();
             Lanes::collect_own(self.number, |ended| slots.ended.push_back(ended));
             slots.ended.push_back(index.0);
-            is_commit_due = before / COMMIT_DUE_AT != slots.ended.len() / COMMIT_DUE_AT;
+            let count = slots.ended.len() - before;
+            is_commit_due = slots.is_commit_due(count);
         }
         let further = hooks & !hooks::FILE & !hooks::EXPORTERS;
         if further != 0 && is_sampled {
@@ -467,6 +540,70 @@ impl Spool {
         is_commit_due
     }
 
+    /// Says that a sampled span without a slot ends, before the first hook is told.
+    pub fn ends_without_slot(&self, trace_id: [u8; 16], span_id: [u8; 8]) {
+        if self.hooks() & hooks::EXPORTERS != 0 && !fork::is_copy() {
+            self.slots().add_loose(identity_of(trace_id, span_id), false);
+        }
+    }
+
+    /// Says that the first hook has got an ended span without a slot. The result is that of [`handed_over`](Self::handed_over).
+    pub fn handed_over_without_slot(&self) -> bool {
+        if fork::is_copy() {
+            return false;
+        }
+        let hooks = self.hooks();
+        if hooks & !hooks::FILE & !hooks::EXPORTERS != 0 {
+            // Additional hooks get spans from their slots.
+            self.mapping.header().missed.fetch_add(1, Relaxed);
+        }
+        if hooks & hooks::FILE == 0 {
+            return false;
+        }
+        let mut slots = self.slots();
+        slots.beside.unrecorded += 1;
+        slots.is_commit_due(1)
+    }
+
+    /// Says how to have the hook write what has ended, when there is no slot for a span that starts.
+    pub fn set_commit(&self, commit: &'static (dyn Fn() -> Committing + Send + Sync)) {
+        // It is set once, by the recorder.
+        let _ = self.commit.set(commit);
+    }
+
+    /// Says what the first hook has given up: of the spans that its last successful commit or one before it covered, and since.
+    pub fn count_dropped(&self, spans: u64, is_committed: bool) {
+        let header = self.mapping.header();
+        // Those of a forked process are nobody's.
+        if fork::is_copy() {
+            return;
+        }
+        let since = header.dropped_since.fetch_add(spans, Relaxed) + spans;
+        if is_committed && since > 0 {
+            header.dropped.fetch_add(since, Relaxed);
+            header.dropped_since.fetch_sub(since, Relaxed);
+        }
+    }
+
+    /// Spans that the first hook has given up.
+    pub fn dropped(&self) -> u64 {
+        let header = self.mapping.header();
+        header.dropped.load(Relaxed) + header.dropped_since.load(Relaxed)
+    }
+
+    /// Says that the first hook does not tell what it delivers.
+    pub fn set_untold(&self) {
+        self.mapping.header().is_untold.store(1, Relaxed);
+    }
+
+    /// Marks that this thread delivers spans for as long as `work` takes.
+    pub fn while_delivering<R>(work: impl FnOnce() -> R) -> R {
+        let before = IS_DELIVERING.replace(true);
+        let result = work();
+        IS_DELIVERING.set(before);
+        result
+    }
+
     /// Says what to do when there is no slot for a span that starts, while others have ended that nobody is bringing on.
     pub fn set_relief(&self, relief: &'static (dyn Fn() + Send + Sync)) {
         // It is set once, by whoever brings spans on.
@@ -474,45 +611,86 @@ impl Spool {
     }
 
     /// Takes the spans that the hook has got and that are not known to be written. After the commit, either
-    /// [`written`](Self::written) or [`not_written`](Self::not_written) takes them back.
-    pub fn take_handed_over(&self) -> VecDeque<u32> {
+    /// [`written`](Self::written) or [`not_written`](Self::not_written) takes them back. `is_commit` says that this will be soon, so
+    /// that others may wait for it.
+    pub fn take_handed_over(&self, is_commit: bool) -> Batch {
         if fork::is_copy() {
-            return VecDeque::new();
+            return Batch::default();
         }
         let mut slots = self.slots();
         slots.collect();
-        std::mem::take(&mut slots.ended)
+        slots.since_due = 0;
+        let batch =
+            Batch { slots: std::mem::take(&mut slots.ended), beside: std::mem::take(&mut slots.beside), is_commit };
+        if is_commit {
+            slots.being_written += batch.slots.len();
+        }
+        batch
     }
 
     /// Frees the slots of spans whose bytes are in the span file, but for those that others want too.
-    pub fn written(&self, written: VecDeque<u32>) {
+    pub fn written(&self, batch: Batch) {
+        let header = self.mapping.header();
+        let Batch { slots: written, beside, is_commit } = batch;
+        if beside.evicted + beside.unrecorded > 0 {
+            header.evicted.fetch_sub(beside.evicted, Relaxed);
+            header.unrecorded.fetch_sub(beside.unrecorded, Relaxed);
+        }
+        let count = if is_commit { written.len() } else { 0 };
+        let mut slots;
         if self.hooks() == hooks::FILE {
             for &index in &written {
                 self.mapping.slot(index as usize).state.store(SLOT_FREE, Release);
             }
-            self.slots().free.extend(written.into_iter().rev());
-            return;
+            slots = self.slots();
+            slots.free.extend(written.into_iter().rev());
+        } else {
+            slots = self.slots();
+            written.into_iter().rev().for_each(|index| self.settle(&mut slots, index, hooks::FILE));
         }
-        let mut slots = self.slots();
-        written.into_iter().rev().for_each(|index| self.settle(&mut slots, index, hooks::FILE));
+        self.end_commit(&mut slots, count, false);
     }
 
     /// Keeps the slots of spans that nobody has written.
-    pub fn not_written(&self, kept: VecDeque<u32>) {
+    pub fn not_written(&self, batch: Batch) {
+        let Batch { slots: kept, beside, is_commit } = batch;
+        let count = if is_commit { kept.len() } else { 0 };
         let mut slots = self.slots();
+        slots.beside.evicted += beside.evicted;
+        slots.beside.unrecorded += beside.unrecorded;
         for index in kept.into_iter().rev() {
             slots.ended.push_front(index);
+        }
+        self.end_commit(&mut slots, count, is_commit);
+    }
+
+    fn end_commit(&self, slots: &mut Slots, count: usize, is_refused: bool) {
+        slots.being_written -= count;
+        slots.is_refused = is_refused;
+        // It is a system call, also when nobody waits.
+        if std::mem::take(&mut slots.is_stuck) || slots.waiters > 0 {
+            self.has_written.notify_all();
         }
     }
 
     /// Says what became of spans, by trace id and span id, at the exporters of the first hook.
     pub fn delivered(&self, spans: impl Iterator<Item = ([u8; 16], [u8; 8])>, arrival: Arrival) {
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("half of 16 bytes"));
+        let header = self.mapping.header();
         let mut slots = self.slots();
         for (trace_id, span_id) in spans {
-            let (high, low) = trace_id.split_at(8);
-            let identity = [word(high), word(low), u64::from_ne_bytes(span_id)];
-            let Some(index) = slots.under_way.remove(&identity) else { continue };
+            let identity = identity_of(trace_id, span_id);
+            let Some(index) = slots.under_way.remove(&identity) else {
+                let Some(was_evicted) = slots.loose.remove(&identity) else { continue };
+                let is_written = self.hooks() & hooks::FILE != 0;
+                let count =
+                    if was_evicted { Some(&header.evicted) } else { (!is_written).then_some(&header.unrecorded) };
+                count.map(|count| count.fetch_sub(1, Relaxed));
+                if arrival != Arrival::Arrived {
+                    // There is nothing left of it that could be offered again.
+                    self.count_given_up(1);
+                }
+                continue;
+            };
             if arrival == Arrival::Returned {
                 slots.returned.push_back(index);
                 self.tell_of_undelivered(&slots);
@@ -640,14 +818,8 @@ impl Spool {
         if slots.free.is_empty() || slots.lanes.is_all_given() {
             slots.collect();
         }
-        if slots.free.is_empty()
-            && !(slots.returned.is_empty() && slots.ungiven.is_empty())
-            && let Some(relief) = self.relief.get()
-        {
-            // A burst that nobody behind it keeps up with pays for itself; the price is that of a write.
-            drop(slots);
-            relief();
-            slots = self.slots();
+        if slots.free.is_empty() {
+            slots = self.make_room(slots);
         }
         // Those without space are taken last, in order, because slots are given back to the front.
         let can_use_free = slots.free.last().is_some_and(|&next| {
@@ -659,30 +831,75 @@ impl Spool {
             let has_space = |&mut next: &mut u32| (next as usize) < self.mapping.slots_backed();
             lanes.give(self.number, || free.pop_if(has_space));
         }
-        free.or_else(|| slots.told.pop_front()).or_else(|| {
-            let oldest = self.least_needed(&mut slots)?;
-            self.mapping.header().evicted.fetch_add(1, Relaxed);
-            Some(oldest)
-        })
+        free.or_else(|| slots.told.pop_front()).or_else(|| self.evict(&mut slots))
     }
 
-    /// Takes an ended span out that can be done without, when there is no room for one that starts.
-    fn least_needed(&self, slots: &mut Slots) -> Option<u32> {
+    /// Has some of what has ended brought on, when there is no slot for a span that starts: by whoever brings it to other hooks, and by a
+    /// commit, which is waited for as long as the disk takes spans. A burst that nobody behind it keeps up with pays for itself; the
+    /// price is that of a write.
+    #[cold]
+    fn make_room<'a>(&'a self, mut slots: MutexGuard<'a, Slots>) -> MutexGuard<'a, Slots> {
+        if !(slots.returned.is_empty() && slots.ungiven.is_empty())
+            && let Some(relief) = self.relief.get()
+        {
+            drop(slots);
+            relief();
+            slots = self.slots();
+        }
+        let Some(commit) = self.commit.get().filter(|_| !IS_DELIVERING.get()) else { return slots };
+        let mut until = None;
+        while slots.free.is_empty() && !slots.is_refused && !slots.is_stuck {
+            let is_under_way = slots.being_written > 0;
+            if !is_under_way {
+                if slots.ended.is_empty() {
+                    break;
+                }
+                drop(slots);
+                let committing = commit();
+                slots = self.slots();
+                if committing == Committing::Done {
+                    continue;
+                }
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                slots.is_stuck = true;
+                break;
+            }
+            // One that has just begun, elsewhere, has not taken its spans yet, and would be told of too early to be heard.
+            let rest = if is_under_way { rest } else { Duration::from_millis(1) };
+            slots.waiters += 1;
+            let woken = self.has_written.wait_timeout(slots, rest);
+            slots = woken.unwrap_or_else(PoisonError::into_inner).0;
+            slots.waiters -= 1;
+        }
+        slots
+    }
+
+    /// Takes the slot of an ended span that can best be done without, when there is no room for one that starts.
+    fn evict(&self, slots: &mut Slots) -> Option<u32> {
         let slot = |index: u32| self.mapping.slot(index as usize);
-        // One that the exporters have given back, and nobody else wants.
+        let evicted = &self.mapping.header().evicted;
+        // One that the exporters have given back, and nobody else wants: there is nothing else of it.
         if let Some(&index) = slots.returned.front()
             && slot(index).pending.load(Relaxed) == hooks::EXPORTERS
         {
+            self.count_given_up(1);
             return slots.returned.pop_front();
         }
         // With one hook it is the first of them.
         let is_only_for_the_file = |&index: &u32| slot(index).pending.load(Relaxed) == hooks::FILE;
         if let Some(position) = slots.ended.iter().position(is_only_for_the_file) {
+            slots.beside.evicted += 1;
+            evicted.fetch_add(1, Relaxed);
             return slots.ended.remove(position);
         }
         // Exporters that keep more under way than they may.
         let waits = slots.under_way.iter().filter(|&(_, &index)| slot(index).pending.load(Relaxed) == hooks::EXPORTERS);
         let oldest = *waits.min_by_key(|&(_, &index)| slot(index).end_time_unix_nano.load(Relaxed))?.0;
+        evicted.fetch_add(1, Relaxed);
+        slots.add_loose(oldest, true);
         slots.under_way.remove(&oldest)
     }
 
@@ -693,6 +910,22 @@ impl Spool {
 }
 
 impl Slots {
+    /// Counts spans that have ended. True when they are enough for a commit.
+    fn is_commit_due(&mut self, count: usize) -> bool {
+        self.since_due += count;
+        let is_due = self.since_due >= COMMIT_DUE_AT;
+        if is_due {
+            self.since_due = 0;
+        }
+        is_due
+    }
+
+    fn add_loose(&mut self, identity: Identity, was_evicted: bool) {
+        if self.loose.len() < LOOSE_LIMIT {
+            self.loose.insert(identity, was_evicted);
+        }
+    }
+
     /// Takes what threads have put down, and what those had that are gone.
     fn collect(&mut self) {
         let Slots { free, lanes, ended, .. } = self;
@@ -703,6 +936,12 @@ impl Slots {
 fn take(queue: &mut VecDeque<u32>, at_most: usize) -> Vec<SlotIndex> {
     let count = queue.len().min(at_most);
     queue.drain(..count).map(SlotIndex).collect()
+}
+
+fn identity_of(trace_id: [u8; 16], span_id: [u8; 8]) -> Identity {
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("half of 16 bytes"));
+    let (high, low) = trace_id.split_at(8);
+    [word(high), word(low), u64::from_ne_bytes(span_id)]
 }
 
 fn identity(slot: &SlotHeader) -> Identity {
@@ -730,6 +969,7 @@ mod tests {
             prefix: Prefix::NONE,
             task_id: 0,
             is_attempt: false,
+            is_sampled: true,
         }
     }
 
@@ -814,7 +1054,7 @@ mod tests {
             assert_eq!(span.record.name.as_bytes(), if last % 7 == 0 { b"renamed" } else { name });
             spool.end(slot, 2000);
             spool.handed_over(slot, true);
-            spool.written(spool.take_handed_over());
+            spool.written(spool.take_handed_over(true));
         }
         assert!(slots.len() < 20, "{} slots were used", slots.len());
     }
@@ -825,8 +1065,8 @@ mod tests {
         let path = folder.path().join("test.spool");
         let spool = Spool::create(&path).unwrap();
         let commit = || {
-            let batch = spool.take_handed_over();
-            let count = batch.len();
+            let batch = spool.take_handed_over(true);
+            let count = batch.slots.len();
             spool.written(batch);
             count
         };
@@ -868,8 +1108,8 @@ mod tests {
             };
             let count = (1..).find(is_due).unwrap();
             assert!((COMMIT_DUE_AT..COMMIT_DUE_AT + COMMIT_DUE_AT / 4).contains(&count), "after {count} spans");
-            let batch = spool.take_handed_over();
-            assert_eq!(batch.len(), count);
+            let batch = spool.take_handed_over(true);
+            assert_eq!(batch.slots.len(), count);
             spool.written(batch);
         }
     }
@@ -895,16 +1135,16 @@ mod tests {
                 uncommitted += per_thread;
                 most = most.max(uncommitted);
                 if due > 0 {
-                    let batch = spool.take_handed_over();
-                    assert_eq!(batch.len(), uncommitted);
+                    let batch = spool.take_handed_over(true);
+                    assert_eq!(batch.slots.len(), uncommitted);
                     spool.written(batch);
                     uncommitted = 0;
                 }
             }
             assert!(most <= 3 * COMMIT_DUE_AT, "{most} waited for a commit");
-            spool.written(spool.take_handed_over());
+            spool.written(spool.take_handed_over(true));
         }
-        assert_eq!(Story::open(&path).unwrap().counts().evicted, 0);
+        assert_eq!(Story::open(&path).unwrap().counts().at_risk, 0);
     }
 
     /// A store to a page of a mapping for which a full disk has no space ends the process.
@@ -926,7 +1166,7 @@ mod tests {
             spool.end(slot, 2000);
             spool.handed_over(slot, true);
         }
-        spool.written(spool.take_handed_over());
+        spool.written(spool.take_handed_over(true));
         (0..2 * SLOTS_PER_STEP).for_each(|_| assert!(spool.open(&opening(3)).is_some()));
         assert_eq!(spool.mapping.slots_backed(), 2 * SLOTS_PER_STEP, "slots that have space are used first");
         assert_eq!(Story::open(&path).unwrap().spans().len(), 2 * SLOTS_PER_STEP);

@@ -14,6 +14,10 @@ const ENTRY_EVENT: u8 = 4;
 const ENTRY_LINK: u8 = 5;
 const ENTRY_STATUS_DESCRIPTION: u8 = 6;
 const ENTRY_TRACE_STATE: u8 = 7;
+/// What of a name is kept that does not fit, in bytes: the rest of the slot is for attributes.
+const CUT_NAME: usize = 512;
+/// Ends a name that was cut.
+const ELLIPSIS: &str = "…";
 /// The tag of an entry and its length.
 const HEAD: usize = 5;
 
@@ -80,8 +84,22 @@ impl<'a> EntryWriter<'a> {
         room.map(|room| copy_short(room, text)).is_some()
     }
 
+    /// Appends a name. One that does not fit keeps its beginning.
+    #[inline]
     pub(super) fn name(&mut self, name: &[u8]) -> bool {
-        self.text(ENTRY_NAME, name)
+        self.text(ENTRY_NAME, name) || self.cut_name(name)
+    }
+
+    /// Appends the beginning of a name that does not fit, with an ellipsis. False, as for all that is cut.
+    #[cold]
+    fn cut_name(&mut self, name: &[u8]) -> bool {
+        let room = self.room.len().saturating_sub(self.len + HEAD + ELLIPSIS.len()).min(CUT_NAME);
+        let name = String::from_utf8_lossy(&name[..name.len().min(room + 4)]).into_owned();
+        let end = (0..=room.min(name.len())).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+        if end > 0 {
+            self.text(ENTRY_NAME, format!("{}{ELLIPSIS}", &name[..end]).as_bytes());
+        }
+        false
     }
 
     pub(super) fn scope(&mut self, name: &[u8]) -> bool {
@@ -246,6 +264,16 @@ fn copy_short(room: &mut [u8], bytes: &[u8]) {
         16..=32 => by_ends::<16>(room, bytes),
         _ => room.copy_from_slice(bytes),
     }
+}
+
+/// The whole entries of a record, one after another, each with its head.
+pub(super) fn entries_of(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (&[_, a, b, c, d], _) = entries.split_first_chunk::<HEAD>()?;
+        let (entry, rest) = entries.split_at_checked(HEAD + u32::from_le_bytes([a, b, c, d]) as usize)?;
+        entries = rest;
+        Some(entry)
+    })
 }
 
 /// # Safety

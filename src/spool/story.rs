@@ -48,34 +48,61 @@ pub struct SpanStory {
     slot: usize,
 }
 
-/// What did not fit into a spool.
+/// What a process has lost, and what it would lose if it died now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolCounts {
     /// Attributes, events and links that did not fit their slot, of spans that the owner has brought on from there.
     pub cut: u64,
-    /// Spans that found no free slot.
-    pub unrecorded: u64,
-    /// Ended spans whose slot was taken before they were known to be written.
-    pub evicted: u64,
+    /// Ended spans that the first hook could not write, and has given up.
+    pub dropped: u64,
     /// Ended spans that no exporter took, and that could not be put aside either.
     pub given_up: u64,
     /// Spans that processes began which were forked from the owner: the spool is not theirs.
     pub forked: u64,
+    /// Spans that additional hooks have not got because there was no slot for them.
+    pub missed: u64,
+    /// Spans that are in the memory of the process alone: they found no slot, or their slot was needed before they were written. If the
+    /// process has died, they are lost.
+    pub at_risk: u64,
+    /// The same of a hook that does not tell what it delivers.
+    pub untold: u64,
 }
 
 impl SpoolCounts {
+    /// Those of a process that lives.
     pub(super) fn of(mapping: &Mapping) -> SpoolCounts {
+        let counts = SpoolCounts::of_dead(mapping);
+        let dropped_since = mapping.header().dropped_since.load(Relaxed);
+        if dropped_since == 0 {
+            return counts;
+        }
+        // A hook that refuses drops what ended last, and the spool gives away the slots of what ended first. What is in neither is dropped
+        // for good; what was dropped and is in a slot is lost as soon as that is free.
+        let in_slots = (0..mapping.slots_backed())
+            .filter(|&index| mapping.slot(index).state.load(Relaxed) == SLOT_ENDED)
+            .count() as u64;
+        let in_neither = dropped_since.saturating_sub(in_slots);
+        let dropped = counts.dropped.saturating_add(dropped_since);
+        SpoolCounts { dropped, at_risk: counts.at_risk.saturating_sub(in_neither), ..counts }
+    }
+
+    /// Those of a process that has died. What its hook has dropped since it wrote last is in a slot, or among those that were at risk.
+    pub(super) fn of_dead(mapping: &Mapping) -> SpoolCounts {
         let header = mapping.header();
         if !mapping.is_sound() {
             // What something else has left there is no count.
             return SpoolCounts::default();
         }
+        let unknown = header.unrecorded.load(Relaxed).saturating_add(header.evicted.load(Relaxed));
+        let (at_risk, untold) = if header.is_untold.load(Relaxed) == 0 { (unknown, 0) } else { (0, unknown) };
         SpoolCounts {
             cut: header.cut.load(Relaxed),
-            unrecorded: header.unrecorded.load(Relaxed),
-            evicted: header.evicted.load(Relaxed),
+            dropped: header.dropped.load(Relaxed),
             given_up: header.given_up.load(Relaxed),
             forked: header.forked.load(Relaxed),
+            missed: header.missed.load(Relaxed),
+            at_risk,
+            untold,
         }
     }
 }
@@ -165,10 +192,21 @@ impl Story {
         remove_if_there(spool).and(of_grants)
     }
 
-    /// What did not fit.
+    /// What the process has lost, and what it would lose if it died now.
     pub fn counts(&self) -> SpoolCounts {
         self.header();
         SpoolCounts::of(&self.copy)
+    }
+
+    /// Spans of a living process that found no slot, and are open or not delivered yet.
+    pub fn unrecorded(&self) -> u64 {
+        self.header().unrecorded.load(Relaxed)
+    }
+
+    /// What the process had lost when it died, and what died with it.
+    pub fn counts_of_dead(&self) -> SpoolCounts {
+        self.header();
+        SpoolCounts::of_dead(&self.copy)
     }
 
     /// The process's [hooks](super::hooks), and what tells them from those of another session.
@@ -327,6 +365,7 @@ mod tests {
             prefix: Prefix::NONE,
             task_id: 5,
             is_attempt: true,
+            is_sampled: true,
         }
     }
 
@@ -411,10 +450,10 @@ mod tests {
         spool.end(slot, 2000);
         spool.handed_over(slot, true);
         assert!(story.spans()[0].has_ended);
-        let batch = spool.take_handed_over();
+        let batch = spool.take_handed_over(true);
         spool.not_written(batch);
         assert_eq!(story.spans().len(), 1, "a commit that failed keeps the span");
-        let batch = spool.take_handed_over();
+        let batch = spool.take_handed_over(true);
         spool.written(batch);
         assert_eq!(story.spans(), []);
         let mut used = vec![slot];
@@ -422,7 +461,7 @@ mod tests {
             let slot = spool.open(&opening(2)).unwrap();
             spool.end(slot, 2000);
             spool.handed_over(slot, true);
-            spool.written(spool.take_handed_over());
+            spool.written(spool.take_handed_over(true));
             if !used.contains(&slot) {
                 used.push(slot);
             }
@@ -440,7 +479,7 @@ mod tests {
             spool.end(slot, 2000);
             spool.handed_over(slot, is_sampled);
         }
-        spool.written(spool.take_handed_over());
+        spool.written(spool.take_handed_over(true));
         let given = spool.take_undelivered(10).ungiven;
         assert_eq!(given, [sampled]);
         assert_eq!(story.spans().len(), 1, "the other is for the file only");
@@ -480,11 +519,11 @@ mod tests {
         let (_folder, spool, story) = spool();
         let slots: Vec<_> = (0..SLOT_COUNT + 3).filter_map(|_| spool.open(&opening(1))).collect();
         assert_eq!(slots.len(), SLOT_COUNT);
-        assert_eq!(story.counts(), SpoolCounts { unrecorded: 3, ..SpoolCounts::default() });
+        assert_eq!(story.counts(), SpoolCounts { at_risk: 3, ..SpoolCounts::default() });
         spool.end(slots[0], 1);
         spool.handed_over(slots[0], true);
         assert_eq!(spool.open(&opening(2)), Some(slots[0]), "an ended span makes room");
-        assert_eq!(story.counts().evicted, 1);
+        assert_eq!(story.counts().at_risk, 4);
         assert_eq!(story.spans().len(), SLOT_COUNT);
     }
 
@@ -503,6 +542,29 @@ mod tests {
         assert_eq!(span.cut, 1);
         let keys: Vec<_> = span.record.attributes.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["before", "after"]);
+    }
+
+    #[test]
+    fn a_name_that_does_not_fit_keeps_its_beginning_up_to_a_character() {
+        for (name, expected) in [
+            ("n".repeat(1_000_000), format!("{}…", "n".repeat(512))),
+            // 512 is amid a character of three bytes.
+            ("語".repeat(1_000), format!("{}…", "語".repeat(170))),
+            ("n".repeat(1_500), "n".repeat(1_500)),
+        ] {
+            let (_folder, spool, story) = spool();
+            let slot = spool.open(&SpanOpening { name: name.as_bytes(), ..opening(1) }).unwrap();
+            // SAFETY: the attribute is borrowed from statics.
+            unsafe { spool.set_attributes(slot, &[attribute("after", 1)]) };
+            let span = &story.spans()[0];
+            assert_eq!((&span.record.name, span.cut), (&expected, u32::from(name != expected)));
+            assert_eq!(span.record.attributes.len(), 1);
+            spool.update_name(slot, "short".as_bytes());
+            assert_eq!(story.spans()[0].record.name, "short");
+            spool.update_name(slot, "m".repeat(10_000).as_bytes());
+            let [span] = &story.spans()[..] else { panic!("there is one") };
+            assert!(span.record.name.starts_with("mmm") && span.record.name.ends_with("m…"), "{}", span.record.name);
+        }
     }
 
     #[test]
@@ -525,9 +587,9 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         assert!(Story::open(&path).err().unwrap().to_string().contains("the mark of a spool"));
         bytes[..8].copy_from_slice(b"TRACERSP");
-        bytes[8] = 9;
+        bytes[8] = 99;
         std::fs::write(&path, &bytes).unwrap();
-        assert!(Story::open(&path).err().unwrap().to_string().contains("it has version 9"));
+        assert!(Story::open(&path).err().unwrap().to_string().contains("it has version 99"));
     }
 
     proptest::proptest! {

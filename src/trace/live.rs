@@ -38,7 +38,7 @@ pub struct LiveSpan {
 pub struct Look {
     /// The spans, process by process.
     pub spans: Vec<LiveSpan>,
-    /// Living processes that could not record spans, with how many in all their life: those are not among `spans`.
+    /// Living processes that have spans without a slot, with how many: those are not among `spans`.
     pub unrecorded: Vec<(u32, u64)>,
     /// How many wanted spans there are in spools of dead processes, which nobody has completed yet.
     pub orphaned: usize,
@@ -79,7 +79,7 @@ impl Live {
                 look.orphaned += story.spans().iter().filter(is_left).count();
                 continue;
             }
-            let unrecorded = story.counts().unrecorded;
+            let unrecorded = story.unrecorded();
             if unrecorded > 0 {
                 look.unrecorded.push((pid, unrecorded));
             }
@@ -195,6 +195,7 @@ mod tests {
             prefix: Prefix::NONE,
             task_id: 5,
             is_attempt: false,
+            is_sampled: true,
         }
     }
 

@@ -6,6 +6,7 @@
 //! Nothing in a file is fatal: what is not a span is counted and reported, what comes after it is read.
 
 pub(super) mod otlp;
+pub(super) mod python;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -215,8 +216,8 @@ struct Header<'a> {
     kind: Option<Text<'a>>,
     #[serde(borrow, default)]
     parent_id: Option<Text<'a>>,
-    #[serde(borrow)]
-    start_time: Text<'a>,
+    #[serde(borrow, default)]
+    start_time: Option<Text<'a>>,
     #[serde(borrow, default)]
     end_time: Option<Text<'a>>,
     #[serde(borrow, default)]
@@ -248,16 +249,16 @@ impl Header<'_> {
             None => None,
             Some(text) => Some(text.0.parse().ok()?),
         };
-        let end_unix_nano = match self.end_time {
-            None => None,
-            Some(text) => Some(time::parse(&text.0)?),
-        };
+        let time = |text: Option<Text<'_>>| text.map_or(Some(None), |text| time::parse(&text.0).map(Some));
+        // Python's exporter has no text for the beginning of 1970.
+        let (start, end_unix_nano) = (time(self.start_time)?, time(self.end_time)?);
+        let end_unix_nano = if start.is_none() { end_unix_nano.or(Some(0)) } else { end_unix_nano };
         Some(Span {
             trace_id: self.context.trace_id.0.parse().ok()?,
             span_id: self.context.span_id.0.parse().ok()?,
             parent_id,
             kind: self.kind.map_or(Kind::Internal, |text| Kind::from_text(&text.0)),
-            start_unix_nano: time::parse(&self.start_time.0)?,
+            start_unix_nano: start.unwrap_or(0),
             end_unix_nano,
             running_unix_nano: None,
             status: self
@@ -366,7 +367,19 @@ fn object(file: &Arc<SpanFile>, range: Range<usize>, spans: &mut Vec<Span>) -> R
         let not_spans = traces.add_spans(file, spans);
         return Ok(Object { end, spans: spans.len() - before, not_spans });
     }
-    let (header, end) = first_value::<Header<'_>>(&file.bytes, range)?;
+    let (header, end) = match first_value::<Header<'_>>(&file.bytes, range.clone()) {
+        Ok(found) => found,
+        // Python writes floats that JSON has no words for. What stands for them here is as long.
+        Err(error) => {
+            let numbers = python::as_numbers(&file.bytes[range.clone()]).ok_or(error)?;
+            let (header, len) = first_value::<Header<'_>>(&numbers, 0..numbers.len())?;
+            let end = start + len;
+            let span = header.into_span(file, start..end);
+            let count = usize::from(span.is_some());
+            spans.extend(span);
+            return Ok(Object { end, spans: count, not_spans: 1 - count });
+        }
+    };
     let span = header.into_span(file, start..end);
     let count = usize::from(span.is_some());
     spans.extend(span);

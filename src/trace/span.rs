@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::read::otlp::OtlpPlace;
+use super::read::python;
 use super::time;
 
 /// The id of a trace. It prints as 32 hexadecimal digits, and is read with or without `0x`.
@@ -425,10 +426,11 @@ impl Span {
         compact().unwrap_or_else(|_: serde_json::Error| text.replace('\n', " "))
     }
 
-    /// The object as it was written, or, of a span in OTLP, what the other format has for it. What is not UTF-8 is replaced.
+    /// The object as it was written, or, of a span in OTLP, what the other format has for it. What is not UTF-8 is replaced, and floats that
+    /// are no JSON are strings.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.place {
-            Place::Console(range) => String::from_utf8_lossy(&self.file.bytes[range.clone()]),
+            Place::Console(range) => python::as_strings(String::from_utf8_lossy(&self.file.bytes[range.clone()])),
             Place::Otlp(place) => place.text(self).into(),
         }
     }

@@ -68,8 +68,8 @@ fn more_open_spans_than_the_spool_holds_are_counted_and_nothing_is_damaged() {
         assert_eq!(span.attribute("error.type"), "signal:6", "{}", span.value);
         assert_eq!(span.name(), format!("open {}", span.attribute("number")), "{}", span.value);
     }
-    let unrecorded = &cluster.status()["spans"]["unrecorded"];
-    assert!(unrecorded.as_u64().is_some_and(|count| count > 0), "{}", cluster.status()["spans"]);
+    let lost = &cluster.status()["spans"]["lost_with_process"];
+    assert!(lost.as_u64().is_some_and(|count| count > 0), "{}", cluster.status()["spans"]);
     // What comes after is whole again.
     cluster.submit("misbehaving_tasks:makes_one_span", &["7"]).success().stdout("7\n");
     cluster.spans().assert_whole(&[]);

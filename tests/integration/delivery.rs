@@ -106,7 +106,7 @@ fn what_a_killed_worker_had_not_delivered_arrives_through_the_next_one() {
         Some(cluster.status()["spans"].clone()).filter(|counts| counts["waiting"] == 0)
     });
     assert!(counts["handed_over"].as_u64() >= Some(5), "{counts}");
-    assert_eq!((&counts["given_up"], &counts["evicted"]), (&Value::from(0), &Value::from(0)));
+    assert_eq!((&counts["lost"], &counts["at_risk"]), (&Value::from(0), &Value::from(0)));
     assert_eq!(cluster.spans().len(), 0, "they are not in the span file too");
     cluster.tracer(&["status"]).success().stdout_contains("to the exporter of another process");
 }
@@ -239,7 +239,7 @@ fn more_spans_than_an_exporter_takes_wait_in_files_and_all_arrive() {
     let counts = wait_until("many wait", || {
         Some(cluster.status()["spans"].clone()).filter(|counts| counts["waiting"].as_u64() >= Some(2000))
     });
-    assert_eq!((&counts["given_up"], &counts["evicted"], &counts["unrecorded"]), (&0.into(), &0.into(), &0.into()));
+    assert_eq!((&counts["lost"], &counts["at_risk"]), (&0.into(), &0.into()));
     release(&cluster, "hold");
     let spans = wait_for_arrived(&cluster, "all arrive", |spans| ids(spans).len() >= 6003);
     assert_eq!(spans.len(), 6003);

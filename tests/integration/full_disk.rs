@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, HOOK, wait_until};
+use crate::support::{Cluster, HOOK, kill, wait_until};
 
 /// A small file system in memory, for as long as this lives.
 struct SmallDisk {
@@ -116,17 +117,85 @@ fn what_a_full_disk_costs_is_counted_and_recording_resumes() {
     // More than the spool has places.
     cluster.submit("misbehaving_tasks:makes_spans", &["6000"]).success().stdout("6000\n");
     let counts = wait_until("it is counted", || {
-        Some(cluster.status()["spans"].clone()).filter(|counts| counts["evicted"].as_u64() > Some(0))
+        Some(cluster.status()["spans"].clone()).filter(|counts| counts["at_risk"].as_u64() > Some(0))
     });
-    assert!(counts["evicted"].as_u64() >= Some(1900), "{counts}");
-    cluster.tracer(&["status"]).success().stdout_contains("left the spool before the hook had delivered them");
+    assert!(counts["at_risk"].as_u64() >= Some(1900), "{counts}");
+    assert_eq!(counts["lost"], 0, "{counts}");
+    cluster.tracer(&["status"]).success().stdout_contains("not written yet, and in no spool");
     disk.make_room();
     cluster.submit("misbehaving_tasks:makes_one_span", &["2"]).success();
     let spans = cluster.wait_for_spans("the last task's", |spans| spans.all_named("inner").len() == 2);
     assert!(spans.torn_lines.is_empty(), "{:?}", spans.torn_lines);
     // What the process kept in memory is written too.
     assert!(spans.all_named("ended 6000").len() == 1, "{} spans", spans.len());
+    let counts = cluster.status()["spans"].clone();
+    assert_eq!((&counts["lost"], &counts["at_risk"]), (&json!(0), &json!(0)), "{counts}");
     cluster.stop().success();
+}
+
+/// How many spans there are in the file of a process.
+fn count_of(cluster: &Cluster, pid: u32) -> u64 {
+    let text = fs::read_to_string(cluster.spans_dir().join(format!("{pid}.json"))).expect("it has spans");
+    text.lines().count() as u64
+}
+
+/// More spans than the hook keeps in memory.
+const MANY: u64 = 40_000;
+
+#[test]
+fn what_the_hook_gives_up_on_a_full_disk_is_counted_to_the_span_and_said() {
+    let cluster = Cluster::builder().hook(HOOK).build();
+    let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "24m") else { return };
+    cluster.start_head(&[]).success();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
+    let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    cluster.submit("traced_tasks:many", &[&MANY.to_string()]).success();
+    let counts = cluster.status()["spans"].clone();
+    assert!(counts["lost"].as_u64() > Some(10_000), "{counts}");
+    assert!(counts["at_risk"].as_u64() > Some(1_000), "{counts}");
+    disk.make_room();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["2"]).success();
+    // Each of the others has two, with that of the attempt.
+    let missing = MANY + 1 + 2 * 2 - count_of(&cluster, worker);
+    let counts = cluster.status()["spans"].clone();
+    assert_eq!((&counts["lost"], &counts["dropped"]), (&json!(missing), &json!(missing)), "{counts}");
+    assert_eq!(counts["at_risk"], 0, "{counts}");
+    let said: u64 = logs_of(&cluster)
+        .lines()
+        .filter_map(|line| line.strip_prefix("tracer: spans could not be written: ")?.split_once(" spans are lost: "))
+        .map(|(count, _)| count.parse::<u64>().expect("a number"))
+        .sum();
+    assert_eq!(said, missing);
+    cluster.stop().success();
+}
+
+#[test]
+fn what_dies_with_a_process_on_a_full_disk_is_counted_to_the_span() {
+    let cluster = Cluster::builder().hook(HOOK).build();
+    let Some(disk) = SmallDisk::mount(&cluster.spans_dir(), "24m") else { return };
+    cluster.start_head(&[]).success();
+    cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
+    fs::write(disk.path.join("filler"), vec![b'x'; 32 << 20]).expect_err("it is smaller than that");
+    let [worker] = cluster.worker_pids()[..] else { panic!("one worker") };
+    cluster.submit("traced_tasks:many", &[&MANY.to_string()]).success();
+    disk.make_room();
+    kill(worker, Signal::KILL);
+    let counts = wait_until("it is counted", || {
+        Some(cluster.status()["spans"].clone()).filter(|counts| counts["lost_with_process"].as_u64() > Some(0))
+    });
+    let missing = MANY + 1 + 2 - count_of(&cluster, worker);
+    let lost = counts["lost"].as_u64().expect("a number");
+    // A write that failed may have filled the last page of the file.
+    assert!((missing..missing + 12).contains(&lost), "{missing} are missing, {counts}");
+    assert_eq!(counts["at_risk"], 0, "{counts}");
+    cluster.stop().success();
+}
+
+/// What the workers have written to their standard error.
+fn logs_of(cluster: &Cluster) -> String {
+    let files = fs::read_dir(cluster.session_dir().join("logs")).into_iter().flatten().flatten();
+    files.filter_map(|entry| fs::read_to_string(entry.path()).ok()).collect()
 }
 
 #[test]

@@ -449,7 +449,7 @@ fn file_that_is_no_module_is_refused_at_the_step_that_shows_it() {
         "./libother_abi.so:setup_tracing",
         &[],
         "error: module `<folder>/libother_abi.so` speaks ABI 99.7 (built by tracer-sdk 99.1.0, in C), but this tracer \
-         speaks ABI 1.5\n\
+         speaks ABI 1.6\n\
          (hint: rebuild the module with the tracer-sdk of this tracer)\n",
     );
 }

@@ -52,6 +52,7 @@ mod several_hooks;
 mod soak;
 mod spans;
 mod start_stop;
+mod storms;
 mod submit;
 mod trace_reading;
 mod waiting;

@@ -179,7 +179,7 @@ fn more_spans_than_the_spool_has_room_for_reach_both() {
     cluster.submit("misbehaving_tasks:makes_spans", &["6000"]).success();
     wait_until("all are in both, but for the open one", || (otlp_lines(&cluster).len() >= 6003).then_some(()));
     let spans = cluster.status()["spans"].clone();
-    assert_eq!((&spans["unrecorded"], &spans["given_up"]), (&0.into(), &0.into()), "{spans}");
+    assert_eq!((&spans["missed"], &spans["lost"]), (&0.into(), &0.into()), "{spans}");
     cluster.stop().success();
     assert_eq!(otlp_ids(&otlp_lines(&cluster)).len(), 6003);
 }

@@ -48,6 +48,10 @@
 // [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
 #define TRACER_STATUS_CANCELLED 8
 
+// [`Tracing::commit`] only: it is done, but for spans that the table has given up. [`Tracing::lost`] counts them, and the reason is where
+// that of a failure would be. Since ABI 1.6.
+#define TRACER_STATUS_LOST 9
+
 // The actor outlives the job that makes it.
 #define TRACER_ACTOR_DETACHED 1
 
@@ -289,6 +293,26 @@ typedef struct TracerRuntime {
     uint64_t actor_id;
 } TracerRuntime;
 
+// What a hook adds to a span that is starting, beyond what it was asked to start it with.
+//
+// Called from: the thread in `span_start`, before that returns. Everything is borrowed for the call. Since ABI 1.6.
+typedef struct TracerSpanAdditions {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Handed back in every call. Owner: the host.
+    void *data;
+    // Attributes that were set. A key that was set before is replaced.
+    void (*host_set_attributes)(void *data, const struct TracerKeyValue *attributes, size_t count);
+    // An event that was added.
+    void (*host_add_event)(void *data, const struct TracerEvent *event);
+    // A link that was added.
+    void (*host_add_link)(void *data, const struct TracerLink *link);
+    // The status that was set.
+    void (*host_set_status)(void *data, uint32_t code, struct TracerStr description);
+    // The name that the span has now.
+    void (*host_update_name)(void *data, struct TracerStr name);
+} TracerSpanAdditions;
+
 // Everything a span begins with.
 typedef struct TracerSpanStart {
     // The size of this struct, as the caller compiled it.
@@ -322,6 +346,9 @@ typedef struct TracerSpanStart {
     uint64_t prefix_id;
     // How many attributes are meant. Since ABI 1.4.
     size_t prefix_count;
+    // Where a hook says what its sampler and its span processors put on the span while it starts, so that whoever completes the span has
+    // it too. Null when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
+    const struct TracerSpanAdditions *additions;
 } TracerSpanStart;
 
 // What the maker of a span says about it.
@@ -456,7 +483,8 @@ typedef struct TracerTracing {
     void (*span_release)(void *span);
     // Puts every span that has ended before this call where a SIGKILL of the process cannot reach it. Returns
     // [`STATUS_OK`] when that is done, [`STATUS_NOT_DURABLE`] when this table sends spans over a network and
-    // keeps no file, [`STATUS_FAILED`] when it should have worked. Null means [`STATUS_NOT_DURABLE`].
+    // keeps no file, [`STATUS_FAILED`] when it should have worked and is to be tried again, [`STATUS_LOST`] when it is done but for
+    // spans that nobody will have. Null means [`STATUS_NOT_DURABLE`].
     //
     // Called from: the thread that sends results, before every batch of them. It must not wait for a network.
     uint32_t (*commit)(void *data, struct TracerTextBuffer *error);
@@ -497,6 +525,11 @@ typedef struct TracerTracing {
     //
     // Called from: any thread, once, in place of `shutdown`.
     uint32_t (*hand_back)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
+    // How many ended spans this table has given up since it was made: they are not on the disk, and nobody will try again. Null for a
+    // table that gives up none, or does not count them. Since ABI 1.6.
+    //
+    // Called from: whichever thread has called `commit`, when that returned neither [`STATUS_OK`] nor [`STATUS_NOT_DURABLE`].
+    uint64_t (*lost)(void *data);
 } TracerTracing;
 
 // A tracing hook: the function that sets up tracing in a process.

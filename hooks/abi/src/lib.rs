@@ -64,6 +64,9 @@ pub const STATUS_FULL: u32 = 6;
 pub const STATUS_REFUSED: u32 = 7;
 /// [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
 pub const STATUS_CANCELLED: u32 = 8;
+/// [`Tracing::commit`] only: it is done, but for spans that the table has given up. [`Tracing::lost`] counts them, and the reason is where
+/// that of a failure would be. Since ABI 1.6.
+pub const STATUS_LOST: u32 = 9;
 
 /// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 #[repr(C)]
@@ -458,7 +461,8 @@ pub struct Tracing {
 
     /// Puts every span that has ended before this call where a SIGKILL of the process cannot reach it. Returns
     /// [`STATUS_OK`] when that is done, [`STATUS_NOT_DURABLE`] when this table sends spans over a network and
-    /// keeps no file, [`STATUS_FAILED`] when it should have worked. Null means [`STATUS_NOT_DURABLE`].
+    /// keeps no file, [`STATUS_FAILED`] when it should have worked and is to be tried again, [`STATUS_LOST`] when it is done but for
+    /// spans that nobody will have. Null means [`STATUS_NOT_DURABLE`].
     ///
     /// Called from: the thread that sends results, before every batch of them. It must not wait for a network.
     pub commit: Option<unsafe extern "C" fn(data: *mut c_void, error: *mut TextBuffer) -> u32>,
@@ -505,6 +509,12 @@ pub struct Tracing {
     ///
     /// Called from: any thread, once, in place of `shutdown`.
     pub hand_back: Option<unsafe extern "C" fn(data: *mut c_void, timeout_ms: u64, error: *mut TextBuffer) -> u32>,
+
+    /// How many ended spans this table has given up since it was made: they are not on the disk, and nobody will try again. Null for a
+    /// table that gives up none, or does not count them. Since ABI 1.6.
+    ///
+    /// Called from: whichever thread has called `commit`, when that returned neither [`STATUS_OK`] nor [`STATUS_NOT_DURABLE`].
+    pub lost: Option<unsafe extern "C" fn(data: *mut c_void) -> u64>,
 }
 
 /// The objects of OpenTelemetry's Python console exporter, one a line.
@@ -654,6 +664,31 @@ pub struct SpanStart {
     pub prefix_id: u64,
     /// How many attributes are meant. Since ABI 1.4.
     pub prefix_count: usize,
+    /// Where a hook says what its sampler and its span processors put on the span while it starts, so that whoever completes the span has
+    /// it too. Null when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
+    pub additions: *const SpanAdditions,
+}
+
+/// What a hook adds to a span that is starting, beyond what it was asked to start it with.
+///
+/// Called from: the thread in `span_start`, before that returns. Everything is borrowed for the call. Since ABI 1.6.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SpanAdditions {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// Handed back in every call. Owner: the host.
+    pub data: *mut c_void,
+    /// Attributes that were set. A key that was set before is replaced.
+    pub host_set_attributes: Option<unsafe extern "C" fn(data: *mut c_void, attributes: *const KeyValue, count: usize)>,
+    /// An event that was added.
+    pub host_add_event: Option<unsafe extern "C" fn(data: *mut c_void, event: *const Event)>,
+    /// A link that was added.
+    pub host_add_link: Option<unsafe extern "C" fn(data: *mut c_void, link: *const Link)>,
+    /// The status that was set.
+    pub host_set_status: Option<unsafe extern "C" fn(data: *mut c_void, code: u32, description: Str)>,
+    /// The name that the span has now.
+    pub host_update_name: Option<unsafe extern "C" fn(data: *mut c_void, name: Str)>,
 }
 
 /// The task that a process runs, for span processors that put its ids on every span.
@@ -1117,13 +1152,14 @@ const _: () = {
     assert!(size_of::<Policy>() == 72);
     assert!(size_of::<Reference>() == 16);
     assert!(size_of::<Hook>() == 56);
-    assert!(size_of::<Tracing>() == 216);
+    assert!(size_of::<Tracing>() == 224);
     assert!(size_of::<DeliveryListener>() == 56);
     assert!(size_of::<SpanIdentity>() == 24);
     assert!(size_of::<FinishedSpans>() == 56);
     assert!(size_of::<Scope>() == 72);
     assert!(size_of::<SpanContext>() == 56);
-    assert!(size_of::<SpanStart>() == 136);
+    assert!(size_of::<SpanStart>() == 144);
+    assert!(size_of::<SpanAdditions>() == 56);
     assert!(size_of::<Runtime>() == 64);
     assert!(size_of::<SpanStarted>() == 40);
     assert!(size_of::<Value>() == 24);

@@ -97,6 +97,7 @@ fn start(name: abi::Str) -> abi::SpanStart {
         runtime: std::ptr::null(),
         prefix_id: 0,
         prefix_count: 0,
+        additions: ptr::null(),
     }
 }
 

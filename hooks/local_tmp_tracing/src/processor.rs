@@ -1,18 +1,13 @@
 //! From a span's end to the file.
 //!
-//! A span is rendered when it has ended, into a buffer that all threads share, and stays there until somebody asks for it to be
-//! on disk: the host with a commit, before it sends the result of a task; a flush; or the buffer itself, when it holds
-//! [`WRITE_AT`] bytes. So a burst of spans costs one `write`, and a lonely one is not delayed beyond its task.
+//! A span is rendered when it has ended, into the [queue](LineQueue) of the process's span file, and stays there until somebody asks for it
+//! to be on disk: the host with a commit, before it sends the result of a task; a flush; or the queue itself, when it holds enough. When
+//! threads end spans faster than the disk takes them, they wait for it.
 //!
-//! Two locks, always taken in this order: `file`, for the length of a write, and `buffer`, for the length of a copy. A
-//! thread that ends spans waits for the second only.
-//!
-//! What cannot be written is kept for the next attempt, up to [`KEEP`] bytes. Beyond that spans are dropped, counted, and
-//! reported by the next commit.
+//! What a disk that refuses costs is counted, and reported by the next commit.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::Context;
@@ -20,17 +15,10 @@ use opentelemetry::trace::{Event, Link};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
-use tracer_sdk::hook::{AttributeValue, DurableProcessor, FileFormat, RenderedSpan, SpanWriter};
-use tracer_span_file::{Counts, ResourceJson, Rotation, SpanDirError, SpanFile, dir_from_env};
+use tracer_sdk::hook::{AttributeValue, DurableProcessor, FileFormat, LostSpans, RenderedSpan, SpanWriter};
+use tracer_span_file::{Counts, LineQueue, ResourceJson, Rotation, SpanDirError, SpanFile, dir_from_env};
 
 use crate::span_data::{self, resource_json, write_span};
-
-/// The buffer is written when it holds this much, whether or not somebody asks. Half of it would cost the kernel a third more for each span.
-const WRITE_AT: usize = 128 << 10;
-/// How much is kept in memory while the file cannot be written.
-const KEEP: usize = 8 << 20;
-/// While spans are dropped, every so many of them another attempt is made: perhaps nobody commits.
-const RETRY_EVERY: u64 = 1_024;
 
 /// How a span becomes a line of a file.
 pub trait LineFormat: std::fmt::Debug + Send + 'static {
@@ -148,27 +136,7 @@ impl<F> Clone for FileProcessor<F> {
 #[derive(Debug)]
 struct Shared<F> {
     path: PathBuf,
-    pid: u32,
-    buffer: Mutex<Buffer<F>>,
-    file: Mutex<Output>,
-    /// How many bytes wait in [`Output::unwritten`], so that [`KEEP`] can be tested without its lock.
-    unwritten_len: AtomicUsize,
-    /// Spans dropped since the last commit, which reports them.
-    dropped: AtomicU64,
-}
-
-/// Lines that nobody has tried to write yet.
-#[derive(Debug)]
-struct Buffer<F> {
-    bytes: Vec<u8>,
-    format: F,
-}
-
-#[derive(Debug)]
-struct Output {
-    file: SpanFile,
-    /// Lines that come before those in the buffer: an earlier attempt to write them failed, or they are being written.
-    unwritten: Vec<u8>,
+    queue: LineQueue<F>,
 }
 
 impl FileProcessor {
@@ -198,14 +166,7 @@ impl<F: LineFormat> FileProcessor<F> {
     }
 
     fn new(file: SpanFile, format: F) -> FileProcessor<F> {
-        let shared = Shared {
-            path: file.path(),
-            pid: file.pid(),
-            buffer: Mutex::new(Buffer { bytes: Vec::new(), format }),
-            file: Mutex::new(Output { file, unwritten: Vec::new() }),
-            unwritten_len: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
-        };
+        let shared = Shared { path: file.path(), queue: LineQueue::new(file, format) };
         FileProcessor { shared: Arc::new(shared) }
     }
 
@@ -214,96 +175,10 @@ impl<F: LineFormat> FileProcessor<F> {
         &self.shared.path
     }
 
-    /// What became of the lines so far. Spans dropped lately are counted at the next commit.
+    /// What became of the lines so far.
     pub fn counts(&self) -> Counts {
-        self.shared.lock_file().file.counts()
+        self.shared.queue.counts()
     }
-}
-
-impl<F> Shared<F> {
-    // Neither lock guards anything that a panic could leave half-done: lines are appended whole, or cut off again.
-
-    fn lock_file(&self) -> MutexGuard<'_, Output> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_buffer(&self) -> MutexGuard<'_, Buffer<F>> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts everything that is buffered into the file, in order. On failure the lines that are not in the file wait for the
-    /// next attempt.
-    fn write(&self, output: &mut Output) -> Result<(), String> {
-        {
-            let mut buffer = self.lock_buffer();
-            if output.unwritten.is_empty() {
-                std::mem::swap(&mut output.unwritten, &mut buffer.bytes);
-            } else {
-                output.unwritten.append(&mut buffer.bytes);
-            }
-            self.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
-        }
-        if output.unwritten.is_empty() {
-            return Ok(());
-        }
-        let own = std::process::id();
-        let result = if own == self.pid {
-            output.file.append(&output.unwritten).map_err(|error| (error.consumed(), error.to_string()))
-        } else {
-            self.dropped.fetch_add(count_lines(&output.unwritten), Ordering::Relaxed);
-            let text = format!(
-                "process {own} was forked from process {} after that had set up tracing, so its spans are dropped\n\
-                 (hint: start programs with exec, which gives them tracing of their own)",
-                self.pid
-            );
-            Err((output.unwritten.len(), text))
-        };
-        let consumed = result.as_ref().err().map_or(output.unwritten.len(), |(consumed, _)| *consumed);
-        output.unwritten.drain(..consumed);
-        self.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
-        if output.unwritten.is_empty() {
-            let mut buffer = self.lock_buffer();
-            if buffer.bytes.is_empty() {
-                // It gets its memory back, which is in the cache.
-                std::mem::swap(&mut output.unwritten, &mut buffer.bytes);
-            }
-        }
-        result.map_err(|(_, text)| text)
-    }
-
-    /// Takes the lines of spans that have ended.
-    fn append<T>(&self, spans: impl Iterator<Item = T>, write_line: impl Fn(&F, &mut Vec<u8>, T)) {
-        let mut is_due = false;
-        {
-            let mut buffer = self.lock_buffer();
-            let Buffer { bytes, format } = &mut *buffer;
-            for span in spans {
-                is_due |= if bytes.len() + self.unwritten_len.load(Ordering::Relaxed) < KEEP {
-                    let before = bytes.len();
-                    write_line(format, bytes, span);
-                    // Once per so many bytes, not once per span, in case nothing can be written now.
-                    before / WRITE_AT != bytes.len() / WRITE_AT
-                } else {
-                    self.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETRY_EVERY)
-                };
-            }
-        }
-        if is_due {
-            self.try_write();
-        }
-    }
-
-    /// Writes when nobody else is writing just now.
-    fn try_write(&self) {
-        if let Ok(mut output) = self.file.try_lock() {
-            // The next commit reports it: the lines wait for it, or are counted.
-            let _ = self.write(&mut output);
-        }
-    }
-}
-
-fn count_lines(lines: &[u8]) -> u64 {
-    lines.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
@@ -313,7 +188,7 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
         if !span.span_context.is_sampled() {
             return;
         }
-        self.shared.append(std::iter::once(&span), |format, buffer, span| format.write_line(buffer, span));
+        self.shared.queue.append(std::iter::once(&span), |format, lines, span| format.write_line(lines, span));
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -323,14 +198,12 @@ impl<F: LineFormat> SpanProcessor for FileProcessor<F> {
     /// Writes what there is and closes the file. What is written after that all the same opens it again.
     fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
         let flushed = self.force_flush();
-        if std::process::id() == self.shared.pid {
-            self.shared.lock_file().file.close();
-        }
+        self.shared.queue.close();
         flushed
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        self.shared.lock_buffer().format.set_resource(resource);
+        self.shared.queue.with_state(|format| format.set_resource(resource));
     }
 }
 
@@ -356,34 +229,33 @@ impl<F: LineFormat> SpanWriter for Shared<F> {
     }
 
     fn on_end(&self, span: &RenderedSpan<'_>) {
-        self.append(std::iter::once(span), |format, buffer, span| format.write_rendered_line(buffer, span));
+        self.queue.append(std::iter::once(span), |format, lines, span| format.write_rendered_line(lines, span));
     }
 
     fn on_end_all<'a>(&self, spans: &mut dyn Iterator<Item = RenderedSpan<'a>>) {
-        self.append(spans, |format, buffer, span| format.write_rendered_line(buffer, &span));
+        self.queue.append(spans, |format, lines, span| format.write_rendered_line(lines, &span));
     }
 }
 
 impl<F: LineFormat> DurableProcessor for FileProcessor<F> {
     fn commit(&self) -> Result<(), String> {
-        let shared = &*self.shared;
-        let mut output = shared.lock_file();
-        let result = shared.write(&mut output);
-        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
-        output.file.count_dropped(dropped);
-        let waiting = count_lines(&output.unwritten);
-        match result {
-            Ok(()) if dropped == 0 => Ok(()),
-            Ok(()) => Err(format!(
-                "{dropped} spans were dropped while span file `{}` could not be written; it can be written again",
-                shared.path.display()
-            )),
-            Err(text) => Err(format!("{text} ({waiting} spans wait in memory, {dropped} were dropped)")),
-        }
+        let waiting = |waiting| if waiting == 1 { "1 span waits".to_owned() } else { format!("{waiting} spans wait") };
+        let committed = self.shared.queue.commit();
+        committed.map_err(|error| format!("{} ({} in memory)", error.reason, waiting(error.waiting)))
+    }
+
+    fn changes_spans(&self) -> bool {
+        false
+    }
+
+    fn take_lost(&self) -> Option<LostSpans> {
+        let spans = self.shared.queue.take_dropped();
+        let reason = || format!("span file `{}` could not be written, and memory was full", self.shared.path.display());
+        (spans > 0).then(|| LostSpans { spans, reason: reason() })
     }
 
     fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
-        Some((self.shared.path.clone(), self.shared.lock_buffer().format.known()?))
+        Some((self.shared.path.clone(), self.shared.queue.with_state(|format| format.known())?))
     }
 
     fn span_writer(&self) -> Option<Arc<dyn SpanWriter>> {
@@ -392,27 +264,13 @@ impl<F: LineFormat> DurableProcessor for FileProcessor<F> {
     }
 
     fn take_over(&self, resource: &Resource, spans: Vec<SpanData>) -> Result<(), String> {
-        let shared = &*self.shared;
-        let format = shared.lock_buffer().format.of_resource(resource);
+        let queue = &self.shared.queue;
+        let format = queue.with_state(|format| format.of_resource(resource));
         let mut lines = Vec::new();
         for span in spans.iter().filter(|span| span.span_context.is_sampled()) {
             format.write_line(&mut lines, span);
         }
-        {
-            let mut output = shared.lock_file();
-            // What could not be written before comes first; whoever gave these spans keeps them meanwhile.
-            shared.write(&mut output)?;
-            let written = output.file.append(&lines);
-            if let Err(error) = written {
-                // Some are in the file: the others follow them, and the caller must not give all of them again.
-                let consumed = error.consumed();
-                if consumed == 0 {
-                    return Err(error.to_string());
-                }
-                output.unwritten.extend_from_slice(&lines[consumed..]);
-                shared.unwritten_len.store(output.unwritten.len(), Ordering::Relaxed);
-            }
-        }
-        Ok(())
+        // What could not be written before comes first; whoever gave these spans keeps them meanwhile.
+        queue.write_through(&lines).map_err(|error| error.reason)
     }
 }

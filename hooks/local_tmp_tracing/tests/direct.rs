@@ -168,6 +168,7 @@ fn span_named(
         runtime: ptr::null(),
         prefix_id,
         prefix_count,
+        additions: ptr::null(),
     };
     let mut started = abi::SpanStarted {
         size: size_of::<abi::SpanStarted>(),

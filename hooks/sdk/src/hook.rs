@@ -27,6 +27,7 @@
 //! It does not set OpenTelemetry's global provider: nobody outside this library would see it. It does not load or call
 //! hooks; the host does.
 
+mod additions;
 mod builder;
 mod convert;
 mod delivery;
@@ -44,7 +45,7 @@ pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
 pub use convert::trace_state_as_sent;
 pub use delivery::{refused, refused_in_part};
 pub use direct::{AttributeValue, RenderedSpan, SpanWriter};
-pub use guard::{DurableProcessor, FileFormat, GuardedExporter};
+pub use guard::{DurableProcessor, FileFormat, GuardedExporter, LostSpans};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 pub use otlp::decode as decode_otlp;
 

@@ -217,6 +217,7 @@ fn start(name: &str) -> abi::SpanStart {
         runtime: std::ptr::null(),
         prefix_id: 0,
         prefix_count: 0,
+        additions: ptr::null(),
     }
 }
 

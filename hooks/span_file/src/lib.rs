@@ -5,11 +5,15 @@
 //! process, and the host, for the spans of a process that died or whose hook failed.
 //!
 //! It knows neither the OpenTelemetry crates nor the contract with modules: whoever calls it brings plain borrowed data.
-//! It starts no thread, keeps no buffer of lines, and never prints.
+//! [`LineQueue`] is what a process of many threads has before its file: it collects lines, writes them together, and makes whoever
+//! has too many of them wait.
+//!
+//! It starts no thread, and never prints.
 
 mod file;
 pub mod json;
 mod line;
+mod queue;
 mod space;
 
 pub use file::{
@@ -20,4 +24,5 @@ pub use line::{
     Attributes, Event, Head, Link, Rendered, ResourceJson, Span, SpanKind, Status, Value, push_event, push_key,
     push_link, push_name, python_trace_state, write_line, write_rendered_line, write_value,
 };
+pub use queue::{CommitError, LineQueue, LineSink, Refusal};
 pub use space::SpaceAhead;

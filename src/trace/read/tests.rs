@@ -450,3 +450,57 @@ fn a_folder_is_read_on_from_where_it_was_read() {
     append(&path, &line("e", 5));
     names(&["e"]);
 }
+
+#[test]
+fn floats_and_times_that_python_writes_and_json_does_not_know_are_read() {
+    let pretty = r#"{
+    "name": "odd",
+    "context": {
+        "trace_id": "0x0000000000000000000000000000000a",
+        "span_id": "0x000000000000000b",
+        "trace_state": "[]"
+    },
+    "kind": "SpanKind.INTERNAL",
+    "parent_id": null,
+    "start_time": START,
+    "end_time": END,
+    "status": {
+        "status_code": "UNSET"
+    },
+    "attributes": {
+        "none": NaN,
+        "list": [Infinity, -Infinity, 1.5],
+        "text": "NaN \" Infinity"
+    },
+    "events": [],
+    "links": [],
+    "resource": {
+        "attributes": {"weight": -Infinity},
+        "schema_url": ""
+    }
+}
+"#;
+    let one_line = |text: &str| format!("{}\n", text.replace("\n    ", " ").replace('\n', " "));
+    let time = "\"2026-11-22T18:00:00.000000Z\"";
+    for (start, end, expected) in [
+        (time, time, (1_795_370_400_000_000_000, Some(1_795_370_400_000_000_000))),
+        ("null", time, (0, Some(1_795_370_400_000_000_000))),
+        ("null", "null", (0, Some(0))),
+    ] {
+        let text = pretty.replace("START", start).replace("END", end);
+        let after = span("after", 2, None, (0, 1)).line();
+        for text in [text.clone(), one_line(&text)] {
+            let found = loaded([("1.json", format!("{text}{after}").into_bytes())]);
+            assert_eq!(problems(&found), [], "{text}");
+            assert_eq!(names(&found).len(), 2, "{text}");
+            let odd = found.traces.iter().flat_map(|trace| &trace.spans).find(|span| span.name == "odd").unwrap();
+            assert_eq!((odd.start_unix_nano, odd.end_unix_nano), expected);
+            let value = |key| odd.attribute(key).unwrap();
+            assert_eq!(value("none"), "NaN");
+            assert_eq!(value("list"), serde_json::json!(["Infinity", "-Infinity", 1.5]));
+            assert_eq!(value("text"), "NaN \" Infinity");
+            assert_eq!(odd.resource().get("weight").unwrap(), "-Infinity");
+            serde_json::from_str::<serde_json::Value>(&odd.compact_text()).expect("it is JSON");
+        }
+    }
+}

@@ -316,6 +316,7 @@ fn spool(criterion: &mut Criterion) {
                     prefix: Prefix::NONE,
                     task_id: 7,
                     is_attempt: true,
+                    is_sampled: true,
                 })
                 .expect("written slots are free again");
             // SAFETY: the attributes point to literals.
@@ -323,7 +324,7 @@ fn spool(criterion: &mut Criterion) {
             spool.end(slot, EPOCH + 1);
             spool.handed_over(slot, true);
             if spans.is_multiple_of(COMMIT_EVERY) {
-                let ended = spool.take_handed_over();
+                let ended = spool.take_handed_over(true);
                 spool.written(ended);
             }
         });

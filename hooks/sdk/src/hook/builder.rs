@@ -42,6 +42,8 @@ pub struct Tracing {
     pub(super) has_random_ids: bool,
     /// How spans are made without the provider, if nobody could tell.
     pub(super) direct: Option<Direct>,
+    /// Whether the sampler or a processor may add something to a span that starts.
+    pub(super) may_add: bool,
 }
 
 impl Tracing {
@@ -76,6 +78,7 @@ impl From<SdkTracerProvider> for Tracing {
             // Nobody can tell.
             has_random_ids: false,
             direct: None,
+            may_add: true,
         }
     }
 }
@@ -238,6 +241,7 @@ impl TracingBuilder {
     fn build_with(self, environment: &mut Reader<'_>) -> Tracing {
         let mut provider = self.provider;
         let mut samples_roots = false;
+        let has_sampler = self.sampler.is_some();
         let is_default = self.sampler.is_none() && !self.has_id_generator;
         let default_follows_parent = match self.sampler {
             Some(sampler) => {
@@ -293,6 +297,7 @@ impl TracingBuilder {
             }),
             _ => None,
         };
+        let may_add = has_sampler || processors.iter().any(|processor| processor.changes_spans());
         Tracing {
             provider: provider.with_resource(resource.clone()).build(),
             processors,
@@ -307,6 +312,7 @@ impl TracingBuilder {
             follows_parent: default_follows_parent && !self.has_id_generator,
             has_random_ids: !self.has_id_generator,
             direct,
+            may_add,
         }
     }
 }

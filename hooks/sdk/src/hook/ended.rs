@@ -256,6 +256,7 @@ mod tests {
             runtime: ptr::null(),
             prefix_id: 0,
             prefix_count: 0,
+            additions: ptr::null(),
         };
         // SAFETY: it points to nothing but a constant.
         unsafe { direct.start(None, &start, |_, _| ()) }

@@ -37,8 +37,24 @@ pub trait DurableProcessor: SpanProcessor {
     /// the kernel suffices; they need not survive a loss of power.
     ///
     /// Called from any thread, often, and it is on the path of every result: no network, and cheap when nothing is new.
-    /// On failure: what went wrong and what becomes of the spans, for people to read.
+    /// On failure: what went wrong and what becomes of the spans, for people to read. The host keeps what it has of them and tries again, so
+    /// this is for spans that wait; those that are given up are told by [`take_lost`](Self::take_lost).
     fn commit(&self) -> Result<(), String>;
+
+    /// Tells, once, of spans that were given up: they are not on the disk, and nobody will try again. Asked after each commit.
+    ///
+    /// By default there are none.
+    fn take_lost(&self) -> Option<LostSpans> {
+        None
+    }
+
+    /// Whether [`on_start`](SpanProcessor::on_start) may change spans: then the host is told what it adds to each, which takes a copy of the
+    /// span.
+    ///
+    /// By default it may.
+    fn changes_spans(&self) -> bool {
+        true
+    }
 
     /// Takes finished spans that are not this provider's, as a further hook of a session does: they have ids and a resource of
     /// their own. They are on the disk when this returns.
@@ -63,6 +79,15 @@ pub trait DurableProcessor: SpanProcessor {
     fn span_file(&self) -> Option<(PathBuf, FileFormat)> {
         None
     }
+}
+
+/// Spans that a processor has given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostSpans {
+    /// How many.
+    pub spans: u64,
+    /// Why, for people to read, as in "span file `x` could not be written".
+    pub reason: String,
 }
 
 /// The form of the lines of a span file.
@@ -223,6 +248,22 @@ impl GuardedProcessor {
 
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.processor, Kind::Durable(_))
+    }
+
+    /// Whether its `on_start` may change spans.
+    pub(super) fn changes_spans(&self) -> bool {
+        match &self.processor {
+            Kind::Durable(processor) => processor.changes_spans(),
+            // Those of the SDK, which a builder puts before an exporter, do not.
+            Kind::Plain(_) => self.target.is_none(),
+            Kind::Batch(_) => false,
+        }
+    }
+
+    /// Tells, once, of spans that were given up.
+    pub(super) fn take_lost(&self) -> Option<LostSpans> {
+        let Kind::Durable(processor) = &self.processor else { return None };
+        catch_unwind(AssertUnwindSafe(|| processor.take_lost())).ok().flatten()
     }
 
     /// Whether an exporter that was given to a builder is behind it, which tells of its deliveries itself.

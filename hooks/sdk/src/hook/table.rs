@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, SdkTra
 use tracer_abi as abi;
 
 use super::Tracing;
+use super::additions;
 use super::builder::Notice;
 use super::convert;
 use super::delivery::Delivery;
@@ -55,6 +56,9 @@ struct Live {
     /// Whether trace ids are the SDK's random ones, and not a generator's of the hook.
     has_random_ids: bool,
     direct: Option<Direct>,
+    may_add: bool,
+    /// Spans that were given up, of all processors.
+    lost: AtomicU64,
     is_shut_down: AtomicBool,
 }
 
@@ -79,6 +83,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         follows_parent,
         has_random_ids,
         direct,
+        may_add,
     } = tracing;
     let mut attributes: Vec<abi::KeyValue> = match &resource {
         Some(resource) => {
@@ -110,6 +115,8 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         follows_parent,
         has_random_ids,
         direct,
+        may_add,
+        lost: AtomicU64::new(0),
         is_shut_down: AtomicBool::new(false),
     }));
     Box::leak(Box::new(abi::Tracing {
@@ -138,6 +145,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
         span_file_format,
         span_end_and_release: Some(span_end_and_release),
         hand_back: can_hand_back.then_some(hand_back as _),
+        lost: Some(lost),
     }))
 }
 
@@ -398,6 +406,10 @@ unsafe fn build_span(
         _ if tracer.live.has_random_ids => FLAG_RANDOM,
         _ => 0,
     };
+    if tracer.live.may_add && span.is_recording() {
+        // SAFETY: promised by the caller.
+        unsafe { additions::tell(&span, start) };
+    }
     let has_trace_state = *made.trace_state() != parent_state;
     let started = Started {
         trace_id: made.trace_id().to_bytes(),
@@ -531,6 +543,11 @@ unsafe extern "C" fn commit(data: *mut c_void, error: *mut abi::TextBuffer) -> u
     unsafe { report(caught_outcome(|| live.commit()), error) }
 }
 
+unsafe extern "C" fn lost(data: *mut c_void) -> u64 {
+    // SAFETY: the host passes the table's own `data`.
+    unsafe { live(data) }.lost.load(Ordering::Relaxed)
+}
+
 unsafe extern "C" fn flush(data: *mut c_void, timeout_ms: u64, error: *mut abi::TextBuffer) -> u32 {
     // SAFETY: the host passes the table's own `data`.
     let live = unsafe { live(data) };
@@ -598,7 +615,16 @@ impl Live {
             return Err((abi::STATUS_NOT_DURABLE, String::new()));
         }
         let errors: Vec<String> = self.processors.iter().filter_map(|processor| processor.commit().err()).collect();
-        if errors.is_empty() { Ok(()) } else { Err((abi::STATUS_FAILED, errors.join("; "))) }
+        let lost: Vec<_> = self.processors.iter().filter_map(|processor| processor.take_lost()).collect();
+        if lost.is_empty() {
+            return if errors.is_empty() { Ok(()) } else { Err((abi::STATUS_FAILED, errors.join("; "))) };
+        }
+        self.lost.fetch_add(lost.iter().map(|lost| lost.spans).sum(), Ordering::Relaxed);
+        let (status, mut reasons) =
+            if errors.is_empty() { (abi::STATUS_LOST, lost) } else { (abi::STATUS_FAILED, Vec::new()) };
+        reasons.dedup_by(|one, other| one.reason == other.reason);
+        let reasons: Vec<_> = reasons.into_iter().map(|lost| lost.reason).chain(errors).collect();
+        Err((status, reasons.join("; ")))
     }
 
     fn flush(&self, timeout: Duration) -> Outcome {

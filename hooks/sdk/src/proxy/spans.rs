@@ -209,6 +209,7 @@ impl api::trace::Tracer for Tracer {
             runtime: ptr::null(),
             prefix_id: 0,
             prefix_count: 0,
+            additions: ptr::null(),
         };
         let mut started = abi::SpanStarted {
             size: size_of::<abi::SpanStarted>(),

@@ -286,6 +286,7 @@ static TABLE: Tracing = Tracing {
     span_file_format: 0,
     span_end_and_release: Some(span_end_and_release),
     hand_back: None,
+    lost: None,
 };
 
 const fn host(tracing: *const Tracing) -> Host {
