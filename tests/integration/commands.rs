@@ -124,7 +124,7 @@ fn it_gets_no_stale_context_of_the_head() {
     spans.assert_whole(&[]);
     let attempt = spans.attempt_of(1);
     let (trace_id, span_id) = (attempt.trace_id().trim_start_matches("0x"), attempt.span_id().trim_start_matches("0x"));
-    assert_eq!(variables["TRACEPARENT"], format!("00-{trace_id}-{span_id}-01"));
+    assert_eq!(variables["TRACEPARENT"], format!("00-{trace_id}-{span_id}-03"));
     assert!(!variables.contains_key("TRACESTATE") && !variables.contains_key("BAGGAGE"), "{variables:?}");
 }
 
