@@ -116,7 +116,8 @@ pub(crate) fn outcome_traits() -> TokenStream {
     quote! {
         #[allow(unused_imports)]
         use ::tracer_sdk::export::{
-            ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaNothing as _, ViaResult as _, ViaValue as _,
+            ViaBoxedError as _, ViaDisplay as _, ViaError as _, ViaNothing as _, ViaResult as _,
+            ViaUnserializable as _, ViaValue as _,
         };
     }
 }

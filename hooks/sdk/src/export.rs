@@ -20,8 +20,8 @@ use tracer_abi::{
 
 use crate::task::Phases;
 pub use crate::task::{
-    Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, ViaBoxedError, ViaDisplay, ViaError, ViaNothing,
-    ViaResult, ViaValue, encode,
+    Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, TaskResult, ViaBoxedError, ViaDisplay, ViaError,
+    ViaNothing, ViaResult, ViaUnserializable, ViaValue, encode,
 };
 use crate::{blocking, host, panics, proxy, runtime};
 

@@ -91,6 +91,7 @@ mod runtime;
 mod subscriber;
 mod task;
 mod trace_state;
+mod wide;
 
 pub use actor::{Actor, ActorHandle, Call, actor, find_actor};
 #[cfg(feature = "hooks")]

@@ -3,14 +3,16 @@
 //! A reader of its own, because arguments begin as JSON on a command line and the message must say which field of
 //! which argument is wrong. It accepts what JSON can express (objects for structs, strings as the keys of any
 //! map, an integer for a float, an array of integers for bytes) and what a Rust driver sends besides (bytes, arrays
-//! for structs, 128-bit integers as 16 bytes, most significant first).
+//! for structs, 128-bit integers as an extension or as 16 bytes, most significant first).
 //!
-//! It writes nothing; results are encoded by `rmp-serde`.
+//! It writes nothing; results are encoded by `rmp-serde`, by way of `wide`.
 
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
+
+use crate::wide;
 
 /// Deeper values are refused, so that a hostile one cannot exhaust the stack.
 const DEPTH_LIMIT: u32 = 128;
@@ -25,6 +27,10 @@ enum Token<'a> {
     Float(f64),
     Text(&'a str),
     Bytes(&'a [u8]),
+    /// An integer beyond those of 64 bits, 128 bits wide.
+    Wide(i128),
+    /// One beyond those of 128 bits with a sign.
+    UnsignedWide(u128),
     Extension,
     Array(usize),
     Map(usize),
@@ -65,8 +71,12 @@ impl<'a> Reader<'a> {
     }
 
     fn extension(&mut self, length: usize) -> Result<Token<'a>, DecodeError> {
-        self.take(length + 1)?;
-        Ok(Token::Extension)
+        let (kind, body) = self.take(length + 1)?.split_at(1);
+        Ok(match (kind[0] as i8, <[u8; 16]>::try_from(body)) {
+            (wide::SIGNED, Ok(bytes)) => Token::Wide(i128::from_be_bytes(bytes)),
+            (wide::UNSIGNED, Ok(bytes)) => Token::UnsignedWide(u128::from_be_bytes(bytes)),
+            _ => Token::Extension,
+        })
     }
 
     fn token(&mut self) -> Result<Token<'a>, DecodeError> {
@@ -149,6 +159,7 @@ pub(crate) fn describe(value: &[u8]) -> String {
         Ok(Token::Float(value)) => unexpected(Unexpected::Float(value)),
         Ok(Token::Text(value)) => unexpected(Unexpected::Str(value)),
         Ok(Token::Bytes(value)) => counted(value.len(), "byte"),
+        Ok(Token::Wide(_) | Token::UnsignedWide(_)) => "an integer".to_owned(),
         Ok(Token::Extension) => "a MessagePack extension".to_owned(),
         Ok(Token::Array(count)) => format!("an array of {}", counted(count, "element")),
         Ok(Token::Map(count)) => format!("an object with {}", counted(count, "field")),
@@ -210,7 +221,21 @@ enum Step {
 
 #[derive(Debug)]
 enum Cause {
-    Mismatch { expected: String, found: String },
+    Mismatch {
+        expected: String,
+        found: String,
+    },
+    /// An integer that its type cannot hold.
+    OutOfRange {
+        type_name: String,
+        range: (i128, u128),
+        value: String,
+    },
+    /// A number with a fraction, or of another form than integers have.
+    NotWhole {
+        type_name: String,
+        value: f64,
+    },
     Malformed(&'static str),
     Other(String),
 }
@@ -320,13 +345,50 @@ impl<'a> Decoder<'a> {
         result
     }
 
-    /// A 128-bit integer as `rmp-serde` writes it, if that is what comes next.
-    fn wide(&mut self) -> Result<Option<[u8; 16]>, DecodeError> {
-        let Token::Bytes(bytes) = self.peek()? else { return Ok(None) };
-        let Ok(bytes) = bytes.try_into() else { return Ok(None) };
+    /// Takes a 128-bit integer, if that is what comes next: as an extension, or as `rmp-serde` writes it alone.
+    fn wide(&mut self) -> Result<Option<WideInteger>, DecodeError> {
+        let wide = match self.peek()? {
+            Token::Wide(value) => WideInteger::Signed(value),
+            Token::UnsignedWide(value) => WideInteger::Unsigned(value),
+            Token::Bytes(bytes) => match bytes.try_into() {
+                Ok(bytes) => WideInteger::Bytes(bytes),
+                Err(_) => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
         self.reader.value()?;
-        Ok(Some(bytes))
+        Ok(Some(wide))
     }
+
+    /// Refuses an integer beyond those of 64 bits for a type that cannot hold it.
+    fn refuse_wide(&self, type_name: &str) -> Result<(), DecodeError> {
+        match self.peek()? {
+            Token::Wide(_) | Token::UnsignedWide(_) => Err(out_of_range(type_name)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An integer of 128 bits as it was found.
+enum WideInteger {
+    Signed(i128),
+    Unsigned(u128),
+    /// Whether it has a sign, its type knows.
+    Bytes([u8; 16]),
+}
+
+fn out_of_range(type_name: &str) -> DecodeError {
+    let found = "an integer outside of its range".into();
+    DecodeError::new(Cause::Mismatch { expected: type_name.into(), found })
+}
+
+macro_rules! integers {
+    ($($method:ident $type_name:literal),* $(,)?) => {$(
+        fn $method<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+            self.refuse_wide($type_name)?;
+            self.deserialize_any(visitor)
+        }
+    )*};
 }
 
 impl<'a> de::Deserializer<'a> for &mut Decoder<'a> {
@@ -341,6 +403,9 @@ impl<'a> de::Deserializer<'a> for &mut Decoder<'a> {
             Token::Float(value) => visitor.visit_f64(value),
             Token::Text(value) => visitor.visit_borrowed_str(value),
             Token::Bytes(value) => visitor.visit_borrowed_bytes(value),
+            // Who does not ask for such an integer gets what JSON makes of it elsewhere.
+            Token::Wide(value) => visitor.visit_f64(value as f64),
+            Token::UnsignedWide(value) => visitor.visit_f64(value as f64),
             Token::Extension => Err(de::Error::invalid_type(Unexpected::Other("a MessagePack extension"), &visitor)),
             Token::Array(count) => self.nested(|decoder| {
                 let mut elements = Elements { decoder, count, next: 0 };
@@ -395,21 +460,33 @@ impl<'a> de::Deserializer<'a> for &mut Decoder<'a> {
 
     fn deserialize_u128<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.wide()? {
-            Some(bytes) => visitor.visit_u128(u128::from_be_bytes(bytes)),
+            Some(WideInteger::Unsigned(value)) => visitor.visit_u128(value),
+            Some(WideInteger::Bytes(bytes)) => visitor.visit_u128(u128::from_be_bytes(bytes)),
+            Some(WideInteger::Signed(value)) => match u128::try_from(value) {
+                Ok(value) => visitor.visit_u128(value),
+                Err(_) => Err(out_of_range("u128")),
+            },
             None => self.deserialize_any(visitor),
         }
     }
 
     fn deserialize_i128<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.wide()? {
-            Some(bytes) => visitor.visit_i128(i128::from_be_bytes(bytes)),
+            Some(WideInteger::Signed(value)) => visitor.visit_i128(value),
+            Some(WideInteger::Bytes(bytes)) => visitor.visit_i128(i128::from_be_bytes(bytes)),
+            Some(WideInteger::Unsigned(_)) => Err(out_of_range("i128")),
             None => self.deserialize_any(visitor),
         }
     }
 
+    integers! {
+        deserialize_i8 "i8", deserialize_i16 "i16", deserialize_i32 "i32", deserialize_i64 "i64",
+        deserialize_u8 "u8", deserialize_u16 "u16", deserialize_u32 "u32", deserialize_u64 "u64",
+    }
+
     forward_to_deserialize_any! {
         <W: Visitor<'a>>
-        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf
+        bool f32 f64 char str string bytes byte_buf
         unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }
@@ -661,6 +738,21 @@ mod tests {
         }
         let wide = rmp_serde::to_vec(&(u128::MAX, i128::MIN)).expect("it encodes");
         assert_eq!(decode::<(u128, i128)>(&wide).expect("it decodes"), (u128::MAX, i128::MIN));
+        for value in [0, -1, i128::from(u64::MAX), i128::from(i64::MIN), i128::from(u64::MAX) + 1, i128::MAX, i128::MIN]
+        {
+            let unsigned = value as u128;
+            let nested = BTreeMap::from([("a".to_owned(), (Some(value), vec![unsigned]))]);
+            let mut bytes = Vec::new();
+            nested.serialize(wide::Wide(&mut rmp_serde::Serializer::new(&mut bytes))).expect("it encodes");
+            assert_eq!(decode::<BTreeMap<String, (Option<i128>, Vec<u128>)>>(&bytes).expect("it decodes"), nested);
+        }
+        let mut beyond = Vec::new();
+        (1_u128 << 64).serialize(wide::Wide(&mut rmp_serde::Serializer::new(&mut beyond))).expect("it encodes");
+        let error = decode::<u64>(&beyond).expect_err("it does not fit").to_string();
+        assert_eq!(
+            error,
+            "expected u64, a whole number from 0 to 18446744073709551615, got an integer outside of its range"
+        );
         let long = "x".repeat(70_000);
         let bytes =
             rmp_serde::to_vec(&(long.clone(), vec![0_u16; 20], 1.5_f32, -40_000, i64::MIN)).expect("it encodes");

@@ -19,6 +19,7 @@ use tracer_abi::{
 
 use crate::export::{ParameterItem, TaskItem};
 use crate::messagepack::{self, Reader, counted, describe};
+use crate::wide::Wide;
 
 /// The encoded result of a task, or what is left of it when its beginning went to the host already; or why there is none.
 pub type Outcome = Result<Vec<u8>, Failure>;
@@ -244,7 +245,7 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Outcome {
     let mut encoded = Encoded { rest: Vec::with_capacity(64), taker: PART_TAKER.take() };
     // Human readable, because people will read it: an address is text and not four bytes.
     let mut serializer = rmp_serde::Serializer::new(&mut encoded).with_struct_map().with_human_readable();
-    match value.serialize(&mut serializer) {
+    match value.serialize(Wide(&mut serializer)) {
         Ok(()) => Ok(encoded.rest),
         Err(error) => {
             let message = format!("the result, a {}, cannot be encoded: {error}", type_name::<T>());
@@ -378,6 +379,32 @@ pub trait ViaValue {
 
 impl<R: Serialize> ViaValue for &ReturnProbe<R> {
     fn outcome(self) -> Outcome {
+        encode(&self.0)
+    }
+}
+
+/// The result of a task: any type that can be serialized.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a task, because it does not implement `serde::Serialize`",
+    label = "a task's result is sent to whoever waits for it",
+    note = "add `#[derive(serde::Serialize)]` to it, or return something that can be serialized"
+)]
+pub trait TaskResult: Serialize {}
+impl<R: Serialize + ?Sized> TaskResult for R {}
+
+/// For what cannot be a result: the compiler says why.
+pub trait ViaUnserializable<R> {
+    /// The outcome.
+    fn outcome(self) -> Outcome
+    where
+        R: TaskResult;
+}
+
+impl<R> ViaUnserializable<R> for &mut ReturnProbe<R> {
+    fn outcome(self) -> Outcome
+    where
+        R: TaskResult,
+    {
         encode(&self.0)
     }
 }
