@@ -337,10 +337,8 @@ impl fmt::Display for DriverError {
             DriverError::Target { given } => {
                 write!(f, "a task is named `module:function`, but got `{given}`")?;
                 // As lists and spans print it.
-                match given.rsplit_once('.').filter(|(module, function)| {
-                    !module.is_empty() && !function.is_empty() && *function != "so" && !given.contains([':', '/'])
-                }) {
-                    Some((module, function)) => write!(f, "\n(hint: did you mean `{module}:{function}`?)"),
+                match meant_target(given) {
+                    Some(meant) => write!(f, "\n(hint: did you mean `{meant}`?)"),
                     None => f.write_str("\n(hint: for example `demo:my_function`)"),
                 }
             }
@@ -597,6 +595,12 @@ pub struct SubmitRequest<'a> {
     pub trace_runtime: bool,
     /// Arguments that are the results of other tasks; nil stands in their place.
     pub inputs: &'a [Input],
+}
+
+/// `module:function` for `module.function`, which is how lists and spans write it.
+pub(crate) fn meant_target(given: &str) -> Option<String> {
+    let (module, function) = given.rsplit_once('.').filter(|_| !given.contains(':') && !crate::hook::is_path(given))?;
+    (!module.is_empty() && !function.is_empty()).then(|| format!("{module}:{function}"))
 }
 
 /// Splits `module:function`. A path may hold colons, so the last one counts.

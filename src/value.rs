@@ -1,10 +1,18 @@
 //! Values on their way between JSON, which people type and read, and MessagePack, which travels.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Read, Write};
 
+use rmp_serde::decode::{ReadSlice, Reference};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+
+mod json;
+// The same on both sides of the boundary to modules.
+#[path = "../hooks/sdk/src/wide.rs"]
+mod wide;
+
+pub use json::{Json as JsonText, from_json};
 
 /// A value that cannot be carried over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +42,9 @@ pub fn to_json(value: &[u8]) -> Result<serde_json::Value, ValueError> {
 
 /// A MessagePack value as a Rust one, which may borrow from it.
 pub fn from_bytes<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, ValueError> {
-    let mut deserializer = deserializer(value, DEPTH_LIMIT).with_human_readable();
-    T::deserialize(&mut deserializer)
+    let mut deserializer = rmp_serde::Deserializer::new(Plain { rest: value, skip: 0, is_extension: false });
+    deserializer.set_max_depth(DEPTH_LIMIT + 1);
+    T::deserialize(&mut deserializer.with_human_readable())
         .map_err(|error| ValueError(format!("the result is not a {}: {}", std::any::type_name::<T>(), words(error))))
 }
 
@@ -70,7 +79,60 @@ pub fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, ValueError> {
 /// Writes a Rust value as [`to_bytes`] has it.
 pub fn write(value: &impl Serialize, out: &mut impl Write) -> Result<(), ValueError> {
     let mut serializer = rmp_serde::Serializer::new(out).with_struct_map().with_human_readable();
-    value.serialize(&mut serializer).map_err(|error| ValueError(error.to_string()))
+    value.serialize(wide::Wide(&mut serializer)).map_err(|error| ValueError(error.to_string()))
+}
+
+/// Bytes as `rmp-serde` reads them: an integer of 128 bits is 16 plain bytes there, and not an extension. Both take as many bytes, so only the
+/// two before them are exchanged.
+struct Plain<'a> {
+    rest: &'a [u8],
+    /// Bytes behind a marker that are no marker.
+    skip: usize,
+    /// Whether what comes next is the type of an extension of 16 bytes.
+    is_extension: bool,
+}
+
+impl Read for Plain<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = buffer.len().min(self.rest.len());
+        let (read, rest) = self.rest.split_at(count);
+        buffer[..count].copy_from_slice(read);
+        self.rest = rest;
+        if self.skip > 0 {
+            if std::mem::take(&mut self.is_extension) && count == 1 {
+                // In the place of the type: how many bytes there are.
+                buffer[0] = 16;
+            }
+            self.skip = self.skip.saturating_sub(count);
+            return Ok(count);
+        }
+        if let (1, Some(marker)) = (count, buffer.first_mut()) {
+            self.skip = match *marker {
+                0xcc | 0xd0 | 0xc4 | 0xd9 | 0xd4..=0xd7 => 1,
+                0xcd | 0xd1 | 0xc5 | 0xda | 0xdc | 0xde | 0xc7 => 2,
+                0xc8 => 3,
+                0xca | 0xce | 0xd2 | 0xc6 | 0xdb | 0xdd | 0xdf => 4,
+                0xc9 => 5,
+                0xcb | 0xcf | 0xd3 => 8,
+                0xd8 => 1,
+                _ => 0,
+            };
+            let is_wide = |kind: &u8| [wide::SIGNED, wide::UNSIGNED].contains(&(*kind as i8));
+            if *marker == 0xd8 && self.rest.first().is_some_and(is_wide) {
+                *marker = 0xc4;
+                self.is_extension = true;
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl<'a> ReadSlice<'a> for Plain<'a> {
+    fn read_slice<'b>(&'b mut self, length: usize) -> Result<Reference<'a, 'b, [u8]>, io::Error> {
+        let (read, rest) = self.rest.split_at_checked(length).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.rest = rest;
+        Ok(Reference::Borrowed(read))
+    }
 }
 
 /// A JSON value, read from a format that has more than JSON has.

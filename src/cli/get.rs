@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::connect::unexpected_reply;
 use super::wait::{self, End};
-use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use super::{CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::clock::utc;
 use crate::config::parse_duration;
 use crate::count::Elapsed;
@@ -12,7 +12,7 @@ use crate::driver::Driver;
 use crate::exit;
 use crate::protocol::{Query, Reply, TaskReport};
 use crate::task::{AttemptReport, TaskId};
-use crate::value;
+use crate::value::JsonText;
 
 /// Show one task with its result
 #[derive(clap::Args)]
@@ -48,13 +48,34 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let Reply::Task(task) = driver.query(&Query::Task { id: args.id })? else { return Err(unexpected_reply()) };
     let Some(mut task) = task else { return Err(wait::no_task(args.id)) };
     if let Some(stored) = &task.stored {
-        match driver.load(stored).map(|bytes| value::to_json(&bytes).ok()) {
-            Ok(result) => task.result = result,
+        match driver.load(stored).map(|bytes| JsonText::of(&bytes).ok()) {
+            Ok(result) => task.set_result(result),
             Err(error) => report::warning(&format!("its result cannot be shown: {error}")),
         }
     }
-    report::value(args.format.format, &report::schema::with_times(&*task), |_| render(&task));
+    if let Some(loss) = &task.result_loss {
+        report::warning(loss);
+    }
+    match args.format.format {
+        Format::Text => report::value(Format::Text, &*task, render),
+        Format::Json => {
+            let result = task.result.take();
+            let serde_json::Value::Object(mut rest) = report::schema::with_times(&*task) else {
+                unreachable!("a report is an object")
+            };
+            rest.remove("result");
+            report::value(Format::Json, &Shown { rest, result }, |_| String::new());
+        }
+    }
     Ok(code)
+}
+
+/// A report with its result as the text that it is: parsed, its numbers would be cut to 64 bits.
+#[derive(serde::Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    rest: serde_json::Map<String, serde_json::Value>,
+    result: Option<JsonText>,
 }
 
 fn describe(attempt: &AttemptReport) -> String {

@@ -68,13 +68,13 @@ pub(super) fn json(text: &str) {
 }
 
 /// A report as a line.
-pub(super) fn object_line(report: &serde_json::Value) -> String {
+pub(super) fn object_line(report: &impl Serialize) -> String {
     escape::json(&schema::line(report)).into_owned() + "\n"
 }
 
 /// A JSON value as a line.
-pub(super) fn json_line(value: &serde_json::Value) -> String {
-    let mut text = value.to_string();
+pub(super) fn json_line(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string(value).expect("reports are plain data");
     if let Cow::Owned(escaped) = escape::json(&text) {
         text = escaped;
     }

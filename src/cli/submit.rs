@@ -28,7 +28,7 @@ use crate::task::{
     ActorRole, AttemptReport, CommandSpec, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts,
     Policy, TaskId, TaskSpec, check_retry_on, parse_resource, sort_resources,
 };
-use crate::value;
+use crate::value::{self, JsonText};
 
 /// Submit a task, a command, an actor or a call of one, and wait for it
 #[derive(clap::Args)]
@@ -358,12 +358,12 @@ fn absolute(module: &str) -> String {
 fn encode_arguments(arguments: &[String]) -> Result<Vec<Vec<u8>>, CommandError> {
     let mut values = Vec::with_capacity(arguments.len());
     for (index, text) in arguments.iter().enumerate() {
-        let json: serde_json::Value = serde_json::from_str(text).map_err(|_| {
+        let json: &serde_json::value::RawValue = serde_json::from_str(text).map_err(|_| {
             let quoted = serde_json::Value::from(text.as_str());
             let hint = format!("(hint: a text is written with quotes inside quotes: '{quoted}')");
             CommandError::new(exit::USAGE, format!("argument {} is not JSON: `{text}`\n{hint}", index + 1))
         })?;
-        values.push(value::to_bytes(&json).map_err(|error| CommandError::new(exit::USAGE, error))?);
+        values.push(value::from_json(json).map_err(|error| CommandError::new(exit::USAGE, error))?);
     }
     Ok(values)
 }
@@ -468,6 +468,16 @@ fn submit_with_input(
 struct Submitted {
     id: TaskId,
     trace_id: Option<String>,
+}
+
+/// The answer of a function that was waited for.
+#[derive(serde::Serialize)]
+struct Returned {
+    id: TaskId,
+    trace_id: Option<String>,
+    result: JsonText,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_loss: Option<String>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -610,13 +620,15 @@ impl Ended {
                 return Ok(exit::OK);
             }
             Outcome::Returned(bytes) => {
-                let json = value::to_json(bytes).map_err(|error| CommandError::new(exit::FAILED, error))?;
+                let result = JsonText::of(bytes).map_err(|error| CommandError::new(exit::FAILED, error))?;
+                let result_loss = result.loss();
+                if let Some(loss) = &result_loss {
+                    report::warning(loss);
+                }
+                let returned = Returned { id: self.id, trace_id: self.trace_id, result, result_loss };
                 match format {
-                    Format::Text => report::json(&json.to_string()),
-                    Format::Json => {
-                        let report = serde_json::json!({ "id": self.id, "trace_id": self.trace_id, "result": json });
-                        report::value(format, &report, |_| String::new());
-                    }
+                    Format::Text => report::json(returned.result.text()),
+                    Format::Json => report::value(format, &returned, |_| String::new()),
                 }
                 return Ok(exit::OK);
             }

@@ -17,6 +17,7 @@ use crate::task::{
     ActorRole, AttemptReport, Charge, DEFAULT_GRACE, Demand, Envelope, Failure, JobId, MemoryExceeded, Outcome, Policy,
     SpanLink, StopReason, TaskId, TaskSpec, TimeLimit, Verdict, WorkerId, charge,
 };
+use crate::value::JsonText;
 
 pub use super::actors::Death;
 use super::actors::{self, Part};
@@ -1786,7 +1787,7 @@ pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<Tas
     let mut report = report(state, effects, id, task);
     if let Progress::Ended(ended) = &task.progress {
         match &ended.outcome {
-            Outcome::Returned(value) => report.result = crate::value::to_json(value).ok(),
+            Outcome::Returned(value) => report.set_result(JsonText::of(value).ok()),
             Outcome::Stored(stored) => report.stored = Some(stored.clone()),
             Outcome::Completed | Outcome::Failed(_) => {}
         }

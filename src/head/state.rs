@@ -908,6 +908,7 @@ impl State {
             started_unix_nano: None,
             ended_unix_nano: None,
             result: None,
+            result_loss: None,
             stored: None,
             failure: None,
             message: None,

@@ -12,7 +12,7 @@ use crate::config::SamplingRatio;
 use crate::hook::HookContract;
 use crate::propagation::Propagators;
 use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
-use crate::value;
+use crate::value::{self, JsonText};
 
 /// Frame kinds. From clients they are below 32, from the head above.
 pub mod kind {
@@ -602,7 +602,10 @@ pub struct TaskReport {
     /// None until the task has ended.
     pub ended_unix_nano: Option<u64>,
     /// The result, in `tracer get` of a function that returned.
-    pub result: Option<serde_json::Value>,
+    pub result: Option<JsonText>,
+    /// What JSON cannot say of the result, with the places; none if it says all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_loss: Option<String>,
     /// Where its result is when it is large; `tracer get` reads it from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<crate::stored::Stored>,
@@ -613,6 +616,14 @@ pub struct TaskReport {
     /// The actor that it makes, or is a method of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor_id: Option<TaskId>,
+}
+
+impl TaskReport {
+    /// Enters the result, and what JSON cannot say of it.
+    pub(crate) fn set_result(&mut self, result: Option<JsonText>) {
+        self.result_loss = result.as_ref().and_then(JsonText::loss);
+        self.result = result;
+    }
 }
 
 /// One actor, as `tracer list actors` shows it.

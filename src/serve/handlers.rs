@@ -25,7 +25,7 @@ use crate::propagation::Carrier;
 use crate::protocol::{CancelReport, CancelWhich, Query, Reply, Stream, TaskReport, TaskState, refusal};
 use crate::stored;
 use crate::task::TaskId;
-use crate::value;
+use crate::value::JsonText;
 
 /// The trace of a task, in answers about it.
 const X_TRACE_ID: &str = "x-trace-id";
@@ -407,7 +407,7 @@ impl App {
                 // It is large: others need not wait for it.
                 let read = tokio::task::spawn_blocking(move || {
                     let bytes = stored::load(&folder, &stored).map_err(|error| error.to_string())?;
-                    task.result = Some(value::to_json(&bytes).map_err(|error| error.to_string())?);
+                    task.set_result(Some(JsonText::of(&bytes).map_err(|error| error.to_string())?));
                     drop(bytes);
                     serde_json::to_vec(&*task).map_err(|error| error.to_string())
                 });

@@ -34,7 +34,7 @@ pub(super) const KEY_LENGTH: usize = 255;
 #[serde(deny_unknown_fields)]
 struct Document {
     function: Option<String>,
-    arguments: Option<Vec<serde_json::Value>>,
+    arguments: Option<Vec<Box<serde_json::value::RawValue>>>,
     command: Option<Vec<String>>,
     env: Option<BTreeMap<String, String>>,
     cwd: Option<PathBuf>,
@@ -267,7 +267,7 @@ fn invalid(text: impl Into<String>) -> Problem {
 }
 
 /// A function of a module that is found by its name; the path of a library is none.
-fn function(target: String, arguments: Vec<serde_json::Value>) -> Result<What, Problem> {
+fn function(target: String, arguments: Vec<Box<serde_json::value::RawValue>>) -> Result<What, Problem> {
     let is_name = |name: &str, further: &[u8]| {
         (1..=NAME_LENGTH).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || further.contains(&byte))
@@ -285,7 +285,7 @@ fn function(target: String, arguments: Vec<serde_json::Value>) -> Result<What, P
     }
     let mut values = Vec::with_capacity(arguments.len());
     for argument in &arguments {
-        values.push(value::to_bytes(argument).map_err(|error| invalid(format!("`arguments`: {error}")))?);
+        values.push(value::from_json(argument).map_err(|error| invalid(format!("`arguments`: {error}")))?);
     }
     Ok(What::Function { target, arguments: value::array(&values) })
 }

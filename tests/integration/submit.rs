@@ -1,5 +1,7 @@
 //! `tracer submit task` and `tracer get`: results, every way to fail, and what the attempt's span says of it.
 
+use std::fs;
+
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -148,7 +150,7 @@ fn arguments_that_do_not_fit_are_named_with_both_types_and_the_function_is_not_c
         (
             "misbehaving_tasks:moves",
             &[r#"{"name":"a"}"#, "2"],
-            "argument 1 (`point`) of `moves` takes Point, but got an object with 1 field: missing field `x`",
+            "argument 1 (`point`) of `moves` does not fit Point: missing field `x`",
         ),
         ("misbehaving_tasks:exits", &["\"3\""], "argument 1 (`code`) of `exits` takes i32, but got a string"),
     ];
@@ -443,4 +445,45 @@ fn a_task_that_is_too_large_is_refused_by_the_driver_and_the_next_one_is_not() {
         .submit()
         .expect("it is accepted");
     assert_eq!(driver.get::<usize>(task).expect("it runs"), 20_000_000);
+}
+
+#[test]
+fn integers_of_128_bits_go_in_and_out_as_numbers() {
+    let cluster = Cluster::untraced();
+    let (largest, smallest) = (u128::MAX.to_string(), i128::MIN.to_string());
+    let nested = format!("[{smallest},-1,{}]", i128::MAX);
+    let expected = format!("[{largest},{nested}]");
+    cluster.submit("misbehaving_tasks:wide", &[&largest, &nested]).success().stdout(&format!("{expected}\n"));
+    cluster.submit("misbehaving_tasks:wide", &["12"]).success().stdout("[12,null]\n");
+    cluster.tracer(&["get", "1"]).success().stdout_contains(&expected);
+    cluster.tracer(&["get", "1", "--format", "json"]).success().stdout_contains(&expected);
+    fs::write(cluster.file("lines"), format!("{largest} {nested}\n")).unwrap();
+    let mapped = cluster.tracer(&["submit", "task", "misbehaving_tasks:wide", "--map", "lines"]).success();
+    mapped.stdout(&format!("{expected}\n"));
+    cluster
+        .submit("misbehaving_tasks:wide", &["-1"])
+        .status(1)
+        .stderr_contains("takes u128, a whole number, but got a negative integer");
+}
+
+#[test]
+fn what_json_cannot_say_of_a_result_is_said_with_its_place() {
+    let cluster = Cluster::untraced();
+    let said =
+        "warning: JSON cannot say all of the result: `[1].x` is NaN, which is written as null; `[2].x` is infinite";
+    let printed = "[{\"x\":0.5},{\"x\":null},{\"x\":null}]\n";
+    cluster.submit("misbehaving_tasks:not_finite", &[]).success().stdout(printed).stderr_contains(said);
+    cluster.tracer(&["get", "1"]).success().stderr_contains(said);
+    let task = cluster.task(1);
+    assert_eq!(task["result"], serde_json::json!([{"x": 0.5}, {"x": null}, {"x": null}]));
+    assert!(task["result_loss"].as_str().unwrap().contains("`[1].x` is NaN"), "{task}");
+    assert_eq!(cluster.submit("demo:my_function", &[]).success().stderr_text(), "");
+}
+
+#[test]
+fn a_target_as_lists_write_it_gets_the_one_that_is_meant() {
+    let cluster = Cluster::untraced();
+    cluster.submit("wordcount.count", &["\"a\""]).status(2).stderr_contains("did you mean `wordcount:count`?");
+    let actor = cluster.tracer(&["submit", "actor", "counter.Counter"]);
+    actor.status(2).stderr_contains("did you mean `counter:Counter`?");
 }

@@ -221,21 +221,7 @@ enum Step {
 
 #[derive(Debug)]
 enum Cause {
-    Mismatch {
-        expected: String,
-        found: String,
-    },
-    /// An integer that its type cannot hold.
-    OutOfRange {
-        type_name: String,
-        range: (i128, u128),
-        value: String,
-    },
-    /// A number with a fraction, or of another form than integers have.
-    NotWhole {
-        type_name: String,
-        value: f64,
-    },
+    Mismatch { expected: String, found: String },
     Malformed(&'static str),
     Other(String),
 }

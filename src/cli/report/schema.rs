@@ -17,8 +17,8 @@ pub(super) fn object(report: &impl Serialize) -> String {
 }
 
 /// The same on one line.
-pub(in crate::cli) fn line(report: &Value) -> String {
-    with_version(&report.to_string(), "", "")
+pub(in crate::cli) fn line(report: &impl Serialize) -> String {
+    with_version(&serde_json::to_string(report).expect("reports are plain data"), "", "")
 }
 
 fn with_version(text: &str, indent: &str, end: &str) -> String {

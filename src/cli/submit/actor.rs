@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{CommonArgs, DemandArgs, PolicyArgs, absolute, encode_arguments, submit};
 use crate::cli::{CommandError, CommandResult, FormatArgs, PlaceArgs};
 use crate::config::parse_duration;
-use crate::driver::{Driver, DriverError};
+use crate::driver::{Driver, DriverError, meant_target};
 use crate::exit;
 use crate::task::{
     ActorOptions, ActorRole, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, FunctionSpec, TaskSpec,
@@ -96,10 +96,11 @@ pub(super) fn create(args: CreateArgs) -> CommandResult {
     let Some((module, type_name)) =
         args.target.rsplit_once(':').filter(|(module, name)| !module.is_empty() && !name.is_empty())
     else {
-        let text = format!(
-            "an actor is named `module:Type`, but got `{}`\n(hint: for example `counter:Counter`)",
-            args.target
-        );
+        let hint = match meant_target(&args.target) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => "for example `counter:Counter`".to_owned(),
+        };
+        let text = format!("an actor is named `module:Type`, but got `{}`\n(hint: {hint})", args.target);
         return Err(CommandError::new(exit::USAGE, text));
     };
     let (module, function) = (absolute(module), format!("{type_name}.new"));

@@ -29,8 +29,8 @@ use crate::driver::{Driver, DriverError, SubmitRequest};
 use crate::exit;
 use crate::names;
 use crate::protocol::{CancelWhich, Finished, Query};
-use crate::task::{FunctionSpec, Outcome, TaskId, TaskSpec};
-use crate::value;
+use crate::task::{Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
+use crate::value::{self, JsonText};
 
 /// How `--map` goes about it.
 #[derive(clap::Args)]
@@ -257,6 +257,22 @@ struct Ended {
     outcome: Result<Outcome, String>,
 }
 
+/// A line of the answer.
+#[derive(serde::Serialize)]
+struct LineReport<'a> {
+    line: u64,
+    id: Option<TaskId>,
+    trace_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a JsonText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_loss: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<&'a Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
 impl Map<'_> {
     fn run_to_end(&mut self, driver: &mut Driver) -> Result<(), DriverError> {
         loop {
@@ -381,27 +397,34 @@ impl Map<'_> {
     fn print(&mut self, ended: &Ended) {
         let line = ended.place.line;
         let result = match &ended.outcome {
-            Ok(Outcome::Returned(bytes)) => value::to_json(bytes).map_err(|error| error.to_string()),
+            Ok(Outcome::Returned(bytes)) => JsonText::of(bytes).map_err(|error| error.to_string()),
             // What is stored was read when its task had ended.
-            Ok(Outcome::Completed | Outcome::Stored(_)) => Ok(serde_json::Value::Null),
+            Ok(Outcome::Completed | Outcome::Stored(_)) => Ok(JsonText::null()),
             Ok(Outcome::Failed(failure)) => Err(failure.to_string()),
             Err(reason) => Err(reason.clone()),
         };
         if self.template.format == Format::Json {
-            let mut value = serde_json::json!({ "line": line, "id": ended.place.task, "trace_id": self.trace_id });
-            match (&result, &ended.outcome) {
-                (Ok(result), _) => value["result"] = result.clone(),
-                (Err(message), Ok(Outcome::Failed(failure))) => {
-                    value["failure"] = serde_json::to_value(failure).expect("a failure is plain data");
-                    value["message"] = message.as_str().into();
-                }
-                (Err(message), _) => value["message"] = message.as_str().into(),
-            }
+            let failure = match &ended.outcome {
+                Ok(Outcome::Failed(failure)) => Some(failure),
+                _ => None,
+            };
+            let value = LineReport {
+                line,
+                id: ended.place.task,
+                trace_id: self.trace_id.as_deref(),
+                result: result.as_ref().ok(),
+                result_loss: result.as_ref().ok().and_then(JsonText::loss),
+                failure,
+                message: result.as_ref().err().map(String::as_str),
+            };
             self.out.extend_from_slice(report::object_line(&value).as_bytes());
             return;
         }
         match result {
             Ok(result) => {
+                if let Some(loss) = result.loss() {
+                    self.progress.suspend(|| report::warning(&format!("line {line}: {loss}")));
+                }
                 self.out.extend_from_slice(report::json_line(&result).as_bytes());
             }
             Err(message) => {
@@ -483,9 +506,9 @@ impl Map<'_> {
 /// The arguments of a line; none if it is empty.
 fn json_arguments(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     let mut arguments = Vec::new();
-    for argument in serde_json::Deserializer::from_slice(line).into_iter::<serde_json::Value>() {
+    for argument in serde_json::Deserializer::from_slice(line).into_iter::<Box<serde_json::value::RawValue>>() {
         let argument = argument.map_err(|_| not_json(line))?;
-        arguments.push(value::to_bytes(&argument).map_err(|error| error.to_string())?);
+        arguments.push(value::from_json(&argument).map_err(|error| error.to_string())?);
     }
     Ok((!arguments.is_empty()).then_some(arguments))
 }
