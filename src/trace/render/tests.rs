@@ -791,7 +791,7 @@ trace 4bf92f3577b34da6a3ce929d0e0e4736  3 spans  1 process  10 µs  ok
   │    a word and a word and a word and \"
   │  list = [1,2]
 * ├─ a  +1 µs   4 µs       ████████████████████▌
-  │     steer� = \"x\\u001b[2J\\n�31m�\"
+  │     steer\\u{1b} = \"x\\u001b[2J\\n\\u{9b}31m\\u{202e}\"
 * └─ b  +5 µs   4 µs                           ▐███████████████████▉
         ◆ +9 µs exception
           exception.type = \"io::Error\"
