@@ -42,6 +42,10 @@ pub fn to_json(value: &[u8]) -> Result<serde_json::Value, ValueError> {
 
 /// A MessagePack value as a Rust one, which may borrow from it.
 pub fn from_bytes<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, ValueError> {
+    // Without integers of more than 64 bits nothing has to be rewritten, and texts and bytes can be borrowed.
+    if let Ok(read) = T::deserialize(&mut deserializer(value, DEPTH_LIMIT).with_human_readable()) {
+        return Ok(read);
+    }
     let mut deserializer = rmp_serde::Deserializer::new(Plain { rest: value, skip: 0, is_extension: false });
     deserializer.set_max_depth(DEPTH_LIMIT + 1);
     T::deserialize(&mut deserializer.with_human_readable())

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::mem::{MaybeUninit, offset_of};
 use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
@@ -311,7 +312,7 @@ impl Module {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("module");
         // Whoever makes the file is the first to load this library.
         let note = folder.join(format!("otel-{stem}-{len}"));
-        if std::fs::OpenOptions::new().write(true).create_new(true).open(note).is_err() {
+        if std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(note).is_err() {
             return;
         }
         if let Some(advice) = self.otel_advice() {

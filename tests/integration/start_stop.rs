@@ -121,7 +121,7 @@ fn start_without_head_says_what_is_missing() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["start"]).status(2).stdout("").stderr(
         "error: `tracer start` starts a head, and needs --head to say so\n\
-         (hint: joining a head on another machine is not possible yet)\n",
+         (hint: `tracer start --head`; joining a head on another machine is not possible yet)\n",
     );
 }
 

@@ -75,7 +75,7 @@ fn results_are_json_on_standard_output() {
         .success()
         .stdout("{\"empty\":[],\"full\":[null,[true,18446744073709551615,-9223372036854775808]]}\n");
     let report = cluster.submit("wordcount:count", &["\"a b\"", "--format", "json"]).success().json();
-    assert_eq!(report, json!({ "id": 4, "trace_id": null, "result": 2 }));
+    assert_eq!(report, json!({ "schema_version": 1, "id": 4, "trace_id": null, "result": 2 }));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn an_error_is_told_and_recorded() {
     let cluster = Cluster::traced();
     cluster.submit("misbehaving_tasks:returns_error", &["\"no luck\""]).status(1).stdout("").stderr(
         "error: task 1 (misbehaving_tasks.returns_error) failed: no luck\n\
-             (hint: its trace: `tracer trace show --temp-dir <folder>/place <trace>`)\n",
+             (hint: its trace: `tracer trace show <trace>`)\n",
     );
     assert_failed_span(&cluster, 1, "alloc::string::String", "no luck");
 }
@@ -152,13 +152,17 @@ fn arguments_that_do_not_fit_are_named_with_both_types_and_the_function_is_not_c
             &[r#"{"name":"a"}"#, "2"],
             "argument 1 (`point`) of `moves` does not fit Point: missing field `x`",
         ),
-        ("misbehaving_tasks:exits", &["\"3\""], "argument 1 (`code`) of `exits` takes i32, but got a string"),
+        (
+            "misbehaving_tasks:exits",
+            &["\"3\""],
+            "argument 1 (`code`) of `exits` takes i32, a whole number from -2147483648 to 2147483647, but got a string",
+        ),
     ];
     for (task, (target, arguments, message)) in (1..).zip(cases) {
         let name = target.replace(':', ".");
         cluster.submit(target, arguments).status(1).stdout("").stderr(&format!(
             "error: task {task} ({name}) failed: {message}\n\
-             (hint: its trace: `tracer trace show --temp-dir <folder>/place <trace>`)\n"
+             (hint: its trace: `tracer trace show <trace>`)\n"
         ));
         assert_failed_span(&cluster, task, "arguments", message);
     }
@@ -250,7 +254,7 @@ fn get_of_a_task_that_never_was_says_so() {
         "error: there is no task 7: it was never submitted to this head, or ended too long ago\n\
          (hint: `tracer list tasks` shows those that are known)\n",
     );
-    cluster.tracer(&["get", "x"]).status(2).stdout("").stderr_contains("'x'");
+    cluster.tracer(&["get", "x"]).status(2).stdout("").stderr_contains("found `x`");
 }
 
 #[test]
@@ -278,7 +282,7 @@ fn a_task_that_ends_its_process_is_told_with_the_exit_code_and_the_worker_is_rep
     let before = cluster.worker_pids();
     cluster.submit("misbehaving_tasks:exits", &["3", "--crash-limit=0"]).status(1).stdout("").stderr(
         "error: task 1 (misbehaving_tasks.exits) failed: its worker (pid <pid>) exited with code 3\n\
-         (hint: its trace: `tracer trace show --temp-dir <folder>/place <trace>`)\n",
+         (hint: its trace: `tracer trace show <trace>`)\n",
     );
     assert_failed_span(&cluster, 1, "exit:3", "exited with code 3");
     // Also when it claims that all is well.
@@ -387,7 +391,7 @@ fn cancel_ends_a_task_that_runs_and_one_that_waits_and_says_when_there_is_nothin
     cluster.tracer(&["cancel", "3"]).success().stderr("task 3 had ended before; `tracer get 3` shows how\n");
     assert_eq!(
         cluster.tracer(&["cancel", "3", "--format", "json"]).success().json(),
-        json!({"tasks": [{"id": 3, "state": "ended"}]})
+        json!({"schema_version": 1, "tasks": [{"id": 3, "state": "ended"}]})
     );
     cluster
         .tracer(&["cancel", "99"])
