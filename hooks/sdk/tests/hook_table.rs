@@ -614,7 +614,7 @@ fn a_span_that_is_only_recorded_is_not_exported() {
     let table =
         Table::built(|tracing| tracing.with_simple_exporter(simple).with_batch_exporter(batch).with_sampler(sampler));
     let span = table.tracer("scope").start_named("recorded");
-    assert_eq!((span.said.trace_flags, span.said.is_recording), (0, 1));
+    assert_eq!((span.said.trace_flags, span.said.is_recording), (2, 1));
     span.end(0);
     assert_eq!(table.flush(60_000), (abi::STATUS_OK, String::new()));
     assert!(exporters.iter().all(|exporter| exporter.take().is_empty()));

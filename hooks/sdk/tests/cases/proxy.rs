@@ -377,12 +377,12 @@ fn context_that_a_task_leaks_is_not_the_next_ones() {
 }
 
 #[test]
-fn tracestate_members_that_this_version_refuses_are_left_out_alone() {
+fn tracestate_members_that_this_version_refuses_are_kept_under_a_legal_key() {
     let mut call = Call::new(json!([]));
     // Two members of the recommendation's second level, which the crate does not know.
     call.context.trace_state = format!("good=1,{}@long=2,also=3", "a".repeat(20) + "@" + &"b".repeat(18));
     let called = run(call, "look").result.expect("it runs");
-    assert_eq!(called[2], json!("good=1,also=3"));
+    assert_eq!(called[2], json!("good=1,tracer-level2/1=aaaaaaaaaaaaaaaaaaaa@bbbbbbbbbbbbbbbbbb@long:2,also=3"));
 }
 
 #[test]
