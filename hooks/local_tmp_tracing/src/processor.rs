@@ -4,7 +4,7 @@
 //! to be on disk: the host with a commit, before it sends the result of a task; a flush; or the queue itself, when it holds enough. When
 //! threads end spans faster than the disk takes them, they wait for it.
 //!
-//! What a disk that refuses costs is counted, and reported by the next commit.
+//! Counting of the spans that a refusing disk costs, which the next commit reports.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ impl<F: LineFormat> FileProcessor<F> {
         &self.shared.path
     }
 
-    /// What became of the lines so far.
+    /// Counts of the lines so far, by what became of them.
     pub fn counts(&self) -> Counts {
         self.shared.queue.counts()
     }

@@ -235,7 +235,7 @@ impl SpanFile {
         self.pid
     }
 
-    /// What became of the lines so far.
+    /// Counts of the lines so far, by what became of them.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -391,7 +391,7 @@ fn count_lines(lines: &[u8]) -> u64 {
 }
 
 impl<S> LineQueue<S> {
-    /// What became of the lines so far.
+    /// Counts of the lines so far, by what became of them.
     pub fn counts(&self) -> Counts {
         let lines_dropped = self.dropped();
         let counts = self.with_sink(|file| file.counts()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What samplers and span processors put on a span while it starts, told to the host, which completes the spans of a process that died.
+//! Attributes that samplers and span processors put on a span while it starts, told to the host, which completes the spans of a process that died.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
