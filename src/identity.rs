@@ -11,6 +11,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+#[cfg(test)]
+#[path = "../tests/support/skip.rs"]
+mod skip;
+
 /// How long the workers of a dead head may take to die, before they are taken for something else.
 pub(crate) const DYING_LIMIT: Duration = Duration::from_secs(2);
 
@@ -193,7 +197,7 @@ pub(crate) mod tests {
                 let said = String::from_utf8_lossy(&output.stdout);
                 assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
             }
-            Err(_) => eprintln!("skipped: there is no valgrind here"),
+            Err(error) => skip::skip("valgrind", error),
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, HOOK, Spans, is_alive, kill, wait_until};
+use crate::support::{Background, Cluster, HOOK, Spans, is_alive, kill, skip, wait_until};
 
 const ATTEMPT: &str = "misbehaving_tasks.waits_in_nested_spans tracer.remote_worker";
 const DIED: &str = "the head of its session died, and it with it";
@@ -195,8 +195,7 @@ fn a_place_that_cannot_be_written_to_is_read_as_far_as_it_goes() {
 #[test]
 fn in_the_place_of_somebody_else_nothing_is_written() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can give a folder to somebody else");
-        return;
+        return skip("root", "only root can give a folder to somebody else");
     }
     let (cluster, waiting) = with_a_task_that_runs();
     kill_all(&cluster);

@@ -1,12 +1,13 @@
 //! What is left of a task's spans when its process dies amid them: every way to die, hooks in Rust and in C.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, HOOK, Span, Spans, compile_c, kill, wait_until};
+use crate::support::{Cluster, HOOK, Span, Spans, compile_c, kill, skip, wait_until};
 
 /// What stands in `error.type`, which is how the tests name the ways.
 const WAYS: [&str; 6] = ["signal:9", "signal:11", "signal:6", "exit:3", "timeout", "cancelled"];
@@ -38,8 +39,7 @@ fn the_death_of_a_worker_alone_brings_its_spans_to_the_file() {
     // The number of the system call and its arguments, of which the fourth is the limit.
     let system_call = || fs::read_to_string(format!("/proc/{head}/syscall")).unwrap_or_default();
     if system_call().is_empty() {
-        eprintln!("skipped: this system does not tell in which system call a process is");
-        return;
+        return skip("/proc/PID/syscall", "in which system call the head waits cannot be seen");
     }
     let sleeps = || {
         let call = system_call();
@@ -86,24 +86,28 @@ struct SmallMemory {
 }
 
 impl SmallMemory {
-    /// None, with the reason on standard error, where no control group can be made.
+    /// None, which skips the test, where no control group can be made.
     fn new() -> Option<SmallMemory> {
+        let skip = |detail: &dyn Display| {
+            skip("control groups", detail);
+            None
+        };
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let version_1 = groups.lines().find_map(|line| line.split_once(":memory:/"));
         let version_2 = groups.lines().find_map(|line| line.split_once("0::/"));
         let (root, (_, own), limit) = match (version_1, version_2) {
             (Some(own), _) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
             (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
-            (None, None) => return skip("this process is in no control group"),
+            (None, None) => return skip(&"this process is in none"),
         };
         let path = Path::new(root).join(own).join(format!("tracer-test-{}", std::process::id()));
         if let Err(error) = fs::create_dir(&path) {
-            return skip(&format!("no control group can be made: {error}"));
+            return skip(&error);
         }
         let group = SmallMemory { path };
         match fs::write(group.path.join(limit), "268435456") {
             Ok(()) => Some(group),
-            Err(error) => skip(&format!("the memory of a control group cannot be limited: {error}")),
+            Err(error) => skip(&format_args!("their memory cannot be limited: {error}")),
         }
     }
 
@@ -121,11 +125,6 @@ impl Drop for SmallMemory {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.path);
     }
-}
-
-fn skip(reason: &str) -> Option<SmallMemory> {
-    eprintln!("skipped: {reason}");
-    None
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, HOOK, kill, wait_until};
+use crate::support::{Cluster, HOOK, kill, skip, wait_until};
 
 /// A small file system in memory, for as long as this lives.
 struct SmallDisk {
@@ -16,7 +16,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// None, with the reason on standard error, where mounting is not permitted.
+    /// None, which skips the test, where mounting is not permitted.
     fn mount(path: &Path, size: &str) -> Option<SmallDisk> {
         fs::create_dir(path).expect("the test's folder is ours");
         let options = format!("size={size},mode=0700");
@@ -24,11 +24,11 @@ impl SmallDisk {
         match mounted {
             Ok(output) if output.status.success() => Some(SmallDisk { path: path.into() }),
             Ok(output) => {
-                eprintln!("skipped: no tmpfs can be mounted: {}", String::from_utf8_lossy(&output.stderr).trim());
+                skip("tmpfs", String::from_utf8_lossy(&output.stderr));
                 None
             }
             Err(error) => {
-                eprintln!("skipped: no tmpfs can be mounted: {error}");
+                skip("tmpfs", error);
                 None
             }
         }

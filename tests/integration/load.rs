@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
 use tracer::Driver;
 
-use crate::support::{Cluster, HOOK, kill, program_path, wait_until};
+use crate::support::{Cluster, HOOK, kill, program_path, skip, wait_until};
 
 /// What a process has now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,8 +185,7 @@ fn thousands_of_connections_and_clients_that_are_slow_or_dead_hurt_nobody() {
     let allowed = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, maximum: allowed.maximum });
     if getrlimit(Resource::Nofile).current.is_some_and(|files| files < CONNECTIONS as u64 + 500) {
-        eprintln!("skipped: this process may not open {CONNECTIONS} files");
-        return;
+        return skip("open files", format_args!("this process may not open {CONNECTIONS}"));
     }
     let cluster = Cluster::builder().workers(2).start();
     let socket = cluster.session_dir().join("head.sock");
@@ -333,7 +332,7 @@ fn the_queue_takes_a_quarter_of_what_a_control_group_above_allows() {
 struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    /// None, with the reason on standard error, where there are none or they may not be made.
+    /// None, which skips the test, where there are none or they may not be made.
     fn make(bytes: u64) -> Option<MemoryGroup> {
         let name = format!("tracer-test-{}", std::process::id());
         let (one, two) = (Path::new("/sys/fs/cgroup/memory").join(&name), Path::new("/sys/fs/cgroup").join(&name));
@@ -346,7 +345,7 @@ impl MemoryGroup {
                 }
             }
         }
-        eprintln!("skipped: no control group can be made here");
+        skip("control groups", "none can be made here");
         None
     }
 }

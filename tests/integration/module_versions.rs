@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Cluster, HOOK, compile_c_with, module_folder, wait_until};
+use crate::support::{Cluster, HOOK, compile_c_with, module_folder, skip, wait_until};
 
 const SOURCE: &str = "tests/fixtures/c/version.c";
 
@@ -297,7 +297,7 @@ fn a_module_of_tasks_and_the_hook_of_a_session_do_not_disturb_each_other() {
     assert_eq!(spans.all_named("version.answer tracer.remote_worker").len(), 2, "{}", spans.describe());
 }
 
-/// A file system on which nothing may be executed; none where none can be mounted, which is said.
+/// A file system on which nothing may be executed; none, which skips the test, where none can be mounted.
 struct Noexec(PathBuf);
 
 impl Noexec {
@@ -306,7 +306,7 @@ impl Noexec {
         mount.args(["-t", "tmpfs", "-o", "noexec,mode=0700,size=64m", "tracer-test"]).arg(path);
         let mounted = mount.output().is_ok_and(|output| output.status.success());
         if !mounted {
-            eprintln!("skipped: no file system can be mounted here");
+            skip("tmpfs", "none can be mounted here");
         }
         mounted.then(|| Noexec(path.into()))
     }

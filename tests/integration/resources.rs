@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tracer::Driver;
 
-use crate::support::{Cluster, HOOK, wait_until};
+use crate::support::{Cluster, HOOK, skip, wait_until};
 
 /// Submits a task that runs until the file `go` exists, and waits until it has begun. Returns its id.
 #[track_caller]
@@ -257,8 +257,7 @@ fn memory_is_bounded(cluster: &Cluster) {
 fn memory_is_bounded_by_the_kernel_where_that_is_allowed() {
     let cluster = Cluster::builder().hook(HOOK).arg("--worker-memory=96MiB").start();
     if !is_held_by_kernel(&cluster) {
-        eprintln!("skipped: no control group can be made here");
-        return;
+        return skip("control groups", "the head could make none for its workers");
     }
     cluster.tracer(&["status"]).success().stdout_contains("at most 96 MiB for each worker, held by a control group\n");
     memory_is_bounded(&cluster);

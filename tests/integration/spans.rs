@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-use crate::support::{Api, Cluster, HOOK, Run, Span, Spans, python_with};
+use crate::support::{Api, Cluster, HOOK, Run, Span, Spans, python_with, skip};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const SHELL_SPAN: &str = "b7ad6b7169203331";
@@ -456,8 +456,7 @@ fn the_two_spans_of_a_task_take_as_few_bytes_as_is_said() {
 #[test]
 fn jq_reads_the_span_files() {
     if Command::new("jq").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("skipped: there is no jq");
-        return;
+        return skip("jq", "it reads the span files as people would");
     }
     let cluster = Cluster::traced();
     cluster.submit("wordcount:frequencies", &["\"a b\""]).success();

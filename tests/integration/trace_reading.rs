@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, HOOK, in_a_terminal, is_alive, kill, run_in_a_terminal, wait_until};
+use crate::support::{Background, Cluster, HOOK, in_a_terminal, is_alive, kill, run_in_a_terminal, skip, wait_until};
 
 /// What `tracer trace …` says in JSON.
 #[track_caller]
@@ -315,8 +315,10 @@ fn without_a_head_nothing_can_be_open() {
 #[test]
 fn what_others_have_written_is_read_in_each_of_its_forms() {
     let Some(python) = python_with_otlp() else {
-        eprintln!("skipped: no Python with opentelemetry-sdk and opentelemetry-proto; PYTHON can name one");
-        return;
+        return skip(
+            "python3 modules",
+            "opentelemetry-sdk and opentelemetry-proto; PYTHON can name a Python that has them",
+        );
     };
     let cluster = Cluster::builder().build();
     fs::create_dir(cluster.spans_dir()).expect("the folder is ours");
@@ -445,8 +447,10 @@ fn otlp_lines_are_what_the_official_parser_understands() {
     assert!(states.contains(&"rojo=1,congo=2") && states.contains(&"vendor=value"), "{states:?}");
 
     let Some(python) = python_with_otlp() else {
-        eprintln!("skipped: no Python with opentelemetry-proto; PYTHON can name one");
-        return;
+        return skip(
+            "python3 modules",
+            "opentelemetry-sdk and opentelemetry-proto; PYTHON can name a Python that has them",
+        );
     };
     let mut parse = cluster.program(python);
     parse.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/python/parse_otlp.py"));

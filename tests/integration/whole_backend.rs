@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Background, Cluster, wait_until, wait_until_within};
+use crate::support::{Background, Cluster, skip, wait_until, wait_until_within};
 
 const VARIABLE: &str = "TRACER_TEST_PHOENIX";
 
@@ -88,8 +88,7 @@ impl Phoenix {
 #[test]
 fn a_whole_backend_has_the_traces_of_both_hooks() {
     let Ok(executable) = std::env::var(VARIABLE) else {
-        eprintln!("skipped: {VARIABLE} does not name Phoenix's executable");
-        return;
+        return skip("phoenix", format_args!("{VARIABLE} does not name its executable"));
     };
     // Phoenix runs in the folder of this one, which outlives those of the heads.
     let place = Cluster::builder().build();

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use super::modules::target_dir;
+use super::skip::skip;
 
 /// The folder of this package.
 fn root() -> &'static Path {
@@ -35,13 +36,13 @@ pub fn compile_c_with(source: &str, library: &Path, further: &[&str]) {
 }
 
 /// Builds a package of `tests/fixtures/standalone` with a toolchain, or the one of the tests for an empty name. Returns the
-/// folder of its library; none when there is no such toolchain, which is said.
+/// folder of its library; none, which skips the test, when there is no such toolchain.
 #[track_caller]
 pub fn build_standalone(package: &str, toolchain: &str) -> Option<PathBuf> {
     // The folder of each build; two tests that need the same one build it once.
     static BUILT: Mutex<Option<HashMap<(String, String), PathBuf>>> = Mutex::new(None);
     if !toolchain.is_empty() && !is_installed(toolchain) {
-        eprintln!("skipped: the toolchain `{toolchain}` is not installed");
+        skip("toolchain", format_args!("`{toolchain}` is not installed"));
         return None;
     }
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

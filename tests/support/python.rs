@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A Python that can import `module`: what `PYTHON` says, else the system's. Says that the test is skipped when there is none.
+use super::skip::skip;
+
+/// A Python that can import `module`: what `PYTHON` says, else the system's. None, which skips the test, when there is none.
 pub fn python_with(module: &str) -> Option<PathBuf> {
     let candidates = [std::env::var_os("PYTHON").map(PathBuf::from), Some("python3".into())];
     let found = candidates.into_iter().flatten().find(|python| {
@@ -12,7 +14,7 @@ pub fn python_with(module: &str) -> Option<PathBuf> {
         check.status().is_ok_and(|status| status.success())
     });
     if found.is_none() {
-        eprintln!("skipped: no Python with `{module}`; PYTHON can name one");
+        skip("python3 modules", format_args!("`{module}`; PYTHON can name a Python that has it"));
     }
     found
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::python::python_with;
 use super::run::Background;
+use super::skip::skip;
 use super::wait::wait_until;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/otlp.py");
@@ -24,7 +25,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// One for HTTP; `tests/fixtures/otlp.py` explains the replies. None, which is said: there is no Python for it.
+    /// One for HTTP; `tests/fixtures/otlp.py` explains the replies. None, which skips the test: there is no Python for it.
     #[track_caller]
     pub fn start(replies: &[&str]) -> Option<Receiver> {
         Receiver::run(PROTOCOL, "http", &["receive", "", "", ""], replies)
@@ -112,11 +113,11 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// None, which is said: there is no `openssl` to make them with.
+    /// None, which skips the test: there is no `openssl` to make them with.
     #[track_caller]
     pub fn make() -> Option<Certificates> {
         if Command::new("openssl").arg("version").stdout(Stdio::null()).status().is_err() {
-            eprintln!("skipped: no `openssl`");
+            skip("openssl", "it makes the certificates");
             return None;
         }
         let made = Certificates { folder: tempfile::tempdir().expect("a folder for certificates") };

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "../../../tests/support/skip.rs"]
+mod skip;
+
 /// Where the header and the settings are.
 fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -69,7 +72,7 @@ fn compilers_take_the_header_as_it_is() {
     for (name, language, standard) in [("header.c", "c", "-std=c11"), ("header.cpp", "c++", "-std=c++17")] {
         let takes_language = Command::new("cc").args(["-x", language, "-fsyntax-only", "/dev/null"]).output();
         if language == "c++" && !takes_language.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: there is no C++ compiler here");
+            skip::skip("c++", "`cc` compiles no C++");
             continue;
         }
         let path = temp.path().join(name);

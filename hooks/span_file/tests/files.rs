@@ -7,6 +7,9 @@ use std::process::Command;
 
 use tracer_span_file::{Counts, Rotation, SpanFile, prepare_dir};
 
+#[path = "../../../tests/support/skip.rs"]
+mod skip;
+
 const PID: u32 = 77;
 
 fn file_in(dir: &Path) -> SpanFile {
@@ -331,6 +334,6 @@ fn recording_resumes_when_a_full_disk_has_room_again() {
         Ok(output) if String::from_utf8_lossy(&output.stdout).contains("running 1 test") => {
             panic!("{}", String::from_utf8_lossy(&output.stdout));
         }
-        other => eprintln!("skipped: a tmpfs cannot be mounted here: {other:?}"),
+        other => skip::skip("tmpfs", format_args!("{other:?}")),
     }
 }
