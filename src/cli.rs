@@ -8,6 +8,7 @@ mod hooks;
 mod list;
 mod live_line;
 mod modules;
+mod named;
 mod new;
 mod parse;
 mod prune;

@@ -46,8 +46,8 @@ use crate::propagation::{Carrier, TraceContext};
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, Finished, Hello, HookChoice, Output, Period, Query, Reply, Role, Stream, Submissions, Wait, Welcome,
-    kind, put_query, take_value,
+    Accepted, CommandUsage, Finished, Hello, HookChoice, Output, Period, Query, Reply, Role, Stream, Submissions, Wait,
+    Welcome, kind, put_query, take_value,
 };
 use crate::recorded_arguments;
 use crate::runtime_spans::RuntimeParent;
@@ -117,6 +117,8 @@ pub struct Driver {
     replies: FxHashMap<u64, Reply>,
     /// Output of tasks whose output is wanted, until they are followed.
     outputs: VecDeque<TaskOutput>,
+    /// What commands that have not ended used so far.
+    usages: HashMap<TaskId, CommandUsage>,
     /// Batches that the head has not answered: the first tag of each, and how many it has.
     unanswered: VecDeque<(u64, u64)>,
     /// Tasks whose end nobody wants to hear of.
@@ -685,6 +687,7 @@ impl Driver {
             accepted: Vec::new(),
             replies: FxHashMap::default(),
             outputs: VecDeque::new(),
+            usages: HashMap::new(),
             unanswered: VecDeque::new(),
             forgotten: FxHashSet::default(),
             keeps_on_when_refused: false,
@@ -1325,7 +1328,10 @@ impl Driver {
                     let mut take = Take::new(body);
                     let mut dropped = Vec::new();
                     while !take.is_empty() {
-                        let finished = Finished::take(&mut take)?;
+                        let mut finished = Finished::take(&mut take)?;
+                        if !self.usages.is_empty() {
+                            finished.usage = self.usages.remove(&finished.task);
+                        }
                         if finished.tag & WATCHED == 0 {
                             self.open = self.open.saturating_sub(1);
                         }
@@ -1356,6 +1362,10 @@ impl Driver {
                         is_shared: output.is_shared,
                         bytes: output.bytes.to_vec(),
                     });
+                }
+                kind::USAGE => {
+                    let (task, usage) = CommandUsage::decode(body)?;
+                    self.usages.insert(task, usage);
                 }
                 kind::REPLY => {
                     let (number, reply) = take_value(body)?;
@@ -1407,6 +1417,7 @@ impl Driver {
                     outcome,
                     ended_unix_nano: None,
                     past: Vec::new(),
+                    usage: None,
                 });
             }
         }

@@ -111,8 +111,7 @@ mod fork;
 pub mod head;
 pub mod hook;
 mod identity;
-#[doc = include_str!("json.md")]
-pub mod json {}
+pub mod json;
 mod memory_limit;
 mod module_store;
 pub mod names;

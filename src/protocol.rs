@@ -17,4 +17,4 @@ pub use explanation::{Explanation, Holder, OtherTask, Reason, RunningTask};
 pub use message::*;
 
 /// The version of everything in this module. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;

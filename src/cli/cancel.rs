@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::connect::{ask, unexpected_reply};
+use super::connect::unexpected_reply;
+use super::named::NamedTask;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
 use crate::config::parse_duration;
+use crate::driver::Driver;
 use crate::exit;
 use crate::protocol::{CancelReport, CancelWhich, Query, Reply};
 use crate::task::TaskId;
@@ -16,14 +18,16 @@ use crate::task::TaskId;
 /// `runtime_context().is_cancelled()`), then gets SIGTERM (terminating), then SIGKILL (killing) with its worker, which is
 /// replaced, and everything that it started. A command gets SIGTERM at once, then SIGKILL. No other task is touched.
 ///
-/// The id of an actor ends the actor: calls that wait fail, those that run may take --grace, then its worker gets SIGKILL.
+/// The id or name of an actor ends the actor: calls that wait fail, those that run may take --grace, then its worker gets SIGKILL.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer cancel 7\n  tracer cancel --name 'nightly-*' --grace 10s")]
+#[command(
+    after_help = "Example:\n  tracer cancel 7\n  tracer cancel hits\n  tracer cancel --name 'nightly-*' --grace 10s"
+)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
 pub(super) struct Args {
-    /// The ids of tasks or actors
+    /// The ids of tasks or actors, or the names of actors
     #[arg(value_name = "ID", group = "which")]
-    ids: Vec<TaskId>,
+    ids: Vec<NamedTask>,
     /// Every task that has not ended
     #[arg(long, group = "which")]
     all: bool,
@@ -47,13 +51,14 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
     let which = match &args.name {
         Some(pattern) => CancelWhich::Named(pattern.clone()),
         None if args.all => CancelWhich::All,
-        None => CancelWhich::Ids(args.ids.clone()),
+        None => CancelWhich::Ids(NamedTask::ids(&args.ids, &mut driver)?),
     };
     let grace_ms = args.grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-    let Reply::Cancelled(cancelled) = ask(&args.place, &Query::Cancel { which, grace_ms })? else {
+    let Reply::Cancelled(cancelled) = driver.query(&Query::Cancel { which, grace_ms })? else {
         return Err(unexpected_reply());
     };
     let rows: Vec<_> = cancelled.into_iter().map(|(id, state)| Row { id, state }).collect();

@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::connect::{ask, unexpected_reply};
-use super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use super::connect::unexpected_reply;
+use super::named::{self, NamedTask};
+use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::clock::utc;
+use crate::driver::Driver;
 use crate::exit;
 use crate::protocol::{Explanation, Query, Reply};
-use crate::task::TaskId;
 
 /// Say why a task waits, what it is at, or why it ended as it did
 ///
@@ -17,8 +18,8 @@ use crate::task::TaskId;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer explain 7\n  tracer explain 7 --format json | jq '.reasons[].text'")]
 pub(super) struct Args {
-    /// The task's id
-    id: TaskId,
+    /// The task's id, or the name of an actor, for the task that creates it
+    id: NamedTask,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -26,18 +27,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let id = args.id;
-    let Reply::Explanation(explanation) = ask(&args.place, &Query::Explain { id })? else {
-        return Err(unexpected_reply());
-    };
-    let Some(explanation) = explanation else {
-        let text = format!(
-            "there is no task {id}: it was never submitted to this head, or ended too long ago\n\
-             (hint: `tracer list tasks` shows those that are known)"
-        );
-        return Err(CommandError::new(exit::FAILED, text));
-    };
-    report::value(args.format.format, &report::schema::with_times(&with_texts(&explanation)), |_| render(&explanation));
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let id = args.id.id(&mut driver)?;
+    let Reply::Explanation(explanation) = driver.query(&Query::Explain { id })? else { return Err(unexpected_reply()) };
+    let explanation = explanation.ok_or_else(|| named::no_task(id))?;
+    report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| render(&explanation));
     Ok(exit::OK)
 }
 

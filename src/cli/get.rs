@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::connect::unexpected_reply;
+use super::named::{self, NamedTask};
 use super::wait::{self, End};
 use super::{CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::clock::utc;
@@ -10,16 +10,16 @@ use crate::config::parse_duration;
 use crate::count::Elapsed;
 use crate::driver::Driver;
 use crate::exit;
-use crate::protocol::{Query, Reply, TaskReport};
-use crate::task::{AttemptReport, TaskId};
+use crate::protocol::TaskReport;
+use crate::task::AttemptReport;
 use crate::value::JsonText;
 
 /// Show one task with its result
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer get 7 --format json | jq .result\n  tracer get 7 --wait")]
 pub(super) struct Args {
-    /// The task's id
-    id: TaskId,
+    /// The task's id, or the name of an actor, for the task that creates it
+    id: NamedTask,
     /// Wait until it has ended, however it ends; Ctrl-C leaves it running
     #[arg(long)]
     wait: bool,
@@ -34,9 +34,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let id = args.id.id(&mut driver)?;
     let mut code = exit::OK;
     if args.wait {
-        let waited = wait::wait(&mut driver, &[args.id], false, args.timeout, |_, _| ())?;
+        let waited = wait::wait(&mut driver, &[id], false, args.timeout, |_, _| ())?;
         if waited.end != End::Ended {
             waited.say_end(args.timeout);
             code = waited.exit_code();
@@ -45,8 +46,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             return Ok(code);
         }
     }
-    let Reply::Task(task) = driver.query(&Query::Task { id: args.id })? else { return Err(unexpected_reply()) };
-    let Some(mut task) = task else { return Err(wait::no_task(args.id)) };
+    let mut task = named::task(&mut driver, id)?;
     if let Some(stored) = &task.stored {
         match driver.load(stored).map(|bytes| JsonText::of(&bytes).ok()) {
             Ok(result) => task.set_result(result),
@@ -57,25 +57,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         report::warning(loss);
     }
     match args.format.format {
-        Format::Text => report::value(Format::Text, &*task, render),
-        Format::Json => {
-            let result = task.result.take();
-            let serde_json::Value::Object(mut rest) = report::schema::with_times(&*task) else {
-                unreachable!("a report is an object")
-            };
-            rest.remove("result");
-            report::value(Format::Json, &Shown { rest, result }, |_| String::new());
-        }
+        Format::Text => report::value(Format::Text, &task, render),
+        Format::Json => report::value(Format::Json, &crate::json::task(task), |_| String::new()),
     }
     Ok(code)
-}
-
-/// A report with its result as the text that it is: parsed, its numbers would be cut to 64 bits.
-#[derive(serde::Serialize)]
-struct Shown {
-    #[serde(flatten)]
-    rest: serde_json::Map<String, serde_json::Value>,
-    result: Option<JsonText>,
 }
 
 fn describe(attempt: &AttemptReport) -> String {

@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
-use super::report::schema;
 use super::{CommandResult, FormatArgs, PlaceArgs, report};
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
@@ -128,16 +127,16 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit, which: filter.filter() })? else {
                 return Err(unexpected_reply());
             };
-            report::value(format.format, &schema::with_times(&tasks), |_| render_tasks(&tasks));
+            report::value(format.format, &crate::json::with_times(&tasks), |_| render_tasks(&tasks));
         }
         What::Actors { place, format } => {
             let Reply::Actors(actors) = ask(place, &Query::Actors)? else { return Err(unexpected_reply()) };
-            let report = schema::with_times(&json!({ "actors": actors }));
+            let report = crate::json::with_times(&json!({ "actors": actors }));
             report::value(format.format, &report, |_| render_actors(&actors));
         }
         What::Workers { place, format } => {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
-            let report = schema::with_times(&json!({ "workers": workers }));
+            let report = crate::json::with_times(&json!({ "workers": workers }));
             report::value(format.format, &report, |_| render_workers(&workers));
         }
         What::Modules { search, format } => {

@@ -421,8 +421,8 @@ mod tests {
     fn a_value_is_refused_with_what_was_expected() {
         for (arguments, message) in [
             (
-                &["get", "cache"] as &[&str],
-                "wrong value for `<ID>`: expected an id, which is a whole number such as `7`, found `cache`",
+                &["get", "1.5"] as &[&str],
+                "wrong value for `<ID>`: expected an id, which is a whole number such as `7`, found `1.5`",
             ),
             (
                 &["start", "--num-workers", "lots"],

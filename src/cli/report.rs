@@ -8,8 +8,6 @@
 //!
 //! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
 
-pub(super) mod schema;
-
 use std::borrow::Cow;
 use std::error::Error;
 use std::fs::File;
@@ -22,7 +20,7 @@ use serde::Serialize;
 
 use super::{CommandError, Format, live_line};
 use crate::count::Count;
-use crate::escape;
+use crate::{escape, json};
 
 /// Where data goes once [`keep_data_alone`] was called.
 static DATA: OnceLock<File> = OnceLock::new();
@@ -69,7 +67,7 @@ pub(super) fn json(text: &str) {
 
 /// A report as a line.
 pub(super) fn object_line(report: &impl Serialize) -> String {
-    escape::json(&schema::line(report)).into_owned() + "\n"
+    escape::json(&json::line(report)).into_owned() + "\n"
 }
 
 /// A JSON value as a line.
@@ -161,7 +159,7 @@ pub(super) fn warning(text: &str) {
 pub(super) fn value<T: Serialize>(format: Format, value: &T, render: impl FnOnce(&T) -> String) {
     match format {
         Format::Text => text(&render(value)),
-        Format::Json => json(&schema::object(value)),
+        Format::Json => json(&json::object(value)),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
 use crate::propagation::{self, Carrier};
-use crate::protocol::{CancelWhich, Finished, Query, Stream};
+use crate::protocol::{CancelWhich, CommandUsage, Finished, Query, Stream};
 use crate::standard_input::Offer;
 use crate::task::{
     ActorRole, AttemptReport, CommandSpec, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts,
@@ -456,8 +456,9 @@ fn submit_with_input(
             report::value(format, &accepted, |accepted| accepted.id.to_string());
             Ok(exit::OK)
         }
-        Some((Finished { outcome, past, .. }, was_interrupted)) => {
-            let finished = Ended { id, target, trace_id, outcome, past, was_interrupted, is_command, is_creation };
+        Some((Finished { outcome, past, usage, .. }, was_interrupted)) => {
+            let finished =
+                Ended { id, target, trace_id, outcome, past, usage, was_interrupted, is_command, is_creation };
             finished.report(format, common)
         }
     }
@@ -598,6 +599,8 @@ struct Ended {
     trace_id: Option<String>,
     outcome: Outcome,
     past: Vec<AttemptReport>,
+    /// What a command used, if it ran.
+    usage: Option<CommandUsage>,
     was_interrupted: bool,
     is_command: bool,
     is_creation: bool,
@@ -609,7 +612,9 @@ impl Ended {
             // What is stored was read when it was waited for.
             Outcome::Completed | Outcome::Stored(_) => {
                 if format == Format::Json {
-                    let report = serde_json::json!({ "id": self.id, "trace_id": self.trace_id, "exit_code": exit::OK });
+                    let report = serde_json::json!({
+                        "id": self.id, "trace_id": self.trace_id, "exit_code": exit::OK, "usage": self.usage,
+                    });
                     report::value(format, &report, |_| String::new());
                 }
                 return Ok(exit::OK);
@@ -638,11 +643,14 @@ impl Ended {
         // A program that says by its exit code that something is so has said it to the caller; there is nothing to add.
         let is_own_code = self.is_command && matches!(failure, Failure::ExitCode { .. });
         if format == Format::Json {
-            let report = serde_json::json!({
+            let mut report = serde_json::json!({
                 "id": self.id, "trace_id": self.trace_id, "failure": failure, "message": failure.to_string(),
                 "past_attempts": self.past, "exit_code": exit_code,
             });
-            report::value(format, &report::schema::with_times(&report), |_| String::new());
+            if self.is_command {
+                report["usage"] = serde_json::json!(self.usage);
+            }
+            report::value(format, &crate::json::with_times(&report), |_| String::new());
         } else if !is_own_code || !self.past.is_empty() {
             let place = PlaceArgs::flag(&common.place.temp_dir());
             let hint = match &self.trace_id {

@@ -12,6 +12,7 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::connect::unexpected_reply;
+use super::named::{self, NamedTask};
 use super::submit::exit_code;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::parse_duration;
@@ -34,9 +35,9 @@ use crate::task::{Failure, Outcome, TaskId};
     after_help = "Example:\n  tracer wait 7 8 9 --timeout 10m\n  tracer wait --any 7 8 9 --format json | jq '.tasks[].id'"
 )]
 pub(super) struct Args {
-    /// The ids of the tasks
+    /// The ids of the tasks, or the names of actors, for the tasks that create them
     #[arg(value_name = "ID", required = true)]
-    ids: Vec<TaskId>,
+    ids: Vec<NamedTask>,
     /// Wait until one of them has ended, and not all
     #[arg(long)]
     any: bool,
@@ -50,10 +51,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let mut ids = args.ids.clone();
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    let mut ids = NamedTask::ids(&args.ids, &mut driver)?;
     ids.sort_unstable();
     ids.dedup();
-    let mut driver = Driver::connect(&args.place.temp_dir())?;
     let is_text = args.format.format == Format::Text;
     let waited = wait(&mut driver, &ids, args.any, args.timeout, |id, outcome| {
         if is_text {
@@ -159,15 +160,6 @@ fn list(ids: &[TaskId]) -> String {
     text.join(", ")
 }
 
-/// The error for an id that the head does not know.
-pub(super) fn no_task(id: TaskId) -> CommandError {
-    let text = format!(
-        "there is no task {id}: it was never submitted to this head, or ended too long ago\n\
-         (hint: `tracer list tasks` shows those that are known)"
-    );
-    CommandError::new(exit::FAILED, text)
-}
-
 /// Waits until all tasks have ended, or one of them, and tells of each as it ends.
 pub(super) fn wait(
     driver: &mut Driver,
@@ -192,7 +184,7 @@ pub(super) fn wait(
         let Reply::Task(task) = driver.query(&Query::Task { id })? else { return Err(unexpected_reply()) };
         take_ended(driver, &mut waited, &mut on_ended, |other| other == id);
         if task.is_none() && waited.open.contains(&id) {
-            return Err(no_task(id));
+            return Err(named::no_task(id));
         }
     }
     loop {

@@ -345,7 +345,8 @@ impl Story {
     }
 
     fn end(&mut self, worker: u64, lease: u64, run_ns: u64, outcome: Outcome) {
-        let result = AttemptResult { lease, started_unix_nano: self.now.unix_nano, run_ns, span: None, outcome };
+        let result =
+            AttemptResult { lease, started_unix_nano: self.now.unix_nano, run_ns, span: None, outcome, usage: None };
         on_result(&mut self.state, &mut self.effects, WorkerId(worker), result, self.now);
         self.check();
     }
@@ -1571,7 +1572,7 @@ fn files_of_values_go_when_nobody_needs_them_any_more() {
         let (worker, lease, _, _) = story.schedule()[0];
         story.claim(worker, lease);
         let outcome = Outcome::Stored(stored(name));
-        let result = AttemptResult { lease, started_unix_nano: 1, run_ns: 5_000_000, span: None, outcome };
+        let result = AttemptResult { lease, started_unix_nano: 1, run_ns: 5_000_000, span: None, outcome, usage: None };
         on_result(&mut story.state, &mut story.effects, WorkerId(worker), result, story.now);
         story.check();
     };

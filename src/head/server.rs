@@ -998,6 +998,9 @@ impl Server {
                         {
                             process.bound.note_kills();
                         }
+                        if let Some(usage) = &result.usage {
+                            self.world.tell_usage(&self.state, worker, result.lease, usage);
+                        }
                         reactor::on_result(&mut self.state, &mut self.world, worker, result, now);
                     }
                 }

@@ -30,7 +30,7 @@ use crate::hook::now_unix_nano;
 use crate::identity::open_pidfd;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
-use crate::protocol::{Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
+use crate::protocol::{CommandUsage, Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
 use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
@@ -344,6 +344,19 @@ impl World {
             self.drain_output(worker, &watchers);
             // The next task may be another driver's.
             self.release(|_, held| held == worker);
+        }
+    }
+
+    /// Tells whoever wants the output of a command what an attempt of it has used.
+    pub(super) fn tell_usage(&mut self, state: &State, worker: WorkerId, lease: u64, usage: &CommandUsage) {
+        let Some(worker) = state.workers.get(&worker).filter(|worker| worker.watched.contains(&lease)) else { return };
+        let grant = worker.leases.iter().find(|grant| grant.number == lease);
+        let Some((id, task)) = grant.and_then(|grant| Some((grant.task, state.tasks.get(grant.task)?))) else { return };
+        if let Some(DriverId(driver)) = task.driver
+            && let Some(connection) = self.connections.get_mut(&driver)
+        {
+            usage.put_frame(id, &mut connection.outbox);
+            self.dirty.push(driver);
         }
     }
 

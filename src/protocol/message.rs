@@ -66,6 +66,9 @@ pub mod kind {
     pub const RUN: u8 = 41;
     /// Head, to the driver of a worker's tasks: the spool says of an attempt that it is to end, and it may be waiting. No body.
     pub const LOOK: u8 = 42;
+    /// Head, to a driver: what an attempt of a command has used ([`CommandUsage`](super::CommandUsage)), behind the task's id. It comes before the
+    /// task's end, to whoever wants its output.
+    pub const USAGE: u8 = 43;
 }
 
 /// How the texts begin with which the head refuses submissions, for those who tell refusals apart.
@@ -1100,6 +1103,8 @@ pub struct Finished {
     pub ended_unix_nano: Option<u64>,
     /// The attempts before the one that ended it, oldest first.
     pub past: Vec<AttemptReport>,
+    /// What the last attempt of a command used, for the driver that wants its output. Not in the frame; it comes before it, in one of its own.
+    pub usage: Option<CommandUsage>,
 }
 
 /// Set in the number of the attempt when the time of the end follows the outcome.
@@ -1137,7 +1142,66 @@ impl Finished {
         let outcome = Outcome::take(take)?;
         let ended_unix_nano = (attempt & HAS_END_TIME != 0).then(|| take.u64()).transpose()?;
         let past = take_attempts(take)?;
-        Ok(Finished { tag, task, attempt: attempt & !HAS_END_TIME, outcome, ended_unix_nano, past })
+        Ok(Finished { tag, task, attempt: attempt & !HAS_END_TIME, outcome, ended_unix_nano, past, usage: None })
+    }
+}
+
+/// What a command has used, with those of its children that it waited for, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CommandUsage {
+    /// User and system time.
+    pub cpu_time_ns: u64,
+    /// The largest resident size of one of the processes.
+    pub peak_memory_bytes: u64,
+    /// Page faults without input or output.
+    pub minor_page_faults: u64,
+    /// Page faults for which something was read.
+    pub major_page_faults: u64,
+    /// Context switches because a process waited.
+    pub voluntary_context_switches: u64,
+    /// Context switches because a process had used up its time.
+    pub involuntary_context_switches: u64,
+}
+
+impl CommandUsage {
+    /// Appends a frame of kind [`kind::USAGE`].
+    pub fn put_frame(&self, task: TaskId, out: &mut Vec<u8>) {
+        put_frame(out, kind::USAGE, |out| {
+            out.put_u64(task.0);
+            self.put(out);
+        });
+    }
+
+    /// Reads the body of such a frame.
+    pub fn decode(body: &[u8]) -> Result<(TaskId, CommandUsage), WireError> {
+        let mut take = Take::new(body);
+        let decoded = (TaskId(take.u64()?), CommandUsage::take(&mut take)?);
+        take.finish()?;
+        Ok(decoded)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        for figure in [
+            self.cpu_time_ns,
+            self.peak_memory_bytes,
+            self.minor_page_faults,
+            self.major_page_faults,
+            self.voluntary_context_switches,
+            self.involuntary_context_switches,
+        ] {
+            out.put_u64(figure);
+        }
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<CommandUsage, WireError> {
+        Ok(CommandUsage {
+            cpu_time_ns: take.u64()?,
+            peak_memory_bytes: take.u64()?,
+            minor_page_faults: take.u64()?,
+            major_page_faults: take.u64()?,
+            voluntary_context_switches: take.u64()?,
+            involuntary_context_switches: take.u64()?,
+        })
     }
 }
 
@@ -1273,27 +1337,32 @@ pub struct AttemptResult {
     pub span: Option<SpanLink>,
     /// How it ended.
     pub outcome: Outcome,
+    /// What it used, if it was a command whose output is wanted.
+    pub usage: Option<CommandUsage>,
 }
+
+/// Set in the time that an attempt ran when what it used follows the outcome.
+const HAS_USAGE: u64 = 1 << 63;
 
 impl AttemptResult {
     /// Appends to the body of a frame of kind [`kind::RESULTS`], which may hold many.
     pub fn put(&self, out: &mut Vec<u8>) {
         out.put_u64(self.lease);
         out.put_u64(self.started_unix_nano);
-        out.put_u64(self.run_ns);
+        out.put_u64(self.run_ns & !HAS_USAGE | if self.usage.is_some() { HAS_USAGE } else { 0 });
         SpanLink::put_option(self.span.as_ref(), out);
         self.outcome.encode(out);
+        if let Some(usage) = &self.usage {
+            usage.put(out);
+        }
     }
 
     /// Takes the next of a body.
     pub fn take(take: &mut Take<'_>) -> Result<AttemptResult, WireError> {
-        Ok(AttemptResult {
-            lease: take.u64()?,
-            started_unix_nano: take.u64()?,
-            run_ns: take.u64()?,
-            span: SpanLink::take_option(take)?,
-            outcome: Outcome::take(take)?,
-        })
+        let (lease, started_unix_nano, run_ns) = (take.u64()?, take.u64()?, take.u64()?);
+        let (span, outcome) = (SpanLink::take_option(take)?, Outcome::take(take)?);
+        let usage = (run_ns & HAS_USAGE != 0).then(|| CommandUsage::take(take)).transpose()?;
+        Ok(AttemptResult { lease, started_unix_nano, run_ns: run_ns & !HAS_USAGE, span, outcome, usage })
     }
 }
 
@@ -1341,17 +1410,21 @@ mod tests {
                 number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope,
                 inputs: &envelope, queued, previous: (task % 2 == 0).then_some(link),
             };
+            let usage = CommandUsage { cpu_time_ns: number, peak_memory_bytes: task, ..CommandUsage::default() };
             let result = AttemptResult {
-                lease: number, started_unix_nano: time, run_ns: task, span: (task % 2 == 1).then_some(link),
-                outcome: Outcome::Returned(value.clone()),
+                lease: number, started_unix_nano: time, run_ns: task >> 1, span: (task % 2 == 1).then_some(link),
+                outcome: Outcome::Returned(value.clone()), usage: (task % 3 == 1).then_some(usage),
             };
+            let mut bytes = Vec::new();
+            usage.put_frame(TaskId(task), &mut bytes);
+            prop_assert_eq!(CommandUsage::decode(&one_frame(&bytes).1).unwrap(), (TaskId(task), usage));
             let past = AttemptReport {
                 number: 1, worker_id: Some(WorkerId(job)), worker_pid: None, started_unix_nano: Some(time),
                 ended_unix_nano: time, failure: Some(crate::task::Failure::HeadLost), message: Some("lost".into()),
             };
             let finished = Finished {
                 tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value),
-                ended_unix_nano: end, past: vec![past; usize::from(task % 3 == 0)],
+                ended_unix_nano: end, past: vec![past; usize::from(task % 3 == 0)], usage: None,
             };
             for journaled in [None, queued] {
                 let accepted = Accepted { first_tag: number, first_task: TaskId(task), count: attempt, journaled };
@@ -1389,6 +1462,7 @@ mod tests {
             let _ = Accepted::decode(&bytes);
             let _ = Wait::decode(&bytes);
             let _ = Output::decode(&bytes);
+            let _ = CommandUsage::decode(&bytes);
             let _ = Lease::take(&mut Take::new(&bytes));
             let _ = AttemptResult::take(&mut Take::new(&bytes));
             let _ = Finished::take(&mut Take::new(&bytes));

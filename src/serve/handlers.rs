@@ -20,6 +20,7 @@ use super::routes::{self, Found, Operation, Route};
 use super::submission::{DURATION_MS, Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
 use super::{App, access, openapi, parameters, place};
+use crate::json;
 use crate::pattern;
 use crate::propagation::Carrier;
 use crate::protocol::{CancelReport, CancelWhich, Query, Reply, Stream, TaskReport, TaskState, refusal};
@@ -182,7 +183,9 @@ impl App {
             (Operation::ListWorkers, _) => {
                 parameters::parse(query, &[])?;
                 match self.query(Query::Workers).await? {
-                    Reply::Workers(workers) => Ok(json_answer(StatusCode::OK, &json!({ "workers": workers }))),
+                    Reply::Workers(workers) => {
+                        Ok(json_answer(StatusCode::OK, &json::with_times(&json!({ "workers": workers }))))
+                    }
                     _ => Err(unexpected()),
                 }
             }
@@ -305,10 +308,10 @@ impl App {
         list.tasks.iter_mut().for_each(|task| task.stored = None);
         Ok(json_answer(
             StatusCode::OK,
-            &json!({
+            &json::with_times(&json!({
                 "tasks": list.tasks, "left_out": list.left_out + over, "filtered_out": filtered_out,
                 "forgotten": list.forgotten,
-            }),
+            })),
         ))
     }
 
@@ -400,7 +403,7 @@ impl App {
         let mut task = self.report(id).await?;
         let trace_id = task.trace_id.clone();
         let response = match task.stored.take() {
-            None => json_answer(status, &*task),
+            None => json_answer(status, &json::task(*task)),
             Some(stored) => {
                 let permit = Arc::clone(&self.large).acquire_owned().await.map_err(|_| unexpected())?;
                 let folder = stored::folder(&self.session_dir);
@@ -409,7 +412,7 @@ impl App {
                     let bytes = stored::load(&folder, &stored).map_err(|error| error.to_string())?;
                     task.set_result(Some(JsonText::of(&bytes).map_err(|error| error.to_string())?));
                     drop(bytes);
-                    serde_json::to_vec(&*task).map_err(|error| error.to_string())
+                    json::bytes(&json::task(*task)).map_err(|error| error.to_string())
                 });
                 let read = read.await.unwrap_or_else(|error| Err(error.to_string()));
                 let unreadable = |error| Problem::new(problem::UNREADABLE, format!("the result of task {id}: {error}"));
@@ -523,7 +526,7 @@ fn event(name: &str, id: Option<u64>, data: &serde_json::Value) -> String {
 }
 
 fn json_answer(status: StatusCode, value: &impl Serialize) -> Response<Body> {
-    json_bytes(status, serde_json::to_vec(value).expect("reports are plain data").into())
+    json_bytes(status, json::bytes(value).expect("reports are plain data").into())
 }
 
 fn json_bytes(status: StatusCode, bytes: Bytes) -> Response<Body> {

@@ -25,7 +25,7 @@ use crate::names;
 use crate::propagation::{Carrier, Propagators, TraceContext, TraceParent};
 use crate::protocol::frame::PAYLOAD_LIMIT;
 use crate::protocol::wire::{Take, WireError};
-use crate::protocol::{ActorMethods, AttemptResult, LEASED_FILE, LEASED_VALUE, Lease, Period};
+use crate::protocol::{ActorMethods, AttemptResult, CommandUsage, LEASED_FILE, LEASED_VALUE, Lease, Period};
 use crate::recorded_arguments;
 use crate::runtime_spans::{Phases, RuntimeParent};
 use crate::spool::{INLINE_LIMIT, Spool};
@@ -333,7 +333,9 @@ impl Attempts {
         if let Some(recorder) = self.recorder {
             self.set_running(recorder, None, is_beside);
         }
-        Ran { outcome, span: link, run_ns }
+        let has_run = |run: &CommandRun| !matches!(run.outcome, Outcome::Failed(Failure::NotStarted { .. }));
+        let usage = command.filter(|run| envelope.wants_output && has_run(run)).map(|run| run.usage.into());
+        Ran { outcome, span: link, run_ns, usage }
     }
 
     fn set_running(&self, recorder: &Recorder, task: Option<RunningTask>, is_beside: bool) {
@@ -815,18 +817,20 @@ struct Ran {
     span: Option<SpanLink>,
     /// How long it took.
     run_ns: u64,
+    /// What it used, if it was a command whose output is wanted.
+    usage: Option<CommandUsage>,
 }
 
 impl Ran {
     fn not_at_all(failure: Failure) -> Ran {
-        Ran { outcome: Outcome::Failed(failure), span: None, run_ns: 0 }
+        Ran { outcome: Outcome::Failed(failure), span: None, run_ns: 0, usage: None }
     }
 
     fn result(self, lease: &Lease<'_>, began: Began, is_creation: bool) -> AttemptResult {
-        let Ran { outcome, span, run_ns } = self;
+        let Ran { outcome, span, run_ns, usage } = self;
         // Only who tries it again needs the span, or makes it again.
         let span = span.filter(|_| is_creation || matches!(outcome, Outcome::Failed(_)));
-        AttemptResult { lease: lease.number, started_unix_nano: began.unix_nano, run_ns, span, outcome }
+        AttemptResult { lease: lease.number, started_unix_nano: began.unix_nano, run_ns, span, outcome, usage }
     }
 }
 

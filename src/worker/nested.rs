@@ -196,7 +196,10 @@ impl Nested {
             let message = format!("a thread for it could not be started in the worker that waits for it: {error}");
             let outcome = Outcome::Failed(Failure::NoWorker { message });
             let started_unix_nano = crate::hook::now_unix_nano();
-            results.push(&AttemptResult { lease: number, started_unix_nano, run_ns: 0, span: None, outcome }, false);
+            results.push(
+                &AttemptResult { lease: number, started_unix_nano, run_ns: 0, span: None, outcome, usage: None },
+                false,
+            );
             let _ = results.send();
         }
     }

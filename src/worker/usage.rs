@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, getppid, set_child_subreaper, set_parent_process_death_signal};
 
+use crate::protocol::CommandUsage;
+
 /// Makes sure that this process and what its tasks start ends: it becomes a subreaper, and asks the kernel for SIGKILL when the head dies, which has to be this process's parent, and checks that it has not died before.
 ///
 /// The kernel watches the *thread* that started this process; the head has only one that starts any.
@@ -37,6 +39,19 @@ pub(super) struct Usage {
     pub(super) voluntary_context_switches: u64,
     /// Its time was up.
     pub(super) involuntary_context_switches: u64,
+}
+
+impl From<Usage> for CommandUsage {
+    fn from(usage: Usage) -> CommandUsage {
+        CommandUsage {
+            cpu_time_ns: usage.cpu_time_ns,
+            peak_memory_bytes: usage.peak_memory_bytes,
+            minor_page_faults: usage.minor_page_faults,
+            major_page_faults: usage.major_page_faults,
+            voluntary_context_switches: usage.voluntary_context_switches,
+            involuntary_context_switches: usage.involuntary_context_switches,
+        }
+    }
 }
 
 /// Of this process with all its threads.

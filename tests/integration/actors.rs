@@ -92,6 +92,12 @@ fn the_example_counts_for_whoever_knows_its_name_or_has_its_handle() {
     assert_eq!(run.json(), json!(48));
     let text = cluster.tracer(&["list", "actors"]).success().stdout_text();
     assert!(text.lines().nth(1).is_some_and(|row| row.contains("hits  counter:Counter  alive")), "{text}");
+    // Its name stands for the task that has created it.
+    for (verb, place) in [("get", "/id"), ("explain", "/task/id"), ("wait", "/tasks/0/id"), ("cancel", "/tasks/0/id")] {
+        let report = cluster.tracer(&[verb, "hits", "--format", "json"]).success().json();
+        assert_eq!(report.pointer(place), Some(&json!(id)), "{verb}: {report:#}");
+    }
+    wait_for_state(&cluster, id, "dead");
 
     let spans = cluster.spans();
     spans.assert_whole(&[]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, HOOK};
+use crate::support::{Api, Cluster, HOOK};
 
 /// The fields of an object, in their order.
 fn fields(value: &Value) -> Vec<&str> {
@@ -46,14 +46,19 @@ fn every_report_is_an_object_of_the_documented_schema() {
             &["id", "trace_id", "failure", "message", "past_attempts", "exit_code"],
         ),
         ("submit call a wrapped 1", 0, &["id", "trace_id", "result"]),
-        ("submit command -- true", 0, &["id", "trace_id", "exit_code"]),
-        ("submit command -- false", 1, &["id", "trace_id", "failure", "message", "past_attempts", "exit_code"]),
+        ("submit command -- true", 0, &["id", "trace_id", "exit_code", "usage"]),
+        (
+            "submit command -- false",
+            1,
+            &["id", "trace_id", "failure", "message", "past_attempts", "exit_code", "usage"],
+        ),
         ("get 2", 0, &["id", "state", "submitted_time", "submitted_unix_ms", "ended_time", "result", "attempts"]),
         ("explain 2", 0, &["task", "reasons"]),
+        ("wait 2 3", 0, &["tasks", "open", "timed_out", "exit_code"]),
         ("cancel 2", 0, &["tasks"]),
         ("cancel 999", 1, &["tasks", "error"]),
         ("get 999", 1, &["error"]),
-        ("get x", 2, &["error"]),
+        ("get 1.5", 2, &["error"]),
         ("explain 999", 1, &["error"]),
         ("list tasks", 0, &["tasks", "left_out", "forgotten"]),
         ("list actors", 0, &["actors"]),
@@ -97,6 +102,46 @@ fn every_report_is_an_object_of_the_documented_schema() {
             assert_eq!(report["error"]["exit_code"], code, "`{line}`");
         }
     }
+}
+
+#[test]
+fn the_http_api_and_the_command_line_say_the_same() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http").arg("127.0.0.1:0").start();
+    let api = Api::of(&cluster);
+    api.run(&json!({"function": "misbehaving_tasks:wide", "arguments": [7, [-7]]}));
+    api.run(&json!({"function": "misbehaving_tasks:returns_error", "arguments": ["no"]}));
+    for id in ["1", "2"] {
+        let told = api.get(&format!("/api/v1/tasks/{id}")).status(200).json();
+        let got = cluster.tracer(&["get", id, "--format", "json"]).success().json();
+        assert_eq!(told, got);
+        assert_eq!(fields(&told)[0], "schema_version");
+        check_forms("task", "", &told);
+    }
+    let list = api.get("/api/v1/tasks").json();
+    assert_eq!(list["tasks"], cluster.tracer(&["list", "tasks", "--format", "json"]).success().json()["tasks"]);
+    for path in ["/", "/api/v1/tasks", "/api/v1/workers", "/api/v1/status"] {
+        let answer = api.get(path).status(200).json();
+        assert_eq!(answer["schema_version"], 1, "{path}: {answer:#}");
+        check_forms(path, "", &answer);
+    }
+}
+
+#[test]
+fn the_answer_of_a_command_says_what_it_used() {
+    let cluster = Cluster::untraced();
+    let burns = "for (( i = 0; i < 100000; i++ )); do :; done; exit $1";
+    for (code, wants) in [("0", 0), ("7", 7)] {
+        let run = cluster.tracer(&["submit", "command", "--format", "json", "--", "bash", "-c", burns, "-", code]);
+        let report = run.status(wants).json();
+        let figure = |name: &str| report["usage"][name].as_u64().unwrap_or_else(|| panic!("no `{name}`: {report:#}"));
+        assert!(figure("cpu_time_ns") >= 10_000_000, "{report:#}");
+        assert!(figure("peak_memory_bytes") >= 500_000 && figure("minor_page_faults") > 0, "{report:#}");
+        for name in ["major_page_faults", "voluntary_context_switches", "involuntary_context_switches"] {
+            figure(name);
+        }
+    }
+    let run = cluster.tracer(&["submit", "command", "--format", "json", "--", "no_such_program_here"]);
+    assert_eq!(run.status(127).json()["usage"], Value::Null);
 }
 
 #[test]

@@ -83,17 +83,11 @@ const WITHOUT_HEAD: &[Mistake] = &[
     Mistake("submit task demo:f --at-most-once --retries 2", 2, "cannot be used with", USAGE),
     Mistake("status now", 2, "unexpected argument 'now' found", "Usage: tracer status [OPTIONS]\n"),
     // Ids.
-    Mistake(
-        "get cache",
-        2,
-        "wrong value for `<ID>`: expected an id, which is a whole number such as `7`, found `cache`",
-        IDS,
-    ),
     Mistake("get -1", 2, "expected an id, which is a whole number such as `7`, found `-1`", IDS),
     Mistake("get 1.5", 2, "expected an id, which is a whole number such as `7`, found `1.5`", IDS),
     Mistake("get 99999999999999999999999", 2, "which is out of range", IDS),
-    Mistake("explain x", 2, "expected an id, which is a whole number such as `7`, found `x`", IDS),
-    Mistake("cancel x", 2, "expected an id, which is a whole number such as `7`, found `x`", IDS),
+    Mistake("explain 1.5", 2, "expected an id, which is a whole number such as `7`, found `1.5`", IDS),
+    Mistake("cancel 1.5", 2, "expected an id, which is a whole number such as `7`, found `1.5`", IDS),
     Mistake("trace show zzz", 2, "expected a trace id (up to 32 hex digits), or `last`, found `zzz`", TRACES),
     Mistake(
         "trace show lats",
@@ -256,6 +250,7 @@ const WITHOUT_HEAD: &[Mistake] = &[
     ),
     Mistake("hooks check x", 4, "is named `module:attribute`, but got `x`", "(hint: for example"),
     // Without a head.
+    Mistake("get cache", 3, "no head is running in ", STARTING),
     Mistake("get 1", 3, "no head is running in ", STARTING),
     Mistake("list tasks", 3, "no head is running in ", STARTING),
     Mistake("status", 3, "no head is running in ", STARTING),
@@ -268,6 +263,10 @@ const WITHOUT_HEAD: &[Mistake] = &[
 /// With a head that has run no task.
 const WITH_HEAD: &[Mistake] = &[
     Mistake("start --head", 5, "a head is already running in ", "(hint: use it, end it with `tracer stop`"),
+    Mistake("get cache", 1, "there is no actor `cache`", "`tracer list actors`"),
+    Mistake("explain x", 1, "there is no actor `x`", "`tracer list tasks`"),
+    Mistake("cancel x", 1, "there is no actor `x`", "`tracer list actors`"),
+    Mistake("wait x", 1, "there is no actor `x`", "`tracer list actors`"),
     Mistake("get 99", 1, "there is no task 99", "`tracer list tasks`"),
     Mistake("explain 99", 1, "there is no task 99", "`tracer list tasks`"),
     Mistake("cancel 99", 1, "there is no task 99", "`tracer list tasks`"),

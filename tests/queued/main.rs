@@ -182,7 +182,7 @@ fn a_million_tasks_that_wait_take_little_memory_and_all_come_to_an_end() {
         reactor::schedule(&mut state, &mut world, NOW);
         for (worker, lease) in std::mem::take(&mut world.leases) {
             let outcome = Outcome::Returned(vec![1]);
-            let result = AttemptResult { lease, started_unix_nano: 0, run_ns: 1_000, span: None, outcome };
+            let result = AttemptResult { lease, started_unix_nano: 0, run_ns: 1_000, span: None, outcome, usage: None };
             reactor::on_result(&mut state, &mut world, worker, result, NOW);
         }
     }

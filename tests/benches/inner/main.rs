@@ -405,8 +405,14 @@ fn wire(criterion: &mut Criterion) {
         });
     });
     let outcome = || Outcome::Returned(vec![1]);
-    let result =
-        |lease| AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome: outcome() };
+    let result = |lease| AttemptResult {
+        lease,
+        started_unix_nano: EPOCH,
+        run_ns: 1_000,
+        span: None,
+        outcome: outcome(),
+        usage: None,
+    };
     let mut body = Vec::new();
     (0..LEASES).for_each(|number| result(number).put(&mut body));
     group.bench_function("encode and decode 128 results", |bencher| {
@@ -532,7 +538,8 @@ fn head(criterion: &mut Criterion) {
                 reactor::schedule(&mut state, &mut effects, now);
                 let (worker, lease) = effects.leases.pop_front().expect("there is work, so there are leases");
                 let outcome = Outcome::Returned(vec![1]);
-                let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
+                let result =
+                    AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome, usage: None };
                 reactor::on_result(&mut state, &mut effects, worker, result, now);
             });
             state.check().expect("the parts agree");
@@ -632,7 +639,8 @@ impl Simulation {
             self.submit();
             let Some((worker, lease)) = self.effects.leases.pop_front() else { continue };
             let outcome = Outcome::Returned(vec![1]);
-            let result = AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome };
+            let result =
+                AttemptResult { lease, started_unix_nano: EPOCH, run_ns: 1_000, span: None, outcome, usage: None };
             reactor::on_result(&mut self.state, &mut self.effects, worker, result, Simulation::LATER);
         }
         self.decide();

@@ -193,13 +193,13 @@ fn a_task_is_cancelled() {
     let waiting = api.submission("", &json!({"function": "demo:my_function"})).send().status(202).json();
     assert_eq!(waiting["state"], "waiting");
     let answer = api.ask("POST", "/api/v1/tasks/2/cancel").send().status(200).json();
-    assert_eq!(answer, json!({"id": 2, "state": "cancelled"}));
+    assert_eq!(answer, json!({"schema_version": 1, "id": 2, "state": "cancelled"}));
     let answer = api.ask("POST", "/api/v1/tasks/1/cancel?grace_ms=10").send().status(202).json();
-    assert_eq!(answer, json!({"id": 1, "state": "cancelling"}));
+    assert_eq!(answer, json!({"schema_version": 1, "id": 1, "state": "cancelling"}));
     let ended = api.get("/api/v1/tasks/1/wait?timeout_ms=60000").status(200).json();
     assert_eq!((&ended["state"], &ended["failure"]["reason"]), (&json!("cancelled"), &json!("cancelled")));
     let answer = api.ask("POST", "/api/v1/tasks/1/cancel").send().status(200).json();
-    assert_eq!(answer, json!({"id": 1, "state": "ended"}));
+    assert_eq!(answer, json!({"schema_version": 1, "id": 1, "state": "ended"}));
     api.ask("POST", "/api/v1/tasks/3/cancel").send().problem(404, "no-such-task");
 }
 

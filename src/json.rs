@@ -1,24 +1,53 @@
-//! The form that every report has with `--format json`: an object that begins with the version of its schema.
-//!
-//! What the objects hold is on the page `json.md` beside this file.
+#![doc = include_str!("json.md")]
+// The form that every report has, of the command line and of the HTTP API: an object that begins with the version of its schema.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::protocol::TaskReport;
 use crate::trace::rfc3339;
+use crate::value::JsonText;
 
 /// The version of all schemas. It is raised when a field is removed or means another thing, not when one is added.
-pub(in crate::cli) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
-/// A report as the text of an object, `schema_version` first. What is in it stays as it is written.
-pub(super) fn object(report: &impl Serialize) -> String {
+/// Writes a report as the text of an object, `schema_version` first. What is in it stays as it is written.
+pub(crate) fn object(report: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(report).expect("reports are plain data");
     with_version(&text, "\n  ", "\n")
 }
 
-/// The same on one line.
-pub(in crate::cli) fn line(report: &impl Serialize) -> String {
+/// Writes a report as [`object`] does, on one line.
+pub(crate) fn line(report: &impl Serialize) -> String {
     with_version(&serde_json::to_string(report).expect("reports are plain data"), "", "")
+}
+
+/// Writes a report as [`line`] does, as bytes. A large one is not copied.
+pub(crate) fn bytes(report: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut bytes = format!("{{\"schema_version\":{VERSION}").into_bytes();
+    let start = bytes.len();
+    serde_json::to_writer(&mut bytes, report)?;
+    assert_eq!(bytes[start], b'{', "a report is an object");
+    if bytes[start + 1] == b'}' {
+        bytes.remove(start);
+    } else {
+        bytes[start] = b',';
+    }
+    Ok(bytes)
+}
+
+/// Returns a task's report with its times in the documented form. The result stays the text that it is: parsed, its numbers would be cut to 64 bits.
+pub(crate) fn task(mut report: TaskReport) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Task {
+        #[serde(flatten)]
+        rest: Map<String, Value>,
+        result: Option<JsonText>,
+    }
+    let result = report.result.take();
+    let Value::Object(mut rest) = with_times(&report) else { unreachable!("a report is an object") };
+    rest.remove("result");
+    Task { rest, result }
 }
 
 fn with_version(text: &str, indent: &str, end: &str) -> String {
@@ -32,7 +61,7 @@ fn with_version(text: &str, indent: &str, end: &str) -> String {
 
 /// A report of the head, with each time (`started_unix_nano`) as text of RFC 3339 (`started_time`) and as milliseconds (`started_unix_ms`), which any
 /// reader of JSON takes without loss. The result of a task is its own and stays as it is.
-pub(in crate::cli) fn with_times(report: &impl Serialize) -> Value {
+pub(crate) fn with_times(report: &impl Serialize) -> Value {
     let mut value = serde_json::to_value(report).expect("reports are plain data");
     tell_times(&mut value);
     value
@@ -80,6 +109,9 @@ mod tests {
     fn every_report_begins_with_the_version_of_its_schema() {
         assert_eq!(object(&json!({"a": 1})), "{\n  \"schema_version\": 1,\n  \"a\": 1\n}");
         assert_eq!(object(&json!({})), "{\n  \"schema_version\": 1\n}");
+        for report in [json!({"a": 1}), json!({}), json!({"a": {"b": []}})] {
+            assert_eq!(line(&report).as_bytes(), bytes(&report).unwrap());
+        }
         assert_eq!(line(&json!({"a": 1})), r#"{"schema_version":1,"a":1}"#);
     }
 

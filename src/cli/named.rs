@@ -1,0 +1,86 @@
+//! Tasks as the command line names them.
+
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use super::CommandError;
+use super::connect::unexpected_reply;
+use crate::driver::{Driver, DriverError};
+use crate::exit;
+use crate::protocol::{Query, Reply, TaskReport};
+use crate::task::TaskId;
+
+/// A task on the command line: its id, or the name of an actor, which stands for the task that creates the actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NamedTask {
+    Id(TaskId),
+    Actor(String),
+}
+
+impl FromStr for NamedTask {
+    type Err = ParseIntError;
+
+    /// Takes what looks like a number for an id, also when it is a wrong one.
+    fn from_str(text: &str) -> Result<NamedTask, ParseIntError> {
+        if text.is_empty() || text.parse::<f64>().is_ok_and(f64::is_finite) {
+            return text.parse().map(NamedTask::Id);
+        }
+        Ok(NamedTask::Actor(text.to_owned()))
+    }
+}
+
+impl NamedTask {
+    /// Returns the id of the task. It need not be one that the head knows.
+    pub(super) fn id(&self, driver: &mut Driver) -> Result<TaskId, CommandError> {
+        let name = match self {
+            NamedTask::Id(id) => return Ok(*id),
+            NamedTask::Actor(name) => name,
+        };
+        match driver.actor_report(name) {
+            Ok(actor) => Ok(actor.id),
+            Err(DriverError::Actor(mut text)) => {
+                if !text.contains("\n(hint: ") {
+                    text.push_str("\n(hint: `tracer list tasks` shows the ids of tasks, `tracer list actors` the names of actors)");
+                }
+                Err(CommandError::new(exit::FAILED, text))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the ids of the tasks.
+    pub(super) fn ids(named: &[NamedTask], driver: &mut Driver) -> Result<Vec<TaskId>, CommandError> {
+        named.iter().map(|named| named.id(driver)).collect()
+    }
+}
+
+/// Asks the head for a task.
+pub(super) fn task(driver: &mut Driver, id: TaskId) -> Result<TaskReport, CommandError> {
+    let Reply::Task(task) = driver.query(&Query::Task { id })? else { return Err(unexpected_reply()) };
+    task.map(|task| *task).ok_or_else(|| no_task(id))
+}
+
+/// The error for an id that the head does not know.
+pub(super) fn no_task(id: TaskId) -> CommandError {
+    let text = format!(
+        "there is no task {id}: it was never submitted to this head, or ended too long ago\n\
+         (hint: `tracer list tasks` shows those that are known)"
+    );
+    CommandError::new(exit::FAILED, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_the_name_of_an_actor() {
+        assert_eq!("7".parse(), Ok(NamedTask::Id(TaskId(7))));
+        for name in ["hits", "x7", "7x", "inf", "nan", "a.b", "0x7"] {
+            assert_eq!(name.parse(), Ok(NamedTask::Actor(name.into())));
+        }
+        for wrong in ["", "-1", "1.5", "99999999999999999999999"] {
+            assert!(wrong.parse::<NamedTask>().is_err(), "{wrong}");
+        }
+    }
+}
