@@ -45,6 +45,7 @@ pub use module::{HookDescription, Module, ModuleDescription, ParameterDescriptio
 pub use otel_versions::{OtelVersion, advice as otel_advice};
 pub(crate) use own::random;
 pub use own::{OwnSettings, OwnTracing};
+pub(crate) use recorder::SCOPE;
 pub use recorder::{
     ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, RunningTask, SpanRequest, now_unix_nano,
 };

@@ -20,6 +20,7 @@ use super::reactor::{Loss, LostAttempt, Why};
 use crate::attempt_span::AttemptSpan;
 use crate::hook::now_unix_nano;
 use crate::module_store::ModuleStore;
+use crate::propagation::FLAG_SAMPLED;
 use crate::protocol::SpanCounts;
 use crate::session::{self, HeadRecord};
 use crate::spool::otlp::export_request;
@@ -28,8 +29,6 @@ use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks};
 use crate::task::{Envelope, SpanLink, TaskId, WorkerId};
 use crate::{identity, names};
 
-/// The trace flags of spans that are recorded.
-const SAMPLED: u8 = crate::propagation::FLAG_SAMPLED;
 /// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
 /// wrote last is well within.
 const TAIL: u64 = 8 << 20;
@@ -175,8 +174,7 @@ fn finish_without_spool(
     for lost in loss.attempts.iter().filter(|lost| is_sampled(lost)) {
         if let Some(record) = attempt_span(lost, loss, place, pid, now_unix_nano) {
             record.write_line(&mut lines, &resource_json(&[]));
-            let SpanRecord { trace_id, span_id, .. } = record;
-            found.push((lost.task, SpanLink { trace_id, span_id, trace_flags: SAMPLED }));
+            found.push((lost.task, link_to(&record)));
             counts.closed += 1;
         }
     }
@@ -223,7 +221,12 @@ pub(super) fn finish_opened(
     found.extend(begun.iter().map(|(attempt, link)| (attempt.0, *link)));
     let mut finished = Vec::new();
     for span in spans.iter().cloned() {
-        let (is_open, cut, pending) = (!span.has_ended, span.cut, if span.has_ended { span.pending } else { hooks });
+        let pending = match span.has_ended {
+            _ if span.record.trace_flags & FLAG_SAMPLED == 0 => 0,
+            true => span.pending,
+            false => hooks,
+        };
+        let (is_open, cut) = (!span.has_ended, span.cut);
         let record = close(span, loss, finisher, now_unix_nano);
         finished.push(Finished { record, pending, is_open, cut, attempt: None });
     }
@@ -266,9 +269,7 @@ pub(super) fn finish_opened(
             }
         }
     }
-    let link =
-        |record: &SpanRecord| SpanLink { trace_id: record.trace_id, span_id: record.span_id, trace_flags: SAMPLED };
-    found.extend(finished.iter().filter_map(|span| Some((span.attempt?.0, link(&span.record)))));
+    found.extend(finished.iter().filter_map(|span| Some((span.attempt?.0, link_to(&span.record)))));
     finished.retain(|span| span.pending != 0);
     counts = counted(&finished);
     let brought_on = write_to_file(&finished, &resource, &target, pid)
@@ -387,8 +388,12 @@ fn begun(span: &SpanStory) -> Option<(Attempt, SpanLink)> {
         Some(OwnedValue::I64(number)) => u32::try_from(*number).ok()?,
         _ => return None,
     };
-    let SpanRecord { trace_id, span_id, .. } = span.record;
-    span.is_attempt.then_some(((TaskId(span.task_id), number), SpanLink { trace_id, span_id, trace_flags: SAMPLED }))
+    span.is_attempt.then(|| ((TaskId(span.task_id), number), link_to(&span.record)))
+}
+
+fn link_to(record: &SpanRecord) -> SpanLink {
+    let &SpanRecord { trace_id, span_id, trace_flags, .. } = record;
+    SpanLink { trace_id, span_id, trace_flags }
 }
 
 /// The span as it is to be written.
@@ -423,7 +428,7 @@ fn fail(record: &mut SpanRecord, why: &Why, finisher: Finisher<'_>, is_attempt: 
 
 fn is_sampled(lost: &LostAttempt) -> bool {
     let trace = Envelope::decode(&lost.envelope).ok().and_then(|envelope| envelope.trace);
-    trace.is_some_and(|trace| trace.trace_flags & crate::propagation::FLAG_SAMPLED != 0)
+    trace.is_some_and(|trace| trace.trace_flags & FLAG_SAMPLED != 0)
 }
 
 /// The span of an attempt that was claimed and did not get as far as its span.
@@ -433,10 +438,13 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
     let target = envelope.spec.target();
     let mut record = SpanRecord {
         name: format!("{target} {}", names::REMOTE_WORKER_SUFFIX),
-        scope: "tracer".into(),
+        scope: crate::hook::SCOPE.into(),
+        scope_version: crate::VERSION.into(),
         trace_id: trace.trace_id,
         span_id: crate::hook::random(),
         parent_span_id: Some(trace.span_id),
+        is_parent_remote: true,
+        trace_flags: trace.trace_flags,
         trace_state: trace.trace_state.into(),
         kind: abi::SPAN_KIND_CONSUMER,
         start_time_unix_nano: lost.granted_unix_nano,
@@ -463,6 +471,8 @@ fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now
     record.links.extend(lost.previous.map(|previous| LinkRecord {
         trace_id: previous.trace_id,
         span_id: previous.span_id,
+        trace_flags: previous.trace_flags,
+        is_remote: true,
         trace_state: String::new(),
         attributes: Vec::new(),
     }));

@@ -206,6 +206,8 @@ unsafe extern "C" fn span_start(
         trace_id: started.trace_id,
         span_id: started.span_id,
         parent_span_id: parent.map(|parent| parent.span_id),
+        is_parent_remote: parent.is_some_and(|parent| parent.is_remote != 0),
+        trace_flags: started.trace_flags,
         trace_state: parent.map(|parent| lossy(parent.trace_state)).unwrap_or_default(),
         kind: start.kind,
         start_time_unix_nano: start.start_time_unix_nano,
@@ -255,6 +257,8 @@ unsafe fn add_link(record: &mut SpanRecord, link: &abi::Link) {
     record.links.push(LinkRecord {
         trace_id: link.context.trace_id,
         span_id: link.context.span_id,
+        trace_flags: link.context.trace_flags,
+        is_remote: link.context.is_remote != 0,
         trace_state: lossy(link.context.trace_state),
         // SAFETY: promised by the caller.
         attributes: attributes.iter().filter_map(|attribute| unsafe { own_attribute(attribute) }).collect(),

@@ -63,11 +63,12 @@ unsafe impl Send for Recorder {}
 // SAFETY: as above.
 unsafe impl Sync for Recorder {}
 
-/// A tracer handle: the hook's, and the scope's name for the spool.
+/// A tracer handle: the hook's, and the scope's name and version for the spool.
 struct RecordedTracer {
     recorder: &'static Recorder,
     tracer: *mut c_void,
     scope: Vec<u8>,
+    scope_version: Vec<u8>,
 }
 
 /// A span handle: the hook's, and the slot. Calls of a module for one span may overlap, those to the hook may not: hence
@@ -99,7 +100,7 @@ struct SpanState {
 }
 
 /// The name of the instrumentation scope of tracer's own spans.
-const SCOPE: &str = "tracer";
+pub(crate) const SCOPE: &str = "tracer";
 
 thread_local! {
     /// The task that runs on this thread, where several run beside each other.
@@ -732,6 +733,8 @@ impl Recorder {
                 trace_id: started.trace_id,
                 span_id: started.span_id,
                 parent_span_id: parent.map_or([0; 8], |parent| parent.span_id),
+                is_parent_remote: parent.is_some_and(|parent| parent.is_remote != 0),
+                trace_flags: started.trace_flags,
                 // SAFETY: promised by the caller.
                 trace_state: match &changed_trace_state {
                     Some(changed) => changed.as_bytes(),
@@ -742,11 +745,11 @@ impl Recorder {
                 kind: start.kind,
                 name,
                 scope: &tracer.scope,
+                scope_version: &tracer.scope_version,
                 // SAFETY: as above.
                 prefix: unsafe { Prefix::new(if first.is_empty() { 0 } else { start.prefix_id }, first) },
                 task_id: running_task.map_or(0, |running| running.task.0),
                 is_attempt,
-                is_sampled: started.trace_flags & FLAG_SAMPLED != 0,
             };
             // SAFETY: promised by the caller.
             spool.open_with(&opening, |spool, slot| unsafe {
@@ -1361,8 +1364,8 @@ unsafe extern "C" fn tracer(data: *mut c_void, scope: *const abi::Scope) -> *mut
             return ptr::null_mut();
         }
         // SAFETY: borrowed for the call.
-        let scope = unsafe { scope.name.as_bytes() }.to_vec();
-        Box::into_raw(Box::new(RecordedTracer { recorder, tracer, scope })).cast()
+        let (scope, scope_version) = unsafe { (scope.name.as_bytes().to_vec(), scope.version.as_bytes().to_vec()) };
+        Box::into_raw(Box::new(RecordedTracer { recorder, tracer, scope, scope_version })).cast()
     })
 }
 

@@ -27,7 +27,7 @@ pub const SLOT_COUNT: usize = 4096;
 pub const SLOT_SIZE: usize = 2176;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRACERSP");
-pub(super) const VERSION: u32 = 9;
+pub(super) const VERSION: u32 = 10;
 const PATH_SIZE: usize = 1024;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
@@ -170,8 +170,12 @@ pub(super) struct SlotHeader {
     pub(super) cut: AtomicU32,
     /// The [hooks](super::hooks) that do not have the span yet. It counts once the span has ended.
     pub(super) pending: AtomicU32,
-    pub(super) unused: AtomicU32,
+    /// The W3C trace flags of the span, and [`PARENT_IS_REMOTE`].
+    pub(super) flags: AtomicU32,
 }
+
+/// The bit in [`SlotHeader::flags`] of a span whose parent is in another process.
+pub(super) const PARENT_IS_REMOTE: u32 = 0x100;
 
 pub(super) const SLOT_FREE: u32 = 0;
 pub(super) const SLOT_OPEN: u32 = 1;

@@ -12,12 +12,15 @@ use tracer_abi as abi;
 
 use super::grants::Reach;
 use super::lanes::{self, Lanes};
-use super::layout::{CLAIM_COUNT, Mapping, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
+use super::layout::{
+    CLAIM_COUNT, Mapping, PARENT_IS_REMOTE, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError,
+};
 use super::record::{EntryWriter, OwnedValue};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
 use crate::fork;
 use crate::identity::BirthWindow;
+use crate::propagation::FLAG_SAMPLED;
 use crate::task::StopReason;
 
 /// A slot that holds a span of this process.
@@ -33,7 +36,11 @@ pub struct SpanOpening<'a> {
     pub span_id: [u8; 8],
     /// All zero for a root.
     pub parent_span_id: [u8; 8],
-    /// The parent's W3C `tracestate`; empty for none.
+    /// Whether the parent is in another process.
+    pub is_parent_remote: bool,
+    /// Its W3C trace flags. A span that is not sampled is for the processors of the hook only: nobody exports or writes it.
+    pub trace_flags: u8,
+    /// Its W3C `tracestate`; empty for none.
     pub trace_state: &'a [u8],
     /// When it started, in nanoseconds since the Unix epoch.
     pub start_time_unix_nano: u64,
@@ -43,14 +50,20 @@ pub struct SpanOpening<'a> {
     pub name: &'a [u8],
     /// The name of its instrumentation scope.
     pub scope: &'a [u8],
+    /// The version of its instrumentation scope; empty for none.
+    pub scope_version: &'a [u8],
     /// The attributes that it has first.
     pub prefix: Prefix<'a>,
     /// 0 outside of tasks.
     pub task_id: u64,
     /// Whether this is the span of the attempt itself.
     pub is_attempt: bool,
-    /// Whether anybody is to have it: others are seen by processors of the hook only.
-    pub is_sampled: bool,
+}
+
+impl SpanOpening<'_> {
+    fn is_sampled(&self) -> bool {
+        self.trace_flags & FLAG_SAMPLED != 0
+    }
 }
 
 /// This process's spool.
@@ -368,7 +381,7 @@ impl Spool {
             return None;
         }
         let Some(index) = self.take_free_slot() else {
-            if opening.is_sampled {
+            if opening.is_sampled() {
                 self.mapping.header().unrecorded.fetch_add(1, Relaxed);
             }
             return None;
@@ -386,6 +399,8 @@ impl Spool {
         slot.parent_span_id.store(u64::from_ne_bytes(opening.parent_span_id), Relaxed);
         slot.kind.store(opening.kind, Relaxed);
         slot.is_attempt.store(opening.is_attempt.into(), Relaxed);
+        let remote = if opening.is_parent_remote { PARENT_IS_REMOTE } else { 0 };
+        slot.flags.store(u32::from(opening.trace_flags) | remote, Relaxed);
         slot.status.store(abi::SPAN_STATUS_UNSET, Relaxed);
         slot.cut.store(0, Relaxed);
         let index = SlotIndex(index);
@@ -413,6 +428,9 @@ impl Spool {
         self.append(index, |entries| {
             let mut fits = entries.name(opening.name);
             fits &= entries.scope(opening.scope);
+            if !opening.scope_version.is_empty() {
+                fits &= entries.scope_version(opening.scope_version);
+            }
             fits &= prefixes::append(entries, &opening.prefix);
             if fits {
                 beginning.prefix_id.store(id, Relaxed);
@@ -961,15 +979,17 @@ mod tests {
             trace_id: [7; 16],
             span_id: [span_id; 8],
             parent_span_id: [0; 8],
+            is_parent_remote: false,
+            trace_flags: FLAG_SAMPLED,
             trace_state: b"",
             start_time_unix_nano: 1000,
             kind: abi::SPAN_KIND_INTERNAL,
             name: b"step",
             scope: b"test",
+            scope_version: b"",
             prefix: Prefix::NONE,
             task_id: 0,
             is_attempt: false,
-            is_sampled: true,
         }
     }
 

@@ -14,6 +14,7 @@ const ENTRY_EVENT: u8 = 4;
 const ENTRY_LINK: u8 = 5;
 const ENTRY_STATUS_DESCRIPTION: u8 = 6;
 const ENTRY_TRACE_STATE: u8 = 7;
+const ENTRY_SCOPE_VERSION: u8 = 8;
 /// What of a name is kept that does not fit, in bytes: the rest of the slot is for attributes.
 const CUT_NAME: usize = 512;
 /// Ends a name that was cut.
@@ -106,6 +107,10 @@ impl<'a> EntryWriter<'a> {
         self.text(ENTRY_SCOPE, name)
     }
 
+    pub(super) fn scope_version(&mut self, version: &[u8]) -> bool {
+        self.text(ENTRY_SCOPE_VERSION, version)
+    }
+
     pub(super) fn status_description(&mut self, text: &[u8]) -> bool {
         self.text(ENTRY_STATUS_DESCRIPTION, text)
     }
@@ -177,6 +182,7 @@ impl<'a> EntryWriter<'a> {
         self.entry(ENTRY_LINK, |writer| {
             writer.put(&link.context.trace_id);
             writer.put(&link.context.span_id);
+            writer.put(&[link.context.trace_flags, link.context.is_remote]);
             // SAFETY: promised by the caller.
             unsafe {
                 writer.put_sized(link.context.trace_state.as_bytes());
@@ -294,12 +300,18 @@ pub struct SpanRecord {
     pub name: String,
     /// The name of its instrumentation scope. The span file has no place for it.
     pub scope: String,
+    /// The version of its instrumentation scope; empty for none. The span file has no place for it either.
+    pub scope_version: String,
     /// The trace that it belongs to.
     pub trace_id: [u8; 16],
     /// Its own id.
     pub span_id: [u8; 8],
     /// The span that it is a child of; none for a root.
     pub parent_span_id: Option<[u8; 8]>,
+    /// Whether the parent is in another process.
+    pub is_parent_remote: bool,
+    /// The W3C trace flags.
+    pub trace_flags: u8,
     /// The W3C `tracestate`; empty for none.
     pub trace_state: String,
     /// One of `tracer_abi::SPAN_KIND_*`.
@@ -338,6 +350,10 @@ pub struct LinkRecord {
     pub trace_id: [u8; 16],
     /// That span.
     pub span_id: [u8; 8],
+    /// That span's W3C trace flags.
+    pub trace_flags: u8,
+    /// Whether that span is in another process.
+    pub is_remote: bool,
     /// That span's W3C `tracestate`; empty for none.
     pub trace_state: String,
     /// The attributes of the link itself.
@@ -539,6 +555,7 @@ impl<'a> EntryReader<'a> {
         match tag {
             ENTRY_NAME => record.name = payload.remainder(),
             ENTRY_SCOPE => record.scope = payload.remainder(),
+            ENTRY_SCOPE_VERSION => record.scope_version = payload.remainder(),
             ENTRY_STATUS_DESCRIPTION => record.status_description = payload.remainder(),
             ENTRY_TRACE_STATE => record.trace_state = payload.remainder(),
             ENTRY_ATTRIBUTE => {
@@ -554,8 +571,10 @@ impl<'a> EntryReader<'a> {
             ENTRY_LINK => {
                 let trace_id = payload.array()?;
                 let span_id = payload.array()?;
-                let trace_state = payload.text()?;
-                record.links.push(LinkRecord { trace_id, span_id, trace_state, attributes: payload.attributes() });
+                let [trace_flags, is_remote] = payload.array()?;
+                let (is_remote, trace_state) = (is_remote != 0, payload.text()?);
+                let attributes = payload.attributes();
+                record.links.push(LinkRecord { trace_id, span_id, trace_flags, is_remote, trace_state, attributes });
             }
             _ => {}
         }

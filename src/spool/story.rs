@@ -13,8 +13,8 @@ use tracer_abi as abi;
 use super::claims;
 use super::grants::{self, Grants};
 use super::layout::{
-    ENTRIES_SIZE, FILE_SIZE, Header, Mapping, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET, SlotHeader, SpoolError,
-    check_start,
+    ENTRIES_SIZE, FILE_SIZE, Header, Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET,
+    SlotHeader, SpoolError, check_start,
 };
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 use crate::identity::BirthWindow;
@@ -307,10 +307,13 @@ pub(super) fn span(mapping: &Mapping, index: usize) -> Option<SpanStory> {
     trace_id[..8].copy_from_slice(&slot.trace_id[0].load(Relaxed).to_ne_bytes());
     trace_id[8..].copy_from_slice(&slot.trace_id[1].load(Relaxed).to_ne_bytes());
     let parent = slot.parent_span_id.load(Relaxed);
+    let flags = slot.flags.load(Relaxed);
     let mut record = SpanRecord {
         trace_id,
         span_id: slot.span_id.load(Relaxed).to_ne_bytes(),
         parent_span_id: (parent != 0).then(|| parent.to_ne_bytes()),
+        is_parent_remote: flags & PARENT_IS_REMOTE != 0,
+        trace_flags: flags as u8,
         kind: slot.kind.load(Relaxed),
         start_time_unix_nano: slot.start_time_unix_nano.load(Relaxed),
         end_time_unix_nano: slot.end_time_unix_nano.load(Relaxed),
@@ -343,6 +346,7 @@ mod tests {
 
     use super::super::{Arrival, Prefix, SLOT_COUNT, SpanOpening, Spool, hooks};
     use super::*;
+    use crate::propagation::FLAG_SAMPLED;
 
     fn spool() -> (tempfile::TempDir, Spool, Story) {
         let folder = tempfile::tempdir().unwrap();
@@ -357,15 +361,17 @@ mod tests {
             trace_id: [7; 16],
             span_id: [span_id; 8],
             parent_span_id: [0; 8],
+            is_parent_remote: false,
+            trace_flags: FLAG_SAMPLED,
             trace_state: b"",
             start_time_unix_nano: 1000 + u64::from(span_id),
             kind: abi::SPAN_KIND_CONSUMER,
             name: b"step",
             scope: b"test",
+            scope_version: b"",
             prefix: Prefix::NONE,
             task_id: 5,
             is_attempt: true,
-            is_sampled: true,
         }
     }
 

@@ -178,6 +178,7 @@ mod tests {
     use tracer_abi as abi;
 
     use super::*;
+    use crate::propagation::FLAG_SAMPLED;
     use crate::spool::{Prefix, SpanOpening, Spool};
     use crate::trace::Loaded;
     use crate::trace::fixture::EPOCH;
@@ -187,15 +188,17 @@ mod tests {
             trace_id: [7; 16],
             span_id: [span_id; 8],
             parent_span_id: [0; 8],
+            is_parent_remote: false,
+            trace_flags: FLAG_SAMPLED,
             trace_state: b"",
             start_time_unix_nano: EPOCH + u64::from(span_id),
             kind: abi::SPAN_KIND_CONSUMER,
             name: name.as_bytes(),
             scope: b"test",
+            scope_version: b"",
             prefix: Prefix::NONE,
             task_id: 5,
             is_attempt: false,
-            is_sampled: true,
         }
     }
 

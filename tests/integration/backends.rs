@@ -172,6 +172,18 @@ fn otlp_spans(folder: &Path) -> Vec<(Value, PathBuf)> {
     spans
 }
 
+/// The name and version of the instrumentation scope of each span in the files of OTLP lines, by the span's name.
+fn otlp_scopes(folder: &Path) -> Vec<(String, Value)> {
+    let files = otlp_files(folder).into_iter().map(|(file, _)| std::fs::read_to_string(file).expect("it can be read"));
+    let lines = files.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+    let scope = |line: String| {
+        let line: Value = serde_json::from_str(&line).expect("a line is JSON");
+        let scoped = &line["resourceSpans"][0]["scopeSpans"][0];
+        (scoped["spans"][0]["name"].as_str().expect("a span has a name").to_owned(), scoped["scope"].clone())
+    };
+    lines.map(scope).collect()
+}
+
 /// The value of a span's attribute, whatever its type.
 fn otlp_attribute<'a>(span: &'a Value, key: &str) -> &'a Value {
     let attributes = span["attributes"].as_array().into_iter().flatten();
@@ -204,6 +216,9 @@ fn the_spans_of_a_killed_worker_are_in_the_files_of_its_hook_and_none_twice() {
             let is_of_worker = !["tracer job", "misbehaving_tasks.makes_spans tracer.remote"]
                 .contains(&span["name"].as_str().expect("a span has a name"));
             assert_eq!(*file == of_worker, is_of_worker, "{point}: {span} in {}", file.display());
+            // Sampled, with a random trace id; it is known whether the parent is remote, which that of the attempt is.
+            let is_attempt = span["name"] == "misbehaving_tasks.makes_spans tracer.remote_worker";
+            assert_eq!(span["flags"], if is_attempt { 0x303 } else { 0x103 }, "{point}: {span}");
         }
         let named = |name: &str| spans.iter().find(|(span, _)| span["name"] == name).map(|(span, _)| span);
         let attempt = named("misbehaving_tasks.makes_spans tracer.remote_worker").expect("the attempt");
@@ -215,6 +230,10 @@ fn the_spans_of_a_killed_worker_are_in_the_files_of_its_hook_and_none_twice() {
             assert_eq!(*otlp_attribute(span, "error.type"), "signal:9", "{point}: {span}");
             assert_eq!(span["status"]["code"], 2, "{point}: {span}");
             assert!(span["endTimeUnixNano"].as_str() >= span["startTimeUnixNano"].as_str(), "{point}: {span}");
+        }
+        for (name, scope) in otlp_scopes(&cluster.spans_dir()) {
+            let is_own = name == "tracer job" || name.contains(" tracer.remote");
+            assert_eq!(is_own, scope == json!({"name": "tracer", "version": "0.1.0"}), "{point}: {name} of {scope}");
         }
         assert!(cluster.spans().is_empty(), "there is no other file: {}", cluster.spans().describe());
         if let Some(python) = python_with("opentelemetry.proto.trace.v1.trace_pb2") {

@@ -25,7 +25,8 @@
 //! that the receiver answers with 429, 502, 503 or 504, or that does not reach it, is tried again until the timeout, in growing
 //! intervals or after the time that the receiver names; what is not delivered then waits, and tracer offers it again. What the
 //! receiver refuses for good, whole batches or a part of one, is counted by `tracer status`. The first failure of a process is said on
-//! its standard error.
+//! its standard error. Spans of a short submission are exported by a worker: what the receiver says of them is in that worker's log, and what
+//! becomes of them in the head's.
 //!
 #![doc = include_str!("backends.md")]
 

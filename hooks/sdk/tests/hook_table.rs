@@ -607,6 +607,37 @@ fn a_tracestate_that_the_sdk_refuses_is_not_reported_as_changed() {
 }
 
 #[test]
+fn an_exported_root_span_says_that_its_trace_id_is_random() {
+    #[derive(Debug)]
+    struct Counting;
+    impl opentelemetry_sdk::trace::IdGenerator for Counting {
+        fn new_trace_id(&self) -> TraceId {
+            TraceId::from(7)
+        }
+        fn new_span_id(&self) -> SpanId {
+            SpanId::from(8)
+        }
+    }
+    let exported = |has_random_ids: bool| {
+        let capture = Capture::default();
+        let exporter = capture.clone();
+        let table = Table::built(move |tracing| {
+            let tracing = tracing.with_simple_exporter(exporter);
+            if has_random_ids { tracing } else { tracing.with_id_generator(Counting) }
+        });
+        let root = table.tracer("scope").start_named("root");
+        let said = root.said.trace_flags;
+        root.end(0);
+        table.tracer("scope").start_below(&context(1, "")).end(0);
+        assert_eq!(table.flush(60_000), (abi::STATUS_OK, String::new()));
+        let flags = capture.take().iter().map(|span| span.span_context.trace_flags().to_u8()).collect::<Vec<_>>();
+        (said, flags)
+    };
+    assert_eq!(exported(true), (0x03, vec![0x03, 0x01]));
+    assert_eq!(exported(false), (0x01, vec![0x01, 0x01]));
+}
+
+#[test]
 fn a_span_that_is_only_recorded_is_not_exported() {
     let exporters = [Capture::default(), Capture::default()];
     let [simple, batch] = exporters.clone();
@@ -646,7 +677,7 @@ impl IdGenerator for Counting {
 
 #[test]
 fn a_hooks_own_ids_are_used_for_dropped_spans_too() {
-    let table = Table::built(|tracing| {
+    let table = Table::built(move |tracing| {
         tracing.with_span_processor(Capture::default()).with_id_generator(Counting(AtomicU64::new(1)))
     });
     let tracer = table.tracer("scope");
@@ -723,7 +754,7 @@ fn the_resource_of_the_table_is_that_of_the_spans() {
 fn committing_asks_every_durable_processor() {
     let captures = [Capture::default(), Capture::default()];
     let [first, second] = captures.clone();
-    let table = Table::built(|tracing| {
+    let table = Table::built(move |tracing| {
         tracing
             .with_durable_processor(first)
             .with_span_processor(Capture::default())
@@ -842,7 +873,7 @@ impl DurableProcessor for PanickingProcessor {
 fn a_panicking_exporter_harms_neither_the_process_nor_the_others() {
     let capture = Capture::default();
     let processor = capture.clone();
-    let table = Table::built(|tracing| {
+    let table = Table::built(move |tracing| {
         tracing.with_simple_exporter(Panicking).with_batch_exporter(Panicking).with_span_processor(processor)
     });
     let tracer = table.tracer("scope");
@@ -860,7 +891,7 @@ fn a_panicking_exporter_harms_neither_the_process_nor_the_others() {
 fn a_panicking_processor_is_counted_and_costs_the_others_nothing() {
     let capture = Capture::default();
     let processor = capture.clone();
-    let table = Table::built(|tracing| {
+    let table = Table::built(move |tracing| {
         tracing.with_durable_processor(PanickingProcessor { is_guarded: true }).with_span_processor(processor)
     });
     table.tracer("scope").start_named("span").end(0);

@@ -308,15 +308,17 @@ fn spool(criterion: &mut Criterion) {
                     trace_id: [1; 16],
                     span_id: spans.to_be_bytes(),
                     parent_span_id: [2; 8],
+                    is_parent_remote: true,
+                    trace_flags: 1,
                     trace_state: b"",
                     start_time_unix_nano: EPOCH,
                     kind: tracer_abi::SPAN_KIND_CONSUMER,
                     name: b"demo.my_function tracer.remote_worker",
                     scope: b"tracer",
+                    scope_version: b"0.1.0",
                     prefix: Prefix::NONE,
                     task_id: 7,
                     is_attempt: true,
-                    is_sampled: true,
                 })
                 .expect("written slots are free again");
             // SAFETY: the attributes point to literals.

@@ -260,6 +260,7 @@ impl TracingBuilder {
                 follows_parent
             }
         };
+        let has_random_ids = !self.has_id_generator;
         let limits = environment.limits();
         let span_limits = self.limits.or(&limits);
         provider = provider.with_span_limits(span_limits);
@@ -273,14 +274,15 @@ impl TracingBuilder {
         if delivery.has_routes() {
             let untold = processors.iter().filter(|processor| !processor.is_durable() && !processor.is_of_exporter());
             let flusher = Arc::new(Flusher::new(untold.cloned().collect(), Arc::clone(&delivery)));
-            let fan_out = FanOut { processors: processors.clone(), delivery: Arc::clone(&delivery), flusher };
+            let fan_out =
+                FanOut { processors: processors.clone(), delivery: Arc::clone(&delivery), flusher, has_random_ids };
             provider = match lengths {
                 Some(lengths) => provider.with_span_processor(ShorteningProcessor::new(fan_out, lengths)),
                 None => provider.with_span_processor(fan_out),
             };
         } else {
             for processor in &processors {
-                let shared = SharedProcessor(Arc::clone(processor));
+                let shared = SharedProcessor { processor: Arc::clone(processor), has_random_ids };
                 provider = match lengths {
                     Some(lengths) => provider.with_span_processor(ShorteningProcessor::new(shared, lengths)),
                     None => provider.with_span_processor(shared),
@@ -310,7 +312,7 @@ impl TracingBuilder {
             }),
             // The ids of a dropped span would be the generator's.
             follows_parent: default_follows_parent && !self.has_id_generator,
-            has_random_ids: !self.has_id_generator,
+            has_random_ids,
             direct,
             may_add,
         }

@@ -22,7 +22,7 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use tracer_abi as abi;
 
-use super::guard::{GuardedExporter, GuardedProcessor, keep_last_values};
+use super::guard::{GuardedExporter, GuardedProcessor, keep_last_values, say_random};
 
 /// How many spans the SDK's batch processor holds, unless its variable says otherwise.
 const QUEUE_SIZE: usize = 2048;
@@ -418,6 +418,8 @@ pub(super) struct FanOut {
     pub(super) processors: Vec<Arc<GuardedProcessor>>,
     pub(super) delivery: Arc<Delivery>,
     pub(super) flusher: Arc<Flusher>,
+    /// Whether trace ids are the SDK's random ones.
+    pub(super) has_random_ids: bool,
 }
 
 impl SpanProcessor for FanOut {
@@ -427,6 +429,9 @@ impl SpanProcessor for FanOut {
 
     fn on_end(&self, mut span: SpanData) {
         keep_last_values(&mut span.attributes);
+        if self.has_random_ids {
+            say_random(&mut span);
+        }
         let identity = identity(&span.span_context);
         let is_sampled = span.span_context.is_sampled();
         // A span that is recorded and not sampled is for processors to see, and for nobody to export.

@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::trace::{SpanContext, SpanId};
+use opentelemetry::{Context, KeyValue, TraceFlags};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
@@ -27,6 +28,7 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use super::delivery::{Pulse, SinkTarget};
 use super::direct::SpanWriter;
 use super::ended::Ended;
+use super::table::FLAG_RANDOM;
 
 /// A span processor that keeps spans on this machine's disk.
 ///
@@ -361,29 +363,51 @@ impl GuardedProcessor {
 /// What the provider of a hook is given that keeps its spans on the disk: it wants to own its processors, and the table needs them
 /// too.
 #[derive(Debug)]
-pub(super) struct SharedProcessor(pub(super) Arc<GuardedProcessor>);
+pub(super) struct SharedProcessor {
+    pub(super) processor: Arc<GuardedProcessor>,
+    /// Whether trace ids are the SDK's random ones.
+    pub(super) has_random_ids: bool,
+}
 
 impl SpanProcessor for SharedProcessor {
     fn on_start(&self, span: &mut Span, cx: &Context) {
-        self.0.on_start(span, cx);
+        self.processor.on_start(span, cx);
     }
 
     fn on_end(&self, mut span: SpanData) {
         keep_last_values(&mut span.attributes);
-        self.0.on_end(span);
+        if self.has_random_ids {
+            say_random(&mut span);
+        }
+        self.processor.on_end(span);
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        self.0.force_flush()
+        self.processor.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
+        self.processor.shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, _resource: &Resource) {
         // It has it already: `GuardedProcessor::new`.
     }
+}
+
+/// Sets the W3C flag for a random trace id on a root span. The SDK leaves it out; what is propagated from the span has it.
+pub(super) fn say_random(span: &mut SpanData) {
+    if span.parent_span_id != SpanId::INVALID {
+        return;
+    }
+    let context = &span.span_context;
+    span.span_context = SpanContext::new(
+        context.trace_id(),
+        context.span_id(),
+        TraceFlags::new(context.trace_flags().to_u8() | FLAG_RANDOM),
+        context.is_remote(),
+        context.trace_state().clone(),
+    );
 }
 
 /// Leaves each key once, with its last value in the place of its first. The SDK appends where the specification replaces.

@@ -30,7 +30,7 @@ use super::sink::{Reply, Sink};
 use crate::runtime::{self, RuntimeContext};
 
 /// W3C: the trace id is random. The SDK loses it for spans that it drops.
-const FLAG_RANDOM: u8 = 0x02;
+pub(super) const FLAG_RANDOM: u8 = 0x02;
 /// The flags that exist. Others may not be passed on.
 const FLAGS_KNOWN: u8 = 0x03;
 /// Room for attributes that are set after the start. Without it the first one moves all that the span was started with.
