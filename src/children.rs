@@ -4,7 +4,6 @@
 //! else. Among the children of a *subreaper* are also those that its descendants left.
 
 use std::fs;
-use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
@@ -60,15 +59,7 @@ pub(crate) fn memory_of_tree(root: u32) -> u64 {
             to_look_at.extend(listed.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         }
     }
-    pages * page_size() as u64
-}
-
-/// The bytes of a page.
-pub(crate) fn page_size() -> usize {
-    // Not by rustix, whose own way ends a process that runs under valgrind.
-    static SIZE: OnceLock<usize> = OnceLock::new();
-    // SAFETY: it takes nothing but a number, and only tells.
-    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.try_into().unwrap_or(4096))
+    pages * tracer_ipc::page::page_size() as u64
 }
 
 fn own_pages(pid: u32) -> Option<u64> {

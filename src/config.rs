@@ -4,11 +4,8 @@
 //! parser already puts flags before the environment); this module reads the file, puts it below them, and checks the result.
 //! Whether a hook's name has the form `module:attribute` is checked where the hook is loaded.
 
-mod duration;
 mod file;
 pub(crate) mod otel;
-mod sampling_ratio;
-mod size;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,11 +18,11 @@ use crate::serve::LoopbackAddress;
 use crate::spool::hooks::FURTHER_LIMIT;
 use crate::task::{parse_resource, sort_resources};
 
-pub use duration::{DurationError, parse_duration};
 pub use file::FileError;
 pub use otel::{Exporters, OtelSettings};
-pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
-pub use size::{SizeError, parse_size};
+pub use tracer_core::duration::{DurationError, parse_duration};
+pub use tracer_core::sampling_ratio::{SamplingRatio, SamplingRatioError};
+pub use tracer_core::size::{MEMORY_LEAST, SizeError, check_memory, parse_size};
 
 /// The environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
@@ -77,8 +74,6 @@ pub const MAX_PROCESSES_LIMIT: u32 = 4096;
 /// The least that the logs of a session may be bounded to.
 pub const LOG_SIZE_LEAST: u64 = 1 << 20;
 const DEFAULT_LOG_SIZE: u64 = 1 << 30;
-/// The lowest bound on memory. Below it a worker could not even start.
-pub const MEMORY_LEAST: u64 = 32 << 20;
 /// How many more processes there may be than workers, unless it is said otherwise.
 const MORE_PROCESSES: u32 = 16;
 
@@ -441,15 +436,6 @@ fn check_max_processes(max_processes: i64) -> Result<u32, String> {
         .ok()
         .filter(|max_processes| (1..=MAX_PROCESSES_LIMIT).contains(max_processes))
         .ok_or_else(|| format!("expected a number from 1 to {MAX_PROCESSES_LIMIT}, found {max_processes}"))
-}
-
-/// Checks a bound on memory.
-pub(crate) fn check_memory(bytes: u64) -> Result<u64, String> {
-    if bytes < MEMORY_LEAST {
-        let least = Size(MEMORY_LEAST);
-        return Err(format!("expected at least {least}, found {}", Size(bytes)));
-    }
-    Ok(bytes)
 }
 
 fn check_hook_timeout(hook_timeout: Duration) -> Result<Duration, String> {

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
+use tracer_core::clock::now_unix_nano;
 use tracer_otel_env::Reader;
 
 use crate::attempt_span::{put_actor, remote};
@@ -36,8 +37,7 @@ use crate::channel::{Receiver, Sender};
 use crate::config;
 use crate::fault;
 use crate::hook::{
-    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, now_unix_nano,
-    run_hook,
+    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, run_hook,
 };
 use crate::identity;
 use crate::module_store::ModuleStore;
@@ -56,8 +56,8 @@ use crate::spin::{Spin, is_readable};
 use crate::spool::Spool;
 use crate::stored::{self, Pending, STORED_FROM, Stored, StoredError, Value, ValueWriter, WriteError, Written};
 use crate::task::{
-    ActorRole, AttemptReport, CommandSpec, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId,
-    ModuleVersion, Outcome, PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
+    ActorRole, AttemptReport, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion,
+    Outcome, PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
     check_retry_on, sort_resources,
 };
 use crate::value::{self, ValueError};
@@ -1553,21 +1553,4 @@ impl DriverTracing {
 fn finish_producer((producer, is_creation): (ActiveSpan, bool), id: TaskId, now_unix_nano: u64) {
     let attributes = [(names::TASK_ID, id.0.into()), (names::ACTOR_ID, id.0.into())];
     producer.end_with(&attributes[..if is_creation { 2 } else { 1 }], now_unix_nano);
-}
-
-/// A command as a submission takes it.
-pub fn command_spec<'a>(
-    program: &'a [u8],
-    arguments: Vec<&'a [u8]>,
-    environment: Vec<(&'a [u8], &'a [u8])>,
-    directory: &'a [u8],
-) -> TaskSpec<'a> {
-    TaskSpec::Command(CommandSpec {
-        program,
-        arguments,
-        environment,
-        replaces_environment: false,
-        input: b"",
-        directory,
-    })
 }

@@ -14,28 +14,21 @@
 //! `journal` is the record from which a head recovers; `place` hears of what happens to its files; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
 //! The head makes no spans of its own, so it loads no hook.
 
-mod actors;
+pub(crate) use tracer_reactor::{actors, inputs, nesting};
+pub use tracer_reactor::{lanes, reactor, state, versions, workers};
+
 mod connection;
-mod explain;
 mod front;
 pub(crate) mod guard;
 mod handover;
 mod heap;
-mod inputs;
 mod journal;
-pub mod lanes;
 mod logs;
 mod memory;
-mod nesting;
 mod oom;
 mod place;
 pub(crate) mod process;
-pub mod reactor;
 pub(crate) mod recovery;
 pub(crate) mod server;
-pub mod state;
-mod table;
-pub mod versions;
 mod watch;
-pub mod workers;
 mod world;

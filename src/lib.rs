@@ -94,45 +94,31 @@
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`serve`], a process of
 //!   its own, has one.
 
-mod attempt_span;
-mod channel;
+pub(crate) use tracer_core::escape;
+pub(crate) use tracer_core::pattern;
+pub use tracer_host::hook;
+pub(crate) use tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans};
+pub(crate) use tracer_ipc::{channel, fault, fork, identity, spin};
+pub use tracer_ipc::{protocol, session, spool, stored};
+pub use tracer_reactor::scheduler;
+
 mod children;
 pub mod cli;
-pub mod clock;
 pub mod cluster;
 pub mod config;
 mod control_group;
-pub mod count;
 pub mod driver;
-mod escape;
 pub mod exit;
-mod fault;
-mod fork;
 pub mod head;
-pub mod hook;
-mod identity;
 pub mod json;
 mod memory_limit;
-mod module_store;
-pub mod names;
-mod pattern;
 pub mod promises;
-pub mod propagation;
-pub mod protocol;
-mod recorded_arguments;
-mod runtime_spans;
-pub mod scheduler;
 pub mod serve;
-pub mod session;
-mod spin;
-pub mod spool;
 mod standard_input;
-pub mod stored;
-pub mod suggestion;
-pub mod task;
 pub mod trace;
-pub mod value;
 mod worker;
+
+pub use tracer_core::{clock, count, names, propagation, suggestion, task, value};
 
 pub use cluster::{
     Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, OutputLine,
@@ -141,5 +127,4 @@ pub use cluster::{
 pub use driver::Driver;
 pub use stored::Value;
 
-/// The version of tracer.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub use tracer_ipc::VERSION;

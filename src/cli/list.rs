@@ -11,9 +11,10 @@ use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
 use crate::count::{Count, Elapsed};
 use crate::exit;
-use crate::hook::{HookContract, Module, ModuleDescription, now_unix_nano};
+use crate::hook::{HookContract, Module, ModuleDescription};
 use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskList, TaskReport, TaskState, WorkerReport};
 use crate::task::Amounts;
+use tracer_core::clock::now_unix_nano;
 
 /// List tasks, actors, workers, modules or hooks
 #[derive(clap::Args)]

@@ -20,12 +20,13 @@ use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
 use crate::head::server::{self, HeadEnd, HeadSettings, Report, Started};
-use crate::hook::{HookCheck, HookContract, HookError, ImportString, now_unix_nano};
+use crate::hook::{HookCheck, HookContract, HookError, ImportString};
 use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice};
 use crate::serve::{HttpSettings, LoopbackAddress};
 use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
+use tracer_core::clock::now_unix_nano;
 
 /// Start a head with its workers
 ///
@@ -397,7 +398,8 @@ fn run_server(
     program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &Path),
 ) -> Result<HeadEnd, CommandError> {
-    let session = Session::open(&settings.temp_dir, &settings.spans_dir, now_unix_nano()).map_err(occupied)?;
+    let session =
+        Session::open(&settings.temp_dir, &settings.spans_dir, guard::pid(), now_unix_nano()).map_err(occupied)?;
     Ok(server::run(settings, session, program, on_started)?)
 }
 
@@ -581,7 +583,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
-            let sampling = hook.sampling_ratio.line();
+            let sampling = crate::config::otel::sampling_line(hook.sampling_ratio);
             let further: String = hook.further.iter().map(further_hook).collect();
             let text = format!("{}, {place}\n{}\n{sampling}{further}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));

@@ -16,10 +16,10 @@ use crate::count::Count;
 use crate::driver::DriverError;
 use crate::exit;
 use crate::head::recovery::finish_leavings;
-use crate::hook::now_unix_nano;
 use crate::session::{HeadRecord, SessionError, find_head};
 use crate::trace::render::Details;
 use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, export, render};
+use tracer_core::clock::now_unix_nano;
 
 /// Read traces back from the span files
 ///

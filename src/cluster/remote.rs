@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Cluster, RemoteError, TaskHandle, current};
-use crate::driver::{SubmitRequest, command_spec, encode_argument, split_target};
+use crate::driver::{SubmitRequest, encode_argument, split_target};
 use crate::propagation::Carrier;
 use crate::stored::{Pending, Written};
 use crate::task::{
@@ -400,7 +400,7 @@ impl<'a> Remote<'a, Command> {
         let directory = directory.into_os_string().into_vec();
         let environment = environment.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
         let arguments = arguments.iter().map(Vec::as_slice).collect();
-        let spec = command_spec(&program, arguments, environment, &directory);
+        let spec = TaskSpec::command(&program, arguments, environment, &directory);
         self.send(&target, spec, &[])
     }
 }
@@ -409,6 +409,6 @@ impl<'a> Remote<'a, Command> {
 pub(super) fn target_name(target: &str) -> String {
     match split_target(target) {
         Ok((module, function)) => TaskSpec::Function(FunctionSpec::of_task(module, function, &[])).target(),
-        Err(_) => command_spec(target.as_bytes(), Vec::new(), Vec::new(), &[]).target(),
+        Err(_) => TaskSpec::command(target.as_bytes(), Vec::new(), Vec::new(), &[]).target(),
     }
 }

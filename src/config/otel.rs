@@ -5,8 +5,9 @@
 
 use std::ffi::OsString;
 
-use tracer_otel_env::{self as otel_env, LogLevel, Reader};
+use tracer_otel_env::{self as otel_env, LogLevel, Reader, Root};
 
+use super::SamplingRatio;
 use crate::propagation::Propagators;
 
 /// What [`TRACES_EXPORTER`](otel_env::TRACES_EXPORTER) may name, apart from `none`, with the hook that does it.
@@ -152,6 +153,31 @@ fn family(name: &str) -> &str {
         None if name.ends_with("_LIMIT") => "_LIMIT",
         None => name,
     }
+}
+
+/// Says which traces are sampled with a ratio in this environment, for people.
+pub(crate) fn sampling_line(ratio: SamplingRatio) -> String {
+    sampling_line_in(ratio, &mut Reader::of_this_process())
+}
+
+fn sampling_line_in(ratio: SamplingRatio, environment: &mut Reader<'_>) -> String {
+    let at_ratio = |ratio: f64| match ratio {
+        0.0 => "no new trace is sampled".to_owned(),
+        1.0 => "all new traces are sampled".to_owned(),
+        ratio => format!("new traces are sampled at a ratio of {ratio}"),
+    };
+    let Some(sampler) = environment.sampler() else {
+        return format!("{}, unless the hook decides", at_ratio(ratio.get()));
+    };
+    let what = match (sampler.follows_parent, sampler.root) {
+        (true, root) => at_ratio(root.ratio()),
+        (false, Root::Always) => "every span is sampled, whatever its parent is".to_owned(),
+        (false, Root::Never) => "no span is sampled".to_owned(),
+        (false, Root::Ratio(ratio)) => {
+            format!("spans are sampled by their trace ids at a ratio of {ratio}, whatever their parents are")
+        }
+    };
+    format!("{what}, as OTEL_TRACES_SAMPLER says, unless the hook decides")
 }
 
 #[cfg(test)]

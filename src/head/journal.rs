@@ -585,7 +585,7 @@ fn take_place(path: &Path, old: &File, new: &File, is_synced: bool) -> io::Resul
     }
     fault::point("committing");
     if fs::symlink_metadata(path).is_ok() && !leads_to(path, old) {
-        fs::rename(path, free_name(path, "replaced", crate::hook::now_unix_nano()))?;
+        fs::rename(path, free_name(path, "replaced", tracer_core::clock::now_unix_nano()))?;
     }
     fs::rename(compaction::new_path(path), path)?;
     fault::point("committed");

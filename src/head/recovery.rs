@@ -18,7 +18,6 @@ use tracer_span_file::{Rotation, SpanFile};
 
 use super::reactor::{Loss, LostAttempt, Why};
 use crate::attempt_span::AttemptSpan;
-use crate::hook::now_unix_nano;
 use crate::module_store::ModuleStore;
 use crate::propagation::FLAG_SAMPLED;
 use crate::protocol::SpanCounts;
@@ -28,6 +27,7 @@ use crate::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, reso
 use crate::spool::{PARCEL_SPANS, Parcel, SpanStory, SpoolError, Story, hooks};
 use crate::task::{Envelope, SpanLink, TaskId, WorkerId};
 use crate::{identity, names};
+use tracer_core::clock::now_unix_nano;
 
 /// How far back the span file is searched for spans that it has already. A process writes its buffer at 64 KiB, so what it
 /// wrote last is well within.

@@ -35,7 +35,7 @@ use crate::config::{self, check_memory, otel};
 use crate::control_group::Group;
 use crate::count::{Count, Size};
 use crate::fault;
-use crate::hook::{SearchPath, now_unix_nano};
+use crate::hook::SearchPath;
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::module_store::ModuleStore;
 use crate::propagation::Propagators;
@@ -53,6 +53,7 @@ use crate::spin::{Spin, is_readable};
 use crate::spool::Story;
 use crate::stored::{self, SpareValues};
 use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
+use tracer_core::clock::now_unix_nano;
 
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -234,7 +235,8 @@ pub(crate) fn run(
 /// program's spans are completed too. The place is removed, unless spans wait there for an exporter or the program still uses it.
 pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> io::Result<()> {
     let place = settings.temp_dir.clone();
-    let session = Session::open(&place, &settings.spans_dir, now_unix_nano()).map_err(io::Error::other)?;
+    let session =
+        Session::open(&place, &settings.spans_dir, guard::pid(), now_unix_nano()).map_err(io::Error::other)?;
     let mut server = Server::new(HeadSettings { http: None, ..settings }, session)?;
     {
         let _lock = session::lock_leavings(server.session.temp_dir()).map_err(io::Error::other)?;
@@ -1570,7 +1572,7 @@ impl Server {
                 library: hook.library.clone(),
                 description: settings.hook_description.clone(),
                 sampling_ratio: hook.sampling_ratio,
-                sampling: hook.sampling_ratio.line(),
+                sampling: otel::sampling_line(hook.sampling_ratio),
                 further: hook.further.clone(),
                 failed_workers: hook_failures,
             }),

@@ -26,7 +26,6 @@ use super::state::{DriverId, Ended, State};
 use super::watch::Seen;
 use crate::children;
 use crate::control_group::Group;
-use crate::hook::now_unix_nano;
 use crate::identity::open_pidfd;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
@@ -34,6 +33,7 @@ use crate::protocol::{CommandUsage, Finished, Lease, Output, SpanCounts, Stream,
 use crate::session;
 use crate::spool::{ClaimState, Story};
 use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use tracer_core::clock::now_unix_nano;
 
 /// Bytes of output kept for a driver that reads slowly. From there on the output of its task stays in the pipe, and the task waits
 /// as it would for any reader.

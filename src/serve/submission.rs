@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::problem::{COMMANDS_OFF, CONTRADICTORY, INVALID, Problem};
 use crate::config::{NUM_WORKERS_LIMIT, check_memory};
-use crate::driver::{SubmitRequest, command_spec, split_target};
+use crate::driver::{SubmitRequest, split_target};
 use crate::task::{
     DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Demand, FunctionSpec, Policy, TaskSpec, check_resource,
     check_retry_on, sort_resources,
@@ -231,7 +231,7 @@ impl Submission {
                 let (program, arguments) = words.split_first().expect("it was checked");
                 let arguments = arguments.iter().map(String::as_bytes).collect();
                 let env = env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-                command_spec(program.as_bytes(), arguments, env, directory.as_os_str().as_bytes())
+                TaskSpec::command(program.as_bytes(), arguments, env, directory.as_os_str().as_bytes())
             }
         };
         let policy = Policy {

@@ -18,7 +18,7 @@ use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::hook::{
     ActiveSpan, ActorState, Attribute, AttributePrefix, CallArguments, LoadedActor, LoadedTask, Located, Module,
-    Recorder, RunningTask, SearchPath, SpanRequest, TaskContext, now_unix_nano,
+    Recorder, RunningTask, SearchPath, SpanRequest, TaskContext,
 };
 use crate::module_store::{CopyError, ModuleStore, Taken};
 use crate::names;
@@ -36,6 +36,7 @@ use crate::task::{
 };
 use crate::value::{self, ValueError};
 use crate::{fault, fork};
+use tracer_core::clock::now_unix_nano;
 
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {

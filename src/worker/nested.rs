@@ -195,7 +195,7 @@ impl Nested {
         if let Err(error) = thread {
             let message = format!("a thread for it could not be started in the worker that waits for it: {error}");
             let outcome = Outcome::Failed(Failure::NoWorker { message });
-            let started_unix_nano = crate::hook::now_unix_nano();
+            let started_unix_nano = tracer_core::clock::now_unix_nano();
             results.push(
                 &AttemptResult { lease: number, started_unix_nano, run_ns: 0, span: None, outcome, usage: None },
                 false,

@@ -276,7 +276,7 @@ fn every_name_that_the_product_documents_is_on_some_span() {
     }
     // Arguments, and the runtime's own spans, are there only if asked for; `config` and `runtime_spans` have their tests.
     // A program that is run has no code of ours, so the file of names is the list, and the spans are compared with it.
-    let documented: BTreeSet<_> = include_str!("../../src/names.rs")
+    let documented: BTreeSet<_> = include_str!("../../src/core/names.rs")
         .lines()
         .filter_map(|line| line.strip_prefix("pub const ")?.split_once(": &str = \""))
         .filter(|(constant, _)| !constant.ends_with("_SUFFIX") && !constant.ends_with("_SPAN"))

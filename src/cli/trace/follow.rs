@@ -8,11 +8,11 @@ use super::SourceArgs;
 use crate::cli::{CommandError, Format, report};
 use crate::driver::{Driver, DriverError};
 use crate::exit;
-use crate::hook::now_unix_nano;
 use crate::protocol::{Query, Reply, TaskFilter};
 use crate::session::find_head;
 use crate::trace::render::Details;
 use crate::trace::{Live, LoadError, Loaded, Notice, Span, SpanId, Tail, Trace, TraceId, render};
+use tracer_core::clock::now_unix_nano;
 
 /// How often it is looked for what is new.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -1,0 +1,41 @@
+//! The values of tracer: what a task is, how it ended, how a trace context travels, and the words that people and files use for them.
+//!
+//! **For** every other crate of tracer. **Uses** nothing of tracer: only the standard library and serde's formats.
+//!
+//! **Never** opens a file or a socket, starts a process or a thread, loads a library, prints, or makes a span. The one thing it asks the
+//! operating system for is the time of day ([`clock::now_unix_nano`]), and no decision in here depends on it. There is no `unsafe` code.
+//!
+//! | | |
+//! |---|---|
+//! | [`task`] | tasks as values: ids, envelope, options, outcome, attempts |
+//! | [`propagation`] | `traceparent`, `tracestate`, `baggage`: strict parsers and writers |
+//! | [`codec`] | the fixed layout of hot messages and journal records |
+//! | [`value`] | arguments and results: MessagePack on the wire, JSON for people |
+//! | [`names`] | names of spans and attributes |
+//! | [`hook_contract`], [`sampling_ratio`], [`module_name`] | words of the tracing settings that travel in messages |
+//! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
+//! | [`pattern`], [`suggestion`] | names as people type them |
+//! | [`escape`] | control characters of others, shown escaped |
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod codec;
+pub mod count;
+pub mod duration;
+pub mod escape;
+pub mod hook_contract;
+pub mod module_name;
+pub mod names;
+pub mod pattern;
+pub mod propagation;
+pub mod sampling_ratio;
+pub mod size;
+mod stored;
+pub mod suggestion;
+pub mod task;
+pub mod value;
+
+pub use hook_contract::HookContract;
+pub use sampling_ratio::{SamplingRatio, SamplingRatioError};
+pub use stored::Stored;

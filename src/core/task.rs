@@ -1,0 +1,29 @@
+//! Tasks as values: what was asked for, and how it ended.
+//!
+//! A *task* is one unit of work that someone asked for. Its [`Envelope`] is the immutable description that travels from the
+//! driver through the head to a worker; the head keeps the bytes as they came. An *attempt* is one execution of it. Its
+//! [`Outcome`] is recorded once. This module holds no state and decides nothing.
+
+mod attempt;
+mod demand;
+mod envelope;
+mod id;
+mod module_version;
+mod outcome;
+mod policy;
+mod span_names;
+
+pub use attempt::{AttemptReport, PastAttempts, SpanLink};
+pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
+pub use envelope::module_stem;
+pub use envelope::{
+    ActorOptions, ActorRole, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
+};
+pub use id::{JobId, TaskId, WorkerId};
+pub use module_version::ModuleVersion;
+pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit};
+pub use policy::{
+    Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
+    check_retry_on,
+};
+pub use span_names::{SpanNameTable, SpanNames};

@@ -1,0 +1,120 @@
+//! What the span of an attempt begins with: the worker that runs the attempt says so, and the head, when the worker died before it could.
+
+use crate::hook::{Attribute, PutAttribute};
+use tracer_core::names;
+use tracer_core::task::{ActorRole, Demand, Envelope, JobId, TaskId, TaskSpec, WorkerId, module_stem};
+
+/// Everything about an attempt that its span says from the start.
+#[derive(Clone, Copy, Debug)]
+pub struct AttemptSpan<'a> {
+    /// The task's description.
+    pub envelope: &'a Envelope<'a>,
+    /// [`TaskSpec::target`] of the envelope.
+    pub target: &'a str,
+    /// The task.
+    pub task: TaskId,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// The job that the task belongs to.
+    pub job: JobId,
+    /// The worker that runs it.
+    pub worker: WorkerId,
+    /// The worker's process.
+    pub pid: u32,
+    /// The machine, as spans name it.
+    pub node_id: &'a str,
+    /// From the submission's acceptance to the beginning.
+    pub queued_ns: u64,
+    /// Where the function is, if that is known before it is loaded: its qualified name, its file and its line.
+    pub code: Option<(&'a str, &'a str, u32)>,
+    /// What the version of the module is called, if that is known before it is loaded.
+    pub module_version: Option<&'a str>,
+}
+
+impl AttemptSpan<'_> {
+    /// The attributes that come again with every attempt at the same function, of which the same is known, by the same worker and for the
+    /// same job.
+    pub fn put_first(&self, put: PutAttribute<'_>) {
+        put(names::REMOTE, Attribute::Str(remote(&self.envelope.spec)));
+        put(names::FUNCTION, Attribute::Str(self.target));
+        put_actor(&self.envelope.spec, put);
+        put(names::PID, self.pid.into());
+        put(names::JOB_ID, self.job.0.into());
+        put(names::WORKER_ID, self.worker.0.into());
+        put(names::NODE_ID, Attribute::Str(self.node_id));
+        let (code, count) = self.code.map_or(([("", Attribute::Str("")); 3], 0), code_attributes);
+        code[..count].iter().for_each(|&(key, value)| put(key, value));
+        if let Some(version) = self.module_version {
+            put(names::MODULE_VERSION, Attribute::Str(version));
+        }
+    }
+
+    /// Lends the attributes that come after those.
+    pub fn with_further<R>(&self, work: impl FnOnce(&[(&'static str, Attribute<'_>)]) -> R) -> R {
+        let own: [(&str, Attribute<'_>); 3] = [
+            (names::TASK_ID, self.task.0.into()),
+            (names::ATTEMPT, self.attempt.into()),
+            (names::QUEUED_NS, self.queued_ns.into()),
+        ];
+        let (name, demand) = (self.envelope.name, &self.envelope.demand);
+        let actor = actor_of(self.task, &self.envelope.spec);
+        // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
+        if name.is_empty() && *demand == Demand::default() && actor.is_none() {
+            return work(&own);
+        }
+        let resources = demand.resources_text();
+        let said = [
+            (!name.is_empty()).then_some((names::TASK_NAME, Attribute::Str(name))),
+            (demand.num_cpus != 1).then_some((names::NUM_CPUS, demand.num_cpus.into())),
+            (!resources.is_empty()).then_some((names::RESOURCES, Attribute::Str(&resources))),
+            demand.memory_bytes.map(|bytes| (names::MEMORY_LIMIT_BYTES, bytes.into())),
+            actor.map(|actor| (names::ACTOR_ID, actor.0.into())),
+        ];
+        let mut all = [("", Attribute::Str("")); 8];
+        let mut count = 0;
+        for attribute in own.into_iter().chain(said.into_iter().flatten()) {
+            all[count] = attribute;
+            count += 1;
+        }
+        work(&all[..count])
+    }
+}
+
+/// What a span says of where a function is. The second value says how many of the array there are.
+pub fn code_attributes<'a>((name, file, line): (&'a str, &'a str, u32)) -> ([(&'static str, Attribute<'a>); 3], usize) {
+    let attributes = [
+        (names::CODE_FUNCTION_NAME, Attribute::Str(name)),
+        (names::CODE_FILE_PATH, Attribute::Str(file)),
+        (names::CODE_LINE_NUMBER, line.into()),
+    ];
+    (attributes, if file.is_empty() { 1 } else { 3 })
+}
+
+/// What both spans of an actor's method, or of its creation, say of it.
+pub fn put_actor(spec: &TaskSpec<'_>, put: PutAttribute<'_>) {
+    if let TaskSpec::Function(function) = spec
+        && function.actor != ActorRole::None
+        && let Some((type_name, method)) = function.function.rsplit_once('.')
+    {
+        put(names::ACTOR_CLASS, Attribute::Str(&format!("{}.{type_name}", module_stem(function.module))));
+        put(names::ACTOR_METHOD, Attribute::Str(method));
+    }
+}
+
+/// The value of [`names::REMOTE`].
+pub fn remote(spec: &TaskSpec<'_>) -> &'static str {
+    match spec {
+        TaskSpec::Function(function) if function.actor == ActorRole::None => names::REMOTE_FUNCTION,
+        TaskSpec::Function(_) => names::REMOTE_ACTOR,
+        TaskSpec::Command(_) => names::REMOTE_COMMAND,
+    }
+}
+
+/// The actor that a task makes or is a method of.
+pub fn actor_of(task: TaskId, spec: &TaskSpec<'_>) -> Option<TaskId> {
+    match spec.actor() {
+        ActorRole::None => None,
+        ActorRole::Create(_) => Some(task),
+        ActorRole::Call(actor) => Some(actor),
+    }
+}

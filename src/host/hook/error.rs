@@ -1,0 +1,337 @@
+//! Why a module or a hook is refused: one variant for each step of the loading staircase.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracer_abi::{ABI_MAJOR, ABI_MINOR, ENTRY_SYMBOL};
+
+use super::HookContract;
+use tracer_core::count::Elapsed;
+use tracer_core::suggestion::nearest;
+
+/// A module that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModuleError {
+    /// No file of that name is where modules are looked for. Build it, or extend `TRACER_MODULE_PATH`.
+    NotFound {
+        /// The name that was looked for.
+        module: String,
+        /// The folders that were looked at, in order.
+        searched: Vec<PathBuf>,
+        /// Names that would have been found, for a suggestion.
+        known: Vec<String>,
+    },
+    /// The path does not name a file.
+    NoFile {
+        /// The path, as given.
+        path: PathBuf,
+    },
+    /// The system's loader refuses the file: it is not a shared library, or needs something that is missing.
+    Unloadable {
+        /// The file.
+        path: PathBuf,
+        /// What the loader said, without the path.
+        reason: String,
+    },
+    /// The library does not export the one symbol of a tracer module.
+    NoEntry {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The entry symbol is there, but what it returns is not the record of a module.
+    NoRecord {
+        /// The file, or the name of a built-in module.
+        path: PathBuf,
+    },
+    /// The module was built against another version of the contract.
+    OtherAbi {
+        /// The file, or the name of a built-in module.
+        path: PathBuf,
+        /// The major version of the ABI that it speaks.
+        major: u32,
+        /// The minor version.
+        minor: u32,
+        /// What built it, as it says itself; empty when it does not say.
+        producer: String,
+    },
+    /// The module has no hook of that name.
+    NoSuchHook {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        attribute: String,
+        /// The names of the hooks that it has.
+        hooks: Vec<String>,
+    },
+    /// The module has no task of that name.
+    NoSuchTask {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        function: String,
+        /// The names of the tasks that it has.
+        tasks: Vec<String>,
+    },
+    /// The module has no type of actors of that name.
+    NoSuchActor {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        actor: String,
+        /// The names of the types that it has.
+        actors: Vec<String>,
+    },
+    /// An actor has no method of that name.
+    NoSuchMethod {
+        /// The actor's type.
+        actor: String,
+        /// The name that was looked for.
+        method: String,
+        /// The names of the methods that it has.
+        methods: Vec<String>,
+    },
+    /// The module's own preparation failed.
+    LoadFailed {
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl fmt::Display for ModuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModuleError::NotFound { module, searched, known } => {
+                write!(f, "module `{module}` was not found: there is no `lib{module}.so` in ")?;
+                list(f, searched.iter().map(|path| path.display().to_string()))?;
+                let rays = module.strip_suffix("setup_local_tmp_tracing").is_some_and(|package| package.ends_with('.'));
+                match nearest(module, known.iter().map(String::as_str)) {
+                    _ if rays => {
+                        f.write_str("\n(hint: Ray's hook of that name is `local_tmp_tracing:setup_tracing` here)")
+                    }
+                    Some(nearest) => write!(f, "\nDid you mean `{nearest}`?"),
+                    None => f.write_str("\n(hint: name its folder in TRACER_MODULE_PATH, or give the library's path)"),
+                }
+            }
+            ModuleError::NoFile { path } => {
+                write!(f, "module `{}` was not found: there is no such file", path.display())
+            }
+            ModuleError::Unloadable { path, reason } => {
+                write!(f, "`{}` cannot be loaded as a shared library: {reason}", path.display())?;
+                f.write_str("\n(hint: a module is a cdylib for this system; check it with `file` and `ldd`)")
+            }
+            ModuleError::NoEntry { path } => {
+                write!(f, "`{}` is a shared library but not a tracer module: ", path.display())?;
+                write!(f, "it does not export `{ENTRY_SYMBOL}`")?;
+                f.write_str(
+                    "\n(hint: a module in Rust is a cdylib that uses tracer-sdk; in C it includes tracer_abi.h)",
+                )
+            }
+            ModuleError::NoRecord { path } => {
+                write!(
+                    f,
+                    "`{}` exports `{ENTRY_SYMBOL}`, but it does not return the record of a module",
+                    path.display()
+                )
+            }
+            ModuleError::OtherAbi { path, major, minor, producer } => {
+                write!(f, "module `{}` speaks ABI {major}.{minor}", path.display())?;
+                if !producer.is_empty() {
+                    write!(f, " (built by {producer})")?;
+                }
+                write!(f, ", but this tracer speaks ABI {ABI_MAJOR}.{ABI_MINOR}")?;
+                f.write_str("\n(hint: rebuild the module with the tracer-sdk of this tracer)")
+            }
+            ModuleError::NoSuchHook { module, place, attribute, hooks } => {
+                write!(f, "module `{module}`{} has no hook `{attribute}`; ", at(module, place))?;
+                owned(f, "hook", hooks, attribute)
+            }
+            ModuleError::NoSuchTask { module, place, function, tasks } => {
+                write!(f, "module `{module}`{} has no task `{function}`; ", at(module, place))?;
+                owned(f, "task", tasks, function)
+            }
+            ModuleError::NoSuchActor { module, place, actor, actors } => {
+                write!(f, "module `{module}`{} has no actor `{actor}`; ", at(module, place))?;
+                owned(f, "actor", actors, actor)
+            }
+            ModuleError::NoSuchMethod { actor, method, methods } => {
+                write!(f, "actor `{actor}` has no method `{method}`; ")?;
+                owned(f, "method", methods, method)
+            }
+            ModuleError::LoadFailed { place, reason } => {
+                write!(f, "the module {place} could not get ready to run tasks: {reason}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ModuleError {}
+
+/// Where a module is, in parentheses; nothing when its name is the path already.
+fn at(name: &str, place: &str) -> String {
+    let path = name.rsplit_once(':').map_or(name, |(module, _)| module);
+    if path == place || name == place { String::new() } else { format!(" ({place})") }
+}
+
+/// Says which names there are, and which one may have been meant.
+fn owned(f: &mut fmt::Formatter<'_>, noun: &str, names: &[String], wanted: &str) -> fmt::Result {
+    if names.is_empty() {
+        return write!(f, "it has no {noun}s at all");
+    }
+    f.write_str("it has ")?;
+    list(f, names.iter().cloned())?;
+    match nearest(wanted, names.iter().map(String::as_str)) {
+        Some(nearest) => write!(f, "\nDid you mean `{nearest}`?"),
+        None => Ok(()),
+    }
+}
+
+/// `a`, `b` and `c`, each in backticks.
+fn list(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = String>) -> fmt::Result {
+    let items: Vec<_> = items.collect();
+    for (index, item) in items.iter().enumerate() {
+        let separator = match index {
+            0 => "",
+            _ if index + 1 == items.len() => " and ",
+            _ => ", ",
+        };
+        write!(f, "{separator}`{item}`")?;
+    }
+    Ok(())
+}
+
+/// A hook that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookError {
+    /// The text is not `module:attribute`.
+    ImportString {
+        /// What was given instead.
+        given: String,
+    },
+    /// Its module cannot be used.
+    Module(ModuleError),
+    /// It keeps another contract than the one it was named for.
+    OtherContract {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What it is.
+        contract: HookContract,
+    },
+    /// The hook returned an error.
+    Failed {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The hook panicked.
+    Panicked {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// What the panic said, with its place where that is known.
+        reason: String,
+    },
+    /// The hook did not return in time.
+    TimedOut {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is, or, when it was tried out, the process that was ended.
+        place: String,
+        /// How long it was given.
+        limit: Duration,
+    },
+    /// It was named after another, and takes no finished spans.
+    TakesNoSpans {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+    },
+    /// The process that tried the hook out died.
+    Died {
+        /// The hook, as `module:attribute`.
+        hook: String,
+        /// How the process ended, in words that fit after "it".
+        cause: String,
+    },
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HookError::ImportString { given } => {
+                write!(f, "a tracing hook is named `module:attribute`, but got `{given}`")?;
+                match given.is_empty() {
+                    true => f.write_str(
+                        "\n(hint: is a variable of the shell not set? For example `local_tmp_tracing:setup_tracing`)",
+                    ),
+                    false => f.write_str("\n(hint: for example `local_tmp_tracing:setup_tracing`)"),
+                }
+            }
+            HookError::Module(error) => error.fmt(f),
+            HookError::OtherContract { hook, place, contract } => {
+                f.write_str(&match contract {
+                    HookContract::Exporter => {
+                        format!(
+                            "`{hook}`{} is an exporter, which returns span processors, and no startup hook",
+                            at(hook, place)
+                        )
+                    }
+                    HookContract::Startup => {
+                        format!(
+                            "`{hook}`{} is a startup hook, which sets up all of the tracing, and no exporter",
+                            at(hook, place)
+                        )
+                    }
+                })?;
+                write!(f, "\n(hint: name it with {})", contract.flag())
+            }
+            HookError::Failed { hook, place, reason } => {
+                write!(f, "hook `{hook}`{} returned an error: {reason}", at(hook, place))
+            }
+            HookError::Panicked { hook, place, reason } => {
+                write!(f, "hook `{hook}`{} panicked: {reason}", at(hook, place))
+            }
+            HookError::TimedOut { hook, place, limit } => {
+                write!(f, "hook `{hook}`{} did not return within {}", at(hook, place), Elapsed(*limit))?;
+                f.write_str("\n(hint: give it more time with --hook-timeout, or do slow work on a thread of its own)")
+            }
+            HookError::TakesNoSpans { hook, place } => {
+                write!(
+                    f,
+                    "hook `{hook}`{} does not accept finished spans of other hooks, so it can only be the first",
+                    at(hook, place)
+                )?;
+                f.write_str(
+                    "\n(hint: name it first; or, where it returns a finished provider, let it return \
+                     `Tracing::builder()` with its exporters instead)",
+                )
+            }
+            HookError::Died { hook, cause } => {
+                write!(f, "hook `{hook}` ended the process that tried it out: it {cause}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for HookError {}
+
+impl From<ModuleError> for HookError {
+    fn from(error: ModuleError) -> HookError {
+        HookError::Module(error)
+    }
+}

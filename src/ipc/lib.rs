@@ -1,0 +1,34 @@
+//! What the processes of one session share: the messages between them and the connections that carry them, spools, the files of large
+//! values, the session's folder, and the identity of a process.
+//!
+//! **For** head, workers and drivers alike. **Uses** `tracer-core`, and `tracer-abi` for the form of a span in a spool.
+//!
+//! **Never** decides what a task does next, starts or signals a process, loads a library, runs a hook, or prints. `unsafe` code is here
+//! for shared memory alone: rings, spools, and values that are mapped.
+//!
+//! | | |
+//! |---|---|
+//! | [`protocol`] | messages between head, workers and drivers, and their frames |
+//! | [`channel`] | transport of one connection: a Unix stream socket, upgraded on request to a pair of shared-memory ring buffers |
+//! | [`spin`] | adaptive busy-polling before a blocking wait |
+//! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
+//! | [`stored`] | files of large values |
+//! | [`session`] | the folder of a session, its lock and its record |
+//! | [`identity`] | which process a number means: birth times against reused pids |
+//! | [`page`] | the size of a page |
+//! | [`fork`] | a word of memory that a forked child finds wiped |
+//! | [`fault`] | points at which a test may have a process killed |
+
+pub mod channel;
+pub mod fault;
+pub mod fork;
+pub mod identity;
+pub mod page;
+pub mod protocol;
+pub mod session;
+pub mod spin;
+pub mod spool;
+pub mod stored;
+
+/// The version of tracer.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,21 @@
+//! What head, workers and drivers say to each other over a Unix socket.
+//!
+//! A connection carries *frames*: a length, a kind, a body ([`frame`]). The first frame from a client is a [`Hello`]; the
+//! head answers with a [`Welcome`] or says why not, and closes. Messages that travel once per task have a fixed layout written by hand
+//! ([`wire`]) and are decoded without copying; the few others ([`Query`], [`Reply`]) are MessagePack.
+//!
+//! Everything is bounded and checked: a frame that is too long, cut short or not what it says closes its connection
+//! and touches nothing else. The peer is always a process of the same user (the socket is private), so the checks
+//! guard against mistakes and other versions, not against the user.
+
+mod explanation;
+pub mod frame;
+mod message;
+
+pub use tracer_core::codec as wire;
+
+pub use explanation::{Explanation, Holder, OtherTask, Reason, RunningTask};
+pub use message::*;
+
+/// The version of everything in this module. Both sides must have the same.
+pub const PROTOCOL_VERSION: u32 = 6;

@@ -1,0 +1,337 @@
+//! Why a task waits, what it is at, or why it ended as it did.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ActorState, TaskReport, TaskState};
+use tracer_core::clock::now_unix_nano;
+use tracer_core::count::{Count, Elapsed};
+use tracer_core::task::{Failure, TaskId, WorkerId};
+
+/// `tracer explain`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The task.
+    pub task: TaskReport,
+    /// What explains its state, the nearest first.
+    pub reasons: Vec<Reason>,
+}
+
+/// A part of an explanation. As text it is a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Reason {
+    /// It waits for its turn.
+    Behind {
+        /// How many tasks are before it in the queue.
+        tasks: usize,
+    },
+    /// It waits for its turn among the tasks that ask for the same.
+    BehindAlike {
+        /// How many of them are before it in the queue.
+        tasks: usize,
+    },
+    /// Too little of a resource is free.
+    LacksResource {
+        /// The resource's name.
+        name: String,
+        /// How much it asks for.
+        asked: u64,
+        /// How much nobody has.
+        free: u64,
+        /// How much the head has.
+        total: u64,
+        /// Who has it, as far as it fits.
+        holders: Vec<Holder>,
+        /// How many more there are.
+        left_out: usize,
+    },
+    /// Too few slots are free.
+    LacksCpus {
+        /// How many it asks for.
+        asked: u32,
+        /// How many nobody has.
+        free: usize,
+        /// What workers run, as far as it fits.
+        running: Vec<RunningTask>,
+        /// How many more there are.
+        left_out: usize,
+    },
+    /// What it needs is kept for a task that has waited longer and needs more.
+    KeptFor {
+        /// That task.
+        task: TaskId,
+    },
+    /// This head has less than it asks for, since it was started with less than the one before it.
+    NeverHere {
+        /// What is missing.
+        why: String,
+    },
+    /// No worker has room.
+    WorkersBusy {
+        /// What they run, as far as it fits.
+        running: Vec<RunningTask>,
+        /// How many more there are.
+        left_out: usize,
+    },
+    /// No worker takes tasks now.
+    NoWorkerReady {
+        /// How many are being started.
+        starting: usize,
+        /// Why that takes long, or is not done at all.
+        why: Option<String>,
+    },
+    /// It is about to be given to a worker.
+    NextTurn,
+    /// It waits to be tried again.
+    TriedAgain {
+        /// Which attempt failed, from 1.
+        attempt: u32,
+        /// Why.
+        failure: String,
+    },
+    /// Results of other tasks are arguments of it.
+    NeedsResults {
+        /// Those that have not ended.
+        tasks: Vec<OtherTask>,
+    },
+    /// A worker has it and has not begun it.
+    Leased {
+        /// Which worker.
+        worker_id: WorkerId,
+        /// That worker's process.
+        worker_pid: u32,
+        /// What the worker has to run before it.
+        tasks_before: usize,
+    },
+    /// A worker runs it.
+    Running(RunningTask),
+    /// It waits for tasks that it has submitted, and has given its slot back.
+    AwaitsTasks {
+        /// Those that have not ended.
+        tasks: Vec<OtherTask>,
+    },
+    /// It makes an actor, which has a process for itself, and as many run as may.
+    NoProcessForActor {
+        /// How many of them are actors'.
+        actors: usize,
+        /// How many there may be.
+        max_processes: usize,
+        /// How many actors wait before it.
+        before: usize,
+    },
+    /// It is a method of an actor.
+    AwaitsActor {
+        /// Which actor.
+        actor: TaskId,
+        /// Where that is in its life.
+        state: ActorState,
+        /// How many calls are before it.
+        calls_before: usize,
+    },
+    /// It has ended in its worker, and the head has not heard of it yet.
+    ResultOnTheWay,
+    /// Its worker is being ended.
+    WorkerEnding {
+        /// Why, in words that fit after "because".
+        why: String,
+    },
+    /// It has ended.
+    Ended {
+        /// Which attempt that was, from 1; 0 when it never began.
+        attempt: u32,
+        /// Where it ran; none when it never began.
+        worker_id: Option<WorkerId>,
+        /// That worker's process.
+        worker_pid: Option<u32>,
+        /// How long it ran, in nanoseconds.
+        ran_ns: Option<u64>,
+        /// `succeeded`, `failed` or `cancelled`.
+        state: TaskState,
+        /// Why it failed or was cancelled; none if it succeeded.
+        failure: Option<String>,
+    },
+}
+
+/// A task that a worker runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningTask {
+    /// The task.
+    pub task: TaskId,
+    /// Which worker.
+    pub worker_id: WorkerId,
+    /// That worker's process.
+    pub worker_pid: u32,
+    /// Since when, in nanoseconds since the Unix epoch.
+    pub since_unix_nano: u64,
+}
+
+/// A task that has some of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The task.
+    pub task: TaskId,
+    /// `module.function`, or the program.
+    pub target: String,
+    /// How much it has.
+    pub amount: u64,
+    /// Whether it waits for the task that is explained, so that neither can go on.
+    pub waits_for_this: bool,
+}
+
+/// A task that has to do with the one that is explained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherTask {
+    /// The task.
+    pub id: TaskId,
+    /// `module.function`, or the program.
+    pub target: String,
+    /// Where it is in its life.
+    pub state: TaskState,
+}
+
+/// How many other tasks and workers a sentence names.
+const NAMED: usize = 5;
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Behind { tasks: 1 } => f.write_str("1 task is before it in the queue"),
+            Reason::Behind { tasks } => write!(f, "{tasks} tasks are before it in the queue"),
+            Reason::BehindAlike { tasks: 1 } => f.write_str("1 task that asks for the same is before it in the queue"),
+            Reason::BehindAlike { tasks } => {
+                write!(f, "{tasks} tasks that ask for the same are before it in the queue")
+            }
+            Reason::LacksResource { name, asked, free, total, holders, left_out } => {
+                write!(f, "it asks for {asked} of the resource `{name}`, and {free} of {total} are free; ")?;
+                let named: Vec<_> = holders.iter().take(NAMED).map(ToString::to_string).collect();
+                f.write_str(&named.join("; "))?;
+                let more = holders.len() - named.len() + left_out;
+                if more > 0 {
+                    write!(f, "; and {more} more")?;
+                }
+                if holders.iter().any(|holder| holder.waits_for_this) {
+                    f.write_str("; so neither can go on until one of them is cancelled")?;
+                }
+                Ok(())
+            }
+            Reason::LacksCpus { asked, free, running, left_out } => {
+                let verb = if *free == 1 { "is" } else { "are" };
+                write!(f, "it asks for {asked} cpus, and {free} {verb} free: ")?;
+                let named: Vec<_> = running.iter().take(NAMED).map(ToString::to_string).collect();
+                f.write_str(&named.join("; "))?;
+                let more = running.len() - named.len() + left_out;
+                if more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
+            }
+            Reason::KeptFor { task } => {
+                write!(f, "what is free is kept for task {task}, which needs more and has waited longer")
+            }
+            Reason::NeverHere { why } => {
+                write!(f, "{why}; it waits for a head that is started in this place with enough")
+            }
+            Reason::WorkersBusy { running, left_out } => {
+                let named: Vec<_> = running.iter().take(NAMED).map(ToString::to_string).collect();
+                let more = running.len() - named.len() + left_out;
+                write!(f, "every worker is busy: {}", named.join("; "))?;
+                if more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
+            }
+            Reason::NoWorkerReady { starting, why } => {
+                f.write_str("no worker is ready")?;
+                if *starting > 0 {
+                    let verb = if *starting == 1 { "is" } else { "are" };
+                    write!(f, "; {} {verb} being started", Count(*starting, "worker"))?;
+                }
+                why.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
+            }
+            Reason::NextTurn => f.write_str("it is about to be given to a worker"),
+            Reason::TriedAgain { attempt, failure } => {
+                write!(f, "attempt {attempt} failed, and it waits to be tried again: {failure}")
+            }
+            Reason::NeedsResults { tasks } => {
+                write!(f, "its arguments are results of tasks that have not ended: {}", list(tasks))
+            }
+            Reason::Leased { worker_id, worker_pid, tasks_before } => {
+                write!(f, "worker {worker_id} (pid {worker_pid}) has it and has not begun it")?;
+                if *tasks_before > 0 {
+                    write!(f, "; it has {} before it", Count(*tasks_before, "task"))
+                } else {
+                    Ok(())
+                }
+            }
+            Reason::Running(running) => write!(
+                f,
+                "worker {} (pid {}) has run it for {}",
+                running.worker_id,
+                running.worker_pid,
+                since(running.since_unix_nano)
+            ),
+            Reason::AwaitsTasks { tasks } => write!(f, "it waits for tasks that it has submitted: {}", list(tasks)),
+            Reason::NoProcessForActor { actors, max_processes, before } => {
+                write!(f, "an actor has a process for itself, and of the {max_processes} that there may be ")?;
+                write!(
+                    f,
+                    "{actors} {} taken by actors and one is kept for tasks",
+                    if *actors == 1 { "is" } else { "are" }
+                )?;
+                if *before > 0 {
+                    write!(f, "; {} before it", Count(*before, "actor"))?;
+                }
+                f.write_str("\n(hint: end one with `tracer cancel`, or start the head with a higher --max-processes)")
+            }
+            Reason::AwaitsActor { actor, state, calls_before } => match (state, calls_before) {
+                (ActorState::Alive, 0) => write!(f, "it is about to be given to actor {actor}"),
+                (_, 0) => write!(f, "it waits for actor {actor}, which is {state}"),
+                (ActorState::Alive, before) => {
+                    write!(f, "it waits for {} of actor {actor}", Count(*before, "earlier call"))
+                }
+                (_, before) => write!(
+                    f,
+                    "it waits for actor {actor}, which is {state}, and for {} of it",
+                    Count(*before, "earlier call")
+                ),
+            },
+            Reason::ResultOnTheWay => f.write_str("it has ended in its worker, and its result is on the way"),
+            Reason::WorkerEnding { why } => write!(f, "its worker is being ended, because {why}"),
+            Reason::Ended { attempt, worker_id, worker_pid, ran_ns, state, failure } => {
+                match (worker_id, worker_pid) {
+                    (Some(worker), Some(pid)) => write!(f, "attempt {attempt} in worker {worker} (pid {pid}) ")?,
+                    _ => f.write_str("it was never begun and ")?,
+                }
+                let was = if *state == TaskState::Cancelled { "was " } else { "" };
+                write!(f, "{was}{state}")?;
+                ran_ns.map_or(Ok(()), |ran| write!(f, " after {}", Elapsed::from_nanos(ran)))?;
+                // "was cancelled: it was cancelled" says it twice.
+                let says_more = |failure: &&String| **failure != Failure::Cancelled.to_string();
+                failure.as_ref().filter(says_more).map_or(Ok(()), |failure| write!(f, ": {failure}"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {} ({}) has {}", self.task, self.target, self.amount)?;
+        if self.waits_for_this { f.write_str(" and waits for this task") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for RunningTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RunningTask { task, worker_id, worker_pid, since_unix_nano } = self;
+        write!(f, "worker {worker_id} (pid {worker_pid}) has run task {task} for {}", since(*since_unix_nano))
+    }
+}
+
+fn since(unix_nano: u64) -> Elapsed {
+    Elapsed::from_nanos(now_unix_nano().saturating_sub(unix_nano))
+}
+
+fn list(tasks: &[OtherTask]) -> String {
+    let mut text: Vec<_> =
+        tasks.iter().take(NAMED).map(|task| format!("{} ({}, {})", task.id, task.target, task.state)).collect();
+    if tasks.len() > NAMED {
+        text.push(format!("and {} more", tasks.len() - NAMED));
+    }
+    text.join(", ")
+}

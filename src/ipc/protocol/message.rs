@@ -1,0 +1,1475 @@
+//! The messages, and which frame kind each has.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::frame::put_frame;
+use super::wire::{Put, Take, WireError};
+use super::{Explanation, PROTOCOL_VERSION};
+use tracer_core::HookContract;
+use tracer_core::SamplingRatio;
+use tracer_core::propagation::Propagators;
+use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use tracer_core::value::{self, JsonText};
+
+/// Frame kinds. From clients they are below 32, from the head above.
+pub mod kind {
+    /// Client: who it is ([`Hello`](super::Hello)); the first frame of a connection, and only that.
+    pub const HELLO: u8 = 1;
+    /// Driver: a batch of tasks ([`Submissions`](super::Submissions)).
+    pub const SUBMIT: u8 = 2;
+    /// Driver: a numbered question ([`Query`](super::Query)).
+    pub const QUERY: u8 = 3;
+    /// Worker: its hook has run and it takes leases ([`WorkerReady`](super::WorkerReady)).
+    pub const WORKER_READY: u8 = 4;
+    /// Worker: attempts that have ended ([`AttemptResult`](super::AttemptResult)), one or more.
+    pub const RESULTS: u8 = 5;
+    /// Worker, on its sink's connection: what became of spans that it was offered ([`SpansDone`](super::SpansDone)).
+    pub const SPANS_DONE: u8 = 6;
+    /// Driver of a worker's tasks: one of them waits for others ([`Wait`](super::Wait)).
+    pub const WAIT: u8 = 7;
+    /// Driver of a worker's tasks: it waits no longer, although not all has come that it waited for. The number of the wait.
+    pub const GO_ON: u8 = 8;
+    /// Driver: nobody can ask for the results of these tasks any more, whose ids follow one another.
+    pub const FORGET: u8 = 9;
+    /// Driver: it wants to hear how a task ends that it may not have submitted. The driver's own number for it and the task's
+    /// id; it hears of it as of its own tasks, at once if the task has ended, and never if it is not known.
+    pub const WATCH: u8 = 10;
+    /// Driver or worker: it wants rings beside the socket. What it sends from here on has a position in the stream. Head: here they
+    /// are, in a file that comes with this; the same holds for what it sends. A head that has none to give does not answer. No body.
+    pub const RINGS: u8 = 11;
+    /// Worker: which methods of the actor that it has made run beside each other ([`ActorMethods`](super::ActorMethods)). It comes before the
+    /// result of the creation.
+    pub const ACTOR_METHODS: u8 = 12;
+
+    /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
+    pub const WELCOME: u8 = 32;
+    /// Head: the hello or the submissions are not accepted, and why, as text. After a hello the connection is closed.
+    pub const REFUSED: u8 = 33;
+    /// Head, to a driver: a batch was taken in ([`Accepted`](super::Accepted)).
+    pub const ACCEPTED: u8 = 34;
+    /// Head, to a driver: a piece of what a running task wrote ([`Output`](super::Output)).
+    pub const OUTPUT: u8 = 35;
+    /// Head, to a driver: tasks that have ended ([`Finished`](super::Finished)), one or more.
+    pub const FINISHED: u8 = 36;
+    /// Head, to a driver: the numbered answer to a question ([`Reply`](super::Reply)).
+    pub const REPLY: u8 = 37;
+    /// Head, to a worker: tasks to run ([`Lease`](super::Lease)), one or more, in the order in which to run them.
+    pub const LEASES: u8 = 38;
+    /// Head, to a worker: end when the leases that came before this are done. To its sink: nothing more is offered. No body.
+    pub const SHUTDOWN: u8 = 39;
+    /// Head, to a worker's sink: finished spans that another process did not deliver ([`SpansOffer`](super::SpansOffer)).
+    pub const SPANS: u8 = 40;
+    /// Head, to the driver of a worker's tasks: a task to run while those that wait do ([`Lease`](super::Lease)).
+    pub const RUN: u8 = 41;
+    /// Head, to the driver of a worker's tasks: the spool says of an attempt that it is to end, and it may be waiting. No body.
+    pub const LOOK: u8 = 42;
+    /// Head, to a driver: what an attempt of a command has used ([`CommandUsage`](super::CommandUsage)), behind the task's id. It comes before the
+    /// task's end, to whoever wants its output.
+    pub const USAGE: u8 = 43;
+}
+
+/// How the texts begin with which the head refuses submissions, for those who tell refusals apart.
+pub mod refusal {
+    /// The idempotency key names another task.
+    pub const KEY_TAKEN: &str = "the idempotency key ";
+    /// The head is being stopped.
+    pub const STOPPING: &str = "the head is stopping";
+    /// The journal cannot be written.
+    pub const JOURNAL: &str = "the journal cannot be written";
+    /// There are as many tasks as there is memory for.
+    pub const FULL: &str = "the queue is full";
+    /// Those after which the same submission may be accepted later.
+    pub const WAIT: [&str; 3] = [STOPPING, JOURNAL, FULL];
+}
+
+const HELLO_MARK: [u8; 4] = *b"TRCR";
+
+/// The first frame of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// The [`PROTOCOL_VERSION`] that the client speaks.
+    pub protocol_version: u32,
+    /// What the client wants to be. 0 on the wire is a driver, because workers count from 1; of
+    /// a worker's further connections, each has a bit of its own.
+    pub role: Role,
+    /// The client's own process id. The head checks a worker's against the process that it started.
+    pub pid: u32,
+    /// The client's own version, for messages to people.
+    pub version: &'a str,
+}
+
+/// What a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Submits tasks and asks questions.
+    Driver,
+    /// Runs attempts: the process that the head started under this id.
+    Worker(WorkerId),
+    /// Submits for the tasks that this worker runs, on a second connection of its process.
+    Tasks(WorkerId),
+    /// Takes spans over, for the worker with this id.
+    Sink(WorkerId),
+}
+
+/// Set in the role of a [`Role::Tasks`].
+const OF_TASKS: u64 = 1 << 63;
+/// Set in the role of a [`Role::Sink`].
+const OF_SINK: u64 = 1 << 62;
+
+impl<'a> Hello<'a> {
+    /// What this program says of itself.
+    pub fn of_this_process(role: Role) -> Hello<'static> {
+        Hello { protocol_version: PROTOCOL_VERSION, role, pid: std::process::id(), version: crate::VERSION }
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::HELLO, |out| {
+            out.put_exact(&HELLO_MARK);
+            out.put_u32(self.protocol_version);
+            out.put_u64(match self.role {
+                Role::Driver => 0,
+                Role::Worker(worker) => worker.0,
+                Role::Tasks(worker) => worker.0 | OF_TASKS,
+                Role::Sink(worker) => worker.0 | OF_SINK,
+            });
+            out.put_u32(self.pid);
+            out.put_str(self.version);
+        });
+    }
+
+    /// Takes a body apart. The mark and the version come first and stay there in every version; when the version is not
+    /// ours, nothing after it is read.
+    pub fn decode(body: &'a [u8]) -> Result<Hello<'a>, WireError> {
+        let mut take = Take::new(body);
+        if take.array()? != HELLO_MARK {
+            return Err(WireError::UnknownValue("mark of tracer"));
+        }
+        let protocol_version = take.u32()?;
+        if protocol_version != PROTOCOL_VERSION {
+            return Ok(Hello { protocol_version, role: Role::Driver, pid: 0, version: "" });
+        }
+        let role = match take.u64()? {
+            0 => Role::Driver,
+            worker if worker & OF_TASKS != 0 => Role::Tasks(WorkerId(worker & !OF_TASKS)),
+            worker if worker & OF_SINK != 0 => Role::Sink(WorkerId(worker & !OF_SINK)),
+            worker => Role::Worker(WorkerId(worker)),
+        };
+        let hello = Hello { protocol_version, role, pid: take.u32()?, version: take.str()? };
+        take.finish()?;
+        Ok(hello)
+    }
+}
+
+/// The head's answer to a hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The head's own version, for messages to people.
+    pub version: String,
+    /// The process of the head.
+    pub head_pid: u32,
+    /// The machine, as spans name it: the host name.
+    pub node_id: String,
+    /// The id of what this driver will submit.
+    pub job_id: JobId,
+    /// The folder of the session: socket, spools, logs. Absolute.
+    pub session_dir: PathBuf,
+    /// The folder of the span files. Absolute.
+    pub spans_dir: PathBuf,
+    /// Folders in which modules are looked for first, in order.
+    pub module_path: Vec<PathBuf>,
+    /// Every folder in which the head's workers look for modules, in order. Absolute.
+    pub module_folders: Vec<PathBuf>,
+    /// The hook to run; none when the session is not traced.
+    pub hook: Option<HookChoice>,
+    /// What submissions take from their environment, and what commands get in theirs.
+    pub propagators: Propagators,
+    /// The `OTEL_*` variables that the session was started with and that a driver's hook should have too, unless its own environment
+    /// says something else.
+    pub environment: Vec<(String, String)>,
+    /// Whether the runtime's own work is traced for every task.
+    pub trace_runtime: bool,
+    /// Whether the arguments of tasks are put on their spans.
+    pub record_arguments: bool,
+}
+
+/// The hook that every process of the session runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookChoice {
+    /// As given: `module:attribute`.
+    pub import_string: String,
+    /// What it was named for.
+    pub contract: HookContract,
+    /// The library it was found in; none for a hook built into tracer.
+    pub library: Option<PathBuf>,
+    /// The longest it may take.
+    pub timeout_ms: u64,
+    /// Whether a process may go on when its hook fails.
+    pub is_required: bool,
+    /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
+    pub sampling_ratio: SamplingRatio,
+    /// The hooks that get the finished spans of this one, in their order.
+    pub further: Vec<FurtherHook>,
+}
+
+/// A hook beside the one that makes the spans.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FurtherHook {
+    /// As given: `module:attribute`.
+    pub import_string: String,
+    /// What it was named for.
+    pub contract: HookContract,
+    /// The library it was found in; none for a hook built into tracer.
+    pub library: Option<PathBuf>,
+    /// What it does with spans, as it said when `tracer start` tried it out.
+    pub description: String,
+}
+
+/// A request that is answered by a [`Reply`] with the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Query {
+    /// How the head is doing. Answered by [`Reply::Status`].
+    Status,
+    /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`].
+    Tasks {
+        /// The most to list.
+        limit: usize,
+        /// Which of them.
+        #[serde(default)]
+        which: TaskFilter,
+    },
+    /// One task with its result. Answered by [`Reply::Task`].
+    Task {
+        /// Which task.
+        id: TaskId,
+    },
+    /// Why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
+    Explain {
+        /// Which task.
+        id: TaskId,
+    },
+    /// Every worker process. Answered by [`Reply::Workers`].
+    Workers,
+    /// How many tasks of a job run. Answered by [`Reply::Running`].
+    Running {
+        /// Which job.
+        job: JobId,
+    },
+    /// Every actor that is remembered. Answered by [`Reply::Actors`].
+    Actors,
+    /// One actor. Answered by [`Reply::Actor`].
+    Actor {
+        /// Its name, or its id.
+        wanted: String,
+    },
+    /// End tasks that have not ended: those that no worker has begun will not run, those that run are asked to end, then get SIGTERM,
+    /// then SIGKILL. Answered by [`Reply::Cancelled`].
+    Cancel {
+        /// Which tasks.
+        which: CancelWhich,
+        /// How long each step may take, in milliseconds; none for what the task's submission said.
+        grace_ms: Option<u64>,
+    },
+    /// Said by the process of the HTTP API: hooks have failed in it. Answered by [`Reply::Noted`].
+    HttpTracing {
+        /// Which process that is; one before it is not heard any more.
+        pid: u32,
+        /// In words, for `tracer status`.
+        failures: Vec<String>,
+    },
+    /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
+    Stop {
+        /// How long running tasks may take to end before their workers are killed, in milliseconds.
+        grace_ms: u64,
+        /// Whether workers are killed at once.
+        force: bool,
+    },
+}
+
+/// The answer to a [`Query`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Query::Status`].
+    Status(Box<StatusReport>),
+    /// To [`Query::Tasks`].
+    Tasks(TaskList),
+    /// To [`Query::Task`]; none for a task that was never submitted here or was forgotten.
+    Task(Option<Box<TaskReport>>),
+    /// To [`Query::Explain`]; none for a task that was never submitted here or was forgotten.
+    Explanation(Option<Box<Explanation>>),
+    /// To [`Query::Workers`], in the order in which they were started.
+    Workers(Vec<WorkerReport>),
+    /// To [`Query::Running`].
+    Running(usize),
+    /// To [`Query::Actors`], newest first.
+    Actors(Vec<ActorReport>),
+    /// To [`Query::Actor`]; or why there is none.
+    Actor(Result<Box<ActorReport>, String>),
+    /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
+    Cancelled(Vec<(TaskId, CancelReport)>),
+    /// To [`Query::HttpTracing`].
+    Noted,
+    /// Sent when everything has stopped; the head exits after it.
+    Stopped(StopReport),
+}
+
+/// Which tasks to cancel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CancelWhich {
+    /// These.
+    Ids(Vec<TaskId>),
+    /// Every one that has not ended.
+    All,
+    /// Every one of this job that has not ended.
+    Job(JobId),
+    /// Every one that has not ended and whose name fits a pattern, in which `*` stands for any text and `?` for any character.
+    Named(String),
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelReport {
+    /// There is no such task, or it was forgotten.
+    Unknown,
+    /// It had ended before.
+    Ended,
+    /// It will not run.
+    Cancelled,
+    /// It runs, and was asked to end; if it does not, it is made to.
+    Cancelling,
+}
+
+/// `tracer status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The head's version.
+    pub version: String,
+    /// The process of the head.
+    pub head_pid: u32,
+    /// The machine, as spans name it: the host name.
+    pub node_id: String,
+    /// The folder of the session: socket, spools, logs.
+    pub session_dir: PathBuf,
+    /// The folder of the span files.
+    pub spans_dir: PathBuf,
+    /// How long the head has run, in nanoseconds.
+    pub uptime_ns: u64,
+    /// The session's hook; none when it is not traced.
+    pub hook: Option<HookReport>,
+    /// Why it is not traced, if it is not for want of a hook.
+    pub tracing_off: Option<String>,
+    /// The workers by state.
+    pub workers: WorkerCounts,
+    /// The tasks by state.
+    pub tasks: TaskCounts,
+    /// Slots: one for each worker that is wanted, taken by tasks as `--num-cpus` says.
+    pub cpus: ResourceReport,
+    /// What tasks may ask for by name.
+    pub resources: Vec<ResourceReport>,
+    /// The HTTP API; none when the head was started without.
+    #[serde(default)]
+    pub http: Option<HttpReport>,
+    /// The bound on the memory of each worker, if there is one.
+    pub worker_memory: Option<MemoryReport>,
+    /// The bound on the memory of tasks that have not ended.
+    #[serde(default)]
+    pub queue_memory: Option<QueueMemoryReport>,
+    /// What became of spans that their own process did not write.
+    pub spans: SpanCounts,
+    /// What a person should know, most important first.
+    pub warnings: Vec<String>,
+}
+
+/// Something that tasks take while they run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceReport {
+    /// Its name.
+    pub name: String,
+    /// How much there is.
+    pub total: u64,
+    /// How much of it tasks have now. More than there is, of slots, while a task that had waited for others goes on.
+    pub used: u64,
+}
+
+/// The HTTP API of a head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpReport {
+    /// What requests begin with: `http://127.0.0.1:8265`.
+    pub url: String,
+    /// The file with the token that clients have to show.
+    pub token_path: PathBuf,
+    /// Whether commands are taken, and not only functions.
+    pub allows_commands: bool,
+    /// The process that serves it; none while it is started again.
+    pub pid: Option<u32>,
+    /// How often it has ended and was started again.
+    pub restarts: u64,
+}
+
+/// The bound on the memory that tasks take in the head which have not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueMemoryReport {
+    /// In bytes.
+    pub bytes: u64,
+    /// How much of it they take now.
+    pub used: u64,
+    /// What it follows from: a limit of the system, or a setting.
+    pub source: String,
+}
+
+/// The bound on the memory of each worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// In bytes, with everything that the worker starts.
+    pub bytes: u64,
+    /// Whether control groups of the kernel hold it; otherwise the head looks.
+    pub is_held_by_kernel: bool,
+}
+
+/// The hook of the session and how it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookReport {
+    /// The hook, as given: `module:attribute`.
+    pub import_string: String,
+    /// What it was named for.
+    pub contract: HookContract,
+    /// The library it was found in; none for a hook built into tracer.
+    pub library: Option<PathBuf>,
+    /// What the hook does with spans, as it said when `tracer start` tried it out.
+    pub description: String,
+    /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
+    pub sampling_ratio: SamplingRatio,
+    /// Which traces are sampled unless the hook decides, as the head's environment has it, for people.
+    pub sampling: String,
+    /// The hooks that get the finished spans of this one, in their order.
+    pub further: Vec<FurtherHook>,
+    /// Workers in which a hook failed; if the first, tracer writes their spans itself.
+    pub failed_workers: Vec<HookFailure>,
+}
+
+/// A hook that failed in one worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookFailure {
+    /// The worker in which it failed.
+    pub worker_id: WorkerId,
+    /// That worker's process.
+    pub pid: u32,
+    /// What the hook said, or what happened to it.
+    pub reason: String,
+}
+
+/// How many workers there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerCounts {
+    /// How many the head was started with and keeps alive.
+    pub wanted: usize,
+    /// Started and not ready: their hook is running.
+    pub starting: usize,
+    /// Ready, with nothing to do.
+    pub idle: usize,
+    /// Ready, with at least one lease that does not wait for other tasks.
+    pub busy: usize,
+    /// Ready, with a task that waits for others.
+    pub waiting: usize,
+    /// Ready, each with an actor.
+    #[serde(default)]
+    pub actors: usize,
+    /// Died since the head was started.
+    pub lost: u64,
+}
+
+/// How many tasks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCounts {
+    /// Queued in the head, or waiting to be tried again; no worker has them.
+    pub waiting: usize,
+    /// Leased to a worker, running or about to run.
+    pub leased: usize,
+    /// Those of them that were asked to end, or are being made to.
+    pub ending: usize,
+    /// Ended well since the head was started, the forgotten ones included.
+    pub succeeded: u64,
+    /// Failed since the head was started, the forgotten ones included and the cancelled ones not.
+    pub failed: u64,
+    /// Cancelled since the head was started, the forgotten ones included.
+    pub cancelled: u64,
+    /// Ended so long ago that only these counts remember them.
+    pub forgotten: u64,
+}
+
+/// Spans that needed tracer's help, or were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanCounts {
+    /// Ended spans of dead processes, written from their spools.
+    pub recovered: u64,
+    /// Open spans of dead processes, closed with what happened.
+    pub closed: u64,
+    /// Attributes, events and links that did not fit the spool and were lost with their process.
+    pub cut: u64,
+    /// Spans that are lost for good: the sum of `dropped`, `lost_with_process`, `given_up` and `forked`.
+    #[serde(default)]
+    pub lost: u64,
+    /// Ended spans that a hook could not write, and gave up when its memory was full.
+    #[serde(default)]
+    pub dropped: u64,
+    /// Spans that were in the memory of a process alone when it died. On a full disk a few of them may have been written.
+    #[serde(default)]
+    pub lost_with_process: u64,
+    /// Spans that are in the memory of living processes alone, and would be lost if these died now: they found no room in the spool, or
+    /// left it before their hook had delivered them. It goes down when they are delivered.
+    #[serde(default)]
+    pub at_risk: u64,
+    /// The same of hooks that do not tell what they deliver, in living and dead processes: nobody knows what became of these spans.
+    #[serde(default)]
+    pub untold: u64,
+    /// Spans that additional hooks have not got, because they found no room in the spool.
+    #[serde(default)]
+    pub missed: u64,
+    /// Spans that were begun in processes which tasks had forked.
+    #[serde(default)]
+    pub forked: u64,
+    /// Spans of dead processes that could not be written to the span file. They stay in the spool, for the next head.
+    pub unwritten: u64,
+    /// Spans that another process than their own has delivered to an exporter.
+    #[serde(default)]
+    pub handed_over: u64,
+    /// Spans that wait for a process that delivers them to an exporter.
+    #[serde(default)]
+    pub waiting: u64,
+    /// Spans that no exporter took, until there was no room for them any more.
+    #[serde(default)]
+    pub given_up: u64,
+}
+
+/// Which tasks are listed: those that meet all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskFilter {
+    /// In one of these states; in any, if none is named.
+    pub states: Vec<TaskState>,
+    /// With a name that fits this pattern, in which `*` stands for any text and `?` for any character.
+    pub name: Option<String>,
+    /// Whose function or actor is of a module that fits this pattern.
+    pub module: Option<String>,
+    /// Submitted at this time or later, in nanoseconds since the Unix epoch.
+    pub since_unix_nano: Option<u64>,
+}
+
+/// `tracer list tasks`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskList {
+    /// Newest first.
+    pub tasks: Vec<TaskReport>,
+    /// How many more there are that were asked for.
+    pub left_out: usize,
+    /// How many others there are.
+    #[serde(default)]
+    pub filtered_out: usize,
+    /// How many more there once were.
+    pub forgotten: u64,
+}
+
+/// One task, as `tracer list tasks` and `tracer get` show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskReport {
+    /// The task's number in this session.
+    pub id: TaskId,
+    /// `--name`, or none.
+    pub name: Option<String>,
+    /// `module.function`, or the program.
+    pub target: String,
+    /// Where it is in its life, as the claims of its worker had it at that moment.
+    pub state: TaskState,
+    /// Which driver's submissions it belongs to.
+    pub job_id: JobId,
+    /// Hexadecimal; none for an untraced submission.
+    pub trace_id: Option<String>,
+    /// The attempt that it is at, from 1; 0 when no worker was given it.
+    pub attempt: u32,
+    /// What it asked for beyond a slot; none for most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<DemandReport>,
+    /// The attempts that have ended, oldest first. When there were very many, the newest of them.
+    pub attempts: Vec<AttemptReport>,
+    /// The worker that has it, or in which it ended; none for a task that waits or ended without one.
+    pub worker_id: Option<WorkerId>,
+    /// That worker's process.
+    pub worker_pid: Option<u32>,
+    /// When the head took it in, in nanoseconds since the Unix epoch.
+    pub submitted_unix_nano: u64,
+    /// When the attempt that ended it began. None until the task has ended, and when it never began.
+    pub started_unix_nano: Option<u64>,
+    /// None until the task has ended.
+    pub ended_unix_nano: Option<u64>,
+    /// The result, in `tracer get` of a function that returned.
+    pub result: Option<JsonText>,
+    /// What JSON cannot say of the result, with the places; none if it says all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_loss: Option<String>,
+    /// Where its result is when it is large; `tracer get` reads it from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<crate::stored::Stored>,
+    /// Why it failed, for programs; none unless it did.
+    pub failure: Option<tracer_core::task::Failure>,
+    /// The failure in words.
+    pub message: Option<String>,
+    /// The actor that it makes, or is a method of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_id: Option<TaskId>,
+}
+
+impl TaskReport {
+    /// Enters the result, and what JSON cannot say of it.
+    pub fn set_result(&mut self, result: Option<JsonText>) {
+        self.result_loss = result.as_ref().and_then(JsonText::loss);
+        self.result = result;
+    }
+}
+
+/// One actor, as `tracer list actors` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorReport {
+    /// Its number, which is that of the task that creates it.
+    pub id: TaskId,
+    /// The name by which it is found, or none.
+    pub name: Option<String>,
+    /// The module that its type is in: a name, or the path of the library.
+    pub module: String,
+    /// Its type.
+    pub type_name: String,
+    /// Where it is in its life.
+    pub state: ActorState,
+    /// Why it is dead; none while it is not.
+    pub reason: Option<String>,
+    /// The job that has created it.
+    pub job_id: JobId,
+    /// Whether it outlives that job.
+    pub is_detached: bool,
+    /// The worker that it has for itself; none while it waits for one, and after its end.
+    pub worker_id: Option<WorkerId>,
+    /// That worker's process.
+    pub worker_pid: Option<u32>,
+    /// How often it was created again after its worker was lost.
+    pub restarts: u32,
+    /// How often that is done at most.
+    pub max_restarts: u32,
+    /// How often a call is run again that was going on when the worker was lost.
+    pub max_call_retries: u32,
+    /// Calls that wait in the head.
+    pub calls_waiting: usize,
+    /// Calls that its worker has, those that run included.
+    pub calls_leased: usize,
+    /// When it was submitted, in nanoseconds since the Unix epoch.
+    pub created_unix_nano: u64,
+    /// The build of its module, as spans name it; none for what is built into tracer.
+    #[serde(default)]
+    pub module_version: Option<String>,
+    /// Whether the module has been built anew since. The actor keeps its build until it is made again.
+    #[serde(default)]
+    pub is_outdated: bool,
+}
+
+/// Where an actor is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActorState {
+    /// Its creation has not ended.
+    Pending,
+    /// It takes calls.
+    Alive,
+    /// Its worker was lost, and it is created again.
+    Restarting,
+    /// It takes no calls any more.
+    Dead,
+}
+
+impl std::fmt::Display for ActorState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            ActorState::Pending => "pending",
+            ActorState::Alive => "alive",
+            ActorState::Restarting => "restarting",
+            ActorState::Dead => "dead",
+        })
+    }
+}
+
+/// What a task asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DemandReport {
+    /// How many slots.
+    pub num_cpus: u32,
+    /// How much of which named resources.
+    pub resources: BTreeMap<String, u64>,
+    /// The most memory of an attempt, in bytes; none for what every worker may take.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Where a task is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// No worker has it.
+    Waiting,
+    /// Its last attempt failed, and it waits to be tried again.
+    Retrying,
+    /// A worker has it and has not begun it.
+    Leased,
+    /// A worker runs it.
+    Running,
+    /// It runs and was asked to end, because it was cancelled or has run into a limit.
+    Cancelling,
+    /// It runs, and got SIGTERM.
+    Terminating,
+    /// It got SIGKILL.
+    Killing,
+    /// It ended well: the function returned, or the command exited with 0.
+    Succeeded,
+    /// It ended in any other way.
+    Failed,
+    /// It ended because it was cancelled: by somebody, or because the task that had submitted it did not get to its end.
+    Cancelled,
+}
+
+impl TaskState {
+    /// Every state, in the order of a task's life.
+    pub const ALL: [TaskState; 10] = [
+        TaskState::Waiting,
+        TaskState::Retrying,
+        TaskState::Leased,
+        TaskState::Running,
+        TaskState::Cancelling,
+        TaskState::Terminating,
+        TaskState::Killing,
+        TaskState::Succeeded,
+        TaskState::Failed,
+        TaskState::Cancelled,
+    ];
+
+    /// Its name, for people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TaskState::Waiting => "waiting",
+            TaskState::Retrying => "retrying",
+            TaskState::Leased => "leased",
+            TaskState::Running => "running",
+            TaskState::Cancelling => "cancelling",
+            TaskState::Terminating => "terminating",
+            TaskState::Killing => "killing",
+            TaskState::Succeeded => "succeeded",
+            TaskState::Failed => "failed",
+            TaskState::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether a task in this state has its outcome.
+    pub fn has_ended(self) -> bool {
+        matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
+    }
+
+    /// Where a task is that has ended like this.
+    pub fn of_outcome(outcome: &Outcome) -> TaskState {
+        match outcome {
+            Outcome::Failed(failure) if failure.is_cancellation() => TaskState::Cancelled,
+            Outcome::Failed(_) => TaskState::Failed,
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => TaskState::Succeeded,
+        }
+    }
+}
+
+impl std::fmt::Display for TaskState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One worker, as `tracer list workers` shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// The worker's number in this session.
+    pub id: WorkerId,
+    /// Its process.
+    pub pid: u32,
+    /// Where it is in its life.
+    pub state: WorkerState,
+    /// How long ago its process was started, in nanoseconds.
+    pub uptime_ns: u64,
+    /// What it runs now.
+    pub task: Option<TaskId>,
+    /// The actor that it is for; none for those that run tasks.
+    #[serde(default)]
+    pub actor: Option<TaskId>,
+    /// Leases it has, the running one included.
+    pub leases: usize,
+    /// How many slots it holds now.
+    pub cpus: u64,
+    /// What its tasks have of named resources.
+    pub resources: BTreeMap<String, u64>,
+    /// How many attempts it has reported.
+    pub tasks_ended: u64,
+    /// Where its spans go.
+    pub tracing: String,
+    /// Why the hook failed in it, if it did.
+    pub hook_failure: Option<String>,
+}
+
+/// Where a worker is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// Its process runs its hook, and takes no leases yet.
+    Starting,
+    /// It is ready and has nothing to do.
+    Idle,
+    /// It has at least one lease.
+    Busy,
+    /// What it runs waits for other tasks, and has given its slot back.
+    Waiting,
+    /// It was told to end, or is being killed.
+    Stopping,
+}
+
+impl std::fmt::Display for WorkerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            WorkerState::Starting => "starting",
+            WorkerState::Idle => "idle",
+            WorkerState::Busy => "busy",
+            WorkerState::Waiting => "waiting",
+            WorkerState::Stopping => "stopping",
+        })
+    }
+}
+
+/// `tracer stop`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopReport {
+    /// The head that stopped.
+    pub head_pid: u32,
+    /// Workers that ended when asked.
+    pub stopped: Vec<u32>,
+    /// Workers that had to be killed.
+    pub killed: Vec<u32>,
+    /// Tasks that had not ended.
+    pub unfinished: usize,
+    /// Spans that no exporter has taken yet; the next head in this place goes on with them.
+    #[serde(default)]
+    pub spans_waiting: u64,
+}
+
+/// Finished spans that a worker is to deliver for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpansOffer {
+    /// The head's number for it, which the answer has too.
+    pub number: u64,
+    /// The hooks that want them, as [bits](crate::spool::hooks).
+    pub hooks: u32,
+    /// What tells those hooks from the ones of another session.
+    pub mark: u32,
+    /// The file that they are in, an OTLP `ExportTraceServiceRequest`.
+    pub path: PathBuf,
+}
+
+/// What became of spans that a worker was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpansDone {
+    /// The offer's.
+    pub number: u64,
+    /// The hooks that do not have them, as bits.
+    pub failed_hooks: u32,
+    /// One of `tracer_abi::STATUS_*`; none when everyone has them.
+    pub failure: Option<u32>,
+    /// How many of the spans were refused for good by whoever took the others.
+    pub refused: u64,
+}
+
+/// A worker's state once its hook has run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerReady {
+    /// What happens to spans, for people to read.
+    pub tracing: String,
+    /// Why the hook failed; tracer then writes the spans itself.
+    pub hook_failure: Option<String>,
+}
+
+/// Appends a frame whose body is a MessagePack value.
+pub fn put_value(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
+    put_frame(out, kind, |out| {
+        rmp_serde::encode::write_named(out, value).expect("messages are plain data, and memory does not fail");
+    });
+}
+
+/// Takes a MessagePack value.
+pub fn take_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+    value::plain_from_bytes(body).ok_or(WireError::UnknownValue("message"))
+}
+
+/// Appends a numbered query.
+pub fn put_query(out: &mut Vec<u8>, number: u64, query: &Query) {
+    put_value(out, kind::QUERY, &(number, query));
+}
+
+/// Appends the reply to a numbered query.
+pub fn put_reply(out: &mut Vec<u8>, number: u64, reply: &Reply) {
+    put_value(out, kind::REPLY, &(number, reply));
+}
+
+/// A batch of submissions: consecutive tags from `first_tag`, an envelope each.
+pub struct Submissions<'a> {
+    /// The driver's number for the first of them. A driver counts its submissions from 0.
+    pub first_tag: u64,
+    take: Take<'a>,
+}
+
+impl<'a> Submissions<'a> {
+    /// Appends a frame; `envelopes` are encoded already, each with its length before it.
+    pub fn encode(out: &mut Vec<u8>, first_tag: u64, envelopes: &[u8]) {
+        put_frame(out, kind::SUBMIT, |out| {
+            out.put_u64(first_tag);
+            out.put_exact(envelopes);
+        });
+    }
+
+    /// Reads the first tag; the envelopes are taken apart by iterating. Fails when the body is shorter than a tag.
+    pub fn decode(body: &'a [u8]) -> Result<Submissions<'a>, WireError> {
+        let mut take = Take::new(body);
+        Ok(Submissions { first_tag: take.u64()?, take })
+    }
+}
+
+impl<'a> Iterator for Submissions<'a> {
+    type Item = Result<&'a [u8], WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.take.is_empty() {
+            return None;
+        }
+        let envelope = self.take.bytes();
+        if envelope.is_err() {
+            self.take = Take::new(&[]);
+        }
+        Some(envelope)
+    }
+}
+
+/// `count` submissions from `first_tag` are accepted, as consecutive tasks from `first_task`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The driver's number for the first of them.
+    pub first_tag: u64,
+    /// The id of the first of them; the others follow without a gap.
+    pub first_task: TaskId,
+    /// How many there are.
+    pub count: u32,
+    /// When they were written to the journal; only if one of them traces the runtime.
+    pub journaled: Option<Period>,
+}
+
+/// A piece of time, in nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// When it began.
+    pub start_unix_nano: u64,
+    /// When it ended.
+    pub end_unix_nano: u64,
+}
+
+impl Period {
+    fn put(self, out: &mut Vec<u8>) {
+        out.put_u64(self.start_unix_nano);
+        out.put_u64(self.end_unix_nano);
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Period, WireError> {
+        Ok(Period { start_unix_nano: take.u64()?, end_unix_nano: take.u64()? })
+    }
+}
+
+impl Accepted {
+    /// Whether `next` goes on where this ends, in tags and in ids.
+    pub fn is_followed_by(&self, next: &Accepted) -> bool {
+        let count = u64::from(self.count);
+        self.first_tag + count == next.first_tag
+            && self.first_task.0 + count == next.first_task.0
+            && self.count.checked_add(next.count).is_some()
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::ACCEPTED, |out| {
+            out.put_u64(self.first_tag);
+            out.put_u64(self.first_task.0);
+            out.put_u32(self.count);
+            if let Some(journaled) = self.journaled {
+                journaled.put(out);
+            }
+        });
+    }
+
+    /// Takes a body apart.
+    pub fn decode(body: &[u8]) -> Result<Accepted, WireError> {
+        let mut take = Take::new(body);
+        let (first_tag, first_task, count) = (take.u64()?, TaskId(take.u64()?), take.u32()?);
+        let journaled = if take.is_empty() { None } else { Some(Period::take(&mut take)?) };
+        let accepted = Accepted { first_tag, first_task, count, journaled };
+        take.finish()?;
+        Ok(accepted)
+    }
+}
+
+/// What the module of an actor says of its methods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorMethods {
+    /// The actor.
+    pub actor: TaskId,
+    /// The methods, as `Type.method`, whose calls may run beside each other.
+    pub concurrent: Vec<String>,
+    /// How many of those calls run at a time.
+    pub max_concurrency: u32,
+}
+
+/// A piece of a task's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// The task that ran while it was written. Output has no other mark: what a task leaves to a thread of its own
+    /// may come under a later one.
+    pub task: TaskId,
+    /// The worker that ran it.
+    pub worker_pid: u32,
+    /// Where it was written to.
+    pub stream: Stream,
+    /// Whether other calls of the same actor ran in the process meanwhile, any of which may have written it.
+    pub is_shared: bool,
+    /// The bytes as they were written: of any encoding, and cut at any place.
+    pub bytes: &'a [u8],
+}
+
+/// Which of its two outputs a task wrote to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl<'a> Output<'a> {
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::OUTPUT, |out| {
+            out.put_u64(self.task.0);
+            out.put_u32(self.worker_pid);
+            out.put_u8(match (self.stream, self.is_shared) {
+                (Stream::Stdout, false) => 1,
+                (Stream::Stderr, false) => 2,
+                (Stream::Stdout, true) => 3,
+                (Stream::Stderr, true) => 4,
+            });
+            out.put_exact(self.bytes);
+        });
+    }
+
+    /// Takes a body apart; the bytes are what is left of it.
+    pub fn decode(body: &'a [u8]) -> Result<Output<'a>, WireError> {
+        let mut take = Take::new(body);
+        let task = TaskId(take.u64()?);
+        let worker_pid = take.u32()?;
+        let (stream, is_shared) = match take.u8()? {
+            1 => (Stream::Stdout, false),
+            2 => (Stream::Stderr, false),
+            3 => (Stream::Stdout, true),
+            4 => (Stream::Stderr, true),
+            _ => return Err(WireError::UnknownValue("stream")),
+        };
+        Ok(Output { task, worker_pid, stream, is_shared, bytes: &body[13..] })
+    }
+}
+
+/// A task has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// The driver's own number for the task.
+    pub tag: u64,
+    /// The task's id.
+    pub task: TaskId,
+    /// The last attempt that a worker was given, from 1; 0 when none was.
+    pub attempt: u32,
+    /// How it ended. Final: there is one for each task.
+    pub outcome: Outcome,
+    /// When the last attempt ended, in nanoseconds since the Unix epoch; only for a task that traces the runtime.
+    pub ended_unix_nano: Option<u64>,
+    /// The attempts before the one that ended it, oldest first.
+    pub past: Vec<AttemptReport>,
+    /// What the last attempt of a command used, for the driver that wants its output. Not in the frame; it comes before it, in one of its own.
+    pub usage: Option<CommandUsage>,
+}
+
+/// Set in the number of the attempt when the time of the end follows the outcome.
+const HAS_END_TIME: u32 = 1 << 31;
+
+impl Finished {
+    /// Appends to the body of a frame of kind [`kind::FINISHED`], which may hold many.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        Finished::put_parts(out, self.tag, self.task, self.attempt, &self.outcome, self.ended_unix_nano, &self.past);
+    }
+
+    /// As [`put`](Self::put), borrowing the outcome.
+    pub fn put_parts(
+        out: &mut Vec<u8>,
+        tag: u64,
+        task: TaskId,
+        attempt: u32,
+        outcome: &Outcome,
+        ended_unix_nano: Option<u64>,
+        past: &[AttemptReport],
+    ) {
+        out.put_u64(tag);
+        out.put_u64(task.0);
+        out.put_u32(attempt & !HAS_END_TIME | if ended_unix_nano.is_some() { HAS_END_TIME } else { 0 });
+        outcome.encode(out);
+        if let Some(ended) = ended_unix_nano {
+            out.put_u64(ended);
+        }
+        put_attempts(out, past);
+    }
+
+    /// Takes the next of a body.
+    pub fn take(take: &mut Take<'_>) -> Result<Finished, WireError> {
+        let (tag, task, attempt) = (take.u64()?, TaskId(take.u64()?), take.u32()?);
+        let outcome = Outcome::take(take)?;
+        let ended_unix_nano = (attempt & HAS_END_TIME != 0).then(|| take.u64()).transpose()?;
+        let past = take_attempts(take)?;
+        Ok(Finished { tag, task, attempt: attempt & !HAS_END_TIME, outcome, ended_unix_nano, past, usage: None })
+    }
+}
+
+/// What a command has used, with those of its children that it waited for, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CommandUsage {
+    /// User and system time.
+    pub cpu_time_ns: u64,
+    /// The largest resident size of one of the processes.
+    pub peak_memory_bytes: u64,
+    /// Page faults without input or output.
+    pub minor_page_faults: u64,
+    /// Page faults for which something was read.
+    pub major_page_faults: u64,
+    /// Context switches because a process waited.
+    pub voluntary_context_switches: u64,
+    /// Context switches because a process had used up its time.
+    pub involuntary_context_switches: u64,
+}
+
+impl CommandUsage {
+    /// Appends a frame of kind [`kind::USAGE`].
+    pub fn put_frame(&self, task: TaskId, out: &mut Vec<u8>) {
+        put_frame(out, kind::USAGE, |out| {
+            out.put_u64(task.0);
+            self.put(out);
+        });
+    }
+
+    /// Reads the body of such a frame.
+    pub fn decode(body: &[u8]) -> Result<(TaskId, CommandUsage), WireError> {
+        let mut take = Take::new(body);
+        let decoded = (TaskId(take.u64()?), CommandUsage::take(&mut take)?);
+        take.finish()?;
+        Ok(decoded)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        for figure in [
+            self.cpu_time_ns,
+            self.peak_memory_bytes,
+            self.minor_page_faults,
+            self.major_page_faults,
+            self.voluntary_context_switches,
+            self.involuntary_context_switches,
+        ] {
+            out.put_u64(figure);
+        }
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<CommandUsage, WireError> {
+        Ok(CommandUsage {
+            cpu_time_ns: take.u64()?,
+            peak_memory_bytes: take.u64()?,
+            minor_page_faults: take.u64()?,
+            major_page_faults: take.u64()?,
+            voluntary_context_switches: take.u64()?,
+            involuntary_context_switches: take.u64()?,
+        })
+    }
+}
+
+/// Appends attempts: nothing but a length for the many tasks that had one only.
+fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptReport]) {
+    if attempts.is_empty() {
+        return out.put_bytes(&[]);
+    }
+    out.put_bytes(&rmp_serde::to_vec_named(attempts).expect("attempts are plain data"));
+}
+
+fn take_attempts(take: &mut Take<'_>) -> Result<Vec<AttemptReport>, WireError> {
+    match take.bytes()? {
+        [] => Ok(Vec::new()),
+        bytes => value::plain_from_bytes(bytes).ok_or(WireError::UnknownValue("attempts")),
+    }
+}
+
+/// A task waits for tasks that it has submitted, and gives its slot back meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The worker's own number for it.
+    pub number: u64,
+    /// How many of the tasks have to end before it goes on.
+    pub wanted: u32,
+    /// For which tasks.
+    pub tasks: Vec<TaskId>,
+}
+
+impl Wait {
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, kind::WAIT, |out| {
+            out.put_u64(self.number);
+            out.put_u32(self.wanted);
+            self.tasks.iter().for_each(|task| out.put_u64(task.0));
+        });
+    }
+
+    /// Takes a body apart.
+    pub fn decode(body: &[u8]) -> Result<Wait, WireError> {
+        let mut take = Take::new(body);
+        let (number, wanted) = (take.u64()?, take.u32()?);
+        let mut tasks = Vec::with_capacity(body.len() / 8);
+        while !take.is_empty() {
+            tasks.push(TaskId(take.u64()?));
+        }
+        Ok(Wait { number, wanted, tasks })
+    }
+}
+
+/// Set in the [`Lease::number`] of a task that a worker runs while others of its tasks wait. The rest of the number is the task's id, and the
+/// lease has no place in the ring of claims.
+pub const INLINE_LEASE: u64 = 1 << 63;
+
+/// In [`Lease::inputs`]: the value follows.
+pub const LEASED_VALUE: u8 = 0;
+/// In [`Lease::inputs`]: the value is in a [stored](crate::stored) file.
+pub const LEASED_FILE: u8 = 1;
+
+/// A task granted to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease<'a> {
+    /// The worker's how-manieth lease, and its place in the ring of claims.
+    pub number: u64,
+    /// The task to run.
+    pub task: TaskId,
+    /// Which attempt at the task this is, from 1.
+    pub attempt: u32,
+    /// The driver's job that the task belongs to.
+    pub job: JobId,
+    /// When the head took the task in, in nanoseconds since the Unix epoch.
+    pub submitted_unix_nano: u64,
+    /// The span of the attempt before, which that of this one is linked to.
+    pub previous: Option<SpanLink>,
+    /// The task's [`Envelope`](tracer_core::task::Envelope), as the driver encoded it.
+    pub envelope: &'a [u8],
+    /// From when the task waited in the queue until when it was leased; only for a task that traces the runtime.
+    pub queued: Option<Period>,
+    /// The values of the envelope's [inputs](tracer_core::task::Input): for each its argument, one of [`LEASED_VALUE`] and [`LEASED_FILE`], and what
+    /// follows that.
+    pub inputs: &'a [u8],
+}
+
+impl<'a> Lease<'a> {
+    /// Appends to the body of a frame of kind [`kind::LEASES`], which may hold many.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.number);
+        out.put_u64(self.task.0);
+        out.put_u32(self.attempt);
+        out.put_u64(self.job.0);
+        out.put_u64(self.submitted_unix_nano);
+        SpanLink::put_option(self.previous.as_ref(), out);
+        out.put_bytes(self.envelope);
+        out.put_bytes(self.inputs);
+        // The envelope says whether it is there.
+        if Envelope::traces_runtime_of(self.envelope) {
+            let nothing = Period { start_unix_nano: 0, end_unix_nano: 0 };
+            self.queued.unwrap_or(nothing).put(out);
+        }
+    }
+
+    /// Takes the next of a body, borrowing the envelope from it.
+    pub fn take(take: &mut Take<'a>) -> Result<Lease<'a>, WireError> {
+        let mut lease = Lease {
+            number: take.u64()?,
+            task: TaskId(take.u64()?),
+            attempt: take.u32()?,
+            job: JobId(take.u64()?),
+            submitted_unix_nano: take.u64()?,
+            previous: SpanLink::take_option(take)?,
+            envelope: take.bytes()?,
+            inputs: take.bytes()?,
+            queued: None,
+        };
+        if Envelope::traces_runtime_of(lease.envelope) {
+            lease.queued = Some(Period::take(take)?).filter(|queued| queued.start_unix_nano != 0);
+        }
+        Ok(lease)
+    }
+}
+
+/// What a worker says of an attempt that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttemptResult {
+    /// The number of the lease that it was run under.
+    pub lease: u64,
+    /// When the worker claimed the lease, in nanoseconds since the Unix epoch.
+    pub started_unix_nano: u64,
+    /// From the claim to the end of the attempt's span, in nanoseconds of a clock that never jumps.
+    pub run_ns: u64,
+    /// Its span, when it failed and was traced: that of a further attempt is linked to it.
+    pub span: Option<SpanLink>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it used, if it was a command whose output is wanted.
+    pub usage: Option<CommandUsage>,
+}
+
+/// Set in the time that an attempt ran when what it used follows the outcome.
+const HAS_USAGE: u64 = 1 << 63;
+
+impl AttemptResult {
+    /// Appends to the body of a frame of kind [`kind::RESULTS`], which may hold many.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.lease);
+        out.put_u64(self.started_unix_nano);
+        out.put_u64(self.run_ns & !HAS_USAGE | if self.usage.is_some() { HAS_USAGE } else { 0 });
+        SpanLink::put_option(self.span.as_ref(), out);
+        self.outcome.encode(out);
+        if let Some(usage) = &self.usage {
+            usage.put(out);
+        }
+    }
+
+    /// Takes the next of a body.
+    pub fn take(take: &mut Take<'_>) -> Result<AttemptResult, WireError> {
+        let (lease, started_unix_nano, run_ns) = (take.u64()?, take.u64()?, take.u64()?);
+        let (span, outcome) = (SpanLink::take_option(take)?, Outcome::take(take)?);
+        let usage = (run_ns & HAS_USAGE != 0).then(|| CommandUsage::take(take)).transpose()?;
+        Ok(AttemptResult { lease, started_unix_nano, run_ns: run_ns & !HAS_USAGE, span, outcome, usage })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::frame::{FRAME_LIMIT, FrameBuffer};
+    use super::*;
+
+    fn one_frame(bytes: &[u8]) -> (u8, Vec<u8>) {
+        let mut buffer = FrameBuffer::new();
+        buffer.read_from(&mut &*bytes).unwrap();
+        let (kind, body) = buffer.next_frame(FRAME_LIMIT).unwrap().unwrap();
+        (kind, body.to_vec())
+    }
+
+    #[test]
+    fn a_hello_of_another_version_is_understood_as_far_as_its_version() {
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, kind::HELLO, |out| {
+            out.put_exact(b"TRCR");
+            out.put_u32(7);
+            out.put_exact(b"whatever version 7 says next");
+        });
+        let (_, body) = one_frame(&bytes);
+        assert_eq!(Hello::decode(&body).unwrap().protocol_version, 7);
+    }
+
+    #[test]
+    fn bytes_that_are_not_of_tracer_are_no_hello() {
+        assert_eq!(Hello::decode(b"GET / HTTP/1.1").unwrap_err(), WireError::UnknownValue("mark of tracer"));
+    }
+
+    proptest! {
+        #[test]
+        fn leases_results_and_outputs_survive_the_wire(
+            number: u64, task: u64, attempt in 0..u32::MAX / 2, job: u64, time in 1_u64.., envelope: Vec<u8>, value: Vec<u8>,
+            end: Option<u64>,
+        ) {
+            let traces_runtime = Envelope::traces_runtime_of(&envelope);
+            let queued = traces_runtime.then_some(Period { start_unix_nano: time, end_unix_nano: job });
+            let link = SpanLink { trace_id: [1; 16], span_id: [2; 8], trace_flags: 1 };
+            let lease = Lease {
+                number, task: TaskId(task), attempt, job: JobId(job), submitted_unix_nano: time, envelope: &envelope,
+                inputs: &envelope, queued, previous: (task % 2 == 0).then_some(link),
+            };
+            let usage = CommandUsage { cpu_time_ns: number, peak_memory_bytes: task, ..CommandUsage::default() };
+            let result = AttemptResult {
+                lease: number, started_unix_nano: time, run_ns: task >> 1, span: (task % 2 == 1).then_some(link),
+                outcome: Outcome::Returned(value.clone()), usage: (task % 3 == 1).then_some(usage),
+            };
+            let mut bytes = Vec::new();
+            usage.put_frame(TaskId(task), &mut bytes);
+            prop_assert_eq!(CommandUsage::decode(&one_frame(&bytes).1).unwrap(), (TaskId(task), usage));
+            let past = AttemptReport {
+                number: 1, worker_id: Some(WorkerId(job)), worker_pid: None, started_unix_nano: Some(time),
+                ended_unix_nano: time, failure: Some(tracer_core::task::Failure::HeadLost), message: Some("lost".into()),
+            };
+            let finished = Finished {
+                tag: number, task: TaskId(task), attempt, outcome: Outcome::Returned(value),
+                ended_unix_nano: end, past: vec![past; usize::from(task % 3 == 0)], usage: None,
+            };
+            for journaled in [None, queued] {
+                let accepted = Accepted { first_tag: number, first_task: TaskId(task), count: attempt, journaled };
+                let mut bytes = Vec::new();
+                accepted.encode(&mut bytes);
+                let (_, body) = one_frame(&bytes);
+                prop_assert_eq!(Accepted::decode(&body).unwrap(), accepted);
+            }
+            let mut bytes = Vec::new();
+            lease.put(&mut bytes);
+            result.put(&mut bytes);
+            finished.put(&mut bytes);
+            let mut take = Take::new(&bytes);
+            prop_assert_eq!(Lease::take(&mut take).unwrap(), lease);
+            prop_assert_eq!(AttemptResult::take(&mut take).unwrap(), result);
+            prop_assert_eq!(Finished::take(&mut take).unwrap(), finished);
+            take.finish().unwrap();
+
+            let output = Output {
+                task: TaskId(task),
+                worker_pid: attempt,
+                stream: Stream::Stderr,
+                is_shared: attempt % 2 == 0,
+                bytes: &envelope,
+            };
+            let mut bytes = Vec::new();
+            output.encode(&mut bytes);
+            let (_, body) = one_frame(&bytes);
+            prop_assert_eq!(Output::decode(&body).unwrap(), output);
+        }
+
+        #[test]
+        fn hostile_bodies_are_refused_without_a_panic(bytes: Vec<u8>) {
+            let _ = Hello::decode(&bytes);
+            let _ = Accepted::decode(&bytes);
+            let _ = Wait::decode(&bytes);
+            let _ = Output::decode(&bytes);
+            let _ = CommandUsage::decode(&bytes);
+            let _ = Lease::take(&mut Take::new(&bytes));
+            let _ = AttemptResult::take(&mut Take::new(&bytes));
+            let _ = Finished::take(&mut Take::new(&bytes));
+            let _ = Submissions::decode(&bytes).map(|submissions| submissions.count());
+            let _ = take_value::<(u64, Query)>(&bytes);
+            let _ = take_value::<(u64, Reply)>(&bytes);
+            let _ = take_value::<Welcome>(&bytes);
+        }
+    }
+}
