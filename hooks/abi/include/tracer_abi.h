@@ -1,9 +1,39 @@
 /*
  * The contract between tracer and the shared libraries it loads, for authors in C.
  *
- * Generated from hooks/abi by cbindgen: change that, not this. The rules that hold for every item here (sizes, nullable
- * entries, borrowed strings, who frees, threads) are the introduction of that crate. Comments use the names of the crate:
- * `Tracing` is `TracerTracing` here, and `STATUS_OK` is `TRACER_STATUS_OK`.
+ * Generated from hooks/abi/src/lib.rs by its test `header`: change that, not this.
+ *
+ * Compatibility
+ * -------------
+ *
+ * The first five fields of `TracerModule` never change. They let a host of any age read which version
+ * of the rest a module speaks. A module works with a host of the same `TRACER_ABI_MAJOR`; the host reads
+ * modules of an older or newer `TRACER_ABI_MINOR`.
+ *
+ * Rules that hold for every item here
+ * -----------------------------------
+ *
+ * 1. Every struct that may grow begins with `size`, the size its writer compiled. A reader uses
+ *    the smaller of that and its own, and treats what is missing as zero. Fields are appended,
+ *    never moved or renumbered. Arrays of such structs are arrays of pointers, so that an
+ *    element may grow too.
+ * 2. Function pointers are nullable. A null entry means that the operation is not offered.
+ * 3. `TracerStr` and `TracerBytes` are borrowed for the duration of the call and copied by the callee if it
+ *    keeps them. `TracerStr` is UTF-8 without a terminating NUL; invalid UTF-8 is decoded lossily.
+ *    Strings in `TracerModule` and what it points to live as long as the process.
+ * 4. Whoever allocates frees: each handle has its own release function in the table that made it.
+ * 5. No panic, exception or `longjmp` crosses the boundary, in either direction.
+ * 6. Times are nanoseconds since the Unix epoch; 0 means now. Timeouts are milliseconds.
+ * 7. Enumerations are `uint32_t`. A reader maps a value it does not know to the documented default.
+ * 8. A module is never unloaded.
+ * 9. Modules are trusted: they run in the process and may do whatever it may do.
+ *
+ * Who calls whom
+ * --------------
+ *
+ * Functions that the host calls in a module begin with `on_`; functions that a module calls in the host begin
+ * with `host_`. The functions of `TracerTracing` have no prefix, because the same table serves in both
+ * directions: a hook hands one to the host, and the host lends a table of its own to the modules.
  */
 
 #ifndef TRACER_ABI_H
@@ -18,13 +48,13 @@
 // The minor version of this contract. It grows with every appended field.
 #define TRACER_ABI_MINOR 6
 
-// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
+// The first field of every `TracerModule`: the bytes `TRACERMO`, read as a little-endian integer.
 #define TRACER_MODULE_MAGIC 5714313959637602900
 
 // Done.
 #define TRACER_STATUS_OK 0
 
-// It failed; where the function takes a [`TextBuffer`], the reason is there.
+// It failed; where the function takes a `TracerTextBuffer`, the reason is there.
 #define TRACER_STATUS_FAILED 1
 
 // The code behind the function panicked; the panic was caught on the side where it happened.
@@ -36,7 +66,7 @@
 // There was nothing left to do: it was shut down before.
 #define TRACER_STATUS_ALREADY 4
 
-// [`Tracing::commit`] only: the spans are not on this machine's disk, they go to an exporter at its own pace.
+// `TracerTracing.commit` only: the spans are not on this machine's disk, they go to an exporter at its own pace.
 #define TRACER_STATUS_NOT_DURABLE 5
 
 // Spans only: they were not taken, because as many are under way as there may be. Whoever has them keeps them.
@@ -45,10 +75,10 @@
 // Spans only: whoever was to have them will never take them, so nobody need try again.
 #define TRACER_STATUS_REFUSED 7
 
-// [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
+// `TracerHost.host_wait` only: the attempt that waits is to end, because it was cancelled or has run for too long.
 #define TRACER_STATUS_CANCELLED 8
 
-// [`Tracing::commit`] only: it is done, but for spans that the table has given up. [`Tracing::lost`] counts them, and the reason is where
+// `TracerTracing.commit` only: it is done, but for spans that the table has given up. `TracerTracing.lost` counts them, and the reason is where
 // that of a failure would be. Since ABI 1.6.
 #define TRACER_STATUS_LOST 9
 
@@ -85,16 +115,16 @@
 // Only where it sends spans over a network: what it keeps on this machine's disk has them.
 #define TRACER_SINK_EXPORTERS 1
 
-// See [`ValueUnion::bool_`].
+// See `TracerValueUnion.bool_`.
 #define TRACER_VALUE_BOOL 1
 
-// See [`ValueUnion::i64_`].
+// See `TracerValueUnion.i64_`.
 #define TRACER_VALUE_I64 2
 
-// See [`ValueUnion::f64_`].
+// See `TracerValueUnion.f64_`.
 #define TRACER_VALUE_F64 3
 
-// See [`ValueUnion::str_`].
+// See `TracerValueUnion.str_`.
 #define TRACER_VALUE_STR 4
 
 // An array of `uint8_t`, 0 or 1.
@@ -106,7 +136,7 @@
 // An array of `double`.
 #define TRACER_VALUE_F64_ARRAY 7
 
-// An array of [`Str`].
+// An array of `TracerStr`.
 #define TRACER_VALUE_STR_ARRAY 8
 
 // The default: a step inside a process.
@@ -134,7 +164,7 @@
 #define TRACER_SPAN_STATUS_ERROR 2
 
 // Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. They begin in
-// the order of their submission: the next one when the one before waits for the first time ([`TASK_PHASE_WAIT`]) or has ended. All other calls of an actor, and its creation, run one at a time, on the worker's main thread.
+// the order of their submission: the next one when the one before waits for the first time (`TRACER_TASK_PHASE_WAIT`) or has ended. All other calls of an actor, and its creation, run one at a time, on the worker's main thread.
 #define TRACER_TASK_CONCURRENT 1
 
 // The module decodes the arguments.
@@ -149,7 +179,7 @@
 // Something else, which nobody needs to know about.
 #define TRACER_TASK_PHASE_END 4
 
-// The function of a call with [`TASK_CONCURRENT`] waits for the first time. It ends no part; the host lets the next call begin. A
+// The function of a call with `TRACER_TASK_CONCURRENT` waits for the first time. It ends no part; the host lets the next call begin. A
 // function that never waits need not say so. Since ABI 1.2.
 #define TRACER_TASK_PHASE_WAIT 5
 
@@ -168,7 +198,7 @@
 // The task did not get to an end of its own: it timed out, or its process died. Only from the host.
 #define TRACER_TASK_ERROR_RUNTIME 5
 
-// The task was to end, and did. From the host: it was cancelled; an older host says [`TASK_ERROR_RUNTIME`] of that.
+// The task was to end, and did. From the host: it was cancelled; an older host says `TRACER_TASK_ERROR_RUNTIME` of that.
 #define TRACER_TASK_ERROR_CANCELLED 6
 
 // A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
@@ -187,17 +217,17 @@ typedef struct TracerArray {
     size_t count;
 } TracerArray;
 
-// The members of a [`Value`].
+// The members of a `TracerValue`.
 typedef union TracerValueUnion {
-    // [`VALUE_BOOL`]: 0 or 1.
+    // `TRACER_VALUE_BOOL`: 0 or 1.
     uint8_t bool_;
-    // [`VALUE_I64`].
+    // `TRACER_VALUE_I64`.
     int64_t i64_;
-    // [`VALUE_F64`].
+    // `TRACER_VALUE_F64`.
     double f64_;
-    // [`VALUE_STR`].
+    // `TRACER_VALUE_STR`.
     struct TracerStr str_;
-    // [`VALUE_BOOL_ARRAY`] (bytes, 0 or 1), [`VALUE_I64_ARRAY`], [`VALUE_F64_ARRAY`] and [`VALUE_STR_ARRAY`] ([`Str`]s).
+    // `TRACER_VALUE_BOOL_ARRAY` (bytes, 0 or 1), `TRACER_VALUE_I64_ARRAY`, `TRACER_VALUE_F64_ARRAY` and `TRACER_VALUE_STR_ARRAY` (`TracerStr`s).
     struct TracerArray array;
 } TracerValueUnion;
 
@@ -319,7 +349,7 @@ typedef struct TracerSpanStart {
     size_t size;
     // The span's name.
     struct TracerStr name;
-    // One of the `SPAN_KIND_` constants; an unknown one is taken as [`SPAN_KIND_INTERNAL`].
+    // One of the `SPAN_KIND_` constants; an unknown one is taken as `TRACER_SPAN_KIND_INTERNAL`.
     uint32_t kind;
     // When it started; 0 for now.
     uint64_t start_time_unix_nano;
@@ -391,16 +421,16 @@ typedef struct TracerDeliveryListener {
     size_t size;
     // Handed back in every call. Owner: the host.
     void *data;
-    // How many ended spans may be under way at once; a further one is given back with [`STATUS_FULL`]. 0 for any number.
+    // How many ended spans may be under way at once; a further one is given back with `TRACER_STATUS_FULL`. 0 for any number.
     size_t in_flight_max;
-    // Says of ended spans, each once, that every exporter has them ([`STATUS_OK`]), that they could not be delivered
-    // ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
-    // ([`STATUS_REFUSED`]). The host keeps those of the two in the middle and offers them again to a span sink.
+    // Says of ended spans, each once, that every exporter has them (`TRACER_STATUS_OK`), that they could not be delivered
+    // (`TRACER_STATUS_FAILED`), that they were not even tried (`TRACER_STATUS_FULL`), or that they never can be delivered
+    // (`TRACER_STATUS_REFUSED`). The host keeps those of the two in the middle and offers them again to a span sink.
     //
     // Called from: any thread, also from within a call that ends a span. `count` identities at `spans`.
     void (*host_delivered)(void *data, const struct TracerSpanIdentity *spans, size_t count, uint32_t status);
     // For so many milliseconds from now on, a table that has `hand_back` begins no delivery: it gives each ended span back at once, with
-    // [`STATUS_FULL`]. For processes that are likely to exit before an answer could come. 0 for none. Since ABI 1.6.
+    // `TRACER_STATUS_FULL`. For processes that are likely to exit before an answer could come. 0 for none. Since ABI 1.6.
     uint64_t quiet_ms;
     // Says that the receiver of the spans is not to be asked for so many milliseconds: it has asked for that, or has failed `failures`
     // times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Since ABI 1.6.
@@ -428,17 +458,17 @@ typedef struct TracerFinishedSpans {
     size_t size;
     // An OTLP `ExportTraceServiceRequest` (`opentelemetry/proto/collector/trace/v1`), encoded.
     struct TracerBytes request;
-    // One of the `SINK_` constants; an unknown one is taken as [`SINK_ALL`].
+    // One of the `SINK_` constants; an unknown one is taken as `TRACER_SINK_ALL`.
     uint32_t wanted;
     // Handed back in `host_delivered`. Owner: the host.
     void *data;
-    // Says what became of the spans: [`STATUS_OK`], [`STATUS_FAILED`], [`STATUS_REFUSED`], or [`STATUS_ALREADY`] when the
+    // Says what became of the spans: `TRACER_STATUS_OK`, `TRACER_STATUS_FAILED`, `TRACER_STATUS_REFUSED`, or `TRACER_STATUS_ALREADY` when the
     // table was shut down before.
     //
     // Called from: any thread.
     void (*host_delivered)(void *data, uint32_t status);
     // Says how many of the spans never will be taken by their receiver although it took the others, before `host_delivered` says
-    // [`STATUS_OK`]. The host counts them as lost. A host that is older than ABI 1.1 has not got it.
+    // `TRACER_STATUS_OK`. The host counts them as lost. A host that is older than ABI 1.1 has not got it.
     //
     // Called from: the thread that calls `host_delivered`.
     void (*host_refused)(void *data, uint64_t count);
@@ -450,7 +480,7 @@ typedef struct TracerFinishedSpans {
 // sees to that for hooks, and a module that uses the host's table from several threads must do so itself
 // for its own spans, save for the task's span, which the host guards.
 //
-// A handle stays valid after [`shutdown`](Self::shutdown); what happens to spans from then on is up to the table.
+// A handle stays valid after `TracerTracing.shutdown`; what happens to spans from then on is up to the table.
 typedef struct TracerTracing {
     // The size of this struct, as its maker compiled it.
     size_t size;
@@ -482,15 +512,15 @@ typedef struct TracerTracing {
     // Gives the handle back; ends the span if it has not ended.
     void (*span_release)(void *span);
     // Puts every span that has ended before this call where a SIGKILL of the process cannot reach it. Returns
-    // [`STATUS_OK`] when that is done, [`STATUS_NOT_DURABLE`] when this table sends spans over a network and
-    // keeps no file, [`STATUS_FAILED`] when it should have worked and is to be tried again, [`STATUS_LOST`] when it is done but for
-    // spans that nobody will have. Null means [`STATUS_NOT_DURABLE`].
+    // `TRACER_STATUS_OK` when that is done, `TRACER_STATUS_NOT_DURABLE` when this table sends spans over a network and
+    // keeps no file, `TRACER_STATUS_FAILED` when it should have worked and is to be tried again, `TRACER_STATUS_LOST` when it is done but for
+    // spans that nobody will have. Null means `TRACER_STATUS_NOT_DURABLE`.
     //
     // Called from: the thread that sends results, before every batch of them. It must not wait for a network.
     uint32_t (*commit)(void *data, struct TracerTextBuffer *error);
     // Delivers what is still queued.
     uint32_t (*flush)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
-    // Delivers what is still queued and ends. A second call returns [`STATUS_ALREADY`].
+    // Delivers what is still queued and ends. A second call returns `TRACER_STATUS_ALREADY`.
     uint32_t (*shutdown)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
     // The OpenTelemetry resource of the spans. Owner: the table's maker; lives as long as the process.
     const struct TracerKeyValue *resource;
@@ -504,8 +534,8 @@ typedef struct TracerTracing {
     // Called from: the thread that sets up tracing, once, before the first span. `listener` lives as long as the process.
     uint32_t (*listen)(void *data, const struct TracerDeliveryListener *listener);
     // The span sink: takes finished spans that did not begin in this table, of another process or under another hook, and
-    // delivers them at its own pace, with the resource and the ids that they have. Returns [`STATUS_OK`] when it has
-    // them: then [`FinishedSpans::host_delivered`] is called, once, perhaps before this returns. Any other status, with the
+    // delivers them at its own pace, with the resource and the ids that they have. Returns `TRACER_STATUS_OK` when it has
+    // them: then `TracerFinishedSpans.host_delivered` is called, once, perhaps before this returns. Any other status, with the
     // reason in `error`, means that it did not take them. Null for a table that cannot take such spans.
     //
     // Called from: any thread. It must not wait for a network.
@@ -528,7 +558,7 @@ typedef struct TracerTracing {
     // How many ended spans this table has given up since it was made: they are not on the disk, and nobody will try again. Null for a
     // table that gives up none, or does not count them. Since ABI 1.6.
     //
-    // Called from: whichever thread has called `commit`, when that returned neither [`STATUS_OK`] nor [`STATUS_NOT_DURABLE`].
+    // Called from: whichever thread has called `commit`, when that returned neither `TRACER_STATUS_OK` nor `TRACER_STATUS_NOT_DURABLE`.
     uint64_t (*lost)(void *data);
 } TracerTracing;
 
@@ -544,12 +574,12 @@ typedef struct TracerHook {
     //
     // Called from: a thread of the host's choosing, once per process. It may take its time up to the host's
     // limit (10 s by default) and may start threads.
-    // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`, and leaves `tracing` alone.
+    // On failure: returns a status other than `TRACER_STATUS_OK` with the reason in `error`, and leaves `tracing` alone.
     // Owner of the table: the module. It lives as long as the process.
     uint32_t (*on_setup)(const struct TracerHook *hook,
                          const struct TracerTracing **tracing,
                          struct TracerTextBuffer *error);
-    // What the function promises: one of the `HOOK_` constants; an unknown one is taken as [`HOOK_STARTUP`].
+    // What the function promises: one of the `HOOK_` constants; an unknown one is taken as `TRACER_HOOK_STARTUP`.
     uint32_t contract;
 } TracerHook;
 
@@ -569,7 +599,7 @@ typedef struct TracerParameter {
 typedef struct TracerTaskError {
     // The size of this struct, as the module compiled it.
     size_t size;
-    // One of the `TASK_ERROR_` constants; an unknown one is taken as [`TASK_ERROR_RETURNED`].
+    // One of the `TASK_ERROR_` constants; an unknown one is taken as `TRACER_TASK_ERROR_RETURNED`.
     uint32_t kind;
     // The type of the error in its language (`exception.type`); low cardinality.
     struct TracerStr type_name;
@@ -654,7 +684,7 @@ typedef struct TracerTask {
     //
     // Called from: the worker's main thread, one call at a time; while a task waits for others (`host_wait`), another one
     // may be called from a thread of the host's.
-    // On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
+    // On failure: returns `TRACER_STATUS_FAILED` after `host_error`; `TRACER_STATUS_PANICKED` when not even that was possible.
     uint32_t (*on_run)(const struct TracerTask *task, const struct TracerTaskCall *call);
     // The `TASK_` flags, added up. Since ABI 1.2.
     uint32_t flags;
@@ -729,7 +759,7 @@ typedef struct TracerDemand {
 typedef struct TracerSubmission {
     // The size of this struct, as the module compiled it.
     size_t size;
-    // The task that submits: [`TaskCall::task_id`], or 0 for the one that the process runs.
+    // The task that submits: `TracerTaskCall.task_id`, or 0 for the one that the process runs.
     uint64_t submitter;
     // The name of the module, or the path of its library.
     struct TracerStr module;
@@ -756,7 +786,7 @@ typedef struct TracerSubmission {
     // What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
     const struct TracerPolicy *policy;
     // What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
-    // else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
+    // else looks at `TracerHost.abi_minor`. Not for actors. Since ABI 1.3.
     const struct TracerDemand *demand;
 } TracerSubmission;
 
@@ -778,14 +808,14 @@ typedef struct TracerActorIdentity {
 typedef struct TracerHost {
     // The size of this struct, as the host compiled it.
     size_t size;
-    // [`ABI_MAJOR`] of the host.
+    // `TRACER_ABI_MAJOR` of the host.
     uint32_t abi_major;
-    // [`ABI_MINOR`] of the host.
+    // `TRACER_ABI_MINOR` of the host.
     uint32_t abi_minor;
     // Where the module's spans go, or null when this process is not traced.
     // Owner: the host. Lives as long as the process.
     const struct TracerTracing *tracing;
-    // Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as [`LOG_INFO`].
+    // Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as `TRACER_LOG_INFO`.
     //
     // Called from: any thread.
     void (*host_log)(uint32_t level, struct TracerStr text);
@@ -801,7 +831,7 @@ typedef struct TracerHost {
     // While it waits, the process gives its slot back, and the head may run another task in its place, or in this
     // very process on a thread of the host's.
     //
-    // Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks. Returns [`STATUS_CANCELLED`], at
+    // Called from: any thread. Returns `TRACER_STATUS_TIMED_OUT` when time was up; a timeout of 0 only looks. Returns `TRACER_STATUS_CANCELLED`, at
     // once, when the attempt that submitted the first of the tasks is to end and had not been told so when the wait began: this tells
     // it, as `host_is_cancelled` does. What has been told may wait again, for what it cleans up.
     uint32_t (*host_wait)(const uint64_t *tickets,
@@ -811,7 +841,7 @@ typedef struct TracerHost {
                           uint8_t *ended,
                           struct TracerTextBuffer *error);
     // Hands the outcome of a task that has ended to one of the callbacks, exactly one of which is called, before this returns. An
-    // outcome can be taken once. Returns [`STATUS_TIMED_OUT`], and calls neither, when the task has not ended.
+    // outcome can be taken once. Returns `TRACER_STATUS_TIMED_OUT`, and calls neither, when the task has not ended.
     //
     // Called from: any thread. `data` is handed back.
     uint32_t (*host_take)(uint64_t ticket,
@@ -837,7 +867,7 @@ typedef struct TracerHost {
     // Called from: any thread.
     uint8_t (*host_is_cancelled)(uint64_t task_id, uint32_t attempt);
     // Finds an actor by its name, or by its id in decimal digits, and hands it to `on_found` before this returns. Returns
-    // [`STATUS_FAILED`] with the reason when there is none.
+    // `TRACER_STATUS_FAILED` with the reason when there is none.
     //
     // Called from: any thread. `data` is handed back.
     uint32_t (*host_find_actor)(struct TracerStr wanted,
@@ -858,13 +888,13 @@ typedef struct TracerActor {
     struct TracerStr name;
     // What it is, for people to read; its first line is a summary.
     struct TracerStr doc;
-    // Makes the state and leaves it in [`TaskCall::state`]; the result is nil. Its name is `Type.new`.
+    // Makes the state and leaves it in `TracerTaskCall.state`; the result is nil. Its name is `Type.new`.
     const struct TracerTask *creation;
     // `method_count` pointers. Their names are `Type.method`.
     const struct TracerTask *const *methods;
     // How many methods the type has.
     size_t method_count;
-    // How many calls of methods with [`TASK_CONCURRENT`] run at a time; at least 1.
+    // How many calls of methods with `TRACER_TASK_CONCURRENT` run at a time; at least 1.
     uint32_t max_concurrency;
     // Releases the state, when the actor ends in good order.
     // Owner of the state: the module, which has made it. The host only keeps the pointer.
@@ -875,13 +905,13 @@ typedef struct TracerActor {
 
 // What a module says about itself and exports.
 typedef struct TracerModule {
-    // [`MODULE_MAGIC`].
+    // `TRACER_MODULE_MAGIC`.
     uint64_t magic;
     // The size of this struct, as the module compiled it.
     size_t size;
-    // [`ABI_MAJOR`], as the module compiled it.
+    // `TRACER_ABI_MAJOR`, as the module compiled it.
     uint32_t abi_major;
-    // [`ABI_MINOR`], as the module compiled it.
+    // `TRACER_ABI_MINOR`, as the module compiled it.
     uint32_t abi_minor;
     // Who built it: SDK, compiler and OpenTelemetry with their versions, for people to read.
     struct TracerStr producer;
@@ -900,7 +930,7 @@ typedef struct TracerModule {
     //
     // Called from: the host's loading thread, once, before the first task runs, and after the
     // process's hook has run. `host` lives as long as the process.
-    // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; no task of the module is run.
+    // On failure: returns a status other than `TRACER_STATUS_OK` with the reason in `error`; no task of the module is run.
     uint32_t (*on_load)(const struct TracerHost *host, struct TracerTextBuffer *error);
     // `actor_count` pointers. Since ABI 1.2, as what follows.
     const struct TracerActor *const *actors;
@@ -908,7 +938,7 @@ typedef struct TracerModule {
     size_t actor_count;
 } TracerModule;
 
-// What a module exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as
+// What a module exports under the name `tracer_module`. Returns the module's record, which lives as long as
 // the process, or null when it cannot be made.
 //
 // Called from: the host's loading thread, any number of times; every call returns the same record.

@@ -421,7 +421,7 @@ pub const HOOK_EXPORTER: u32 = 1;
 /// sees to that for hooks, and a module that uses the host's table from several threads must do so itself
 /// for its own spans, save for the task's span, which the host guards.
 ///
-/// A handle stays valid after [`shutdown`](Self::shutdown); what happens to spans from then on is up to the table.
+/// A handle stays valid after [`Tracing::shutdown`]; what happens to spans from then on is up to the table.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Tracing {

@@ -1,5 +1,6 @@
-//! The C header is what cbindgen makes of this crate, and C and C++ compilers take it without a word.
+//! The C header is what cbindgen makes of this crate, with the crate's rules and in the names of C; C and C++ compilers take it without a warning.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +18,69 @@ fn generated() -> String {
     let builder = cbindgen::Builder::new().with_src(crate_dir().join("src/lib.rs")).with_config(config);
     let mut header = Vec::new();
     builder.generate().expect("cbindgen understands this crate").write(&mut header);
-    String::from_utf8(header).expect("a header is UTF-8")
+    for_c(&String::from_utf8(header).expect("a header is UTF-8"))
+}
+
+/// The sections of the crate's introduction, which hold for every item, as lines of a C comment.
+fn rules() -> String {
+    let source = fs::read_to_string(crate_dir().join("src/lib.rs")).expect("the source is there");
+    let lines =
+        source.lines().map_while(|line| line.strip_prefix("//!")).map(|line| line.strip_prefix(' ').unwrap_or(line));
+    let mut rules = String::new();
+    for line in lines.skip_while(|line| !line.starts_with("# ")) {
+        match line.strip_prefix("# ") {
+            Some(title) => rules.push_str(&format!(" * {title}\n * {}\n", "-".repeat(title.len()))),
+            None => rules.push_str(format!(" * {line}").trim_end()),
+        }
+        if !line.starts_with("# ") {
+            rules.push('\n');
+        }
+    }
+    rules
+}
+
+/// Puts the rules into the first comment, and the names of C into all comments, where cbindgen leaves those of Rust.
+fn for_c(header: &str) -> String {
+    let header = header.replacen(" */\n", &format!(" *\n{} */\n", rules()), 1);
+    let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names: BTreeSet<&str> =
+        words.filter(|word| word.starts_with("Tracer") || word.starts_with("TRACER_")).collect();
+    let in_c = |name: &str| {
+        let (item, field) = name.split_once("::").map_or((name, None), |(item, field)| (item, Some(field)));
+        let known =
+            [format!("Tracer{item}"), format!("TRACER_{item}")].into_iter().find(|name| names.contains(name.as_str()));
+        match (known, field) {
+            _ if name == "ENTRY_SYMBOL" => "tracer_module".to_owned(),
+            (Some(known), Some(field)) => format!("{known}.{field}"),
+            (Some(known), None) => known,
+            (None, _) => name.to_owned(),
+        }
+    };
+    let mut text = String::new();
+    for line in header.lines() {
+        let start = line.trim_start();
+        if start.starts_with("//") || start.starts_with("* ") {
+            let line = line.replace("[`", "`").replace("`]", "`");
+            let parts = line.split('`').enumerate();
+            let parts = parts.map(|(index, part)| if index % 2 == 1 { in_c(part) } else { part.to_owned() });
+            text.push_str(&parts.collect::<Vec<_>>().join("`"));
+        } else {
+            text.push_str(line);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn the_header_has_its_rules_and_no_names_of_rust() {
+    let header = generated();
+    for rule in 1..=9 {
+        assert!(header.contains(&format!("\n * {rule}. ")), "rule {rule} is missing");
+    }
+    for line in header.lines() {
+        assert!(!line.contains("[`") && !line.contains("::"), "{line}");
+    }
 }
 
 #[test]
