@@ -1,12 +1,16 @@
 //! The command line: one file for each subcommand, which holds its arguments, and `report`, which alone prints.
 
 mod cancel;
+mod completions;
 mod connect;
+#[cfg(test)]
+mod documentation;
 mod explain;
 mod get;
 mod hooks;
 mod list;
 mod live_line;
+mod man;
 mod modules;
 mod named;
 mod new;
@@ -95,6 +99,8 @@ enum Command {
     Version,
     New(new::Args),
     Prune(prune::Args),
+    Completions(completions::Args),
+    Man(man::Args),
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
     Head,
@@ -215,7 +221,7 @@ impl CommandError {
         };
         let (message, hints) = match self.error.downcast_ref::<parse::Mistake>() {
             Some(mistake) => (mistake.message.clone(), mistake.tips.clone()),
-            None => parse::split_hints(&report::with_causes(self.error.as_ref())),
+            None => parse::split_hints(&crate::causes::with_causes(self.error.as_ref())),
         };
         let hint = (!hints.is_empty()).then(|| hints.join("\n"));
         ErrorReport { error: ErrorFields { kind, message, hint, exit_code: self.exit_code } }
@@ -282,6 +288,8 @@ pub fn main() -> ExitCode {
         }
         Command::New(args) => new::run(&args),
         Command::Prune(args) => prune::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Head => start::run_head(),
         Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
         Command::Http { session_dir, head_pid } => crate::serve::run(&session_dir, head_pid)
@@ -313,52 +321,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    /// Every command that a user may call, as words behind `tracer`.
-    fn commands(command: &clap::Command, path: &str, all: &mut Vec<String>) {
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-            let path = format!("{path} {}", sub.get_name());
-            match sub.has_subcommands() {
-                true => commands(sub, &path, all),
-                false => all.push(path),
-            }
-        }
-    }
-
-    #[test]
-    fn the_readme_names_every_command() {
-        let readme = include_str!("../README.md");
-        let table: String = readme
-            .lines()
-            .filter(|line| line.starts_with("| `tracer "))
-            .collect::<Vec<_>>()
-            .join("\n")
-            .replace("\\|", "|");
-        let mut all = Vec::new();
-        commands(&Cli::command(), "tracer", &mut all);
-        for command in all {
-            let (group, verb) = command.rsplit_once(' ').expect("a command has two words");
-            // `tracer list tasks|actors` names both.
-            let is_named = table.contains(&format!("`{command}"))
-                || table.split('`').any(|code| {
-                    code.strip_prefix(group).is_some_and(|rest| rest.trim_start().split('|').any(|word| word == verb))
-                });
-            assert!(is_named, "README.md does not name `{command}`");
-        }
-    }
-
-    #[test]
-    fn the_readme_has_the_exit_codes_of_the_help() {
-        let readme = include_str!("../README.md");
-        for line in exit::HELP.lines().skip(1) {
-            let (code, meaning) = line.trim().split_once("  ").expect("a code and its meaning");
-            let is_program = ["126", "127"].contains(&code);
-            assert!(
-                is_program || readme.contains(&format!("| {code} | {meaning} |")),
-                "README.md does not say `{code} {meaning}`"
-            );
-        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ use tracer_core::clock::now_unix_nano;
 use tracer_otel_env::Reader;
 
 use crate::attempt_span::{put_actor, remote};
+use crate::causes;
 use crate::channel::{Receiver, Sender};
 use crate::config;
 use crate::fault;
@@ -234,7 +235,6 @@ pub struct TaskOutput {
 }
 
 /// Why a driver cannot go on.
-#[derive(Debug)]
 pub enum DriverError {
     /// There is no head, or it cannot be reached.
     Session(SessionError),
@@ -345,6 +345,13 @@ impl fmt::Display for DriverError {
                 }
             }
         }
+    }
+}
+
+impl fmt::Debug for DriverError {
+    /// The text with its causes and its hint, because `main` prints this form.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        causes::debug(self, f)
     }
 }
 

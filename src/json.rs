@@ -1,5 +1,6 @@
-#![doc = include_str!("json.md")]
-// The form that every report has, of the command line and of the HTTP API: an object that begins with the version of its schema.
+//! The form that every report has, of the command line and of the HTTP API: an object that begins with the version of its schema.
+//!
+//! What the objects hold is in the guide's chapter `json.md`.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -1,6 +1,6 @@
 //! `tracer` launches tasks, and every task is a trace.
 //!
-//! What a user of the command line needs is in README.md and `tracer --help`; what is promised, with its limits and its tests, is in [`promises`].
+//! The user's guide is [`guide`]; what is promised, with its limits and its tests, is in [`guide::promises`].
 //!
 //! # A program that submits tasks
 //!
@@ -102,6 +102,7 @@ pub(crate) use tracer_ipc::{channel, fault, fork, identity, spin};
 pub use tracer_ipc::{protocol, session, spool, stored};
 pub use tracer_reactor::scheduler;
 
+mod causes;
 mod children;
 pub mod cli;
 pub mod cluster;
@@ -109,10 +110,10 @@ pub mod config;
 mod control_group;
 pub mod driver;
 pub mod exit;
+pub mod guide;
 pub mod head;
-pub mod json;
+mod json;
 mod memory_limit;
-pub mod promises;
 pub mod serve;
 mod standard_input;
 pub mod trace;

@@ -19,6 +19,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::{CommandError, Format, live_line};
+use crate::causes::with_causes;
 use crate::count::Count;
 use crate::{escape, json};
 
@@ -118,19 +119,6 @@ fn write_talk(text: &str) {
 /// The text with its line feed, to be written at once: commands that run beside each other often share an output.
 fn line(text: &str) -> Cow<'_, str> {
     if text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
-}
-
-/// An error with its causes.
-pub(super) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut hint = text.find("\n").map(|end| text.split_off(end)).unwrap_or_default();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text.push_str(&std::mem::take(&mut hint));
-    text
 }
 
 /// Writes an error with its causes.

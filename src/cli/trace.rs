@@ -165,7 +165,7 @@ impl SourceArgs {
         let temp_dir = self.place.temp_dir();
         let leavings = finish_leavings(&temp_dir);
         for (spool, error) in &leavings.failures {
-            let why = report::with_causes(error);
+            let why = crate::causes::with_causes(error);
             let spool = spool.display();
             report::warning(&format!(
                 "spans of a process that died are still in `{spool}`, for the next head to complete: {why}"

@@ -3,16 +3,17 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::causes::{self, with_causes};
 use crate::driver::DriverError;
 use crate::task::{AttemptReport, Failure, PastAttempts, TaskId};
 
 /// Why a task that was submitted here has no result.
 ///
 /// It has the words of `tracer_sdk::RemoteError`, which is what a task gets of a task that it has submitted, and further ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RemoteError(Box<Inner>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Inner {
     task_id: Option<TaskId>,
     trace_id: Option<[u8; 16]>,
@@ -149,16 +150,7 @@ impl RemoteError {
 
 impl From<DriverError> for RemoteError {
     fn from(error: DriverError) -> RemoteError {
-        let said = error.to_string();
-        let (what, hint) = said.split_at(said.find("\n(hint").unwrap_or(said.len()));
-        let mut message = what.to_owned();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            message.push_str(&format!(": {cause}"));
-            source = cause.source();
-        }
-        message.push_str(hint);
-        RemoteError::submission(message)
+        RemoteError::submission(with_causes(&error))
     }
 }
 
@@ -174,6 +166,13 @@ impl fmt::Display for RemoteError {
             None => write!(f, "`{target}`{failed}: {message}")?,
         }
         PastAttempts(past).fmt(f)
+    }
+}
+
+impl fmt::Debug for RemoteError {
+    /// The same as the `Display` form, because `main` prints this one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        causes::debug(self, f)
     }
 }
 

@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::embedded::{EXECUTABLE_VARIABLE, Embedded};
 use super::interrupts::{self, Say};
 use super::{Cluster, Inner};
+use crate::causes;
 use crate::config;
 use crate::driver::{Driver, DriverError, hook_names, session_variables};
 use crate::hook::{HookContract, HookError};
@@ -72,7 +73,6 @@ impl fmt::Debug for Init {
 }
 
 /// Why there is no cluster.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum InitError {
     /// The head cannot be reached, or does not take this program.
@@ -202,6 +202,13 @@ impl fmt::Display for InitError {
             InitError::Parent { reason } => write!(f, "the parent cannot be taken: {reason}"),
             InitError::Io(_) => f.write_str("what a driver needs cannot be had"),
         }
+    }
+}
+
+impl fmt::Debug for InitError {
+    /// The text with its causes and its hint, because `main` prints this form.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        causes::debug(self, f)
     }
 }
 
@@ -542,6 +549,19 @@ fn is_single_threaded() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_is_told_with_its_cause_and_the_next_step() {
+        // `main` prints the `Debug` form.
+        let told = |error: InitError| format!("{:?}", Box::<dyn std::error::Error>::from(error));
+        let error = told(InitError::NoExecutable { looked: vec!["/usr/bin/tracer".into()] });
+        assert!(error.ends_with("looked for `/usr/bin/tracer`\n(hint: set `TRACER_EXECUTABLE` to its path, or start a head with `tracer start --head`)"), "{error}");
+        let error = told(InitError::Place { source: io::ErrorKind::StorageFull.into() });
+        let (what, hint) = error.split_once('\n').expect("there is a hint");
+        assert!(what.ends_with(": no storage space") && hint.starts_with("(hint: make room"), "{error}");
+        let error = told(DriverError::Disconnected(io::ErrorKind::BrokenPipe.into()).into());
+        assert!(error.starts_with("the connection to the head broke: broken pipe\n(hint: "), "{error}");
+    }
 
     #[test]
     fn what_was_said_becomes_arguments_of_start() {

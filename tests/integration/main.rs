@@ -31,6 +31,7 @@ mod library;
 mod library_programs;
 mod live_line;
 mod load;
+mod manual;
 mod map;
 mod mistakes;
 mod module_versions;

@@ -252,7 +252,7 @@ fn commands_that_share_an_output_do_not_mix_their_lines() {
 #[test]
 fn every_test_that_a_promise_names_exists() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration");
-    let page = include_str!("../../src/promises.rs");
+    let page = include_str!("../../src/guide/promises.rs");
     let (mut promises, mut named) = (0, 0);
     for promise in page.split("//! **").skip(1) {
         promises += 1;

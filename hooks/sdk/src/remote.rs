@@ -646,7 +646,7 @@ unsafe extern "C" fn on_ended(data: *mut c_void) {
 }
 
 /// Why a task that was submitted here has no result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RemoteError {
     task_id: Option<u64>,
     /// Empty when it is about no task that was submitted.
@@ -733,6 +733,13 @@ impl fmt::Display for RemoteError {
             None if self.target.is_empty() => f.write_str(&self.message),
             None => write!(f, "`{}` failed: {}", self.target, self.message),
         }
+    }
+}
+
+impl fmt::Debug for RemoteError {
+    /// The same as the `Display` form, which is what somebody is shown whose code unwraps it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
