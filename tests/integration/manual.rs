@@ -32,8 +32,9 @@ fn bash_completes_commands_and_flags() {
     let path = cluster.file("tracer.bash");
     fs::write(&path, script).expect("the folder is ours");
     let complete = |words: &[&str]| {
+        let (current, before) = (words[words.len() - 1], words[words.len() - 2]);
         let text = format!(
-            "source '{}'; COMP_WORDS=({}); COMP_CWORD={}; _tracer tracer; echo \"${{COMPREPLY[@]}}\"",
+            "source '{}'; COMP_WORDS=({}); COMP_CWORD={}; _tracer tracer '{current}' '{before}'; echo \"${{COMPREPLY[@]}}\"",
             path.display(),
             words.join(" "),
             words.len() - 1,
