@@ -970,7 +970,7 @@ impl Server {
                 }
                 (Peer::Tasks(worker), kind::WAIT) => {
                     let wait = Wait::decode(body).map_err(|error| error.to_string())?;
-                    nesting::on_wait(&mut self.state, &mut self.world, worker, &wait);
+                    nesting::on_wait(&mut self.state, &mut self.world, worker, &wait, now);
                 }
                 (Peer::Tasks(worker), kind::GO_ON) => {
                     let number = Take::new(body).u64().map_err(|error| error.to_string())?;

@@ -14,7 +14,7 @@ mod message;
 
 pub use tracer_core::codec as wire;
 
-pub use explanation::{Explanation, Holder, OtherTask, Reason, RunningTask};
+pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
 
 /// The version of everything in this module. Both sides must have the same.

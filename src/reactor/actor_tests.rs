@@ -5,12 +5,12 @@ use crate::actors;
 use tracer_core::task::ActorOptions;
 use tracer_ipc::protocol::ActorState;
 
-const NAMED: ActorOptions<'static> =
+pub(super) const NAMED: ActorOptions<'static> =
     ActorOptions { name: "hits", is_detached: true, or_existing: false, max_restarts: 0, max_call_retries: 0 };
 
 impl Story {
     /// Room for so many actors beside one worker.
-    fn with_room(actors: usize) -> Story {
+    pub(super) fn with_room(actors: usize) -> Story {
         let mut story = Story::with_workers(1);
         story.state.max_processes = 1 + actors;
         story
@@ -52,7 +52,7 @@ impl Story {
     }
 
     /// An actor that lives, alone in its worker, which is returned too; the tasks' worker is another.
-    fn living(&mut self, options: ActorOptions<'static>) -> (TaskId, u64) {
+    pub(super) fn living(&mut self, options: ActorOptions<'static>) -> (TaskId, u64) {
         let actor = self.create(options);
         let leases = self.schedule();
         let [(worker, lease, task, 1)] = leases[..] else { panic!("{leases:?}") };

@@ -2,9 +2,9 @@
 
 use super::actors::{self, Part};
 use super::lanes::{self, Free};
-use super::nesting;
 use super::reactor::{Effects, report};
 use super::state::{Ending, Progress, State, Task, Worker, WorkerPhase};
+use super::{deadlock, nesting};
 use tracer_core::task::{Failure, Input, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
 use tracer_ipc::spool::ClaimState;
@@ -36,6 +36,10 @@ pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Opti
             vec![Reason::Ended { attempt: task.attempt, worker_id, worker_pid, ran_ns, state: row.state, failure }]
         }
     };
+    let mut reasons = reasons;
+    if !matches!(task.progress, Progress::Ended(_)) {
+        reasons.extend(deadlock::find(state, effects, id).map(Reason::Deadlock));
+    }
     Some(Explanation { task: row, reasons })
 }
 

@@ -12,11 +12,13 @@
 //! | [`state`] | tasks, jobs, workers and actors as data, with their invariants (`State::check`) |
 //! | [`scheduler`], [`lanes`], [`workers`] | which tasks begin where, and how many are leased at a time |
 //! | [`actors`], [`inputs`], [`nesting`] | actors, tasks that wait for results of others, tasks that wait for their own tasks |
+//! | `deadlock` | calls that wait for each other in a cycle: found when a wait begins, and broken |
 //! | [`explain`] | why a task waits, what it is at, why it ended as it did |
 
 #![forbid(unsafe_code)]
 
 pub mod actors;
+mod deadlock;
 pub mod explain;
 pub mod inputs;
 pub mod lanes;

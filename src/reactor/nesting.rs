@@ -7,7 +7,8 @@
 //! on and no process can be had for it, it fails and names the limit.
 //!
 //! So nothing waits for ever. A task waits only for tasks that it has submitted itself, and a task that is held for results only for
-//! those that the same submitter had submitted before; there is no way around in a circle. What runs inline is what the task beside it
+//! those that the same submitter had submitted before: there is no cycle, but through the calls of an actor, of which one waits until
+//! another has ended. Those are found when a wait begins, and [broken](super::deadlock). What runs inline is what the task beside it
 //! needs, so the processes add no wait to those.
 //!
 //! A task that is cancelled, runs too long or loses its worker takes what it has submitted with it, as far as that has not ended: nobody could get
@@ -18,7 +19,7 @@ use std::collections::BTreeSet;
 use super::lanes::{self, Free};
 use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
 use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
-use super::{actors, inputs};
+use super::{actors, deadlock, inputs};
 use tracer_core::count::{Count, Size};
 use tracer_core::task::{Failure, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{INLINE_LEASE, Wait as WaitMessage};
@@ -50,7 +51,7 @@ pub(super) fn missing_workers(state: &State) -> usize {
 }
 
 /// A task that runs in this worker waits for others.
-pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, message: &WaitMessage) {
+pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, message: &WaitMessage, now: Now) {
     let has_ended = |id: TaskId| state.tasks.get(id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
     let open: BTreeSet<_> = message.tasks.iter().copied().filter(|&id| !has_ended(id)).collect();
     let ended = message.tasks.len() - open.len();
@@ -61,11 +62,14 @@ pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerI
     };
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     let took_leases = worker.takes_leases();
-    worker.waits.push(Wait { number: message.number, task: submitter, open, left });
+    worker.waits.push(Wait { number: message.number, task: submitter, open, left, blocked: message.blocked });
     drop(worker);
     if took_leases {
         // They would wait behind that task.
         take_back_unclaimed(state, effects, worker_id);
+    }
+    if let Some(waiter) = message.blocked {
+        deadlock::break_cycles(state, effects, waiter, now);
     }
 }
 
@@ -98,7 +102,7 @@ pub(super) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: Tas
     if state.workers.get(&worker_id).is_some_and(waits)
         && let Some(mut worker) = state.workers.get_mut(&worker_id)
     {
-        worker.waits.retain(|wait| wait.task != task);
+        worker.waits.retain(|wait| wait.task != task && wait.blocked != Some(task));
     }
 }
 

@@ -617,6 +617,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         }
         if grant.task == actor && actors::is_restart(state, actor) {
             actors::on_restart_result(state, effects, actor, &result.outcome);
+            nesting::on_attempt_ended(state, worker_id, actor);
             return stop_next(state, effects, worker_id, now);
         }
     }
@@ -960,7 +961,7 @@ pub(super) fn unstarted(failure: Failure, now: Now) -> Ended {
 }
 
 /// Ends a task whose lease was taken back from its worker before it was begun.
-fn end_unbegun(
+pub(super) fn end_unbegun(
     state: &mut State,
     effects: &mut impl Effects,
     worker_id: WorkerId,

@@ -265,8 +265,17 @@ impl Story {
 
     /// Tasks that run in this worker wait for others.
     fn wait(&mut self, worker: u64, number: u64, wanted: u32, tasks: &[TaskId]) {
-        let wait = tracer_ipc::protocol::Wait { number, wanted, tasks: tasks.to_vec() };
-        nesting::on_wait(&mut self.state, &mut self.effects, WorkerId(worker), &wait);
+        self.wait_as(None, worker, number, wanted, tasks);
+    }
+
+    /// As [`wait`](Self::wait), on the own thread of a task and with no limit.
+    fn block(&mut self, task: TaskId, worker: u64, wanted: u32, tasks: &[TaskId]) {
+        self.wait_as(Some(task), worker, 1_000_000 + task.0, wanted, tasks);
+    }
+
+    fn wait_as(&mut self, blocked: Option<TaskId>, worker: u64, number: u64, wanted: u32, tasks: &[TaskId]) {
+        let wait = tracer_ipc::protocol::Wait { number, wanted, blocked, tasks: tasks.to_vec() };
+        nesting::on_wait(&mut self.state, &mut self.effects, WorkerId(worker), &wait, self.now);
         self.check();
     }
 
@@ -2115,6 +2124,9 @@ proptest! {
 }
 #[path = "actor_tests.rs"]
 mod actor_stories;
+
+#[path = "deadlock_tests.rs"]
+mod deadlock_stories;
 
 #[path = "scale_tests.rs"]
 mod scale_stories;

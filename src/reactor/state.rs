@@ -576,6 +576,8 @@ pub struct Wait {
     pub open: BTreeSet<TaskId>,
     /// How many of them have to end before it goes on.
     pub left: usize,
+    /// The task whose attempt blocks its own thread until then, with no limit.
+    pub blocked: Option<TaskId>,
 }
 
 /// A lease that a worker has.

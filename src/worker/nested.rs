@@ -6,6 +6,7 @@
 //!
 //! Every submission says which task made it. It gets that task's job, and its span is a child of the caller's.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -78,6 +79,11 @@ struct Link {
 
 type Watchers = Vec<Box<dyn FnOnce() + Send>>;
 
+thread_local! {
+    /// The task whose attempt this thread runs.
+    static OWN_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
+}
+
 impl Nested {
     pub(super) fn new(session_dir: PathBuf, worker: WorkerId, recorder: Option<&'static Recorder>) -> Nested {
         let (link, running) = Default::default();
@@ -104,13 +110,15 @@ impl Nested {
         let _ = self.runner.set((attempts, results));
     }
 
-    /// A task begins to run in this process.
+    /// A task begins to run in this process, on this thread.
     pub(super) fn begin(&self, submitter: Submitter) {
+        OWN_TASK.set(Some(submitter.task));
         lock(&self.running).push(submitter);
     }
 
-    /// A task has returned. What it submitted is accepted, or refused, before anyone is told how it ended.
+    /// A task has returned on this thread. What it submitted is accepted, or refused, before anyone is told how it ended.
     pub(super) fn end(&self, task: TaskId) {
+        OWN_TASK.set(None);
         if self.has_link.load(Acquire) {
             self.wait_until_settled();
         }
@@ -267,7 +275,7 @@ impl Link {
                 continue;
             };
             // A broken connection is found by the thread that reads.
-            let _ = driver.wait_begins(&Wait { number, wanted: 1, tasks: vec![id] });
+            let _ = driver.wait_begins(&Wait { number, wanted: 1, blocked: None, tasks: vec![id] });
             self.announced.insert(ticket, number);
         }
     }
@@ -345,6 +353,7 @@ impl TaskHost for &'static Nested {
     fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Waited, String> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let wanted = wanted.min(tickets.len());
+        let blocked = OWN_TASK.get().filter(|_| deadline.is_none());
         let mut link = lock(&self.link);
         let mut announced = None;
         // One that knows already may wait for what it cleans up.
@@ -383,7 +392,7 @@ impl TaskHost for &'static Nested {
                 let ended = tickets.len() - tasks.len();
                 let tasks: Vec<_> = tasks.into_iter().filter_map(|ticket| driver.id_of_tag(ticket)).collect();
                 let wanted = u32::try_from(wanted - ended).unwrap_or(u32::MAX);
-                driver.wait_begins(&Wait { number, wanted, tasks }).map_err(|error| error.to_string())?;
+                driver.wait_begins(&Wait { number, wanted, blocked, tasks }).map_err(|error| error.to_string())?;
                 announced = Some(number);
             }
             link = match left {

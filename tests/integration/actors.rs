@@ -744,3 +744,59 @@ fn calls_between_actors_and_of_a_method_on_itself_are_one_whole_trace() {
     assert_eq!(below, ["Traced.wrapped tracer.remote", "wrapped"]);
     assert_eq!(spans.named("Traced.wrapped tracer.remote_worker").attribute("tracer.actor_id"), other);
 }
+
+#[test]
+fn a_call_that_waits_for_its_own_actor_has_the_inner_one_fail_and_the_actor_lives_on() {
+    let cluster = Cluster::traced();
+    let (first, second) = ("first", "second");
+    for name in [first, second] {
+        create(&cluster, "actor_tasks:Caller", &["--name", name]);
+    }
+    call(&cluster, first, "calls", &["\"first\""])
+        .status(1)
+        .stderr_contains("deadlock: task 4 (Caller.one) cannot begin before task 3 (Caller.calls) has ended, which waits for task 4\n")
+        .stderr_contains("(hint: a method calls another one of the same actor as a function, `self.method(..)`");
+    assert_eq!(cluster.task(4)["failure"]["reason"], "deadlock");
+    cluster.tracer(&["explain", "4"]).success().stdout_contains("it was never begun and failed: deadlock: task 4 ");
+
+    // Through the other one, which is told and goes on too.
+    call(&cluster, first, "calls_through", &["\"second\"", "\"first\""])
+        .status(1)
+        .stderr_contains(
+            "task 7 (Caller.one) cannot begin before task 5 (Caller.calls_through) has ended, which waits for ",
+        )
+        .stderr_contains("task 6 (Caller.calls), which waits for task 7");
+    for actor in [first, second] {
+        assert_eq!(call(&cluster, actor, "one", &[]).success().json(), json!(1));
+    }
+    let spans = cluster.wait_for_spans("both callers have failed with it", |spans| {
+        let calls = spans.iter().filter(|span| span.name() == "Caller.calls tracer.remote_worker");
+        calls.filter(|span| span.status_description().contains(" failed: deadlock: task ")).count() == 2
+    });
+    assert_eq!(spans.all_named("Caller.one tracer.remote_worker").len(), 2, "what failed was never begun");
+}
+
+#[test]
+fn concurrent_calls_may_block_on_each_other() {
+    let cluster = Cluster::untraced();
+    create(&cluster, "actor_tasks:Caller", &["--name", "caller"]);
+    assert_eq!(call(&cluster, "caller", "calls_beside", &["\"caller\""]).success().json(), json!(1));
+}
+
+#[test]
+fn a_wait_with_a_limit_for_the_own_actor_is_explained_as_a_deadlock_and_ends_with_the_limit() {
+    let cluster = Cluster::untraced();
+    create(&cluster, "actor_tasks:Caller", &["--name", "caller"]);
+    let outer = call_later(&cluster, "caller", "calls_within", &["\"caller\"", "3600"]);
+    let explained = wait_until("the inner call waits", || {
+        let answer = cluster.tracer(&["explain", &outer.to_string(), "--format", "json"]).success().json();
+        answer["reasons"].as_array().unwrap().iter().find(|reason| reason["reason"] == "deadlock").cloned()
+    });
+    let ids: Vec<_> = explained["tasks"].as_array().unwrap().iter().map(|task| task["id"].clone()).collect();
+    assert_eq!(ids, [outer, outer + 1]);
+    assert_eq!(explained["tasks"][0]["waits_for"], "end");
+    assert_eq!(explained["tasks"][1]["waits_for"], "actor");
+    cluster.tracer(&["cancel", &outer.to_string()]).success();
+    assert_eq!(cluster.wait_for_task(outer)["state"], "cancelled");
+    assert_eq!(call(&cluster, "caller", "calls_within", &["\"caller\"", "0"]).success().json(), json!(false));
+}

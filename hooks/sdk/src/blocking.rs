@@ -9,6 +9,8 @@
 
 use std::cell::Cell;
 
+use tracer_abi::TASK_PHASE_WAIT;
+
 use crate::task::{Failure, Phases};
 
 thread_local! {
@@ -19,6 +21,13 @@ thread_local! {
 /// Says who is told when the call on this thread waits for the first time, if anybody.
 pub(crate) fn tell_first_wait(to: Option<Phases>) {
     FIRST_WAIT.set(to);
+}
+
+/// Tells who asked for it that the call on this thread waits, if it is the first time.
+pub(crate) fn note_wait() {
+    if let Some(phases) = FIRST_WAIT.take() {
+        phases.begin(TASK_PHASE_WAIT);
+    }
 }
 
 #[cfg(feature = "async")]
@@ -32,9 +41,7 @@ mod tokio_runtime {
     use tokio::runtime::{Builder, Handle, Runtime};
     use tokio::time::{MissedTickBehavior, interval};
 
-    use tracer_abi::TASK_PHASE_WAIT;
-
-    use super::{FIRST_WAIT, Failure};
+    use super::{Failure, note_wait};
     use crate::{proxy, runtime};
 
     /// Runtimes that nobody is in. There is one, unless tasks were nested: a runtime that is waited in runs nothing
@@ -83,9 +90,7 @@ mod tokio_runtime {
                 if let Poll::Ready(output) = running.poll(context) {
                     return Poll::Ready(Ok(output));
                 }
-                if let Some(phases) = FIRST_WAIT.take() {
-                    phases.begin(TASK_PHASE_WAIT);
-                }
+                note_wait();
                 while call.is_some() && looks.poll_tick(context).is_ready() {
                     if call.is_some_and(|call| call.is_cancelled()) {
                         // Here, where what it has to clean up finds its context and the runtime.

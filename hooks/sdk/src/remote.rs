@@ -19,7 +19,7 @@ use tracer_abi::{
 };
 
 use crate::proxy::words::PlainContext;
-use crate::{host, messagepack, runtime, task};
+use crate::{blocking, host, messagepack, runtime, task};
 
 /// Begins the submission of another task from the one that runs: `module:function`.
 ///
@@ -544,6 +544,7 @@ unsafe extern "C" fn on_error<T>(data: *mut c_void, error: *const abi::TaskError
 /// Waits until some of the tasks have ended. Returns which have.
 fn wait(tickets: &[u64], wanted: usize, limit: Option<Duration>) -> Result<Vec<bool>, RemoteError> {
     let host_wait = host::entry(|host| host.host_wait).map_err(RemoteError::submission)?;
+    blocking::note_wait();
     let limit_ms = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX - 1));
     let mut ended = vec![0_u8; tickets.len()];
     let status = with_reason(|error| {

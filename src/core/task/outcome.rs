@@ -154,6 +154,11 @@ pub enum Failure {
         /// Whether it ran at the time; else it was not begun.
         has_begun: bool,
     },
+    /// It could not begin before a task had ended that waited for it; it was not begun.
+    Deadlock {
+        /// Who waits for whom, and what to do.
+        message: String,
+    },
     /// No worker can be started.
     NoWorker {
         /// Why none can be started, as the last that was tried showed.
@@ -235,6 +240,7 @@ impl Failure {
             Failure::Refused { .. } => "refused".into(),
             Failure::HeadLost | Failure::Lost { .. } => "lost".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
+            Failure::Deadlock { .. } => "deadlock".into(),
             Failure::ActorDied { error_type, .. } if !error_type.is_empty() => error_type.to_string(),
             Failure::ActorDied { .. } => "actor_died".into(),
         }
@@ -257,6 +263,7 @@ impl fmt::Display for Failure {
             | Failure::Result { message }
             | Failure::Module { message }
             | Failure::NoWorker { message } => f.write_str(message),
+            Failure::Deadlock { message } => write!(f, "deadlock: {message}"),
             Failure::Panic { message, location, .. } if location.is_empty() => write!(f, "panicked: {message}"),
             Failure::Panic { message, location, .. } => write!(f, "panicked at {location}: {message}"),
             Failure::NotStarted { program, message, .. } => write!(f, "`{program}` could not be started: {message}"),
@@ -471,6 +478,11 @@ mod tests {
                 },
                 "actor_died",
                 "actor 7 is dead: it was cancelled",
+            ),
+            (
+                Failure::Deadlock { message: "task 2 waits for itself".into() },
+                "deadlock",
+                "deadlock: task 2 waits for itself",
             ),
             (Failure::HeadLost, "lost", "the head died while it ran, and its worker with it"),
             (

@@ -157,7 +157,8 @@ pub fn charge(failure: &Failure) -> Option<Charge> {
         Failure::WorkerLost { .. } | Failure::HeadLost => Some(Charge::Crash),
         Failure::ActorDied { has_begun: true, .. } => Some(Charge::Crash),
         Failure::ActorDied { has_begun: false, .. } => None,
-        Failure::Cancelled | Failure::Abandoned { .. } | Failure::HeadStopped | Failure::NoWorker { .. } => None,
+        Failure::Cancelled | Failure::Abandoned { .. } | Failure::HeadStopped => None,
+        Failure::NoWorker { .. } | Failure::Deadlock { .. } => None,
         _ => Some(Charge::Own),
     }
 }

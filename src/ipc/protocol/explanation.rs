@@ -130,6 +130,8 @@ pub enum Reason {
         /// How many calls are before it.
         calls_before: usize,
     },
+    /// Tasks wait for each other in a cycle: it is one of them, or waits for one.
+    Deadlock(Cycle),
     /// It has ended in its worker, and the head has not heard of it yet.
     ResultOnTheWay,
     /// Its worker is being ended.
@@ -189,6 +191,58 @@ pub struct OtherTask {
     pub target: String,
     /// Where it is in its life.
     pub state: TaskState,
+}
+
+/// Tasks of which each waits for the next, and the last for the first. As text it is a clause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cycle {
+    /// In that order.
+    pub tasks: Vec<BlockedTask>,
+}
+
+/// A task in a [`Cycle`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedTask {
+    /// The task.
+    pub id: TaskId,
+    /// `module.function`, or the program.
+    pub target: String,
+    /// What it waits for in the next one.
+    pub waits_for: WaitsFor,
+}
+
+/// What a task waits for in another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// Its end, for which it waits in its code.
+    End,
+    /// Its result, which is an argument.
+    Argument,
+    /// Its place in their actor, which does not run both at a time.
+    Actor,
+}
+
+impl fmt::Display for Cycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.tasks.first() else { return Ok(()) };
+        write!(f, "task {} ({}) ", first.id, first.target)?;
+        for (index, task) in self.tasks.iter().enumerate() {
+            if index > 0 {
+                f.write_str(", which ")?;
+            }
+            let next = match self.tasks.get(index + 1) {
+                Some(next) => format!("task {} ({})", next.id, next.target),
+                None => format!("task {}", first.id),
+            };
+            match task.waits_for {
+                WaitsFor::End => write!(f, "waits for {next}")?,
+                WaitsFor::Argument => write!(f, "needs the result of {next}")?,
+                WaitsFor::Actor => write!(f, "cannot begin before {next} has ended")?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How many other tasks and workers a sentence names.
@@ -291,6 +345,9 @@ impl fmt::Display for Reason {
                     Count(*before, "earlier call")
                 ),
             },
+            Reason::Deadlock(cycle) => {
+                write!(f, "deadlock: {cycle}; none of them goes on before one is cancelled or stops waiting")
+            }
             Reason::ResultOnTheWay => f.write_str("it has ended in its worker, and its result is on the way"),
             Reason::WorkerEnding { why } => write!(f, "its worker is being ended, because {why}"),
             Reason::Ended { attempt, worker_id, worker_pid, ran_ns, state, failure } => {

@@ -1227,6 +1227,9 @@ pub struct Wait {
     pub number: u64,
     /// How many of the tasks have to end before it goes on.
     pub wanted: u32,
+    /// The task whose attempt blocks its own thread until then, with no limit; none for a wait in a future, on another thread, or with a
+    /// limit, beside which the attempt may go on.
+    pub blocked: Option<TaskId>,
     /// For which tasks.
     pub tasks: Vec<TaskId>,
 }
@@ -1237,6 +1240,8 @@ impl Wait {
         put_frame(out, kind::WAIT, |out| {
             out.put_u64(self.number);
             out.put_u32(self.wanted);
+            // Ids count from 1.
+            out.put_u64(self.blocked.map_or(0, |task| task.0));
             self.tasks.iter().for_each(|task| out.put_u64(task.0));
         });
     }
@@ -1245,11 +1250,12 @@ impl Wait {
     pub fn decode(body: &[u8]) -> Result<Wait, WireError> {
         let mut take = Take::new(body);
         let (number, wanted) = (take.u64()?, take.u32()?);
+        let blocked = Some(take.u64()?).filter(|&task| task != 0).map(TaskId);
         let mut tasks = Vec::with_capacity(body.len() / 8);
         while !take.is_empty() {
             tasks.push(TaskId(take.u64()?));
         }
-        Ok(Wait { number, wanted, tasks })
+        Ok(Wait { number, wanted, blocked, tasks })
     }
 }
 
