@@ -115,6 +115,7 @@ enum Command {
     Http {
         session_dir: PathBuf,
         head_pid: u32,
+        log_limit: u64,
     },
     /// A worker, as the head runs it
     #[command(hide = true)]
@@ -292,7 +293,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => man::run(&args),
         Command::Head => start::run_head(),
         Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
-        Command::Http { session_dir, head_pid } => crate::serve::run(&session_dir, head_pid)
+        Command::Http { session_dir, head_pid, log_limit } => crate::serve::run(&session_dir, head_pid, log_limit)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
         Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)

@@ -47,6 +47,7 @@ mod connection;
 mod handlers;
 mod limits;
 mod link;
+mod log;
 mod openapi;
 mod output;
 mod parameters;
@@ -86,6 +87,7 @@ use crate::protocol::Welcome;
 use connection::{Connections, Known, Socket};
 use limits::Rate;
 use link::Link;
+use log::Log;
 use output::Outputs;
 
 /// What a head's HTTP API is started with.
@@ -168,10 +170,12 @@ struct App {
     streams: Arc<Semaphore>,
     large: Arc<Semaphore>,
     connections: Connections,
+    log: Log,
 }
 
-/// Serves until the head says that it is enough, or is gone. Standard input is the socket to accept from.
-pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ServeError> {
+/// Serves until the head says that it is enough, or is gone. Standard input is the socket to accept from, and standard error the log, which takes
+/// `log_limit` bytes.
+pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(), ServeError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| io_error("be ended with the head")(error.into()))?;
     if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != Some(head_pid) {
@@ -207,6 +211,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ServeError> {
         streams: Arc::new(Semaphore::new(limits::STREAMS)),
         large: Arc::new(Semaphore::new(limits::LARGE_ANSWERS)),
         connections: Connections::default(),
+        log: Log::new(session_dir, log_limit),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::modules::{SearchArgs, SearchedAs};
+use super::modules::{SearchArgs, SearchedAs, others_can_change_it};
 use super::{CommandError, CommandResult, Format, FormatArgs, report};
 use crate::config::parse_duration;
 use crate::exit;
@@ -96,6 +96,7 @@ fn render(hook: &str, report: &HookReport, searched_as: &SearchedAs) -> String {
         ("order", order(check).into()),
     ];
     fields.extend(check.opentelemetry.iter().map(|advice| ("warning", advice.clone())));
+    fields.extend(check.changeable_by_others.as_deref().map(|said| ("warning", others_can_change_it(said))));
     report::fields(&fields)
 }
 

@@ -81,18 +81,23 @@ impl SearchArgs {
             let search = SearchPath { module_path: module_folders, is_complete: true };
             return (search, SearchedAs::Head { head_pid });
         }
-        warn_of_missing(named.as_deref().unwrap_or_default());
+        warn_of_missing(named.as_deref().unwrap_or_default(), "--module-path");
         let search = SearchPath { module_path: named.unwrap_or_default(), is_complete: false };
         (search, SearchedAs::Command)
     }
 }
 
 /// Warns of folders that are not there: most probably their names are mistyped.
-pub(super) fn warn_of_missing(module_path: &[PathBuf]) {
+pub(super) fn warn_of_missing(module_path: &[PathBuf], said_by: &str) {
     for folder in module_path.iter().filter(|folder| !folder.is_dir()) {
         let what = if folder.exists() { "is not a folder" } else { "does not exist" };
-        report::warning(&format!("no modules are found in `{}`: it {what} (--module-path)", folder.display()));
+        report::warning(&format!("no modules are found in `{}`: it {what} ({said_by})", folder.display()));
     }
+}
+
+/// The warning of a library that others could change, which `said` describes.
+pub(super) fn others_can_change_it(said: &str) -> String {
+    format!("it runs with your rights, and others can change it: {said}")
 }
 
 /// The folders of a list separated by colons; none for an empty list.
@@ -139,6 +144,7 @@ fn render(Found { module, searched_as }: &Found) -> String {
     if !module.unserved_opentelemetry.is_empty() {
         fields.push(("warning", otel_advice(&module.unserved_opentelemetry, &module.producer)));
     }
+    fields.extend(module.changeable_by_others.as_deref().map(|said| ("warning", others_can_change_it(said))));
     let mut text = report::fields(&fields);
     for task in &module.tasks {
         text.push_str(&format!("\n{}\n{}", signature(task), indented(&task.doc)));

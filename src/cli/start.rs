@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracer_span_file::{MAX_BYTES_VARIABLE, Rotation};
 
 use super::hooks::HookReport;
-use super::modules::split_paths;
+use super::modules::{others_can_change_it, split_paths, warn_of_missing};
 use super::status::further_hook;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
 use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size};
@@ -19,8 +19,8 @@ use crate::count::{Count, Size};
 use crate::exit;
 use crate::head::guard;
 use crate::head::process::describe_exit;
-use crate::head::server::{self, HeadEnd, HeadSettings, Report, Started};
-use crate::hook::{HookCheck, HookContract, HookError, ImportString};
+use crate::head::server::{self, Fresh, HeadEnd, HeadSettings, Report, Started};
+use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_by_others};
 use crate::propagation::Propagators;
 use crate::protocol::{FurtherHook, HookChoice};
 use crate::serve::{HttpSettings, LoopbackAddress};
@@ -130,6 +130,14 @@ pub(super) struct Args {
     /// A file with settings
     #[arg(long, value_name = "FILE", env = config::CONFIG_VARIABLE, value_parser = super::path_parser())]
     config: Option<PathBuf>,
+    /// Forget the tasks of earlier heads in this place: their journal is put aside under another name, and ids go on
+    ///
+    /// Refused while some of them have not ended, or an actor lives. Span files and traces stay.
+    #[arg(long)]
+    fresh: bool,
+    /// With --fresh: give up tasks that have not ended and actors that live
+    #[arg(long, requires = "fresh")]
+    discard_unfinished: bool,
     /// For a program that has a head of its own: run until standard input is closed, and tell how it started as a line of JSON
     #[arg(long, hide = true)]
     embedded: bool,
@@ -152,12 +160,14 @@ pub(super) fn run(args: Args) -> CommandResult {
         return run_embedded(args);
     }
     let format = args.format.format;
+    let fresh = args.fresh.then_some(Fresh { discards_unfinished: args.discard_unfinished });
     let settings = settings(args)?;
     for warning in &settings.warnings {
         report::warning(warning);
     }
     let is_foreground = settings.block;
-    let head_settings = head_settings(settings)?;
+    let mut head_settings = head_settings(settings)?;
+    head_settings.fresh = fresh;
     if is_foreground { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
 }
 
@@ -168,7 +178,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
     if args.tracing_startup_hook.iter().chain(&args.tracing_exporter).any(String::is_empty) {
         return Err(CommandError::new(exit::HOOK_REFUSED, HookError::ImportString { given: String::new() }));
     }
-    super::modules::warn_of_missing(split_paths(args.module_path.as_ref()).as_deref().unwrap_or_default());
+    let is_path_given = split_paths(args.module_path.as_ref()).is_some();
     let settings = config::load(Overrides {
         config: args.config,
         block: args.block,
@@ -197,6 +207,16 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         otel: OtelSettings::of_this_process(),
     })
     .map_err(|error| CommandError::new(exit::USAGE, named_as_given(&error)))?;
+    let said_by = if is_path_given { "--module-path" } else { "`module_path` of the configuration file" };
+    warn_of_missing(&settings.module_path, said_by);
+    for folder in settings.module_path.iter().filter(|folder| folder.is_dir()) {
+        if let Some(said) = changeable_by_others(folder) {
+            report::warning(&format!(
+                "modules run with your rights, and others can put some in `{}`: {said}",
+                folder.display()
+            ));
+        }
+    }
     // Said before the hook is tried out; the lock decides it in the end.
     if let Ok(holder) = find_head(&settings.temp_dir) {
         return Err(occupied(SessionError::Occupied { temp_dir: settings.temp_dir, holder: Some(holder) }));
@@ -257,9 +277,11 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
             further: Vec::new(),
         }),
         hook_description: String::new(),
+        fresh: None,
     };
     if let Some(hook) = settings.hook.clone() {
         let check = try_hook(&hook.import_string, &hook, &settings)?;
+        warn_of_others(&mut settings, &hook.import_string, &check);
         let mut further = Vec::new();
         for import_string in names {
             let check = try_hook(&import_string, &hook, &settings)?;
@@ -270,6 +292,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
                     HookError::TakesNoSpans { hook: import_string, place },
                 ));
             }
+            warn_of_others(&mut settings, &import_string, &check);
             let HookCheck { library, description, .. } = check;
             further.push(FurtherHook { import_string, contract, library, description });
         }
@@ -280,6 +303,15 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         };
     }
     Ok(settings)
+}
+
+/// Warns of a hook that others could change, now and in `tracer status`.
+fn warn_of_others(settings: &mut HeadSettings, hook: &str, check: &HookCheck) {
+    if let Some(said) = &check.changeable_by_others {
+        let warning = format!("hook `{hook}`: {}", others_can_change_it(said));
+        report::warning(&warning);
+        settings.warnings.push(warning);
+    }
 }
 
 /// The processes of the session read the variable too, when there is nobody left to be told of a mistake.
@@ -607,6 +639,18 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
             "  undelivered",
             format!("{spans} of an earlier session, waiting for an exporter that accepts them"),
         ));
+    }
+    if let Some(aside) = &started.put_aside {
+        let unfinished = match aside.unfinished {
+            0 => String::new(),
+            unfinished => format!(", {unfinished} of them not ended"),
+        };
+        let tasks = Count(aside.tasks, "task");
+        let text = format!(
+            "{tasks} of earlier heads are forgotten{unfinished}\ntheir journal is now `{}`",
+            aside.journal.display()
+        );
+        fields.push(("  fresh", text));
     }
     if started.tasks_restored > 0 {
         let tasks = Count(started.tasks_restored, "task");

@@ -57,6 +57,9 @@ impl fmt::Display for FrontError {
 
 impl std::error::Error for FrontError {}
 
+/// The share of the session's logs that its log may take.
+pub(super) const LOG_SHARE: u64 = 16;
+
 /// The HTTP API of this head.
 pub(super) struct Front {
     /// None once it is ending.
@@ -167,6 +170,7 @@ impl World {
             spans_dir: &settings.spans_dir,
             sampling_ratio: settings.hook.as_ref().map(|hook| hook.sampling_ratio).unwrap_or_default(),
             listener: listener.as_fd(),
+            log_limit: settings.max_log_size / LOG_SHARE,
         };
         let started = FrontProcess::spawn(&command);
         let watched = started.and_then(|process| match self.watch(process.pidfd.as_fd(), Source::FrontExit) {

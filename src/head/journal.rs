@@ -19,6 +19,7 @@ mod scan;
 mod sync;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -32,6 +33,7 @@ use std::time::Duration;
 use compaction::Compacted;
 use log::Log;
 use scan::Scanned;
+use serde::{Deserialize, Serialize};
 use sync::{Events, Syncer};
 use tracer_span_file::SpaceAhead;
 
@@ -41,7 +43,7 @@ use super::state::Ended;
 use crate::count::Count;
 use crate::fault;
 use crate::protocol::wire::{Put, Take, WireError};
-use crate::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use crate::task::{ActorRole, AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
 use crate::value;
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
@@ -139,6 +141,8 @@ pub(crate) enum JournalError {
     Newer { path: PathBuf, version: u32 },
     /// It is no file of bytes.
     NoFile { path: PathBuf, kind: &'static str },
+    /// It is not to be put aside, because it has tasks that have not ended, or actors that live.
+    Unfinished { tasks: usize, actors: usize },
 }
 
 impl fmt::Display for JournalError {
@@ -164,6 +168,21 @@ impl fmt::Display for JournalError {
                 write!(f, "the journal `{}` is {kind}, but has to be a regular file", path.display())?;
                 f.write_str("\n(hint: move it away, or name another --temp-dir)")
             }
+            JournalError::Unfinished { tasks, actors } => {
+                let tasks = (*tasks > 0).then(|| match tasks {
+                    1 => "1 task has not ended".to_owned(),
+                    tasks => format!("{tasks} tasks have not ended"),
+                });
+                let actors = (*actors > 0).then(|| match actors {
+                    1 => "1 actor lives".to_owned(),
+                    actors => format!("{actors} actors live"),
+                });
+                let both: Vec<_> = tasks.into_iter().chain(actors).collect();
+                write!(f, "--fresh would forget tasks that are not done: {}", both.join(", and "))?;
+                f.write_str(
+                    "\n(hint: start without --fresh to go on with them, or add --discard-unfinished to give them up)",
+                )
+            }
         }
     }
 }
@@ -172,7 +191,10 @@ impl std::error::Error for JournalError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             JournalError::Io { source, .. } => Some(source),
-            JournalError::Foreign { .. } | JournalError::Newer { .. } | JournalError::NoFile { .. } => None,
+            JournalError::Foreign { .. }
+            | JournalError::Newer { .. }
+            | JournalError::NoFile { .. }
+            | JournalError::Unfinished { .. } => None,
         }
     }
 }
@@ -309,7 +331,7 @@ impl Journal {
             }
             (file, None)
         } else {
-            let (file, kept) = write_whole(path, &file, &scanned, now_unix_nano).map_err(io("mend"))?;
+            let (file, kept) = write_whole(path, &file, &scanned, ("damaged", now_unix_nano)).map_err(io("mend"))?;
             (file, Some(Damage { places: scanned.damages, bytes: scanned.lost, kept }))
         };
         let length = file.metadata().map_err(io("look at"))?.len();
@@ -522,6 +544,12 @@ impl Journal {
         !self.is_misplaced
     }
 
+    /// Whether its file is shorter than what was written to it: somebody has cut it.
+    pub(super) fn is_cut_short(&self) -> bool {
+        let length = self.log.file().metadata().map_or(u64::MAX, |metadata| metadata.len());
+        self.turn_over.is_none() && length < self.log.length()
+    }
+
     /// Begins to bring to the disk what was written, if that is wanted at all.
     pub(super) fn sync(&mut self) {
         let Some(syncer) = &self.syncer else { return };
@@ -578,6 +606,84 @@ impl Drop for Journal {
     }
 }
 
+/// The tasks of earlier heads, which are forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PutAside {
+    /// How many there were.
+    pub(crate) tasks: usize,
+    /// Those of them that had not ended, and actors that lived.
+    pub(crate) unfinished: usize,
+    /// What the journal is called now.
+    pub(crate) journal: PathBuf,
+}
+
+/// Puts the journal at a path aside and begins a new one, which gives out no id twice. None if there are no tasks in it.
+///
+/// # Errors
+///
+/// Some of the tasks have not ended, or an actor lives, and they are not to be discarded.
+pub(super) fn put_aside(
+    path: &Path,
+    discards_unfinished: bool,
+    now_unix_nano: u64,
+) -> Result<Option<PutAside>, JournalError> {
+    let io = |doing| move |source| JournalError::Io { doing, path: path.into(), source };
+    let Opened { journal, next_task, next_job, .. } = Journal::open(path, now_unix_nano)?;
+    let found = Found::read(&journal).map_err(io("read"))?;
+    if found.tasks.is_empty() {
+        return Ok(None);
+    }
+    let unfinished = found.open.len() + found.living.len();
+    if unfinished > 0 && !discards_unfinished {
+        return Err(JournalError::Unfinished { tasks: found.open.len(), actors: found.living.len() });
+    }
+    let nothing = Scanned { next_task: next_task.0, next_job: next_job.0, ..Scanned::default() };
+    let (_, kept) = write_whole(path, journal.log.file(), &nothing, ("old", now_unix_nano)).map_err(io("put aside"))?;
+    Ok(Some(PutAside { tasks: found.tasks.len(), unfinished, journal: kept }))
+}
+
+/// The tasks that a journal holds.
+#[derive(Debug, Default)]
+struct Found {
+    tasks: HashSet<TaskId>,
+    /// Those that have not ended.
+    open: HashSet<TaskId>,
+    /// Those that have made an actor which is not dead.
+    living: HashSet<TaskId>,
+}
+
+impl Found {
+    fn read(journal: &Journal) -> io::Result<Found> {
+        let mut found = Found::default();
+        let mut creations = HashSet::new();
+        journal.read(|record| match record {
+            Record::Submitted(Submitted { task, envelope, .. }) => {
+                found.tasks.insert(task);
+                found.open.insert(task);
+                let is_creation = |envelope: Envelope<'_>| matches!(envelope.spec.actor(), ActorRole::Create(_));
+                if Envelope::decode(&envelope).is_ok_and(is_creation) {
+                    creations.insert(task);
+                }
+            }
+            Record::Remembered(task, _) => drop(found.tasks.insert(task)),
+            Record::Ended(record) => {
+                found.open.remove(&record.task);
+                let is_made = !matches!(record.ended.outcome, Outcome::Failed(_));
+                if creations.contains(&record.task) && is_made {
+                    found.living.insert(record.task);
+                }
+            }
+            Record::Actor { task, death: Some(_), .. } => drop(found.living.remove(&task)),
+            Record::Actor { .. }
+            | Record::Attempt { .. }
+            | Record::Started { .. }
+            | Record::Key { .. }
+            | Record::NextIds { .. } => {}
+        })?;
+        Ok(found)
+    }
+}
+
 /// Puts a new file in the place of the journal. What is there and is not the journal is kept beside it.
 fn take_place(path: &Path, old: &File, new: &File, is_synced: bool) -> io::Result<bool> {
     if is_synced {
@@ -598,13 +704,19 @@ fn leads_to(path: &Path, file: &File) -> bool {
     fs::symlink_metadata(path).map(id).ok().is_some_and(|found| file.metadata().map(id).ok() == Some(found))
 }
 
-/// Writes the whole records of a damaged journal to a new file in its place, and keeps the damaged one under another name, which is returned.
-fn write_whole(path: &Path, damaged: &File, scanned: &Scanned, now_unix_nano: u64) -> io::Result<(File, PathBuf)> {
+/// Writes the parts of a journal that are to stay to a new file in its place, and keeps the old one under another name, which is returned. What it
+/// is called by and the time are in that name.
+fn write_whole(
+    path: &Path,
+    old: &File,
+    scanned: &Scanned,
+    (what, now_unix_nano): (&str, u64),
+) -> io::Result<(File, PathBuf)> {
     let new = compaction::create_new(path)?;
     let mut out = io::BufWriter::with_capacity(256 << 10, &new);
     out.write_all(&header())?;
     for part in &scanned.parts {
-        compaction::copy(damaged, part.start, part.end, &mut out)?;
+        compaction::copy(old, part.start, part.end, &mut out)?;
     }
     let mut ids = Vec::new();
     put_next_ids(&mut ids, TaskId(scanned.next_task), JobId(scanned.next_job));
@@ -612,7 +724,7 @@ fn write_whole(path: &Path, damaged: &File, scanned: &Scanned, now_unix_nano: u6
     out.flush()?;
     drop(out);
     new.sync_data()?;
-    let kept = free_name(path, "damaged", now_unix_nano);
+    let kept = free_name(path, what, now_unix_nano);
     // At no moment is there no journal.
     if fs::hard_link(path, &kept).is_err() {
         fs::copy(path, &kept)?;

@@ -1,4 +1,4 @@
-//! The logs of a session: the head's own, and one for each worker.
+//! The logs of a session: the head's own, and one for each worker. That of the HTTP API's process is kept short by that process.
 //!
 //! All together they stay within a bound. A log is written in parts; when the bound is reached, the oldest part goes that nobody writes to any
 //! more, and the log that it belonged to says so where it goes on. A task never waits for its log: what cannot be written is counted, and gone.

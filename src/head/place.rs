@@ -35,8 +35,11 @@ impl PlaceWatch {
             | inotify::WatchFlags::DELETE_SELF
             | inotify::WatchFlags::MOVE_SELF;
         let sessions = session.temp_dir().join("sessions");
-        let folders = [session.temp_dir(), session.dir(), &sessions];
-        let is_told = folders.iter().all(|folder| inotify::add_watch(&watch, *folder, flags).is_ok());
+        let folders = [session.dir(), &sessions];
+        // Whoever cuts the journal short has mostly opened it for that, and closes it. The head itself keeps it open.
+        let of_place = flags | inotify::WatchFlags::CLOSE_WRITE;
+        let is_told = inotify::add_watch(&watch, session.temp_dir(), of_place).is_ok()
+            && folders.iter().all(|folder| inotify::add_watch(&watch, *folder, flags).is_ok());
         let period_ns = if is_told { TOUCH_NS } else { LOOK_NS };
         Ok(PlaceWatch { watch, socket: socket_id(session), period_ns, next_ns: period_ns })
     }

@@ -134,6 +134,8 @@ pub(super) struct FrontCommand<'a> {
     pub(super) sampling_ratio: SamplingRatio,
     /// Where it accepts.
     pub(super) listener: BorrowedFd<'a>,
+    /// The most that its log may take, in bytes.
+    pub(super) log_limit: u64,
 }
 
 /// The process of the HTTP API, from its start until it is reaped.
@@ -148,6 +150,7 @@ impl FrontProcess {
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log_path)?;
         let mut program = own_program()?;
         program.arg("http").arg(command.session_dir).arg(std::process::id().to_string());
+        program.arg(command.log_limit.to_string());
         give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
         let mut child = program
             .process_group(0)

@@ -16,10 +16,10 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::connection::{Connection, Peer, ReadState};
-use super::front::Front;
+use super::front::{self, Front};
 use super::handover::Handover;
 use super::heap::{self, Heap};
-use super::journal::{Journal, Opened, Record, Submitted};
+use super::journal::{self, Journal, Opened, PutAside, Record, Submitted};
 use super::lanes::{self, Free};
 use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
@@ -97,6 +97,16 @@ pub(crate) struct HeadSettings {
     pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
     pub(crate) hook_description: String,
+    /// Whether the tasks of earlier heads are forgotten.
+    #[serde(default)]
+    pub(crate) fresh: Option<Fresh>,
+}
+
+/// How the tasks of earlier heads are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Fresh {
+    /// Whether those that have not ended are given up.
+    pub(crate) discards_unfinished: bool,
 }
 
 impl HeadSettings {
@@ -122,6 +132,7 @@ impl HeadSettings {
             http: None,
             hook: None,
             hook_description: String::new(),
+            fresh: None,
         }
     }
 }
@@ -163,6 +174,9 @@ pub(crate) struct Started {
     /// What a person should know of what was found in the place.
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
+    /// What was forgotten of earlier heads, if that was wanted and there was something.
+    #[serde(default)]
+    pub(crate) put_aside: Option<PutAside>,
 }
 
 /// How the head ended.
@@ -209,7 +223,12 @@ pub(crate) fn run(
     program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &std::path::Path),
 ) -> io::Result<HeadEnd> {
+    let put_aside = match settings.fresh {
+        Some(fresh) => put_aside(&session, fresh)?,
+        None => None,
+    };
     let mut server = Server::new(settings, session)?;
+    server.put_aside = put_aside;
     if let Some(program) = program {
         server.world.watch(program.as_fd(), Source::Program)?;
         server.program = Some(program);
@@ -228,6 +247,12 @@ pub(crate) fn run(
     }
     server.session.close();
     end
+}
+
+/// Puts the journal of earlier heads aside, unless it has tasks that are not to be given up.
+fn put_aside(session: &Session, Fresh { discards_unfinished }: Fresh) -> io::Result<Option<PutAside>> {
+    let journal = session.temp_dir().join("tasks.journal");
+    journal::put_aside(&journal, discards_unfinished, now_unix_nano()).map_err(io::Error::other)
 }
 
 /// Brings to its end what a dead head has left in a place in which no other head will start, as the next head would: completes the spans of its
@@ -297,6 +322,8 @@ struct Server {
     spare_values: SpareValues,
     /// What a person should know of what was found in the place.
     warnings_at_start: Vec<String>,
+    /// What was forgotten of earlier heads.
+    put_aside: Option<PutAside>,
 }
 
 /// A stop that is going on.
@@ -322,7 +349,8 @@ impl Server {
         }
         // The head's own log is short, but nothing bounds how often it has something to say.
         let of_head = settings.max_log_size / 16;
-        let logs = Logs::new(session.dir().join("logs"), settings.max_log_size - of_head);
+        let of_front = settings.http.map_or(0, |_| settings.max_log_size / front::LOG_SHARE);
+        let logs = Logs::new(session.dir().join("logs"), settings.max_log_size - of_head - of_front);
         let log = HeadLog::open(session.dir().join("logs/head.log"), of_head)?;
         let journal = session.temp_dir().join("tasks.journal");
         let Opened { journal, torn, damage, next_task, next_job } =
@@ -422,6 +450,7 @@ impl Server {
             spin: Spin::default(),
             spare_values,
             warnings_at_start,
+            put_aside: None,
         };
         Ok(server)
     }
@@ -832,6 +861,12 @@ impl Server {
         if !self.world.journal.check_place() {
             let journal = self.session.temp_dir().join("tasks.journal");
             let text = "was removed or replaced, and is written anew; what was found in its place is kept beside it";
+            self.warn(format!("the journal `{}` {text}", journal.display()));
+        }
+        if self.world.journal.is_cut_short() {
+            let journal = self.session.temp_dir().join("tasks.journal");
+            let text = "was cut short by somebody: tasks that were accepted before then are lost if the head is killed\n\
+                        (hint: when they have ended, `tracer stop` and `tracer start --head --fresh` begin a whole one)";
             self.warn(format!("the journal `{}` {text}", journal.display()));
         }
     }
@@ -1405,6 +1440,7 @@ impl Server {
             no_worker: self.state.no_worker.clone(),
             is_hook_to_blame: self.state.is_hook_to_blame(),
             warnings: self.warnings_at_start.clone(),
+            put_aside: self.put_aside.clone(),
         };
         on_started(&started, &self.world.session_dir);
         // Also when some are ready: whoever asked for more is told that it did not start, and waits for this end.

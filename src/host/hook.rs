@@ -33,6 +33,7 @@ mod recorder;
 mod search;
 mod setup;
 mod task;
+mod trust;
 
 pub use builtin::names as builtin_names;
 pub use error::{HookError, ModuleError};
@@ -51,3 +52,4 @@ pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, 
 pub use task::{is_to_stop, was_told_to_stop};
 pub use tracer_core::HookContract;
 pub use tracer_core::module_name::is_path;
+pub use trust::changeable_by_others;

@@ -60,6 +60,7 @@ impl App {
             }
         };
         let mut response = answer.unwrap_or_else(Problem::into_response);
+        self.log.look();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

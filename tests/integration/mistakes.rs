@@ -435,6 +435,19 @@ fn a_module_path_that_is_not_there_is_warned_of() {
 }
 
 #[test]
+fn a_module_path_of_a_file_that_is_not_there_is_warned_of_too() {
+    let cluster = Cluster::builder().build();
+    let file = cluster.file("tracer.toml");
+    std::fs::write(&file, "module_path = ['/nope']\n").expect("the folder is ours");
+    let mut start = cluster.start_command(&["--config"]);
+    start.arg(&file).env_remove("TRACER_MODULE_PATH");
+    let start = cluster.run(start).success();
+    start.stderr_contains(
+        "warning: no modules are found in `/nope`: it does not exist (`module_path` of the configuration file)\n",
+    );
+}
+
+#[test]
 fn a_library_that_is_named_by_its_path_is_named_once() {
     let cluster = Cluster::builder().build();
     let library = crate::support::module_folder().join("libwordcount.so");

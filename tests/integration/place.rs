@@ -59,6 +59,24 @@ fn a_journal_that_is_removed_or_replaced_is_written_anew_with_all_that_is_known(
 }
 
 #[test]
+fn a_journal_that_is_cut_short_is_noticed_at_once() {
+    let cluster = busy();
+    // As `> tasks.journal` in a shell. Nothing asks the head meanwhile.
+    fs::OpenOptions::new().write(true).truncate(true).open(cluster.temp_dir().join("tasks.journal")).unwrap();
+    wait_until("the head notices", || cluster.head_log().contains("was cut short by somebody").then_some(()));
+    assert!(is_warned(
+        &cluster,
+        "tasks.journal` was cut short by somebody: tasks that were accepted before then are lost"
+    ));
+    // Those tasks are known as long as the head lives.
+    fs::write(cluster.file("go"), "").unwrap();
+    for task in 1..=2 {
+        assert_eq!(cluster.wait_for_task(task)["state"], "succeeded");
+    }
+    cluster.stop().success();
+}
+
+#[test]
 fn a_lock_that_is_removed_or_replaced_is_taken_back_and_no_second_head_starts() {
     let cluster = busy();
     let lock = cluster.temp_dir().join("head.lock");

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -349,4 +349,63 @@ fn clients_beyond_the_limit_on_open_files_wait_and_the_head_stays_calm() {
     waiting.wait().success().stdout("1\n");
     assert_eq!(cluster.head_log().matches(complaint).count(), 1, "{}", cluster.head_log());
     cluster.tracer(&["status"]).success().stdout_contains("commands had to wait for a connection");
+}
+
+/// A copy of a library that is there for tests, in a folder of its own that only this user can change.
+fn copy_of(cluster: &Cluster, library: &str, folder: &str) -> PathBuf {
+    let folder = cluster.file(folder);
+    fs::create_dir(&folder).expect("the folder is ours");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
+    let copy = folder.join(library);
+    fs::copy(crate::support::module_folder().join(library), &copy).expect("the library was built");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+    copy
+}
+
+#[test]
+fn a_library_that_others_can_change_is_warned_of_wherever_it_is_loaded() {
+    const SAID: &str = "it runs with your rights, and others can change it: everybody can change `";
+    let cluster = Cluster::builder().workers(2).build();
+    let (library, hook) = (copy_of(&cluster, "libwordcount.so", "open"), copy_of(&cluster, "libconsole.so", "hooks"));
+    let named = format!("{}:setup_tracing", hook.display());
+    let show = || cluster.tracer(&["modules", "show", library.to_str().expect("a plain name")]).success();
+    let check = || cluster.tracer(&["hooks", "check", &named]).success();
+    for run in [show(), check()] {
+        assert!(!run.stdout_text().contains("others can change it"), "{run:?}");
+    }
+    for path in [library.parent(), hook.parent()] {
+        fs::set_permissions(path.expect("a folder"), fs::Permissions::from_mode(0o777)).expect("the folder is ours");
+    }
+    show().stdout_contains(SAID).stdout_contains("/open` (mode 0777)").stdout_contains("(hint: `chmod go-w ");
+    check().stdout_contains(SAID).stdout_contains("/hooks` (mode 0777)");
+    let shown = cluster.tracer(&["modules", "show", library.to_str().expect("a plain name"), "--format", "json"]);
+    let said = shown.success().json()["changeable_by_others"].as_str().map(str::to_owned);
+    assert!(said.as_deref().is_some_and(|said| said.contains("/open` (mode 0777)")), "{said:?}");
+
+    let mut start = cluster.start_command(&["--tracing-startup-hook", &named]);
+    start.env("TRACER_MODULE_PATH", library.parent().expect("a folder"));
+    let start = cluster.run(start).success();
+    let start = start.stderr_contains(
+        &format!("warning: hook `{named}`: {SAID}").replace(&*cluster.folder().to_string_lossy(), "<folder>"),
+    );
+    start.stderr_contains(
+        "modules run with your rights, and others can put some in `<folder>/open`: everybody can change `",
+    );
+    let warnings = cluster.status()["warnings"].to_string();
+    assert!(warnings.contains("/hooks` (mode 0777)"), "{warnings}");
+    let submitted: Vec<_> = (0..4).map(|_| cluster.submit_in_background("wordcount:count", &["\"to be\""])).collect();
+    let outputs: String = submitted.into_iter().map(|submitted| submitted.wait().success().stderr_text()).collect();
+    let logs = fs::read_dir(cluster.session_dir().join("logs")).expect("a session has logs");
+    let logs: String = logs.filter_map(|log| fs::read_to_string(log.ok()?.path()).ok()).collect();
+    let said = format!("tracer: module `wordcount` ({}): {SAID}", library.display());
+    assert_eq!(logs.matches(&said).count(), 1, "{logs}\n{outputs}");
+    cluster.stop().success();
+
+    // With the sticky bit others may add files, and not replace these. Who owns it may do anything.
+    fs::set_permissions(library.parent().expect("a folder"), fs::Permissions::from_mode(0o1777)).expect("it is ours");
+    assert!(!show().stdout_text().contains("others can change it"));
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&library, Some(12345), None).expect("root may do that");
+        show().stdout_contains("libwordcount.so` belongs to another user (uid 12345), who can change it");
+    }
 }

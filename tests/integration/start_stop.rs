@@ -305,3 +305,48 @@ fn a_head_that_was_stopped_can_be_started_again_and_again() {
         assert_eq!(cluster.spans().all_named("demo.my_function tracer.remote_worker").len(), round);
     }
 }
+
+#[test]
+fn a_fresh_start_forgets_what_has_ended_and_goes_on_counting() {
+    let cluster = Cluster::untraced();
+    let journals = || {
+        let names = std::fs::read_dir(cluster.temp_dir()).expect("there is a place").flatten();
+        names.filter(|name| name.file_name().to_string_lossy().starts_with("tasks.journal.old-")).count()
+    };
+    for id in 1..=2 {
+        cluster.submit("demo:my_function", &["--no-wait", "--idempotency-key", &format!("key {id}")]).success();
+        cluster.wait_for_task(id);
+    }
+    cluster.stop().success();
+    cluster.start_head(&["--fresh"]).success().stderr_contains(
+        "\n  fresh    2 tasks of earlier heads are forgotten\n           their journal is now `<folder>/place/tasks.journal.old-",
+    );
+    assert_eq!((cluster.tasks(), journals()), (Vec::new(), 1));
+    cluster.submit("demo:my_function", &["--no-wait", "--idempotency-key", "key 1"]).success().stdout("3\n");
+    cluster.wait_for_task(3);
+    // What runs on is not given up but on demand, also when it has left a claim behind.
+    let (submission, released) = submit_waiting(&cluster, "misbehaving_tasks:waits");
+    cluster.submit("demo:my_function", &["--no-wait"]).success().stdout("5\n");
+    cluster.kill_head();
+    drop(submission.wait());
+    let refused = cluster.start_head(&["--fresh"]).status(1);
+    refused
+        .stderr_contains("--fresh would forget tasks that are not done: 2 tasks have not ended\n(hint: start without");
+    assert_eq!(journals(), 1);
+    cluster.start_head(&["--fresh", "--discard-unfinished", "--format", "json"]).success().json();
+    assert_eq!((cluster.tasks(), journals()), (Vec::new(), 2));
+    assert!(!released.exists());
+    // An actor that lives is not given up either.
+    cluster.tracer(&["submit", "actor", "counter:Counter", "1", "--max-restarts", "1", "--name", "hits"]).success();
+    cluster.kill_head();
+    cluster.start_head(&["--fresh"]).status(1).stderr_contains("tasks that are not done: 1 actor lives\n");
+    cluster.start_head(&[]).success();
+    cluster.tracer(&["cancel", "hits"]).success();
+    cluster.stop().success();
+    // Nothing to forget is nothing to say; a place that is new has no tasks.
+    cluster.start_head(&["--fresh"]).success();
+    cluster.stop().success();
+    let start = cluster.start_head(&["--fresh"]).success();
+    assert!(!start.stderr_text().contains("forgotten"), "{start:?}");
+    cluster.tracer(&["start", "--head", "--discard-unfinished"]).status(2).stderr_contains("--fresh");
+}

@@ -51,6 +51,9 @@ pub struct ModuleDescription {
     /// Versions of OpenTelemetry that it holds and its SDK does not serve: spans made with them are lost.
     #[serde(default)]
     pub unserved_opentelemetry: Vec<OtelVersion>,
+    /// Why others could change the library, and what helps; none if only root and this user can.
+    #[serde(default)]
+    pub changeable_by_others: Option<String>,
     /// Its hooks, in its own order.
     pub hooks: Vec<HookDescription>,
     /// Its tasks, in its own order.
@@ -161,6 +164,7 @@ impl Module {
                 let record = check_record(open(&path, &path)?, path.clone())?;
                 let path = Some(&*Box::leak(path.into_boxed_path()));
                 let module = Module { name: String::leak(name), path, version: None, record };
+                module.tell_of_others();
                 if let Some(state) = state {
                     lock_opened().push((state, module));
                 }
@@ -181,7 +185,9 @@ impl Module {
         let library = to_open(stored).map_err(|reason| ModuleError::Unloadable { path: source.clone(), reason })?;
         let record = check_record(open(&library, &source)?, source.clone())?;
         let path = Some(&*Box::leak(source.into_boxed_path()));
-        Ok(Module { name: String::leak(name.to_owned()), path, version, record })
+        let module = Module { name: String::leak(name.to_owned()), path, version, record };
+        module.tell_of_others();
+        Ok(module)
     }
 
     /// The name or the path that it was asked for by.
@@ -288,6 +294,7 @@ impl Module {
             abi: format!("{}.{}", self.record.abi_major, self.record.abi_minor),
             producer: text(self.record.producer),
             unserved_opentelemetry: self.unserved_opentelemetry(),
+            changeable_by_others: self.path.and_then(super::changeable_by_others),
             hooks: self
                 .hooks()
                 .iter()
@@ -311,15 +318,28 @@ impl Module {
 
     /// Says once in a session, on standard error, that spans of this module are lost.
     fn tell_of_lost_spans(&self) {
+        self.tell_once("otel", || self.otel_advice());
+    }
+
+    /// Says once in a session, on standard error, that others could change what is loaded.
+    fn tell_of_others(&self) {
+        self.tell_once("others", || {
+            let said = super::changeable_by_others(self.path?)?;
+            Some(format!("it runs with your rights, and others can change it: {said}"))
+        });
+    }
+
+    /// Says something of this library on standard error, once in a session. `what` is a name for it.
+    fn tell_once(&self, what: &str, advice: impl FnOnce() -> Option<String>) {
         let (Some(path), Some(folder)) = (self.path, NOTED.get()) else { return };
         let len = path.metadata().map_or(0, |metadata| metadata.len());
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("module");
         // Whoever makes the file is the first to load this library.
-        let note = folder.join(format!("otel-{stem}-{len}"));
+        let note = folder.join(format!("{what}-{stem}-{len}"));
         if std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(note).is_err() {
             return;
         }
-        if let Some(advice) = self.otel_advice() {
+        if let Some(advice) = advice() {
             eprintln!("tracer: module `{}` ({}): {advice}", self.name, path.display());
         }
     }

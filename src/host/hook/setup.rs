@@ -78,6 +78,9 @@ pub struct HookCheck {
     /// What is to be said of versions of OpenTelemetry whose spans are lost, if the library holds any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opentelemetry: Option<String>,
+    /// Why others could change the library, and what helps; none if only root and this user can.
+    #[serde(default)]
+    pub changeable_by_others: Option<String>,
     /// Whether it takes finished spans, so that it may be a further hook.
     pub takes_spans: bool,
 }
@@ -103,6 +106,7 @@ pub fn check_hook(
         producer: module.describe().producer,
         description: text(table.description),
         opentelemetry,
+        changeable_by_others: module.path().and_then(super::changeable_by_others),
         takes_spans: table.sink_export.is_some(),
     })
 }

@@ -356,3 +356,23 @@ fn the_socket_goes_on_while_http_clients_ask_without_pause() {
     let status: Value = cluster.status();
     assert_eq!((&status["tasks"]["failed"], &status["http"]["restarts"]), (&json!(0), &json!(0)));
 }
+
+#[test]
+fn the_log_of_its_process_stays_within_its_share() {
+    // A sixteenth of a MiB.
+    const SHARE: u64 = 1 << 16;
+    let cluster = builder().hook("console:setup_tracing").arg("--max-log-size=1MiB").start();
+    let api = Api::of(&cluster);
+    let size =
+        |name: &str| std::fs::metadata(cluster.session_dir().join("logs").join(name)).map_or(0, |found| found.len());
+    let body = json!({"function": "demo:my_function", "name": "x".repeat(100)});
+    wait_until("the log was put aside twice", || {
+        let before = size("http.log.1");
+        for _ in 0..10 {
+            api.submission("", &body).send().status(202);
+        }
+        assert!(size("http.log") + size("http.log.1") < 4 * SHARE, "{} and {}", size("http.log"), size("http.log.1"));
+        (before > 0 && size("http.log.1") != before).then_some(())
+    });
+    assert!(size("http.log.1") > SHARE / 2);
+}

@@ -1,0 +1,80 @@
+//! The log of this process, `logs/http.log`, which is its standard error: kept within a bound, since hooks may write there for every request.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::limits::lock;
+
+/// How often it is looked at, at most.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The log: what is written now, and before it the part that was put aside.
+pub(super) struct Log {
+    path: PathBuf,
+    /// Of both parts.
+    limit: u64,
+    looked: Mutex<Instant>,
+}
+
+impl Log {
+    pub(super) fn new(session_dir: &Path, limit: u64) -> Log {
+        let log = Log { path: session_dir.join("logs/http.log"), limit, looked: Mutex::new(Instant::now()) };
+        log.bound();
+        log
+    }
+
+    /// Looks at how long it is, unless that was done a moment ago.
+    pub(super) fn look(&self) {
+        let now = Instant::now();
+        let mut looked = lock(&self.looked);
+        if now.duration_since(*looked) >= PAUSE {
+            *looked = now;
+            drop(looked);
+            self.bound();
+        }
+    }
+
+    fn bound(&self) {
+        // What it is at the moment: somebody may have removed it, or run this process by hand.
+        let size = fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        if size > self.limit / 2 {
+            // A log that cannot be put aside goes on.
+            let _ = self.put_aside();
+        }
+    }
+
+    /// Copies it and begins again. Others have it open for appending, so it keeps its name; what they write meanwhile is lost.
+    fn put_aside(&self) -> io::Result<()> {
+        let mut older = self.path.clone().into_os_string();
+        older.push(".1");
+        fs::copy(&self.path, older)?;
+        fs::OpenOptions::new().write(true).open(&self.path)?.set_len(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn both_parts_stay_within_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("logs")).unwrap();
+        let path = folder.path().join("logs/http.log");
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let log = Log::new(folder.path(), 1000);
+        for number in 0..100 {
+            writeln!(file, "{number:0>99}").unwrap();
+            log.bound();
+            let sizes = [&path, &folder.path().join("logs/http.log.1")]
+                .map(|path| fs::metadata(path).map_or(0, |found| found.len()));
+            assert!(sizes.iter().sum::<u64>() <= 1000 + 200, "{sizes:?}");
+        }
+        assert!(fs::read_to_string(folder.path().join("logs/http.log.1")).unwrap().contains("95\n"));
+    }
+}
