@@ -16,7 +16,7 @@ use tracer_abi as abi;
 
 use crate::count::Count;
 use crate::protocol::{SpansDone, SpansOffer};
-use crate::spool::Parcel;
+use crate::spool::{Parcel, Pause, hooks};
 
 /// Parcels that a worker is offered at once. Its hook delivers them one after another.
 const OFFERS_LIMIT: usize = 4;
@@ -70,13 +70,19 @@ struct Queue {
     failures: u32,
     /// No offer is made before.
     pause_until_ns: u64,
+    /// The same, because a receiver was found out by some process of the session to need a pause.
+    told_until_ns: u64,
 }
 
 impl Queue {
     fn may_offer(&self, now_ns: u64, is_last: bool) -> bool {
         // While nothing works, one after another is enough to find out when it does.
-        let is_open = now_ns >= self.pause_until_ns && (self.failures == 0 || self.offered == 0);
+        let is_open = now_ns >= self.next_ns() && (self.failures == 0 || self.offered == 0);
         !self.waiting.is_empty() && (is_last || is_open)
+    }
+
+    fn next_ns(&self) -> u64 {
+        self.pause_until_ns.max(self.told_until_ns)
     }
 }
 
@@ -251,6 +257,11 @@ impl Handover {
     pub(super) fn offers(&mut self, now_ns: u64, is_last: bool) -> Vec<Offer> {
         let mut offers = Vec::new();
         let limit = if is_last { LAST_OFFERS_LIMIT } else { OFFERS_LIMIT };
+        for (&hooks, queue) in self.queues.iter_mut().filter(|(_, queue)| queue.may_offer(now_ns, false)) {
+            let bits = (0..u32::BITS).map(|bit| 1 << bit).filter(|bit| hooks & hooks::SINKS & bit != 0);
+            let left = bits.map(|hook| Pause::read(&self.folder, hook).left).max().unwrap_or_default();
+            queue.told_until_ns = now_ns.saturating_add(left.as_nanos() as u64);
+        }
         while let Some(queue) = self.queues.values_mut().find(|queue| queue.may_offer(now_ns, is_last)) {
             let Some((connection, count)) = self.sinks.iter_mut().min_by_key(|(_, count)| *count) else { break };
             if *count >= limit {
@@ -272,7 +283,7 @@ impl Handover {
     /// When to look again although nothing happens.
     pub(super) fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let waiting = self.queues.values().filter(|queue| !queue.waiting.is_empty());
-        let pauses = waiting.map(|queue| queue.pause_until_ns).filter(|&until| until > now_ns);
+        let pauses = waiting.map(Queue::next_ns).filter(|&until| until > now_ns);
         pauses.min().filter(|_| !self.sinks.is_empty())
     }
 }
@@ -360,6 +371,24 @@ mod tests {
         assert_eq!((handover.delivered, handover.spans_waiting()), (10, 20));
         let next = handover.next_ns(1).unwrap();
         assert_eq!(handover.offers(next, false).len(), 1, "one of the two is tried");
+    }
+
+    #[test]
+    fn what_a_receiver_that_needs_a_pause_is_to_have_waits_until_that_is_over() {
+        let (folder, mut handover) = handover(2);
+        handover.on_sink(5);
+        let pause = std::time::Duration::from_secs(100);
+        Pause::begin(folder.path(), 4, pause, 0).unwrap();
+        assert!(handover.offers(7, false).is_empty(), "they are for this hook too");
+        let next = handover.next_ns(7).unwrap();
+        assert!((50_000_000_000..=100_000_000_007).contains(&next), "{next}");
+        Parcel::write(folder.path(), "worker-3-0", 2, 9, 10, b"spans").unwrap();
+        handover.on_change();
+        let offers = handover.offers(8, false);
+        assert_eq!(offers.iter().map(|offer| offer.spans.hooks).collect::<Vec<_>>(), [2]);
+        handover.on_done(5, &done(offers[0].spans.number, 0, None), 9);
+        Pause::end(folder.path(), 4);
+        assert_eq!(handover.offers(next, false).len(), 2);
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -297,5 +301,93 @@ fn a_simple_exporter_and_processors_that_tell_nothing_are_known_to_have_their_sp
         let spans = wait_for_arrived(&cluster, "the open one arrives", |spans| spans.len() >= 7);
         assert_whole(&spans);
         assert_eq!(named(&spans, "left open")[0]["attributes"]["error.type"], "signal:9", "{hook}");
+    }
+}
+
+/// Reads a request, answers it, and says when it came.
+fn answer(mut stream: TcpStream, answer: &str, came: &Sender<Instant>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut length = 0;
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a length is a number");
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        reader.read_exact(&mut vec![0; length])?;
+        let now = Instant::now();
+        write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n")?;
+        let _ = came.send(now);
+    }
+}
+
+/// A receiver of OTLP over HTTP that always says the same. The times at which requests come are sent on.
+fn receiver(says: &'static str) -> (String, Receiver<Instant>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("it has one"));
+    let (sender, times) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            std::thread::spawn(move || answer(stream, says, &sender));
+        }
+    });
+    (endpoint, times)
+}
+
+#[test]
+fn a_pause_that_a_receiver_asks_one_process_for_is_kept_by_all() {
+    const WORKERS: usize = 3;
+    // As the first hook, and as an additional one.
+    for hooks in [&["otlp:setup_tracing"][..], &["local_tmp_tracing:setup_tracing", "otlp:setup_tracing"]] {
+        let (endpoint, times) = receiver("429 Too Many Requests\r\nRetry-After: 600");
+        let cluster = hooks
+            .iter()
+            .fold(Cluster::builder(), |builder, hook| builder.arg(format!("--tracing-startup-hook={hook}")));
+        let cluster = cluster
+            .workers(WORKERS)
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+            .env("OTEL_BSP_SCHEDULE_DELAY", "1")
+            .start();
+        cluster.submit("demo:my_function", &[]).success();
+        times.recv_timeout(Duration::from_secs(60)).expect("somebody asks the receiver");
+        // The process that asked needs a moment to tell, and others may have asked meanwhile.
+        let pause = || {
+            fs::read_dir(cluster.session_dir().join("handover")).unwrap().flatten().any(|file| {
+                file.file_name().to_string_lossy().starts_with("pause.")
+                    && file.path().extension().is_some_and(|it| it != "part")
+            })
+        };
+        wait_until("the session knows of the pause", || pause().then_some(()));
+        let before = times.try_iter().count();
+        assert!(before < 2 * WORKERS, "each worker may have asked, but no more: {before}");
+        // Every worker has spans of its own to send now.
+        let released = cluster.file("released");
+        let submissions: Vec<_> = (0..WORKERS)
+            .map(|number| {
+                let started = cluster.file(&format!("started-{number}"));
+                let [begin, end] = [&started, &released].map(|path| format!("{path:?}"));
+                let submission = cluster.submit_in_background("misbehaving_tasks:waits", &[&begin, &end]);
+                (started, submission)
+            })
+            .collect();
+        wait_until("all workers are busy", || submissions.iter().all(|(started, _)| started.exists()).then_some(()));
+        fs::write(&released, "").unwrap();
+        for (_, submission) in submissions {
+            submission.wait().success();
+        }
+        let all = 3 + 3 * WORKERS;
+        wait_until("all spans wait with the head", || (cluster.status()["spans"]["waiting"] == all).then_some(()));
+        cluster.stop().success();
+        assert_eq!(times.try_iter().count(), 0, "{hooks:?}: nobody asks before the pause is over, not even at the end");
     }
 }

@@ -833,3 +833,36 @@ fn processor_of_a_hook_puts_the_ids_of_the_running_task_on_every_span() {
     assert_eq!(others.len() + stamped, spans.len());
     assert!(others.iter().all(|span| ["SpanKind.INTERNAL", "SpanKind.PRODUCER"].contains(&span.kind())));
 }
+
+#[test]
+fn what_a_processor_puts_on_a_span_that_starts_is_on_it_when_its_worker_is_killed() {
+    let cluster = Cluster::builder().arg("--tracing-exporter=hook_forms:stamping_exporter").start();
+    let (started, released) = (cluster.file("started"), cluster.file("released"));
+    let [begin, end] = [&started, &released].map(|path| format!("{path:?}"));
+    let arguments = [begin.as_str(), &end, "--crash-limit=0"];
+    let submission = cluster.submit_in_background("misbehaving_tasks:waits_in_span", &arguments);
+    wait_until("it is inside of its span", || started.exists().then_some(()));
+    let worker = cluster.worker_pids()[0];
+    kill(worker, Signal::KILL);
+    submission.wait().status(1);
+    let attempt = "misbehaving_tasks.waits_in_span tracer.remote_worker";
+    let spans = wait_until("both that were open are with the exporter of another worker", || {
+        let spans = exported(&cluster);
+        let is_there = |name: &str| spans.iter().any(|span| span.name() == name);
+        (is_there("inner") && is_there(attempt)).then_some(spans)
+    });
+    for name in ["inner", attempt] {
+        let span = spans.named(name);
+        assert_eq!(span.attribute("error.type"), "signal:9", "{}", span.value);
+        assert_eq!(span.attribute("fixture.task"), 1, "{}", span.value);
+        assert_eq!(span.attribute("fixture.attempt"), 1, "{}", span.value);
+        assert!(
+            span.attribute("fixture.worker").is_u64() && span.attribute("fixture.node").is_string(),
+            "{}",
+            span.value
+        );
+    }
+    // The submission's own began outside of tasks, and the processor left them alone.
+    cluster.stop().success();
+    assert!(exported(&cluster).named("tracer job").attribute("fixture.task").is_null());
+}

@@ -323,7 +323,7 @@ typedef struct TracerRuntime {
     uint64_t actor_id;
 } TracerRuntime;
 
-// What a hook adds to a span that is starting, beyond what it was asked to start it with.
+// Callbacks for what a hook adds to a span that is starting, beyond what it was asked to start it with.
 //
 // Called from: the thread in `span_start`, before that returns. Everything is borrowed for the call. Since ABI 1.6.
 typedef struct TracerSpanAdditions {
@@ -432,13 +432,14 @@ typedef struct TracerDeliveryListener {
     // For so many milliseconds from now on, a table that has `hand_back` begins no delivery: it gives each ended span back at once, with
     // `TRACER_STATUS_FULL`. For processes that are likely to exit before an answer could come. 0 for none. Since ABI 1.6.
     uint64_t quiet_ms;
-    // Says that the receiver of the spans is not to be asked for so many milliseconds: it has asked for that, or has failed `failures`
-    // times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Since ABI 1.6.
+    // Tells that the receiver of the spans is not to be asked for `pause_ms` milliseconds: it has asked for that, when `failures` is 0,
+    // or has failed so many times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Null in a
+    // host that does not pass it on. Since ABI 1.6.
     //
     // Called from: any thread.
     void (*host_pause)(void *data, uint64_t pause_ms, uint32_t failures);
-    // How many milliseconds are left of the pause that some process of the session has told of, and in `failures` how often the receiver
-    // has failed in a row. 0 when it may be asked. Since ABI 1.6.
+    // Returns the milliseconds that are left of the pause that a process of the session has told of, 0 when the receiver may be asked, and
+    // writes to `failures`, unless that is null, what was told of failures with it. Since ABI 1.6.
     //
     // Called from: any thread, before spans are sent.
     uint64_t (*host_pause_left)(void *data, uint32_t *failures);
@@ -555,8 +556,8 @@ typedef struct TracerTracing {
     //
     // Called from: any thread, once, in place of `shutdown`.
     uint32_t (*hand_back)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
-    // How many ended spans this table has given up since it was made: they are not on the disk, and nobody will try again. Null for a
-    // table that gives up none, or does not count them. Since ABI 1.6.
+    // Counts the ended spans that this table has given up since it was made: they are not on the disk, and nobody will try again. Null for
+    // a table that gives up none, or does not count them. Since ABI 1.6.
     //
     // Called from: whichever thread has called `commit`, when that returned neither `TRACER_STATUS_OK` nor `TRACER_STATUS_NOT_DURABLE`.
     uint64_t (*lost)(void *data);

@@ -510,8 +510,8 @@ pub struct Tracing {
     /// Called from: any thread, once, in place of `shutdown`.
     pub hand_back: Option<unsafe extern "C" fn(data: *mut c_void, timeout_ms: u64, error: *mut TextBuffer) -> u32>,
 
-    /// How many ended spans this table has given up since it was made: they are not on the disk, and nobody will try again. Null for a
-    /// table that gives up none, or does not count them. Since ABI 1.6.
+    /// Counts the ended spans that this table has given up since it was made: they are not on the disk, and nobody will try again. Null for
+    /// a table that gives up none, or does not count them. Since ABI 1.6.
     ///
     /// Called from: whichever thread has called `commit`, when that returned neither [`STATUS_OK`] nor [`STATUS_NOT_DURABLE`].
     pub lost: Option<unsafe extern "C" fn(data: *mut c_void) -> u64>,
@@ -542,13 +542,14 @@ pub struct DeliveryListener {
     /// For so many milliseconds from now on, a table that has `hand_back` begins no delivery: it gives each ended span back at once, with
     /// [`STATUS_FULL`]. For processes that are likely to exit before an answer could come. 0 for none. Since ABI 1.6.
     pub quiet_ms: u64,
-    /// Says that the receiver of the spans is not to be asked for so many milliseconds: it has asked for that, or has failed `failures`
-    /// times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Since ABI 1.6.
+    /// Tells that the receiver of the spans is not to be asked for `pause_ms` milliseconds: it has asked for that, when `failures` is 0,
+    /// or has failed so many times in a row. 0 and 0 when it has taken spans again. It counts for all processes of the session. Null in a
+    /// host that does not pass it on. Since ABI 1.6.
     ///
     /// Called from: any thread.
     pub host_pause: Option<unsafe extern "C" fn(data: *mut c_void, pause_ms: u64, failures: u32)>,
-    /// How many milliseconds are left of the pause that some process of the session has told of, and in `failures` how often the receiver
-    /// has failed in a row. 0 when it may be asked. Since ABI 1.6.
+    /// Returns the milliseconds that are left of the pause that a process of the session has told of, 0 when the receiver may be asked, and
+    /// writes to `failures`, unless that is null, what was told of failures with it. Since ABI 1.6.
     ///
     /// Called from: any thread, before spans are sent.
     pub host_pause_left: Option<unsafe extern "C" fn(data: *mut c_void, failures: *mut u32) -> u64>,
@@ -669,7 +670,7 @@ pub struct SpanStart {
     pub additions: *const SpanAdditions,
 }
 
-/// What a hook adds to a span that is starting, beyond what it was asked to start it with.
+/// Callbacks for what a hook adds to a span that is starting, beyond what it was asked to start it with.
 ///
 /// Called from: the thread in `span_start`, before that returns. Everything is borrowed for the call. Since ABI 1.6.
 #[repr(C)]

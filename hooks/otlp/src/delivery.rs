@@ -17,7 +17,7 @@ use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_sc
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter};
-use tracer_sdk::hook::{Tracing, refused, refused_in_part, trace_state_as_sent};
+use tracer_sdk::hook::{Pause, SharedPause, Tracing, refused, refused_in_part, trace_state_as_sent};
 
 /// The first pause; each further one is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -64,8 +64,10 @@ pub enum Answer {
 /// Tracing that sends spans with `transport`, in batches.
 pub fn tracing<T: Transport>(transport: T, receiver: String, timeout: Duration, description: String) -> Tracing {
     let closing = Arc::new(Closing::default());
-    let exporter = Exporter::new(transport, receiver, timeout, Arc::clone(&closing));
+    let pause = SharedPause::default();
+    let exporter = Exporter::new(transport, receiver, timeout, Arc::clone(&closing), pause.clone());
     Tracing::builder()
+        .with_shared_pause(&pause)
         .with_closing_notice(move || closing.begin())
         .with_batch_exporter(exporter)
         .with_description(description)
@@ -81,8 +83,8 @@ pub struct Exporter<T> {
     first_pause: Duration,
     resource: ResourceAttributesWithSchema,
     closing: Arc<Closing>,
-    /// The receiver asked not to be called before then.
-    not_before: Mutex<Option<Instant>>,
+    /// When the receiver may be asked again, by any process of the session.
+    pause: SharedPause,
     has_complained: AtomicBool,
     random: RandomIdGenerator,
 }
@@ -105,7 +107,13 @@ impl<T: fmt::Debug> fmt::Debug for Exporter<T> {
 }
 
 impl<T: Transport> Exporter<T> {
-    fn new(transport: T, receiver: String, timeout: Duration, closing: Arc<Closing>) -> Exporter<T> {
+    fn new(
+        transport: T,
+        receiver: String,
+        timeout: Duration,
+        closing: Arc<Closing>,
+        pause: SharedPause,
+    ) -> Exporter<T> {
         Exporter {
             transport,
             receiver,
@@ -113,7 +121,7 @@ impl<T: Transport> Exporter<T> {
             first_pause: PAUSE,
             resource: ResourceAttributesWithSchema::default(),
             closing,
-            not_before: Mutex::new(None),
+            pause,
             has_complained: AtomicBool::new(false),
             random: RandomIdGenerator::default(),
         }
@@ -121,30 +129,49 @@ impl<T: Transport> Exporter<T> {
 
     fn deliver(&self, message: &T::Message) -> Result<(), Undelivered> {
         let deadline = Instant::now() + self.timeout;
-        if let Some(not_before) = *lock(&self.not_before)
-            && not_before > Instant::now()
-            && (not_before >= deadline || !self.closing.pause_until(not_before))
-        {
-            return Err(Undelivered::Later("it asked for a pause that is not over".to_owned()));
-        }
-        let mut pause = self.first_pause;
+        // Why it has failed.
+        let mut failure = None;
         loop {
+            let pause = self.wait(deadline, failure.take())?;
             let answer = self.transport.send(message, deadline.saturating_duration_since(Instant::now()));
-            let (asked, reason) = match answer {
+            if !matches!(answer, Answer::Later { .. }) && pause.failures > 0 {
+                self.pause.end();
+            }
+            match answer {
                 Answer::Accepted => return Ok(()),
                 Answer::Partly { rejected, reason } => {
                     return Err(Undelivered::Partly(rejected, format!("it rejected {rejected} spans: {reason}")));
                 }
                 Answer::Refused { reason } => return Err(Undelivered::Refused(reason)),
-                Answer::Later { pause, reason } => (pause, reason),
-            };
-            let now = Instant::now();
-            let next = now + asked.unwrap_or_else(|| self.varied(pause));
-            *lock(&self.not_before) = asked.map(|_| next);
-            if next >= deadline || !self.closing.pause_until(next) {
-                return Err(Undelivered::Later(reason));
+                Answer::Later { pause: asked, reason } => {
+                    let again = self.first_pause.saturating_mul(1 << pause.failures.min(16)).min(PAUSE_MAX);
+                    self.pause.begin(match asked {
+                        Some(left) => Pause { left, failures: 0 },
+                        None => Pause { left: self.varied(again), failures: pause.failures + 1 },
+                    });
+                    failure = Some(reason);
+                }
             }
-            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Waits until the pause of the receiver is over, and returns it as it was last. A batch that was not sent yet is sent all the same in a
+    /// process that is about to end, unless the receiver has asked for the pause.
+    fn wait(&self, deadline: Instant, failure: Option<String>) -> Result<Pause, Undelivered> {
+        loop {
+            let pause = self.pause.now();
+            let is_urgent = failure.is_none() && pause.failures > 0;
+            if pause.left.is_zero() || is_urgent && self.closing.has_begun() {
+                return Ok(pause);
+            }
+            let next = Instant::now().checked_add(pause.left).filter(|&next| next < deadline);
+            if next.is_none_or(|next| !self.closing.pause_until(next) && !is_urgent) {
+                let reason = match pause.failures {
+                    0 => "it asked for a pause that is not over",
+                    _ => "it failed just now, and is asked again later",
+                };
+                return Err(Undelivered::Later(failure.unwrap_or_else(|| reason.to_owned())));
+            }
         }
     }
 
@@ -211,6 +238,10 @@ impl Closing {
         self.has_begun.notify_all();
     }
 
+    fn has_begun(&self) -> bool {
+        *lock(&self.is_closing)
+    }
+
     /// Waits until `then`. False: it waited no longer, because the process is about to end.
     fn pause_until(&self, then: Instant) -> bool {
         let mut is_closing = lock(&self.is_closing);
@@ -271,7 +302,8 @@ mod tests {
         let answers = Arc::new(Mutex::new(answers.iter().cloned().collect()));
         let transport = Scripted { answers, sent: Arc::clone(&sent) };
         let closing = Arc::new(Closing::default());
-        let mut exporter = Exporter::new(transport, "a test".into(), timeout, Arc::clone(&closing));
+        let mut exporter =
+            Exporter::new(transport, "a test".into(), timeout, Arc::clone(&closing), SharedPause::default());
         exporter.first_pause = Duration::from_millis(1);
         Case { exporter, closing, sent }
     }

@@ -38,6 +38,7 @@ mod intern;
 mod into_tracing;
 mod limits;
 mod otlp;
+mod pause;
 mod sink;
 mod table;
 
@@ -48,6 +49,7 @@ pub use direct::{AttributeValue, RenderedSpan, SpanWriter};
 pub use guard::{DurableProcessor, FileFormat, GuardedExporter, LostSpans};
 pub use into_tracing::{Error, IntoProcessors, IntoTracing};
 pub use otlp::decode as decode_otlp;
+pub use pause::{Pause, SharedPause};
 
 /// Runs a hook and returns the table for it, which lives as long as the process.
 ///

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tracer_abi as abi;
 
 use tracer_ipc::spool::otlp::export_request;
-use tracer_ipc::spool::{Arrival, PARCEL_SPANS, Parcel, SlotIndex, SpanStory, Spool, hooks};
+use tracer_ipc::spool::{Arrival, PARCEL_SPANS, Parcel, Pause, SlotIndex, SpanStory, Spool, hooks};
 
 /// How long a span waits for others that go the same way.
 const LINGER: Duration = Duration::from_millis(100);
@@ -101,30 +101,75 @@ unsafe extern "C" fn host_refused(data: *mut c_void, count: u64) {
     sunk.refused = sunk.refused.saturating_add(count);
 }
 
-/// The listener for the first hook: what its exporters say goes to the spool. It lives as long as the process.
-pub(super) fn listener(spool: &'static Spool, quiet: Duration) -> &'static abi::DeliveryListener {
+/// What a listener's `data` points to.
+struct Listening {
+    spool: &'static Spool,
+    /// The bit of the hook that tells.
+    hook: u32,
+    /// Where pauses are kept.
+    folder: Option<PathBuf>,
+}
+
+/// The listener for a hook: what the exporters of the first say goes to the spool, and pauses of receivers to all processes of the
+/// session. It lives as long as the process.
+pub(super) fn listener(spool: &'static Spool, hook: u32, quiet: Duration) -> &'static abi::DeliveryListener {
+    let folder = tracer_ipc::session::handover_of_spool(spool.path());
+    let listening: &'static Listening = Box::leak(Box::new(Listening { spool, hook, folder }));
     Box::leak(Box::new(abi::DeliveryListener {
         size: size_of::<abi::DeliveryListener>(),
-        data: std::ptr::from_ref(spool).cast_mut().cast(),
+        data: std::ptr::from_ref(listening).cast_mut().cast(),
         // Half of the slots are for spans that are open, or wait to be put aside.
         in_flight_max: tracer_ipc::spool::SLOT_COUNT / 2,
         host_delivered: Some(host_delivered),
         quiet_ms: u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX),
-        host_pause: None,
-        host_pause_left: None,
+        host_pause: Some(host_pause),
+        host_pause_left: Some(host_pause_left),
     }))
+}
+
+unsafe extern "C" fn host_pause(data: *mut c_void, pause_ms: u64, failures: u32) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: `data` is of `listener`, and lives as long as the process.
+        let Listening { hook, folder: Some(folder), .. } = (unsafe { &*data.cast::<Listening>() }) else { return };
+        match (pause_ms, failures) {
+            (0, 0) => Pause::end(folder, *hook),
+            // Where it cannot be written, the others find out by themselves.
+            _ => drop(Pause::begin(folder, *hook, Duration::from_millis(pause_ms), failures)),
+        }
+    }));
+}
+
+unsafe extern "C" fn host_pause_left(data: *mut c_void, failures: *mut u32) -> u64 {
+    let read = std::panic::AssertUnwindSafe(|| {
+        // SAFETY: as in `host_pause`.
+        let Listening { hook, folder: Some(folder), .. } = (unsafe { &*data.cast::<Listening>() }) else {
+            return Pause::default();
+        };
+        Pause::read(folder, *hook)
+    });
+    let pause = std::panic::catch_unwind(read).unwrap_or_default();
+    // SAFETY: null, or lent for the call.
+    if let Some(place) = unsafe { failures.as_mut() } {
+        *place = pause.failures;
+    }
+    u64::try_from(pause.left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 unsafe extern "C" fn host_delivered(data: *mut c_void, spans: *const abi::SpanIdentity, count: usize, status: u32) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // SAFETY: `data` is the spool, which lives as long as the process; the identities are lent for the call.
-        let (spool, spans) = unsafe { (&*data.cast::<Spool>(), tracer_ipc::spool::record::slice(spans, count)) };
+        // SAFETY: `data` is of `listener`, and lives as long as the process; the identities are lent for the call.
+        let (listening, spans) =
+            unsafe { (&*data.cast::<Listening>(), tracer_ipc::spool::record::slice(spans, count)) };
+        if listening.hook != hooks::EXPORTERS {
+            // A further hook ends no spans of its own; of what it is given it says at the sink what became of it.
+            return;
+        }
         let arrival = match status {
             abi::STATUS_OK => Arrival::Arrived,
             abi::STATUS_REFUSED => Arrival::Refused,
             _ => Arrival::Returned,
         };
-        spool.delivered(spans.iter().map(|span| (span.trace_id, span.span_id)), arrival);
+        listening.spool.delivered(spans.iter().map(|span| (span.trace_id, span.span_id)), arrival);
     }));
 }
 

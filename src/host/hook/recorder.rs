@@ -273,10 +273,16 @@ impl Recorder {
             let mut wanting = hooks::FILE;
             if let (Some(listen), Some(sink)) = (hook.listen, Sink::of(&hook, hooks::EXPORTERS, abi::SINK_EXPORTERS))
                 // SAFETY: the hook's function with the hook's data, and a listener that lives as long as the process.
-                && unsafe { listen(hook.data, deliveries::listener(spool, quiet)) } == abi::STATUS_OK
+                && unsafe { listen(hook.data, deliveries::listener(spool, hooks::EXPORTERS, quiet)) } == abi::STATUS_OK
             {
                 wanting = if keeps_files(&hook) { hooks::FILE | hooks::EXPORTERS } else { hooks::EXPORTERS };
                 sinks.push(sink);
+            }
+            for (index, table) in tables.iter().enumerate() {
+                let Some(table) = table else { continue };
+                let listener = || deliveries::listener(spool, hooks::further(index), Duration::ZERO);
+                // SAFETY: as above.
+                table.listen.map(|listen| unsafe { listen(table.data, listener()) });
             }
             wanting |= further_sinks.iter().fold(0, |all, (hook, _)| all | hook);
             sinks.extend(further_sinks.iter().filter_map(|(_, sink)| *sink));

@@ -16,6 +16,7 @@ use super::delivery::{Delivery, FanOut, Flusher, SharedExporter, SinkTarget, Tol
 use super::direct::Direct;
 use super::guard::{DurableProcessor, GuardedProcessor, Kind, SharedProcessor};
 use super::limits::{Lengths, SaidLimits, ShorteningProcessor};
+use super::pause::SharedPause;
 
 /// The environment variable with which `tracer` hands its configured sampling ratio to the processes it starts: a number from
 /// 0 to 1. Neither a hook's own sampler nor `OTEL_TRACES_SAMPLER` is overruled by it.
@@ -58,6 +59,7 @@ impl Tracing {
             processors: Vec::new(),
             delivery: Arc::default(),
             notices: Vec::new(),
+            pauses: Vec::new(),
             descriptions: Vec::new(),
             description: None,
         }
@@ -107,6 +109,7 @@ pub struct TracingBuilder {
     /// For the exporters; filled in by `build`.
     delivery: Arc<OnceLock<Arc<Delivery>>>,
     notices: Vec<Notice>,
+    pauses: Vec<SharedPause>,
     /// Of the processors, for people.
     descriptions: Vec<String>,
     description: Option<String>,
@@ -145,6 +148,12 @@ impl TracingBuilder {
     /// tries need not any more. What is not delivered then, another process delivers.
     pub fn with_closing_notice(mut self, notice: impl Fn() + Send + Sync + 'static) -> TracingBuilder {
         self.notices.push(Notice(Box::new(notice)));
+        self
+    }
+
+    /// Connects the pause of an exporter's receiver with those of the session's other processes.
+    pub fn with_shared_pause(mut self, pause: &SharedPause) -> TracingBuilder {
+        self.pauses.push(pause.clone());
         self
     }
 
@@ -271,6 +280,7 @@ impl TracingBuilder {
         let delivery = Arc::new(Delivery::new(processors.iter().filter(|processor| !processor.is_durable()).count()));
         // Nobody else has set it: the builder is gone now.
         let _ = self.delivery.set(Arc::clone(&delivery));
+        self.pauses.iter().for_each(|pause| pause.connect(&delivery));
         if delivery.has_routes() {
             let untold = processors.iter().filter(|processor| !processor.is_durable() && !processor.is_of_exporter());
             let flusher = Arc::new(Flusher::new(untold.cloned().collect(), Arc::clone(&delivery)));

@@ -23,6 +23,7 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use tracer_abi as abi;
 
 use super::guard::{GuardedExporter, GuardedProcessor, keep_last_values, say_random};
+use super::pause::Pause;
 
 /// How many spans the SDK's batch processor holds, unless its variable says otherwise.
 const QUEUE_SIZE: usize = 2048;
@@ -90,6 +91,8 @@ struct Listener {
     /// No delivery begins before. None after that is not asked for.
     quiet_until: Option<Instant>,
     host_delivered: unsafe extern "C" fn(*mut c_void, *const abi::SpanIdentity, usize, u32),
+    host_pause: Option<unsafe extern "C" fn(*mut c_void, u64, u32)>,
+    host_pause_left: Option<unsafe extern "C" fn(*mut c_void, *mut u32) -> u64>,
 }
 
 // SAFETY: a listener may be called from any thread by contract, and lives as long as the process.
@@ -160,8 +163,36 @@ impl Delivery {
         // What the batch processor has no room for, it would drop without a word.
         let quiet = Duration::from_millis(listener.quiet_ms);
         let quiet_until = (can_hand_back && !quiet.is_zero()).then(|| Instant::now() + quiet.min(QUIET_MAX));
-        let listener = Listener { data: listener.data, in_flight_max: max.min(queue), quiet_until, host_delivered };
+        let listener = Listener {
+            data: listener.data,
+            in_flight_max: max.min(queue),
+            quiet_until,
+            host_delivered,
+            host_pause: listener.host_pause,
+            host_pause_left: listener.host_pause_left,
+        };
         self.listener.set(listener).is_ok()
+    }
+
+    /// The pause of the receiver that the processes of the session know of; none when the host passes none on.
+    pub(super) fn pause(&self) -> Option<Pause> {
+        let listener = self.listener.get()?;
+        let (_, left) = (listener.host_pause?, listener.host_pause_left?);
+        let mut failures = 0;
+        // SAFETY: the host's function with the host's data, and a place for the number.
+        let left = unsafe { left(listener.data, &mut failures) };
+        Some(Pause { left: Duration::from_millis(left), failures })
+    }
+
+    /// Tells the processes of the session of a pause. False when the host passes none on.
+    pub(super) fn begin_pause(&self, pause: Pause) -> bool {
+        let Some(listener) = self.listener.get() else { return false };
+        let (Some(tell), Some(_)) = (listener.host_pause, listener.host_pause_left) else { return false };
+        // Rather too long than too short.
+        let left = u64::try_from(pause.left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        // SAFETY: the host's function with the host's data.
+        unsafe { tell(listener.data, left, pause.failures) };
+        true
     }
 
     /// Whether a span may set out. When not, the host has been told.
