@@ -534,9 +534,9 @@ impl Server {
         let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, &started, now);
         let needed = inputs::files(&self.state);
         stored::remove_others(&stored::folder(&self.world.session_dir), |name| needed.contains(name));
-        self.tasks_restored = self.state.counts.waiting;
+        self.tasks_restored = self.state.tally.counts().waiting;
         let is_again = |lost: &&LostAttempt| {
-            self.state.tasks.get(lost.task).is_some_and(|task| !matches!(task.progress, Progress::Ended(_)))
+            self.state.tasks.get(lost.task).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
         };
         self.tasks_again = lost.iter().filter(is_again).count();
         self.tasks_lost = lost.len() - self.tasks_again;
@@ -546,7 +546,7 @@ impl Server {
 
     /// Writes a new journal when most of the old one is about tasks that nobody remembers.
     fn keep_journal_short(&mut self) {
-        let open = self.state.counts.waiting + self.state.counts.leased;
+        let open = self.state.tally.counts().waiting + self.state.tally.counts().leased;
         let open_bytes = self.state.open_bytes.saturating_sub(open as u64 * TASK_BYTES);
         if !self.world.journal.wants_turning_over(open_bytes) {
             return;
@@ -1234,7 +1234,7 @@ impl Server {
         if self.state.open_bytes + more <= limit {
             return Ok(());
         }
-        let tasks = Count(self.state.counts.waiting + self.state.counts.leased, "task");
+        let tasks = Count(self.state.tally.counts().waiting + self.state.tally.counts().leased, "task");
         Err(format!(
             "{}: {tasks} that have not ended take {} of memory, and may take {}; nothing was accepted\n\
              (hint: submit more when some have ended, or start the head with a higher --queue-memory)",
@@ -1342,7 +1342,7 @@ impl Server {
     }
 
     fn begin_stop(&mut self, asked_by: Option<(u64, u64)>, grace: Duration, force: bool, now: Now) {
-        let unfinished = self.state.counts.waiting + self.state.counts.leased;
+        let unfinished = self.state.tally.counts().waiting + self.state.tally.counts().leased;
         let stop = self.stop.get_or_insert_with(|| Stop {
             asked_by: Vec::new(),
             deadline: Instant::now() + grace,
@@ -1623,7 +1623,7 @@ impl Server {
             },
             tasks: TaskCounts {
                 ending: self.state.workers.values().filter(|worker| worker.stopping.is_some()).count(),
-                ..self.state.counts
+                ..self.state.tally.counts()
             },
             cpus: ResourceReport {
                 name: "cpus".into(),

@@ -579,7 +579,7 @@ proptest! {
         }
         // Everything comes to its end: what is being ended dies, what runs returns, and actors make room for each other.
         for round in 0..2000 {
-            let open = story.state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress, Progress::Ended(_)));
+            let open = story.state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)));
             if open.count() == 0 {
                 break;
             }

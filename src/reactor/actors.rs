@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 use super::inputs;
+use super::progress::Event;
 use super::reactor::{Effects, LostAttempt};
 use super::state::{Ended, Ending, Grant, Now, Progress, State, TargetIndex, Task, WorkerPhase};
 use crate::scheduler::LEASE_LIMIT;
@@ -251,7 +252,8 @@ pub(super) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
 
 /// A task can be begun: it goes where it waits for that.
 pub(super) fn enqueue(state: &mut State, id: TaskId) {
-    let Some(task) = state.tasks.get(id) else { return };
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    task.advance(id, Event::Queued, &mut state.tally);
     match task.actor {
         Part::None => state.queue.push_back(id, task),
         Part::Creation => drop(state.actors.to_place.insert(id)),
@@ -261,9 +263,12 @@ pub(super) fn enqueue(state: &mut State, id: TaskId) {
 
 /// As [`enqueue`], before all others of its kind.
 pub(super) fn enqueue_first(state: &mut State, id: TaskId) {
-    let Some(task) = state.tasks.get(id) else { return };
+    let Some(task) = state.tasks.get_mut(id) else { return };
     match task.actor {
-        Part::None => state.queue.push_front(id, task),
+        Part::None => {
+            task.advance(id, Event::Queued, &mut state.tally);
+            state.queue.push_front(id, task);
+        }
         Part::Creation | Part::Call(_) => enqueue(state, id),
     }
 }
@@ -275,8 +280,7 @@ fn line_up_again(state: &mut State, actor_id: TaskId, id: TaskId) {
     };
     // It died while the call was in its worker's hands.
     if let Some(task) = state.tasks.get_mut(id) {
-        task.progress = Progress::Held;
-        state.held += 1;
+        task.advance(id, Event::Held, &mut state.tally);
         state.without_input.push((id, failure));
     }
 }
@@ -286,7 +290,7 @@ pub(super) fn dequeue(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get(id) else { return };
     match task.actor {
         Part::None => {
-            if !matches!(task.progress, Progress::Held) {
+            if !matches!(task.progress(), Progress::Held) {
                 state.queue.remove(id, task);
             }
         }
@@ -304,7 +308,7 @@ pub(super) fn take_all(state: &mut State) -> Vec<TaskId> {
     let is_pending = |id: &TaskId| state.actors.all.get(id).is_some_and(|actor| actor.life == Life::Pending);
     let mut all: Vec<_> = state.actors.to_place.iter().copied().filter(is_pending).collect();
     state.actors.to_place.clear();
-    let waits = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress, Progress::Waiting));
+    let waits = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
     for actor in state.actors.all.values_mut() {
         let (waiting, held) = std::mem::take(&mut actor.calls).into_iter().partition(waits);
         all.extend::<BTreeSet<_>>(waiting);
@@ -316,14 +320,14 @@ pub(super) fn take_all(state: &mut State) -> Vec<TaskId> {
 /// How many tasks wait for a worker of their own, or for their actor. For [`State::check`].
 pub(super) fn waiting(state: &State) -> usize {
     let is_waiting =
-        |id: &&TaskId| state.tasks.get(**id).is_some_and(|task| matches!(task.progress, Progress::Waiting));
+        |id: &&TaskId| state.tasks.get(**id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
     let calls = state.actors.all.values().flat_map(|actor| &actor.calls);
     calls.filter(is_waiting).count() + state.actors.to_place.iter().filter(is_waiting).count()
 }
 
 /// Whether a lease of this task is to make an actor again: its creation has ended.
 pub(super) fn is_restart(state: &State, id: TaskId) -> bool {
-    state.tasks.get(id).is_some_and(|task| matches!(task.progress, Progress::Ended(_)))
+    state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Ended(_)))
 }
 
 /// Whether what a creation was given is needed again.
@@ -515,7 +519,7 @@ pub(super) fn line(state: &State, effects: &impl Effects, id: TaskId) -> Option<
     let running: Rc<[TaskId]> = running.into_iter().map(|(_, grant)| grant.task).collect();
     let first_leased = leased.iter().find(|(_, grant)| runs_alone(&grant.task));
     let first_leased = first_leased.map(|(_, grant)| LinePlace::Leased(grant.number));
-    let is_held = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress, Progress::Held));
+    let is_held = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Held));
     let first_in_line = || {
         let first = actor.calls.iter().copied().find(|id| !is_held(id) && runs_alone(id));
         first.map(LinePlace::InLine)
@@ -540,9 +544,9 @@ impl Line {
         if let Some(creation) = &self.creation {
             return vec![(1, Rc::clone(creation))];
         }
-        let place = match task.progress {
+        let place = match task.progress() {
             Progress::Leased { worker } => {
-                let lease = state.workers.get(&worker).and_then(|worker| worker.lease_of(id));
+                let lease = state.workers.get(worker).and_then(|worker| worker.lease_of(id));
                 LinePlace::Leased(lease.unwrap_or_default())
             }
             _ => LinePlace::InLine(id),
@@ -595,7 +599,7 @@ fn next_call(state: &State, actor: TaskId) -> Option<TaskId> {
     for &id in &state.actors.all.get(&actor)?.calls {
         let Some(task) = state.tasks.get(id) else { continue };
         let submitter = (task.submitter, task.job);
-        match task.progress {
+        match task.progress() {
             Progress::Waiting if !held.contains(&submitter) => return Some(id),
             Progress::Waiting => {}
             _ => drop(held.insert(submitter)),
@@ -762,9 +766,8 @@ fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, death: Death) 
     for call in calls {
         let failure = line_up(state, call);
         let Some(task) = state.tasks.get_mut(call) else { continue };
-        if matches!(task.progress, Progress::Waiting) {
-            task.progress = Progress::Held;
-            state.held += 1;
+        if matches!(task.progress(), Progress::Waiting) {
+            task.advance(call, Event::Held, &mut state.tally);
         }
         state.without_input.extend(failure.map(|failure| (call, failure)));
     }
@@ -923,7 +926,8 @@ pub(super) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed
 /// How many tasks of each job have not ended.
 fn open_tasks(state: &State) -> BTreeMap<JobId, usize> {
     let mut open = BTreeMap::new();
-    for (_, task) in state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress, Progress::Ended(_))) {
+    for (_, task) in state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)))
+    {
         *open.entry(task.job).or_default() += 1;
     }
     open
@@ -997,7 +1001,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
     for (&id, actor) in &state.actors.all {
         let creation = state.tasks.get(id);
         ensure(creation.is_some(), format!("actor {id} has no task"))?;
-        let has_ended = creation.is_some_and(|task| matches!(task.progress, Progress::Ended(_)));
+        let has_ended = creation.is_some_and(|task| matches!(task.progress(), Progress::Ended(_)));
         let has_lived = matches!(actor.life, Life::Alive | Life::Restarting);
         ensure(!has_lived || has_ended, format!("actor {id} lives before its creation has ended"))?;
         ensure(actor.life != Life::Pending || !has_ended, format!("actor {id} waits for a creation that has ended"))?;
@@ -1012,7 +1016,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
             format!("actor {id} has a worker and waits for one"),
         )?;
         for call in &actor.calls {
-            let progress = state.tasks.get(*call).map(|task| &task.progress);
+            let progress = state.tasks.get(*call).map(|task| task.progress());
             let waits = matches!(progress, Some(Progress::Waiting | Progress::Held));
             ensure(waits, format!("call {call} is in line and does not wait"))?;
         }

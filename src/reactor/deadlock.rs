@@ -60,7 +60,7 @@ pub(super) fn find(state: &State, effects: &impl Effects, id: TaskId) -> Option<
 
 /// Ends a task that no worker has begun. False when one has.
 fn fail(state: &mut State, effects: &mut impl Effects, id: TaskId, failure: Failure, now: Now) -> bool {
-    match state.tasks.get(id).map(|task| &task.progress) {
+    match state.tasks.get(id).map(|task| task.progress()) {
         Some(Progress::Waiting | Progress::Held) => {
             inputs::take_out(state, id);
             end_task(state, effects, id, unstarted(failure, now));
@@ -72,7 +72,7 @@ fn fail(state: &mut State, effects: &mut impl Effects, id: TaskId, failure: Fail
             end_unbegun(state, effects, worker, lease, failure, now);
             true
         }
-        Some(Progress::Retrying { .. } | Progress::Ended(_)) | None => false,
+        Some(Progress::Between | Progress::Retrying { .. } | Progress::Ended(_)) | None => false,
     }
 }
 
@@ -251,7 +251,7 @@ impl<E: Effects> Search<'_, E> {
     /// What has to end before this task can; empty for what can end as far as the head knows.
     fn conditions(&mut self, id: TaskId) -> Vec<Condition> {
         let Some(task) = self.state.tasks.get(id) else { return Vec::new() };
-        match &task.progress {
+        match task.progress() {
             Progress::Held => {
                 let inputs = task.links.iter().flat_map(|links| &links.inputs).filter_map(Input::task);
                 let mut conditions = vec![all(inputs.filter(|&input| input < id).collect(), WaitsFor::Argument)];
@@ -267,7 +267,7 @@ impl<E: Effects> Search<'_, E> {
                 Some(worker) if self.has_begun(worker, id) => self.waits_of(worker, id),
                 _ => Vec::new(),
             },
-            Progress::Retrying { .. } => Vec::new(),
+            Progress::Between | Progress::Retrying { .. } => Vec::new(),
         }
     }
 
@@ -281,7 +281,7 @@ impl<E: Effects> Search<'_, E> {
     /// What a task that runs waits for in its code.
     fn waits_of(&self, worker_id: WorkerId, id: TaskId) -> Vec<Condition> {
         let has_ended =
-            |id: TaskId| self.state.tasks.get(id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
+            |id: TaskId| self.state.tasks.get(id).is_none_or(|task| matches!(task.progress(), Progress::Ended(_)));
         let waits = self.state.workers.get(&worker_id).map_or(&[][..], |worker| &worker.waits);
         let waits = waits.iter().filter(|wait| match wait.blocked {
             Some(blocked) => blocked == id,

@@ -48,7 +48,7 @@ impl Story {
 
     /// What a task failed with.
     fn failure(&self, id: TaskId) -> Option<Failure> {
-        match self.state.tasks.get(id).map(|task| &task.progress) {
+        match self.state.tasks.get(id).map(|task| task.progress()) {
             Some(Progress::Ended(ended)) => match &ended.outcome {
                 Outcome::Failed(failure) => Some(failure.clone()),
                 _ => None,
@@ -341,7 +341,7 @@ proptest! {
                         has_changed = true;
                         continue;
                     };
-                    let has_ended = |id: &&TaskId| matches!(story.state.tasks.get(**id).unwrap().progress, Progress::Ended(_));
+                    let has_ended = |id: &&TaskId| matches!(story.state.tasks.get(**id).unwrap().progress(), Progress::Ended(_));
                     let wanted = if script.waits_for_all { children.len() } else { children.len().min(1) };
                     if children.iter().filter(has_ended).count() >= wanted {
                         story.result(worker.0, lease, 1_000);
@@ -354,7 +354,7 @@ proptest! {
             }
         }
         for (id, task) in story.state.tasks.iter_newest_first() {
-            prop_assert!(matches!(task.progress, Progress::Ended(_)), "task {} hangs: {:?}", id, task.progress);
+            prop_assert!(matches!(task.progress(), Progress::Ended(_)), "task {} hangs: {:?}", id, task.progress());
             let failure = story.failure(id);
             prop_assert!(matches!(failure, None | Some(Failure::Deadlock { .. })), "{:?}", failure);
         }

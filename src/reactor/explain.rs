@@ -16,10 +16,11 @@ const NAMED_LIMIT: usize = 100;
 pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Option<Explanation> {
     let task = state.tasks.get(id)?;
     let row = report(state, effects, id, task);
-    let reasons = match &task.progress {
+    let reasons = match task.progress() {
         Progress::Held => vec![needs_results(state, effects, id, task)],
         Progress::Waiting if task.actor != Part::None => actors::why_it_waits(state, id).into_iter().collect(),
         Progress::Waiting => why_it_waits(state, effects, id, task),
+        Progress::Between => Vec::new(),
         Progress::Retrying { .. } => {
             let last = task.past.as_ref().and_then(|past| past.attempts.last());
             let failure = last.and_then(|attempt| attempt.message.clone()).unwrap_or_default();
@@ -37,7 +38,7 @@ pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Opti
         }
     };
     let mut reasons = reasons;
-    if !matches!(task.progress, Progress::Ended(_)) {
+    if !matches!(task.progress(), Progress::Ended(_)) {
         reasons.extend(deadlock::find(state, effects, id).map(Reason::Deadlock));
     }
     Some(Explanation { task: row, reasons })

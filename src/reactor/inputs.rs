@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use super::actors::{self, Part};
+use super::progress::Event;
 use super::reactor::{Effects, end_task, keep_no_longer, unstarted};
 use super::state::{Links, Now, Progress, State};
 use super::table::TaskTable;
@@ -66,11 +67,10 @@ fn remove_stored(state: &mut State, id: TaskId) {
 /// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails with the next
 /// [`fail_without_input`].
 pub(super) fn queue_or_hold(state: &mut State, id: TaskId) {
-    state.counts.waiting += 1;
     let mut open = 0;
     let mut failure = actors::line_up(state, id);
     for input in inputs_of(state, id).iter().filter_map(Input::task) {
-        match state.tasks.get(input).filter(|_| input < id).map(|task| &task.progress) {
+        match state.tasks.get(input).filter(|_| input < id).map(|task| task.progress()) {
             None => failure = Some(Failure::InputForgotten { task: input }),
             Some(Progress::Ended(ended)) => {
                 if let Outcome::Failed(cause) = &ended.outcome {
@@ -89,8 +89,7 @@ pub(super) fn queue_or_hold(state: &mut State, id: TaskId) {
     if open == 0 && failure.is_none() {
         return actors::enqueue(state, id);
     }
-    task.progress = Progress::Held;
-    state.held += 1;
+    task.advance(id, Event::Held, &mut state.tally);
     if let Some(links) = &mut task.links {
         links.open_inputs = open;
     }
@@ -111,18 +110,14 @@ pub(super) fn on_task_ended(state: &mut State, id: TaskId, outcome: &Outcome) {
             Outcome::Failed(cause) => Some(failed_input(state, id, cause)),
             Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => None,
         };
-        let Some(task) = state.tasks.get_mut(dependant).filter(|task| matches!(task.progress, Progress::Held)) else {
+        let Some(task) = state.tasks.get_mut(dependant).filter(|task| matches!(task.progress(), Progress::Held)) else {
             continue;
         };
         let Some(links) = &mut task.links else { continue };
         links.open_inputs -= 1;
         match failure {
             Some(failure) => state.without_input.push((dependant, failure)),
-            None if links.open_inputs == 0 => {
-                task.progress = Progress::Waiting;
-                state.held -= 1;
-                actors::enqueue(state, dependant);
-            }
+            None if links.open_inputs == 0 => actors::enqueue(state, dependant),
             None => {}
         }
     }
@@ -132,7 +127,7 @@ pub(super) fn on_task_ended(state: &mut State, id: TaskId, outcome: &Outcome) {
 pub(super) fn fail_without_input(state: &mut State, effects: &mut impl Effects, now: Now) {
     while let Some((id, failure)) = state.without_input.pop() {
         // It may have been cancelled, or have two arguments that will not come.
-        if state.tasks.get(id).is_some_and(|task| matches!(task.progress, Progress::Held)) {
+        if state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Held)) {
             take_out(state, id);
             end_task(state, effects, id, unstarted(failure, now));
         }
@@ -143,30 +138,22 @@ pub(super) fn fail_without_input(state: &mut State, effects: &mut impl Effects, 
 pub(super) fn take_out(state: &mut State, id: TaskId) {
     actors::dequeue(state, id);
     let Some(task) = state.tasks.get_mut(id) else { return };
-    state.counts.waiting -= 1;
-    match task.progress {
-        Progress::Held => {
-            // It is nowhere from here on, until it has ended.
-            state.held -= 1;
-            task.progress = Progress::Waiting;
-        }
-        Progress::Retrying { until } => {
-            state.retrying.remove(&(until, id));
-            task.progress = Progress::Waiting;
-        }
-        _ => {}
-    }
+    task.advance(id, Event::LetGo, &mut state.tally);
 }
 
 /// Takes all tasks out that no worker has.
 pub(super) fn take_all(state: &mut State) -> Vec<TaskId> {
     let mut all: Vec<_> = std::mem::take(&mut state.queue).iter().collect();
     all.extend(actors::take_all(state));
-    all.extend(std::mem::take(&mut state.retrying).into_iter().map(|(_, id)| id));
-    state.counts.waiting -= all.len();
-    if state.held > 0 {
+    all.extend(state.tally.retrying().iter().map(|&(_, id)| id));
+    for &id in &all {
+        if let Some(task) = state.tasks.get_mut(id) {
+            task.advance(id, Event::LetGo, &mut state.tally);
+        }
+    }
+    if state.tally.held() > 0 {
         let is_held = |progress: &Progress| matches!(progress, Progress::Held);
-        let held = state.tasks.iter_newest_first().filter(|(_, task)| is_held(&task.progress)).map(|(id, _)| id);
+        let held = state.tasks.iter_newest_first().filter(|(_, task)| is_held(task.progress())).map(|(id, _)| id);
         let held: Vec<_> = held.collect();
         held.iter().for_each(|&id| take_out(state, id));
         all.extend(held);
@@ -184,7 +171,7 @@ pub(super) fn values(tasks: &TaskTable, id: TaskId) -> Vec<u8> {
                 put_stored(&mut out, input.argument, stored);
                 continue;
             }
-            InputSource::Task(task) => tasks.get(*task).map(|task| &task.progress),
+            InputSource::Task(task) => tasks.get(*task).map(|task| task.progress()),
         };
         let Some(Progress::Ended(ended)) = outcome else { continue };
         match &ended.outcome {
@@ -214,7 +201,7 @@ pub(super) fn on_remembered(state: &mut State, id: TaskId) {
     if !actors::keeps_inputs(state, id) {
         remove_stored(state, id);
     }
-    let Some(Progress::Ended(ended)) = state.tasks.get(id).map(|task| &task.progress) else { return };
+    let Some(Progress::Ended(ended)) = state.tasks.get(id).map(|task| task.progress()) else { return };
     if let Outcome::Stored(stored) = &ended.outcome {
         state.stored_bytes += stored.bytes;
         state.stored.push_back(id);
@@ -256,7 +243,7 @@ fn drop_if_forgotten(state: &mut State, id: TaskId) {
 
 /// Removes the file of a result, and remembers how long it was.
 fn drop_value(state: &mut State, id: TaskId) {
-    if let Some(Progress::Ended(ended)) = state.tasks.get_mut(id).map(|task| &mut task.progress)
+    if let Some(ended) = state.tasks.get_mut(id).and_then(|task| task.ended_mut())
         && let Outcome::Stored(stored) = &mut ended.outcome
     {
         let name = std::mem::take(&mut stored.name);
@@ -284,7 +271,7 @@ fn note_removed(state: &mut State, name: String, bytes: u64) {
 pub fn files(state: &State) -> HashSet<String> {
     let mut files = HashSet::new();
     for (id, task) in state.tasks.iter_newest_first() {
-        if let Progress::Ended(ended) = &task.progress {
+        if let Progress::Ended(ended) = task.progress() {
             if let Outcome::Stored(stored) = &ended.outcome {
                 files.insert(stored.name.clone());
             }
@@ -311,7 +298,7 @@ pub(super) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
     for _ in 0..LOOKS {
         let id = to_look_at.pop()?;
         let Some(task) = state.tasks.get(id) else { continue };
-        match task.progress {
+        match task.progress() {
             // Actors have processes of their own.
             Progress::Waiting if task.actor == Part::None => return Some(id),
             Progress::Waiting => {}
@@ -319,7 +306,7 @@ pub(super) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
                 let inputs = task.links.iter().flat_map(|links| &links.inputs);
                 to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));
             }
-            Progress::Retrying { .. } | Progress::Leased { .. } | Progress::Ended(_) => {}
+            Progress::Between | Progress::Retrying { .. } | Progress::Leased { .. } | Progress::Ended(_) => {}
         }
     }
     None

@@ -433,7 +433,7 @@ pub fn waits_for(state: &State, waiter: TaskId, id: TaskId) -> bool {
     let mut next = Some(id);
     for _ in 0..128 {
         let Some(submitter) = next.and_then(|id| state.tasks.get(id)?.submitter) else { return false };
-        let Some(Progress::Leased { worker }) = state.tasks.get(submitter).map(|task| &task.progress) else {
+        let Some(Progress::Leased { worker }) = state.tasks.get(submitter).map(|task| task.progress()) else {
             return false;
         };
         let waits = state.workers.get(worker).is_some_and(|worker| {

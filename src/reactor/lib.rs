@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`reactor`] | what is done about each input: submissions, results, exits, cancellations, the passing of time |
 //! | [`state`] | tasks, jobs, workers and actors as data, with their invariants (`State::check`) |
+//! | [`progress`] | the life of a task as one table, and what is counted |
 //! | [`scheduler`], [`lanes`], [`workers`] | which tasks begin where, and how many are leased at a time |
 //! | [`actors`], [`inputs`], [`nesting`] | actors, tasks that wait for results of others, tasks that wait for their own tasks |
 //! | `deadlock` | calls that wait for each other in a cycle: found when a wait begins, and broken |
@@ -23,6 +24,7 @@ pub mod explain;
 pub mod inputs;
 pub mod lanes;
 pub mod nesting;
+pub mod progress;
 pub mod reactor;
 pub mod scheduler;
 pub mod state;

@@ -79,7 +79,7 @@ impl Machine {
                 self.story.submit(1);
             }
             self.give_out();
-            let open = self.story.state.counts.waiting + self.story.state.counts.leased;
+            let open = self.story.state.tally.counts().waiting + self.story.state.tally.counts().leased;
             if open == 0 && works.peek().is_none() {
                 return self.story.now.monotonic_ns - began;
             }

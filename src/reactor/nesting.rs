@@ -17,6 +17,7 @@
 use std::collections::BTreeSet;
 
 use super::lanes::{self, Free};
+use super::progress::Event;
 use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
 use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
 use super::{actors, deadlock, inputs};
@@ -52,7 +53,7 @@ pub(super) fn missing_workers(state: &State) -> usize {
 
 /// A task that runs in this worker waits for others.
 pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, message: &WaitMessage, now: Now) {
-    let has_ended = |id: TaskId| state.tasks.get(id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
+    let has_ended = |id: TaskId| state.tasks.get(id).is_none_or(|task| matches!(task.progress(), Progress::Ended(_)));
     let open: BTreeSet<_> = message.tasks.iter().copied().filter(|&id| !has_ended(id)).collect();
     let ended = message.tasks.len() - open.len();
     let left = (message.wanted as usize).saturating_sub(ended);
@@ -83,7 +84,7 @@ pub fn on_go_on(state: &mut State, worker_id: WorkerId, number: u64) {
 /// A task has ended: whoever waits for it may go on.
 pub(super) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<TaskId>) {
     let Some(Progress::Leased { worker: worker_id }) =
-        submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| &submitter.progress)
+        submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| submitter.progress())
     else {
         return;
     };
@@ -144,7 +145,7 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
         lease_inline(state, effects, worker_id, task, now);
     }
     state.waiters_from = last.map(|last| WorkerId(last.0 + 1));
-    if state.workers.goes_on() || !state.retrying.is_empty() {
+    if state.workers.goes_on() || !state.tally.retrying().is_empty() {
         return;
     }
     if let (true, Some(task)) = (free.cpus > 0, beyond) {
@@ -169,10 +170,8 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
         return;
     }
     state.queue.remove(id, task);
-    state.counts.waiting -= 1;
-    state.counts.leased += 1;
     task.attempt += 1;
-    task.progress = Progress::Leased { worker: worker_id };
+    task.advance(id, Event::Leased(worker_id), &mut state.tally);
     if let Some(version) = state.targets.version(task.target) {
         state.versions.on_lease(worker_id, &mut worker, version);
     }
@@ -240,7 +239,7 @@ pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: No
 pub(super) fn note_child(state: &mut State, id: TaskId) {
     let submitter = state.tasks.get(id).and_then(|task| task.submitter);
     let is_open = |submitter: &TaskId| {
-        state.tasks.get(*submitter).is_some_and(|task| !matches!(task.progress, Progress::Ended(_)))
+        state.tasks.get(*submitter).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
     };
     if let Some(submitter) = submitter.filter(is_open) {
         state.children.entry(submitter).or_default().insert(id);
@@ -303,7 +302,7 @@ pub(super) fn cancel_abandoned(state: &mut State, effects: &mut impl Effects, no
 /// What a task fails with that is cancelled.
 pub(super) fn why_cancelled(state: &State, id: TaskId) -> Failure {
     let submitter = state.tasks.get(id).and_then(|task| task.submitter);
-    let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| &task.progress) {
+    let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| task.progress()) {
         Some(Progress::Ended(ended)) => matches!(ended.outcome, Outcome::Failed(_)),
         // It is tried again, and knows no more of what an attempt before has submitted.
         Some(_) => !state.children.get(submitter).is_some_and(|children| children.contains(&id)),

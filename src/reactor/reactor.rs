@@ -21,9 +21,10 @@ use tracer_ipc::spool::{CLAIM_COUNT, ClaimState};
 pub use super::actors::Death;
 use super::actors::{self, Part};
 use super::lanes::{self, Free, LaneKey, Needs};
+use super::progress::Event;
 use super::state::{
-    Description, DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, StartAgain, State,
-    StopStep, Stopping, TargetIndex, Task, Terms, ToStop, Worker, WorkerPhase,
+    Description, DriverId, Ended, Ending, Grant, Keyed, Limits, Links, Now, Past, Progress, Shown, Stage, StartAgain,
+    State, StopStep, Stopping, TargetIndex, Task, Terms, ToStop, Worker, WorkerPhase,
 };
 use super::{explain, inputs, nesting, versions};
 use crate::scheduler::{self, Candidate};
@@ -99,7 +100,7 @@ pub fn watchers(state: &State, worker_id: WorkerId, claim_state: impl Fn(u64) ->
     };
     let running = || worker.leases.iter().filter(|grant| claim_state(grant.number) == ClaimState::Claimed);
     let watched = running().filter(|grant| worker.watched.contains(&grant.number)).filter_map(|grant| {
-        let task = state.tasks.get(grant.task).filter(|task| !matches!(task.progress, Progress::Ended(_)))?;
+        let task = state.tasks.get(grant.task).filter(|task| !matches!(task.progress(), Progress::Ended(_)))?;
         Some((grant.task, task.driver?))
     });
     Watchers { tasks: watched.collect(), is_shared: running().nth(1).is_some() }
@@ -264,7 +265,7 @@ pub fn find_by_key(state: &State, envelope: &Envelope<'_>) -> Result<Option<Task
 /// A driver has submitted a task again under its key: it waits for it too.
 pub fn on_submitted_again(state: &mut State, effects: &mut impl Effects, id: TaskId, driver: DriverId, tag: u64) {
     let Some(task) = state.tasks.get(id) else { return };
-    match &task.progress {
+    match task.progress() {
         Progress::Ended(ended) => {
             effects.finished((driver, tag), id, task.attempt, &ended.outcome, None, past_attempts(task));
         }
@@ -295,12 +296,12 @@ fn end_waited_too_long(state: &mut State, effects: &mut impl Effects, now: Now) 
         let Some(task) = state.tasks.get(id) else { continue };
         let after_ns = task.limits.as_ref().map_or(0, |limits| limits.queue_ns);
         let failure = Failure::TimedOut { limit: TimeLimit::Queue, after_ns };
-        match task.progress {
+        match task.progress() {
             Progress::Waiting | Progress::Held if task.past.is_none() => {
                 inputs::take_out(state, id);
                 end_task(state, effects, id, unstarted(failure, now));
             }
-            Progress::Leased { worker } if task.past.is_none() => {
+            &Progress::Leased { worker } if task.past.is_none() => {
                 let lease = state.workers.get(&worker).and_then(|worker| worker.lease_of(id));
                 let is_in_ring = |lease: &u64| lease & INLINE_LEASE == 0;
                 if let Some(lease) = lease.filter(|lease| is_in_ring(lease) && effects.revoke(worker, *lease)) {
@@ -308,7 +309,8 @@ fn end_waited_too_long(state: &mut State, effects: &mut impl Effects, now: Now) 
                 }
             }
             // It has begun.
-            Progress::Waiting
+            Progress::Between
+            | Progress::Waiting
             | Progress::Held
             | Progress::Leased { .. }
             | Progress::Retrying { .. }
@@ -373,7 +375,7 @@ fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: 
         at_most_once: envelope.policy.at_most_once,
         key: (!key.is_empty()).then(|| Box::new(key.into())),
         past: None,
-        progress: Progress::Waiting,
+        stage: Stage::default(),
     };
     (task, fingerprint)
 }
@@ -440,7 +442,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: Remembered<'_>) {
             at_most_once: false,
             key: None,
             past: None,
-            progress: Progress::Waiting,
+            stage: Stage::default(),
         },
     );
 }
@@ -455,7 +457,7 @@ pub fn on_restored_key(state: &mut State, id: TaskId, key: &str, fingerprint: u6
 
 /// An attempt under a head before this one, after which the task was to be tried again, is read back.
 pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport, span: Option<SpanLink>) {
-    let is_new = |task: &&mut Task| attempt.number > task.attempt && !matches!(task.progress, Progress::Ended(_));
+    let is_new = |task: &&mut Task| attempt.number > task.attempt && !matches!(task.progress(), Progress::Ended(_));
     if let Some(task) = state.tasks.get_mut(id).filter(is_new) {
         task.attempt = attempt.number;
         let charge = attempt.failure.as_ref().and_then(charge).unwrap_or(Charge::Own);
@@ -481,7 +483,7 @@ pub struct Remembered<'a> {
 /// The end of a task under a head before this one is read back.
 pub fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: Ended) {
     // The first end counts.
-    if let Some(task) = state.tasks.get_mut(id).filter(|task| !matches!(task.progress, Progress::Ended(_))) {
+    if let Some(task) = state.tasks.get_mut(id).filter(|task| !matches!(task.progress(), Progress::Ended(_))) {
         task.attempt = attempt;
         actors::on_restored_end(state, id, attempt, &ended);
         inputs::unpin(state, id);
@@ -515,7 +517,7 @@ pub fn on_restored(
     let mut open: Vec<_> = state
         .tasks
         .iter_newest_first()
-        .filter(|(_, task)| !matches!(task.progress, Progress::Ended(_)))
+        .filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)))
         .map(|(id, _)| id)
         .collect();
     open.reverse();
@@ -621,8 +623,8 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
             return stop_next(state, effects, worker_id, now);
         }
     }
-    state.counts.leased -= 1;
-    if let Some(task) = state.tasks.get(grant.task) {
+    if let Some(task) = state.tasks.get_mut(grant.task) {
+        task.advance(grant.task, Event::LetGo, &mut state.tally);
         state.targets.run_time(task.target).observe(result.run_ns);
         if task.traces_runtime {
             state.runtime_since.insert(grant.task, result.started_unix_nano.saturating_add(result.run_ns));
@@ -752,7 +754,9 @@ pub fn on_worker_exited(
             loss.attempts.extend(actors::lost_restart(state, grant));
             continue;
         }
-        state.counts.leased -= 1;
+        if let Some(task) = state.tasks.get_mut(grant.task) {
+            task.advance(grant.task, Event::LetGo, &mut state.tally);
+        }
         let Some(task) = state.tasks.get(grant.task) else { continue };
         loss.attempts.push(LostAttempt {
             task: grant.task,
@@ -932,11 +936,13 @@ pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now
     let Some(message) = state.no_worker.clone().filter(|_| is_hopeless) else { return };
     actors::fail_all(state, effects, &message);
     let queued = std::mem::take(&mut state.queue);
-    let retrying = std::mem::take(&mut state.retrying);
+    let retrying: Vec<_> = state.tally.retrying().iter().map(|&(_, id)| id).collect();
     let of_actors = actors::take_all(state);
     // What is held fails with what it is held for.
-    for task in queued.iter().chain(retrying.iter().map(|&(_, id)| id)).chain(of_actors) {
-        state.counts.waiting -= 1;
+    for task in queued.iter().chain(retrying).chain(of_actors) {
+        if let Some(waiting) = state.tasks.get_mut(task) {
+            waiting.advance(task, Event::LetGo, &mut state.tally);
+        }
         let failure =
             Failure::NoWorker { message: format!("no worker can run it: {message}{}", when_again(state, now)) };
         end_task(state, effects, task, unstarted(failure, now));
@@ -976,8 +982,8 @@ pub(super) fn end_unbegun(
     if actor == Some(grant.task) && actors::is_restart(state, grant.task) {
         return;
     }
-    state.counts.leased -= 1;
     if let Some(task) = state.tasks.get_mut(grant.task) {
+        task.advance(grant.task, Event::LetGo, &mut state.tally);
         task.attempt -= 1;
     }
     end_task(state, effects, grant.task, unstarted(failure, now));
@@ -989,10 +995,8 @@ fn put_back(state: &mut State, id: TaskId) {
     let Some(task) = state.tasks.get_mut(id) else { return };
     let is_creation = task.actor == Part::Creation;
     if !is_restart {
-        task.progress = Progress::Waiting;
+        task.advance(id, Event::LetGo, &mut state.tally);
         task.attempt -= 1;
-        state.counts.leased -= 1;
-        state.counts.waiting += 1;
         actors::enqueue_first(state, id);
     }
     if is_creation {
@@ -1048,14 +1052,11 @@ fn end_attempt(
         // What a lost attempt did not report ended when the head learnt of it; from then on the task waits.
         state.runtime_since.insert(id, now.unix_nano);
     }
-    state.counts.waiting += 1;
     if after_ns == 0 {
-        task.progress = Progress::Waiting;
         actors::enqueue_first(state, id);
     } else {
         let until = now.monotonic_ns.saturating_add(after_ns);
-        task.progress = Progress::Retrying { until };
-        state.retrying.insert((until, id));
+        task.advance(id, Event::PutOff { until }, &mut state.tally);
     }
     nesting::leave_children_of_attempt(state, id, &ended.outcome);
 }
@@ -1075,12 +1076,9 @@ fn charge_attempt(task: &mut Task, charge: Charge, report: AttemptReport, span: 
 
 /// Queues what has waited for long enough to be tried again.
 fn queue_retries(state: &mut State, now: Now) {
-    while let Some(&(until, id)) = state.retrying.first().filter(|(until, _)| *until <= now.monotonic_ns) {
-        state.retrying.remove(&(until, id));
-        if let Some(task) = state.tasks.get_mut(id) {
-            task.progress = Progress::Waiting;
-            actors::enqueue(state, id);
-        }
+    let due = state.tally.retrying().iter().take_while(|&&(until, _)| until <= now.monotonic_ns);
+    for id in due.map(|&(_, id)| id).collect::<Vec<_>>() {
+        actors::enqueue(state, id);
     }
 }
 
@@ -1111,18 +1109,13 @@ pub(super) fn end_task(state: &mut State, effects: &mut impl Effects, id: TaskId
 /// Keeps an outcome, as long as there is room for it.
 fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
     let Some(task) = state.tasks.get_mut(id) else { return };
-    match TaskState::of_outcome(&ended.outcome) {
-        TaskState::Cancelled => state.counts.cancelled += 1,
-        TaskState::Failed => state.counts.failed += 1,
-        _ => state.counts.succeeded += 1,
-    }
     state.open_bytes -= task.open_bytes();
     task.forget_envelope();
     if task.traces_runtime {
         state.runtime_since.remove(&id);
     }
     state.ended_bytes += ended.size();
-    task.progress = Progress::Ended(Box::new(ended));
+    task.advance(id, Event::Ended(Box::new(ended)), &mut state.tally);
     state.ended.push_back(id);
     inputs::on_remembered(state, id);
     loop {
@@ -1136,18 +1129,18 @@ fn remember_end(state: &mut State, id: TaskId, ended: Ended) {
             state.kept.insert(oldest_id);
             continue;
         }
-        let Some(oldest) = state.tasks.remove(oldest_id) else { continue };
-        if let Progress::Ended(ended) = oldest.progress {
-            state.ended_bytes -= ended.size();
-            inputs::drop_outcome(state, &ended.outcome);
-        }
-        if let Some(key) = oldest.key {
+        let Some(mut oldest) = state.tasks.remove(oldest_id) else { continue };
+        if let Some(key) = oldest.key.take() {
             state.keys.remove(&*key);
         }
         if oldest.actor == Part::Creation {
             actors::forget(state, oldest_id);
         }
-        state.counts.forgotten += 1;
+        if let Some(ended) = oldest.into_ended() {
+            state.ended_bytes -= ended.size();
+            inputs::drop_outcome(state, &ended.outcome);
+        }
+        state.tally.forget();
     }
 }
 
@@ -1317,7 +1310,7 @@ pub(super) fn lease_to(
         return false;
     }
     task.attempt += 1;
-    task.progress = Progress::Leased { worker: worker_id };
+    task.advance(id, Event::Leased(worker_id), &mut state.tally);
     // An actor's bound is that of its creation.
     if !matches!(task.actor, Part::Call(_)) {
         worker.bound_memory(effects, worker_id, task.limits.as_ref().map_or(0, |limits| limits.memory_bytes));
@@ -1334,8 +1327,6 @@ pub(super) fn lease_to(
     }
     let queued = time_in_queue(task, &state.runtime_since, id, now);
     effects.lease(worker_id, task.lease(id, number, queued, &inputs));
-    state.counts.waiting -= 1;
-    state.counts.leased += 1;
     true
 }
 
@@ -1478,7 +1469,7 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.
     let may_fall_behind = state.workers.idle() > 0 && state.workers.has_filled();
     let look_again = may_fall_behind.then(|| now.monotonic_ns + BEHIND_NS);
-    let retry = state.retrying.first().map(|&(until, _)| until);
+    let retry = state.tally.retrying().first().map(|&(until, _)| until);
     next.into_iter().chain(look_again).chain(retry).min()
 }
 
@@ -1659,7 +1650,7 @@ pub fn on_cancel_many(
     // What a job has created for longer than itself, it leaves.
     let takes_detached = !matches!(which, CancelWhich::Job(_));
     let is_open = |id, task: &Task| {
-        let has_ended = matches!(task.progress, Progress::Ended(_));
+        let has_ended = matches!(task.progress(), Progress::Ended(_));
         !has_ended || (actors::is_living(state, id) && (takes_detached || !actors::is_detached(state, id)))
     };
     let open = |fits: &dyn Fn(&Task) -> bool| {
@@ -1690,7 +1681,7 @@ pub fn on_cancel(
     now: Now,
 ) -> CancelReport {
     let Some(task) = state.tasks.get(id) else { return CancelReport::Unknown };
-    let worker_id = match task.progress {
+    let worker_id = match task.progress() {
         Progress::Ended(_) => {
             let is_ended = actors::end(state, effects, id, "it was cancelled", grace_ns, now);
             return if is_ended { CancelReport::Cancelling } else { CancelReport::Ended };
@@ -1701,7 +1692,9 @@ pub fn on_cancel(
             end_task(state, effects, id, unstarted(failure, now));
             return CancelReport::Cancelled;
         }
-        Progress::Leased { worker } => worker,
+        &Progress::Leased { worker } => worker,
+        // Whoever has let go of it goes on with it at once.
+        Progress::Between => return CancelReport::Unknown,
     };
     let Some(worker) = state.workers.get(&worker_id) else { return CancelReport::Unknown };
     let Some(number) = worker.lease_of(id) else { return CancelReport::Unknown };
@@ -1753,7 +1746,7 @@ pub fn on_stop_overdue(state: &mut State, effects: &mut impl Effects) {
 
 /// The newest tasks, of those that are asked for.
 pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &TaskFilter) -> TaskList {
-    let forgotten = state.counts.forgotten;
+    let forgotten = state.tally.counts().forgotten;
     let row = |(id, task)| report(state, effects, id, task);
     if *which == TaskFilter::default() {
         let tasks: Vec<_> = state.tasks.iter_newest_first().take(limit).map(row).collect();
@@ -1787,7 +1780,7 @@ fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option<&'a str> {
 pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<TaskReport> {
     let task = state.tasks.get(id)?;
     let mut report = report(state, effects, id, task);
-    if let Progress::Ended(ended) = &task.progress {
+    if let Progress::Ended(ended) = task.progress() {
         match &ended.outcome {
             Outcome::Returned(value) => report.set_result(JsonText::of(value).ok()),
             Outcome::Stored(stored) => report.stored = Some(stored.clone()),
@@ -1848,7 +1841,7 @@ pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize
 
 /// Where a task is in its life, and since when it runs, if it does, in nanoseconds since the Unix epoch.
 fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> (TaskState, Option<u64>) {
-    let running = match &task.progress {
+    let running = match task.progress() {
         Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {
             if let Some(grant) = worker.inline.iter().find(|grant| grant.task == id) {
                 return Some(grant.granted.unix_nano);
@@ -1862,10 +1855,10 @@ fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> (Tas
             let (running, since) = effects.running(*worker_id)?;
             (running == lease).then_some(since)
         }),
-        Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Ended(_) => None,
+        Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Ended(_) => None,
     };
-    let phase = match &task.progress {
-        Progress::Waiting | Progress::Held => TaskState::Waiting,
+    let phase = match task.progress() {
+        Progress::Between | Progress::Waiting | Progress::Held => TaskState::Waiting,
         Progress::Retrying { .. } => TaskState::Retrying,
         Progress::Leased { worker } if running.is_some() => {
             let stopping = state.workers.get(worker).and_then(|worker| worker.stopping);

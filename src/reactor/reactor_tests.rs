@@ -407,7 +407,7 @@ fn a_task_is_leased_once_and_its_driver_is_told_once() {
     assert_eq!(story.finished(), ended([0], "ok"));
     story.result(worker, lease, 1_000);
     assert_eq!(story.finished(), [], "a result that comes twice is told once");
-    assert_eq!(story.state.counts.succeeded, 1);
+    assert_eq!(story.state.tally.counts().succeeded, 1);
     assert!(story.effects.log[0].contains("reported lease 0, which it does not have"));
 }
 
@@ -851,7 +851,7 @@ fn only_the_newest_ended_tasks_are_remembered_and_the_others_counted() {
             done = tag + 1;
         }
     }
-    assert_eq!((story.state.tasks.len(), story.state.counts.forgotten), (HISTORY_LIMIT, 100));
+    assert_eq!((story.state.tasks.len(), story.state.tally.counts().forgotten), (HISTORY_LIMIT, 100));
     let list = list_tasks(&story.state, &story.effects, 10, &TaskFilter::default());
     assert_eq!((list.tasks.len(), list.left_out, list.forgotten), (10, HISTORY_LIMIT - 10, 100));
     assert_eq!(list.tasks[0].id, TaskId(tasks));
@@ -1297,7 +1297,7 @@ fn a_task_with_a_bound_on_its_memory_has_a_process_of_its_own_or_fails_and_names
     let message = "it may take 64 MiB of memory (--memory), so it needs a process of its own, but all 1 worker process that \
                    there may be wait for other tasks\n(hint: start the head with a higher --max-processes)";
     assert!(
-        matches!(story.state.tasks.get(first).map(|task| &task.progress), Some(Progress::Ended(ended))
+        matches!(story.state.tasks.get(first).map(|task| task.progress()), Some(Progress::Ended(ended))
             if matches!(&ended.outcome, Outcome::Failed(Failure::NoWorker { message: said }) if said == message)),
         "{:?}",
         story.state.tasks.get(first)
@@ -1476,7 +1476,7 @@ fn a_task_is_held_until_the_results_that_are_its_arguments_are_there() {
     story.submit(2);
     let sum = story.submit_after(&[TaskId(1), TaskId(2), TaskId(1)]);
     let of_sum = story.submit_after(&[sum]);
-    assert_eq!(story.state.counts.waiting, 4);
+    assert_eq!(story.state.tally.counts().waiting, 4);
     for (worker, lease, task, _) in story.schedule() {
         assert!(task <= 2);
         story.claim(worker, lease);
@@ -1522,7 +1522,7 @@ fn a_held_task_can_be_cancelled_and_is_held_again_by_the_next_head() {
     story.submit(1);
     let held = story.submit_after(&[TaskId(1)]);
     let report = on_cancel(&mut story.state, &mut story.effects, held, None, story.now);
-    assert_eq!((report, story.state.held), (CancelReport::Cancelled, 0));
+    assert_eq!((report, story.state.tally.held()), (CancelReport::Cancelled, 0));
     story.check();
 
     let mut next = Story::with_workers(1);
@@ -1562,7 +1562,7 @@ fn results_that_are_still_to_be_arguments_are_remembered_beyond_the_bound() {
         story.submit(100);
         run(&mut story);
     }
-    assert!(story.state.tasks.get(first).is_some() && story.state.counts.forgotten > 0);
+    assert!(story.state.tasks.get(first).is_some() && story.state.tally.counts().forgotten > 0);
     assert!(story.state.kept.contains(&first), "it is not looked at with every end");
     story.result(its_worker, its_lease, 1);
     run(&mut story);
@@ -1712,7 +1712,7 @@ impl Story {
                     let children = self.state.tasks.iter_newest_first();
                     let children: Vec<_> = children
                         .filter(|(_, child)| child.submitter == Some(task))
-                        .filter(|(_, child)| !matches!(child.progress, Progress::Ended(_)))
+                        .filter(|(_, child)| !matches!(child.progress(), Progress::Ended(_)))
                         .map(|(id, _)| id)
                         .collect();
                     let wanted = if *for_all { children.len() as u32 } else { 1 };
@@ -1805,7 +1805,7 @@ proptest! {
         story.state.failed_starts = 0;
         story.state.brief_lives = 0;
         let mut rounds = 0;
-        while story.state.counts.waiting + story.state.counts.leased > 0 {
+        while story.state.tally.counts().waiting + story.state.tally.counts().leased > 0 {
             rounds += 1;
             prop_assert!(rounds < 100_000, "nothing goes on");
             story.take(&Step::Ready);
@@ -2068,12 +2068,12 @@ proptest! {
         let limit = (PASSED_STEPS + 3 * 8) * (kinds.len() as u64 + 1);
         const PASSED_STEPS: u64 = lanes::PASSED_FOR_NS / STEP_NS;
         for round in 1..=3 * limit {
-            let has_ended = |id| matches!(story.state.tasks.get(id).map(|task| &task.progress), None | Some(Progress::Ended(_)));
+            let has_ended = |id| matches!(story.state.tasks.get(id).map(|task| task.progress()), None | Some(Progress::Ended(_)));
             kind_of.retain(|&id, _| !has_ended(TaskId(id)));
             for (index, kind) in kinds.iter().enumerate() {
                 let waiting = kind_of.iter().filter(|&(id, &of)| {
                     let task = story.state.tasks.get(TaskId(*id));
-                    of == index && task.is_some_and(|task| matches!(task.progress, Progress::Waiting))
+                    of == index && task.is_some_and(|task| matches!(task.progress(), Progress::Waiting))
                 });
                 for _ in waiting.count()..8 {
                     let id = story.submit_demand(None, kind.clone());

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::actors::{self, Actors, Part};
 use super::lanes::{Needs, Queues, Resource};
+pub use super::progress::{Progress, Stage, Tally};
 use super::table::TaskTable;
 use super::versions::{ModuleVersions, VersionIndex};
 use super::workers::Workers;
@@ -55,12 +56,8 @@ pub struct State {
     pub values_to_remove: Vec<String>,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub open_bytes: u64,
-    /// How many tasks are held until others have ended.
-    pub held: usize,
     /// Tasks that are to fail because an argument will not come.
     pub without_input: Vec<(TaskId, Failure)>,
-    /// Tasks that wait to be tried again, by when, in nanoseconds of the clock that never jumps.
-    pub retrying: BTreeSet<(u64, TaskId)>,
     /// Tasks with a limit on how long they may wait that have not begun, by when it is reached.
     pub queue_limits: BTreeSet<(u64, TaskId)>,
     /// Tasks that were submitted with an idempotency key, by that key, as long as they are remembered.
@@ -83,8 +80,8 @@ pub struct State {
     pub kept: HashSet<TaskId>,
     /// Bytes of results that ended tasks keep.
     pub ended_bytes: usize,
-    /// The tasks by state, kept up with every change. [`check`](State::check) compares them with what is there.
-    pub counts: protocol::TaskCounts,
+    /// The tasks by progress.
+    pub tally: Tally,
     /// How many workers there should be, those aside whose tasks wait for others; those that die are replaced. It is also how many run
     /// tasks at a time.
     pub workers_wanted: usize,
@@ -378,8 +375,8 @@ pub struct Task {
     pub key: Option<Box<Box<str>>>,
     /// What its ended attempts have left; none for the many that have had none.
     pub past: Option<Box<Past>>,
-    /// Where it is.
-    pub progress: Progress,
+    /// Where it is: see [`Task::progress`].
+    pub stage: Stage,
 }
 
 /// Results that are arguments.
@@ -402,27 +399,6 @@ pub const TASK_BYTES: u64 = 192;
 
 /// Bytes of results in files that are kept for tasks that have ended.
 const STORED_LIMIT: u64 = 4 << 30;
-
-/// Where a task is.
-#[derive(Debug)]
-pub enum Progress {
-    /// A task has not ended whose result is an argument of this one.
-    Held,
-    /// In [`State::queue`].
-    Waiting,
-    /// In [`State::retrying`].
-    Retrying {
-        /// Until when, in nanoseconds of the clock that never jumps.
-        until: u64,
-    },
-    /// Among the [leases](Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
-    Leased {
-        /// Which worker.
-        worker: WorkerId,
-    },
-    /// In [`State::ended`] or [`State::kept`], until it is forgotten.
-    Ended(Box<Ended>),
-}
 
 /// How a task ended.
 #[derive(Debug)]
@@ -854,9 +830,7 @@ impl State {
             children: HashMap::new(),
             abandoned: Vec::new(),
             open_bytes: 0,
-            held: 0,
             without_input: Vec::new(),
-            retrying: BTreeSet::new(),
             queue_limits: BTreeSet::new(),
             keys: HashMap::new(),
             also_waiting: HashMap::new(),
@@ -868,7 +842,7 @@ impl State {
             ended: VecDeque::new(),
             kept: HashSet::new(),
             ended_bytes: 0,
-            counts: protocol::TaskCounts::default(),
+            tally: Tally::default(),
             workers_wanted,
             cores: usize::MAX,
             max_processes: workers_wanted,
@@ -920,8 +894,8 @@ impl State {
                 Part::Call(actor) => Some(actor),
             },
         };
-        match &task.progress {
-            Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
+        match task.progress() {
+            Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
             Progress::Leased { worker } => {
                 report.worker_id = Some(*worker);
                 report.worker_pid = self.workers.get(worker).map(|worker| worker.pid);
@@ -945,7 +919,7 @@ impl State {
     pub fn check(&self) -> Result<(), String> {
         let ensure = |holds: bool, what: String| if holds { Ok(()) } else { Err(what) };
         for id in self.queue.iter() {
-            let waits = self.tasks.get(id).is_some_and(|task| matches!(task.progress, Progress::Waiting));
+            let waits = self.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
             ensure(waits, format!("task {id} is queued but does not wait"))?;
         }
         self.queue.check()?;
@@ -963,7 +937,7 @@ impl State {
                     continue;
                 }
                 leased += 1;
-                let holder = self.tasks.get(grant.task).map(|task| &task.progress);
+                let holder = self.tasks.get(grant.task).map(|task| task.progress());
                 ensure(
                     matches!(holder, Some(Progress::Leased { worker }) if *worker == worker_id),
                     format!("worker {worker_id} has task {}, which does not know", grant.task),
@@ -994,14 +968,17 @@ impl State {
                 format!("{held} of the resource `{name}` are held, others counted"),
             )?;
         }
-        ensure(leased == self.counts.leased, format!("{leased} leases are held, {} counted", self.counts.leased))?;
-        let waiting = self.queue.len() + self.held + self.retrying.len() + actors::waiting(self);
         ensure(
-            waiting == self.counts.waiting,
-            format!("{waiting} tasks are queued, held or to be tried again, {} counted", self.counts.waiting),
+            leased == self.tally.counts().leased,
+            format!("{leased} leases are held, {} counted", self.tally.counts().leased),
         )?;
-        for &(until, id) in &self.retrying {
-            let progress = self.tasks.get(id).map(|task| &task.progress);
+        let waiting = self.queue.len() + self.tally.held() + self.tally.retrying().len() + actors::waiting(self);
+        ensure(
+            waiting == self.tally.counts().waiting,
+            format!("{waiting} tasks are queued, held or to be tried again, {} counted", self.tally.counts().waiting),
+        )?;
+        for &(until, id) in self.tally.retrying() {
+            let progress = self.tasks.get(id).map(|task| task.progress());
             ensure(
                 matches!(progress, Some(Progress::Retrying { until: known }) if *known == until),
                 format!("task {id} is to be tried again, but does not know"),
@@ -1017,7 +994,7 @@ impl State {
             ensure(known == Some(key), format!("key `{key}` names task {}, which does not know", keyed.task))?;
         }
         for id in self.also_waiting.keys() {
-            let has_ended = self.tasks.get(*id).is_none_or(|task| matches!(task.progress, Progress::Ended(_)));
+            let has_ended = self.tasks.get(*id).is_none_or(|task| matches!(task.progress(), Progress::Ended(_)));
             ensure(!has_ended, format!("somebody waits for task {id}, which has ended"))?;
         }
         actors::check(self)?;
@@ -1146,7 +1123,7 @@ impl Task {
             at_most_once: false,
             key: None,
             past: None,
-            progress: Progress::Waiting,
+            stage: Stage::default(),
         }
     }
 }

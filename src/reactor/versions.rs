@@ -167,7 +167,7 @@ pub fn needed(state: &State) -> Option<HashSet<ModuleVersion>> {
     if state.targets.is_full() {
         return None;
     }
-    let open = state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress, Progress::Ended(_)));
+    let open = state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)));
     let of_tasks = open.filter_map(|(_, task)| state.targets.version(task.target));
     let newest = state.versions.newest.iter().flatten().map(|newest| newest.version);
     let known = of_tasks.chain(newest).map(|index| state.versions.version(index));

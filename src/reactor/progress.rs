@@ -1,0 +1,331 @@
+//! The life of a task as one table: what may happen to it where it is, and what is counted.
+//!
+//! | | queued | held | put off | leased | let go | ended |
+//! |---|---|---|---|---|---|---|
+//! | **between** | waiting | held | retrying | not queued | nobody has it | ended |
+//! | **held** | waiting | held already | not begun | inputs missing | between | not let go |
+//! | **waiting** | queued already | held | not begun | leased | between | not let go |
+//! | **retrying** | waiting | had its inputs | put off already | put off | between | not let go |
+//! | **leased** | not let go | not let go | not let go | leased already | between | not let go |
+//! | **ended** | ended | ended | ended | ended | ended | ended |
+//!
+//! A row is where a task [is](Progress), a column what [happens](Event). [`Task::advance`] is the only function that changes either the
+//! progress or the [counts](Tally); what it refuses has a [name](Refusal).
+
+use std::collections::BTreeSet;
+
+use super::state::{Ended, Task};
+use tracer_core::task::{TaskId, WorkerId};
+use tracer_ipc::protocol::{TaskCounts, TaskState};
+
+/// Where a task is.
+#[derive(Debug, Default)]
+pub enum Progress {
+    /// Nowhere: it was just taken in or read back, or whoever had it has let go of it, and its next turn or its end follows at once.
+    #[default]
+    Between,
+    /// A task has not ended whose result is an argument of this one, or its actor is dead and it is about to fail.
+    Held,
+    /// In [`State::queue`](super::state::State::queue), or in line for a worker of its own or behind its actor.
+    Waiting,
+    /// In [`Tally::retrying`].
+    Retrying {
+        /// Until when, in nanoseconds of the monotonic clock.
+        until: u64,
+    },
+    /// Among the [leases](super::state::Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
+    Leased {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// In [`State::ended`](super::state::State::ended) or [`State::kept`](super::state::State::kept), until it is forgotten.
+    Ended(Box<Ended>),
+}
+
+/// What happens to a task.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// It may begin, and waits for its turn.
+    Queued,
+    /// It may not begin yet, or never will.
+    Held,
+    /// An attempt failed, and the next one is to come later.
+    PutOff {
+        /// When, in nanoseconds of the monotonic clock.
+        until: u64,
+    },
+    /// A worker is given it.
+    Leased(WorkerId),
+    /// It is taken out of where it waits, or off its worker.
+    LetGo,
+    /// It has its one outcome.
+    Ended(Box<Ended>),
+}
+
+/// Why something cannot happen to a task where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It has ended: the first end counts, and nothing follows.
+    HasEnded,
+    /// Somebody has it, who has to let go of it first.
+    NotLetGo,
+    /// Nobody has it, so nobody can let go of it.
+    NobodyHasIt,
+    /// Only what waits for its turn is leased.
+    NotQueued,
+    /// It is leased when its arguments are there.
+    InputsMissing,
+    /// It is leased when its time has come.
+    PutOff,
+    /// It has a worker.
+    LeasedAlready,
+    /// It waits already.
+    QueuedAlready,
+    /// It is held already.
+    HeldAlready,
+    /// Its next attempt has a time already.
+    PutOffAlready,
+    /// It was begun before, so its arguments were there.
+    HadItsInputs,
+    /// Only after an attempt is the next one put off.
+    NotBegun,
+}
+
+/// The table.
+fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
+    use Progress as At;
+    match (progress, event) {
+        (At::Between, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Ended(_)) => Ok(()),
+        (At::Between, Event::Leased(_)) => Err(Refusal::NotQueued),
+        (At::Between, Event::LetGo) => Err(Refusal::NobodyHasIt),
+
+        (At::Held, Event::Queued | Event::LetGo) => Ok(()),
+        (At::Held, Event::Held) => Err(Refusal::HeldAlready),
+        (At::Held, Event::PutOff { .. }) => Err(Refusal::NotBegun),
+        (At::Held, Event::Leased(_)) => Err(Refusal::InputsMissing),
+        (At::Held, Event::Ended(_)) => Err(Refusal::NotLetGo),
+
+        (At::Waiting, Event::Held | Event::Leased(_) | Event::LetGo) => Ok(()),
+        (At::Waiting, Event::Queued) => Err(Refusal::QueuedAlready),
+        (At::Waiting, Event::PutOff { .. }) => Err(Refusal::NotBegun),
+        (At::Waiting, Event::Ended(_)) => Err(Refusal::NotLetGo),
+
+        (At::Retrying { .. }, Event::Queued | Event::LetGo) => Ok(()),
+        (At::Retrying { .. }, Event::Held) => Err(Refusal::HadItsInputs),
+        (At::Retrying { .. }, Event::PutOff { .. }) => Err(Refusal::PutOffAlready),
+        (At::Retrying { .. }, Event::Leased(_)) => Err(Refusal::PutOff),
+        (At::Retrying { .. }, Event::Ended(_)) => Err(Refusal::NotLetGo),
+
+        (At::Leased { .. }, Event::LetGo) => Ok(()),
+        (At::Leased { .. }, Event::Leased(_)) => Err(Refusal::LeasedAlready),
+        (At::Leased { .. }, Event::Queued | Event::Held | Event::PutOff { .. } | Event::Ended(_)) => {
+            Err(Refusal::NotLetGo)
+        }
+
+        (At::Ended(_), _) => Err(Refusal::HasEnded),
+    }
+}
+
+/// The tasks by progress, kept up with every change. [`State::check`](super::state::State::check) compares it with what is there.
+#[derive(Debug, Default)]
+pub struct Tally {
+    counts: TaskCounts,
+    held: usize,
+    retrying: BTreeSet<(u64, TaskId)>,
+}
+
+impl Tally {
+    /// The tasks by state; what is held or put off waits.
+    pub fn counts(&self) -> TaskCounts {
+        self.counts
+    }
+
+    /// How many tasks are held.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Tasks that wait to be tried again, by when, in nanoseconds of the monotonic clock.
+    pub fn retrying(&self) -> &BTreeSet<(u64, TaskId)> {
+        &self.retrying
+    }
+
+    /// An ended task is remembered no more.
+    pub(super) fn forget(&mut self) {
+        self.counts.forgotten += 1;
+    }
+
+    fn leave(&mut self, id: TaskId, progress: &Progress) {
+        match progress {
+            Progress::Between | Progress::Ended(_) => {}
+            Progress::Waiting => self.counts.waiting -= 1,
+            Progress::Held => {
+                self.counts.waiting -= 1;
+                self.held -= 1;
+            }
+            &Progress::Retrying { until } => {
+                self.counts.waiting -= 1;
+                self.retrying.remove(&(until, id));
+            }
+            Progress::Leased { .. } => self.counts.leased -= 1,
+        }
+    }
+
+    fn enter(&mut self, id: TaskId, progress: &Progress) {
+        match progress {
+            Progress::Between => {}
+            Progress::Waiting => self.counts.waiting += 1,
+            Progress::Held => {
+                self.counts.waiting += 1;
+                self.held += 1;
+            }
+            &Progress::Retrying { until } => {
+                self.counts.waiting += 1;
+                self.retrying.insert((until, id));
+            }
+            Progress::Leased { .. } => self.counts.leased += 1,
+            Progress::Ended(ended) => match TaskState::of_outcome(&ended.outcome) {
+                TaskState::Cancelled => self.counts.cancelled += 1,
+                TaskState::Failed => self.counts.failed += 1,
+                _ => self.counts.succeeded += 1,
+            },
+        }
+    }
+}
+
+/// A task's progress, which only [`Task::advance`] changes.
+#[derive(Debug, Default)]
+pub struct Stage(Progress);
+
+impl Task {
+    /// Where it is.
+    pub fn progress(&self) -> &Progress {
+        &self.stage.0
+    }
+
+    /// How it ended, if it has; what is kept of that may be dropped.
+    pub(super) fn ended_mut(&mut self) -> Option<&mut Ended> {
+        match &mut self.stage.0 {
+            Progress::Ended(ended) => Some(ended),
+            _ => None,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn into_ended(self) -> Option<Box<Ended>> {
+        match self.stage.0 {
+            Progress::Ended(ended) => Some(ended),
+            _ => None,
+        }
+    }
+
+    /// Something happens to it. What the table refuses is a mistake of the caller's, and changes nothing.
+    pub(super) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
+        if let Err(refusal) = check(&self.stage.0, &event) {
+            debug_assert!(false, "task {id} is {:?}, and {event:?} is refused: {refusal:?}", self.stage.0);
+            return;
+        }
+        let next = match event {
+            Event::Queued => Progress::Waiting,
+            Event::Held => Progress::Held,
+            Event::PutOff { until } => Progress::Retrying { until },
+            Event::Leased(worker) => Progress::Leased { worker },
+            Event::LetGo => Progress::Between,
+            Event::Ended(ended) => Progress::Ended(ended),
+        };
+        tally.leave(id, &self.stage.0);
+        tally.enter(id, &next);
+        self.stage.0 = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::task::Outcome;
+
+    fn ended() -> Box<Ended> {
+        Box::new(Ended {
+            outcome: Outcome::Completed,
+            worker: None,
+            worker_pid: None,
+            started_unix_nano: None,
+            ended_unix_nano: 1,
+        })
+    }
+
+    /// One of each, in the order of the columns.
+    fn events() -> [Event; 6] {
+        let worker = WorkerId(1);
+        [
+            Event::Queued,
+            Event::Held,
+            Event::PutOff { until: 1 },
+            Event::Leased(worker),
+            Event::LetGo,
+            Event::Ended(ended()),
+        ]
+    }
+
+    /// A task that has come to each row, in their order, with what it counts for.
+    fn tasks() -> Vec<(Task, Tally)> {
+        let ways: [Vec<Event>; 6] = [
+            vec![],
+            vec![Event::Held],
+            vec![Event::Queued],
+            vec![Event::PutOff { until: 1 }],
+            vec![Event::Queued, Event::Leased(WorkerId(1))],
+            vec![Event::Ended(ended())],
+        ];
+        let task = |way: Vec<Event>| {
+            let (mut task, mut tally) = (Task::sample(1), Tally::default());
+            way.into_iter().for_each(|event| task.advance(TaskId(1), event, &mut tally));
+            (task, tally)
+        };
+        ways.into_iter().map(task).collect()
+    }
+
+    #[test]
+    fn every_pair_of_progress_and_event_is_taken_or_refused_by_name() {
+        use Refusal::*;
+        let ok = None;
+        let table = [
+            [ok, ok, ok, Some(NotQueued), Some(NobodyHasIt), ok],
+            [ok, Some(HeldAlready), Some(NotBegun), Some(InputsMissing), ok, Some(NotLetGo)],
+            [Some(QueuedAlready), ok, Some(NotBegun), ok, ok, Some(NotLetGo)],
+            [ok, Some(HadItsInputs), Some(PutOffAlready), Some(PutOff), ok, Some(NotLetGo)],
+            [Some(NotLetGo), Some(NotLetGo), Some(NotLetGo), Some(LeasedAlready), ok, Some(NotLetGo)],
+            [Some(HasEnded); 6],
+        ];
+        for ((task, _), row) in tasks().iter().zip(table) {
+            for (event, expected) in events().iter().zip(row) {
+                assert_eq!(check(task.progress(), event).err(), expected, "{:?}, {event:?}", task.progress());
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_happens_a_task_counts_once_where_it_is() {
+        for row in 0..6 {
+            for column in 0..6 {
+                let (mut task, mut tally) = tasks().swap_remove(row);
+                let event = events().into_iter().nth(column).unwrap();
+                if check(task.progress(), &event).is_err() {
+                    continue;
+                }
+                task.advance(TaskId(1), event, &mut tally);
+                let counts = tally.counts();
+                let counted = (counts.waiting, counts.leased, counts.succeeded, tally.held(), tally.retrying().len());
+                let expected = match task.progress() {
+                    Progress::Between => (0, 0, 0, 0, 0),
+                    Progress::Held => (1, 0, 0, 1, 0),
+                    Progress::Waiting => (1, 0, 0, 0, 0),
+                    Progress::Retrying { .. } => (1, 0, 0, 0, 1),
+                    Progress::Leased { .. } => (0, 1, 0, 0, 0),
+                    Progress::Ended(_) => (0, 0, 1, 0, 0),
+                };
+                assert_eq!(counted, expected, "{:?}", task.progress());
+            }
+        }
+    }
+}
