@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// Wait until it has ended, however it ends; Ctrl-C leaves it running
     #[arg(long)]
     wait: bool,
-    /// The longest to wait; exit code 124 when it has not ended by then
+    /// Maximum wait; exit code 124 when it has not ended by then
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "wait")]
     timeout: Option<Duration>,
     #[command(flatten)]

@@ -29,7 +29,7 @@ enum What {
         /// What it must be [default: either]
         #[arg(long = "as", value_name = "CONTRACT", value_parser = ["startup-hook", "exporter"])]
         wanted: Option<String>,
-        /// How long it may take
+        /// Time limit for the hook
         #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
         hook_timeout: Duration,
         #[command(flatten)]
@@ -41,7 +41,7 @@ enum What {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let What::Check { hook, wanted, hook_timeout, search, format } = &args.what;
-    report::keep_data_alone()?;
+    report::reserve_stdout()?;
     let wanted = wanted.as_deref().map(|name| match name {
         "exporter" => HookContract::Exporter,
         _ => HookContract::Startup,

@@ -31,7 +31,7 @@ enum What {
         after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h"
     )]
     Tasks {
-        /// The most to show, of those that are asked for
+        /// Maximum number of tasks to show, of those that were asked for
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
         #[command(flatten)]

@@ -20,7 +20,7 @@ use crate::session;
 /// Sessions are those of this place, with their logs. Span files are those named by a process, such as `4711.json`, in the folder that `tracer trace`
 /// reads; a file counts as old as its last span, so that what a process wrote is kept or removed as a whole.
 ///
-/// What is in use stays, whatever its age: the session of the head that runs or was killed last, a session with spans that have not been brought on yet, and
+/// What is in use stays, whatever its age: the session of the head that runs or was killed last, a session with spans that were not delivered yet, and
 /// files of processes that live. Works with and without a head.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer prune --older-than 7d --dry-run\n  tracer prune --max-size 1GiB")]
@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// Remove what is older, such as 12h or 7d
     #[arg(long, value_name = "DURATION", value_parser = parse_age, required_unless_present = "max_size")]
     older_than: Option<Duration>,
-    /// Remove the oldest, until all of it together takes at most so much, such as 1GiB
+    /// Remove the oldest until the rest takes at most this much, such as 1GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
     /// Remove nothing, and say what would be

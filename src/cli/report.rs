@@ -6,7 +6,7 @@
 //! Text of others is escaped here, so that it steers no terminal: names and cells as one line, messages line by line, JSON with `\u` escapes. What a
 //! command writes to its standard output goes through as it is.
 //!
-//! A command that runs a hook calls [`keep_data_alone`] first, because a hook writes where it likes.
+//! A command that runs a hook calls [`reserve_stdout`] first, because a hook writes where it likes.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -23,11 +23,11 @@ use crate::causes::with_causes;
 use crate::count::Count;
 use crate::{escape, json};
 
-/// Where data goes once [`keep_data_alone`] was called.
+/// Where data goes once [`reserve_stdout`] was called.
 static DATA: OnceLock<File> = OnceLock::new();
 
-/// From now on only data goes to standard output; what the code of others writes there goes to standard error.
-pub(super) fn keep_data_alone() -> io::Result<()> {
+/// Keeps the original standard output for results and redirects file descriptor 1 to standard error, so that output of loaded modules cannot mix with data.
+pub(super) fn reserve_stdout() -> io::Result<()> {
     let data = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
     rustix::stdio::dup2_stdout(io::stderr())?;
     // It was set before only if this was called before, and then standard output is the same file.

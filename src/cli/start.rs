@@ -47,46 +47,45 @@ pub(super) struct Args {
     /// Stay in the foreground until stopped
     #[arg(long, env = "TRACER_BLOCK", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     block: Option<bool>,
-    /// How many workers to run [default: the cpus]
+    /// Number of workers [default: the number of cpus]
     #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
     num_workers: Option<u32>,
-    /// The most worker processes, counting those that wait for tasks of their tasks [default: 16 more than --num-workers]
+    /// Limit on worker processes, including those whose task waits for other tasks [default: 16 more than --num-workers]
     ///
-    /// A task that waits for others gives its slot back, and another process may take it. Where that would be one too many, a
-    /// process that waits runs the tasks that it waits for itself.
+    /// A task that waits for others gives its slot to another process. At the limit, the waiting process runs the tasks that it waits for itself.
     #[arg(long, value_name = "N", env = config::MAX_PROCESSES_VARIABLE)]
     max_processes: Option<u32>,
-    /// The most memory that tasks which have not ended may take in the head, such as 2GiB; beyond it no more are accepted [default: a quarter of what the machine, control groups and ulimit allow]
+    /// Memory limit for queued and running tasks in the head, such as 2GiB; further submissions are refused [default: a quarter of what the machine, control groups and ulimit allow]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::QUEUE_MEMORY_VARIABLE)]
     queue_memory: Option<u64>,
-    /// The most that the logs of the session may take on the disk, such as 100MiB; beyond it the oldest output of workers is dropped [default: 1GiB]
+    /// Disk limit for the logs of the session, such as 100MiB; beyond it the oldest output of workers is dropped [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::MAX_LOG_SIZE_VARIABLE)]
     max_log_size: Option<u64>,
-    /// Acknowledge a task, and tell how one ended, only once that is on the disk: it then survives a loss of power, too
+    /// Acknowledge tasks and report outcomes only once they are on the disk, so that they survive a loss of power too
     ///
-    /// Tasks that come meanwhile are synced together. A submission that is waited for takes two syncs of the disk longer.
+    /// Tasks that arrive meanwhile are synced together. A submission that is waited for takes two disk syncs longer.
     #[arg(long, env = "TRACER_JOURNAL_SYNC", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     journal_sync: Option<bool>,
-    /// The most memory of each worker process with everything that it starts, such as 2GiB [default: no bound]
+    /// Memory limit for each worker process with everything that it starts, such as 2GiB [default: none]
     ///
-    /// What a task takes beyond it fails the task with `oom`, and harms nothing else. The kernel holds the bound where the head may make
-    /// control groups: as root, or in a group that was delegated to you. Elsewhere the head looks, and a task that takes memory fast
-    /// may be beyond it for some milliseconds.
+    /// A task that exceeds it fails with `oom`, and nothing else does. The kernel enforces the limit where the head may make control
+    /// groups: as root, or in a group that was delegated to you. Elsewhere the head polls, and a task that takes memory fast may
+    /// exceed it for some milliseconds.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = config::WORKER_MEMORY_VARIABLE)]
     worker_memory: Option<u64>,
-    /// What tasks may ask for by name with --resource, and how much there is of it, as NAME=AMOUNT with commas between
+    /// Named resources that tasks can ask for with --resource, and their amounts, separated by commas
     ///
-    /// They are counted and nothing else: `gpu=2` lets two tasks run at a time that ask for `gpu=1`, and says nothing about which.
+    /// Resources are counters: with `gpu=2` two tasks that ask for `gpu=1` run at a time; which device each uses is up to the task.
     #[arg(long, value_name = "NAME=AMOUNT,...", env = config::RESOURCES_VARIABLE)]
     resources: Option<String>,
-    /// Whether to trace at all; false is stronger than any hook [default: true]
+    /// Whether to trace at all; false overrides any hook [default: true]
     #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
-    /// The hook that sets up tracing in every process, as `module:attribute`; repeat it to send the spans to further hooks too
+    /// The hook that sets up tracing in every process, as `module:attribute`; repeat it to send the spans to additional hooks too
     ///
-    /// The first decides on ids, sampling and the resource. Each further one gets every finished span, also those of processes that
-    /// died, and changes nothing for the others when it is slow or fails. A hook that returns a finished provider, or is written in
-    /// C without a span sink, can only be the first. In the environment they are separated by commas.
+    /// The first decides on ids, sampling and the resource. Each additional one gets every finished span, also those of processes
+    /// that died; when it is slow or fails, the others are not affected. A hook that returns a finished provider, or is written in
+    /// C without a span sink, can only be the first. In the variable, names are separated by commas.
     #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = config::TRACING_STARTUP_HOOK_VARIABLE)]
     tracing_startup_hook: Vec<String>,
     /// The exporter that says where spans go, as `module:attribute`; instead of a startup hook, and repeated like it
@@ -95,10 +94,10 @@ pub(super) struct Args {
     /// Do not run tasks in a worker whose hook fails
     #[arg(long, env = "TRACER_TRACING_REQUIRED", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_required: Option<bool>,
-    /// How long the hook may take [default: 10s]
+    /// Time limit for the hook [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
     hook_timeout: Option<Duration>,
-    /// The share of new traces that are sampled, 0 to 1; a hook's own sampler and OTEL_TRACES_SAMPLER come first [default: 1]
+    /// Share of new traces that are sampled, 0 to 1; a hook's own sampler and OTEL_TRACES_SAMPLER come first [default: 1]
     #[arg(long, value_name = "RATIO", env = config::SAMPLING_RATIO_VARIABLE)]
     tracing_sampling_ratio: Option<SamplingRatio>,
     /// What submissions take from their environment and commands get in theirs: tracecontext, baggage or none, separated by commas [default: tracecontext,baggage]
@@ -121,13 +120,13 @@ pub(super) struct Args {
     /// Take commands over HTTP too, and not only functions of modules that are found by name [default: false]
     #[arg(long, env = config::HTTP_COMMANDS_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     http_commands: Option<bool>,
-    /// Where span files are written [default: /tmp/spans]
+    /// The folder that span files are written to [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
     /// Folders to look for modules in first, separated by colons
     #[arg(long, value_name = "DIRS", env = config::MODULE_PATH_VARIABLE)]
     module_path: Option<OsString>,
-    /// A file with settings
+    /// A file with settings, such as tracer.toml
     #[arg(long, value_name = "FILE", env = config::CONFIG_VARIABLE, value_parser = super::path_parser())]
     config: Option<PathBuf>,
     /// Forget the tasks of earlier heads in this place: their journal is put aside under another name, and ids go on

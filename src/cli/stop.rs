@@ -23,7 +23,7 @@ use crate::session::find_head;
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-    /// How long running tasks may take to end
+    /// Time for running tasks to end
     #[arg(short, long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, env = "TRACER_GRACE_PERIOD")]
     grace_period: Duration,
     /// Kill at once

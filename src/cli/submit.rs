@@ -113,7 +113,7 @@ Example:
         /// Give it the whole environment of this command, in place of the head's; it is kept in the head's journal with the task
         #[arg(long)]
         inherit_env: bool,
-        /// The longest it may write nothing to its outputs
+        /// Maximum time without output
         #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
         idle_timeout: Option<Duration>,
         /// The folder it runs in [default: this one]
@@ -129,10 +129,10 @@ struct CommonArgs {
     /// Print the task's id as soon as it is accepted, and do not wait for it
     #[arg(long)]
     no_wait: bool,
-    /// A name for the task, for you
+    /// A name of your own for the task, shown in lists and on its spans
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
-    /// The longest an attempt may run (start to close). One that runs on is ended as `tracer cancel` does it
+    /// Maximum run time of an attempt; one that runs longer is ended as `tracer cancel` ends it
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Trace the runtime's own work for it too: the head's journal and queue, the loading of the module, arguments and results
@@ -140,10 +140,10 @@ struct CommonArgs {
     /// `tracer trace show last` then says where the time went.
     #[arg(long)]
     trace_runtime: bool,
-    /// The longest it may wait until its first attempt begins (schedule to start)
+    /// Maximum wait until the first attempt begins
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
     queue_timeout: Option<Duration>,
-    /// How long an attempt that is to end gets for each step: a function is asked, then gets SIGTERM, then SIGKILL; a command
+    /// Time for each step of ending an attempt: a function is asked, then gets SIGTERM, then SIGKILL; a command
     /// gets SIGTERM, then SIGKILL
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s", help_heading = "Limits")]
     grace: Duration,
@@ -186,19 +186,19 @@ impl CommonArgs {
 /// What it needs while it runs.
 #[derive(clap::Args)]
 struct DemandArgs {
-    /// How many slots it takes, of which a head has one for each worker; with 0 it takes none, and only needs a process
+    /// Number of slots it occupies; a head has one for each worker. 0: none, it only needs a process
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "What it needs")]
     num_cpus: u32,
-    /// How much of a named resource of the head it takes while it runs, as NAME=AMOUNT; may be repeated
+    /// Amount of a named resource that it occupies while it runs; may be repeated
     ///
     /// A head has what `tracer start --resources` gave it; a task that asks for more is refused. It keeps what it has until it has
     /// ended, also while it waits for tasks of its own.
     #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource, help_heading = "What it needs")]
     resource: Vec<(String, u64)>,
-    /// The most memory of an attempt, such as 500MiB: that of its worker process with everything that it starts
+    /// Memory limit of an attempt, such as 500MiB: for its worker process with everything that it starts
     ///
-    /// An attempt that takes more fails with `oom`, as with `tracer start --worker-memory`. Of the two the lower one holds. A task that
-    /// runs inside of the one that waits for it is bounded by that one.
+    /// An attempt that exceeds it fails with `oom`, as with `tracer start --worker-memory`; the lower of the two limits applies. A task that
+    /// runs inside of the one that waits for it shares the limit of that one.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "What it needs")]
     memory: Option<u64>,
 }
@@ -227,27 +227,27 @@ impl DemandArgs {
 /// What is done when an attempt fails.
 #[derive(clap::Args)]
 struct PolicyArgs {
-    /// How often to try it again after failures of its own; lost workers are counted apart
+    /// Number of retries after its own failures; lost workers are counted apart
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "When it fails", hide_default_value = true)]
     #[arg(long_help = "\
-How often to try it again after failures of its own: an error, a panic, an exit code, a signal, a timeout. What is wrong with \
+Number of retries after its own failures: an error, a panic, an exit code, a signal, a timeout. What is wrong with \
 its arguments, its result or its module is not tried again, unless --retry-on names it. Lost workers are counted apart \
 [default: 0]")]
     retries: u32,
-    /// The wait before the first retry; it doubles with each further one, up to 1 minute, and is cut by a random part of up to half
+    /// Wait before the first retry; it doubles each time, up to 1 minute, and is shortened by a random part of up to half
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s", help_heading = "When it fails")]
     retry_backoff: Duration,
-    /// Try it again after these failures only, with commas between: error, panic, timeout, exit, exit:CODE, signal, signal:NUMBER,
+    /// Retry after these failures only, separated by commas: error, panic, timeout, exit, exit:CODE, signal, signal:NUMBER,
     /// the type of an error such as io::Error, or another error.type of the attempt's span
     #[arg(long, value_name = "KINDS", value_parser = retry_on, help_heading = "When it fails")]
     retry_on: Option<String>,
-    /// How often to start it again after its worker was lost: killed, crashed, or dead with the head
+    /// Number of restarts after its worker was lost: killed, crashed, or dead with the head
     #[arg(long, value_name = "N", default_value_t = DEFAULT_CRASH_LIMIT, help_heading = "When it fails")]
     crash_limit: u32,
     /// Never start it a second time: when its worker or its head dies, it is reported lost
     #[arg(long, help_heading = "When it fails", conflicts_with_all = ["retries", "crash_limit"])]
     at_most_once: bool,
-    /// Give the task that was submitted before with this key, if the head remembers it, and begin no other one
+    /// Return the task that was submitted before with this key, if the head remembers it, instead of starting another
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true, help_heading = "When it fails")]
     idempotency_key: String,
 }
@@ -412,7 +412,7 @@ fn submit_with_input(
     let policy = common.whole_policy(idle_limit)?;
     let resources = common.demand.resources()?;
     let demand = common.demand.demand(&resources);
-    report::keep_data_alone()?;
+    report::reserve_stdout()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
     driver.keep_module_versions();
     start_tracing(&mut driver);
@@ -497,7 +497,7 @@ fn start_tracing(driver: &mut Driver) {
     }
     for failure in driver.further_failures() {
         report::warning(&format!(
-            "a further hook failed here, which gets this command's spans through another process: {failure}"
+            "an additional hook failed here; it gets this command's spans through another process: {failure}"
         ));
     }
     let propagators = driver.welcome().propagators;

@@ -42,10 +42,10 @@ enum What {
         /// Only traces with a span whose name has this text in it
         #[arg(long, value_name = "TEXT")]
         name: Option<String>,
-        /// Only traces that took at least so long, for example 500ms
+        /// Only traces that took at least this long, for example 500ms
         #[arg(long, value_name = "DURATION", value_parser = config::parse_duration)]
         min_duration: Option<Duration>,
-        /// The most to show
+        /// Maximum number of traces to show
         #[arg(long, default_value_t = 50)]
         limit: usize,
         #[command(flatten)]
@@ -124,7 +124,7 @@ enum What {
     Stats {
         /// One trace alone: its id, its beginning, or `last`: the trace of the last submission [default: all]
         trace: Option<String>,
-        /// The most names to show
+        /// Maximum number of names to show
         #[arg(long, default_value_t = 50)]
         limit: usize,
         #[command(flatten)]

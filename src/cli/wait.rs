@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Wait until one of them has ended, and not all
     #[arg(long)]
     any: bool,
-    /// The longest to wait
+    /// Maximum wait
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
     #[command(flatten)]

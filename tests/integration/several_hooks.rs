@@ -188,7 +188,7 @@ fn more_spans_than_the_spool_has_room_for_reach_both() {
 fn a_further_hook_that_fails_in_a_process_gets_its_spans_through_another() {
     let cluster = with_hooks(&[OTLP_FILE, "bad_hooks:fails_in_drivers"]).start();
     cluster.submit("demo:my_function", &[]).success().stdout("1\n").stderr_contains(
-        "a further hook failed here, which gets this command's spans through another process: hook `bad_hooks:",
+        "an additional hook failed here; it gets this command's spans through another process: hook `bad_hooks:",
     );
     let spans = cluster.wait_for_spans("it has all three", |spans| spans.len() >= 3);
     cluster.stop().success();

@@ -23,10 +23,10 @@ pub(super) struct CreateArgs {
     /// A name by which it is found; while it lives, no other actor can have it
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
-    /// How often to create it again after its worker was lost; its state begins anew
+    /// Number of times to create it again after its worker was lost; its state begins anew
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_restarts: u32,
-    /// How often to run a call again that was going on when the worker was lost; what had not begun waits in any case
+    /// Number of times to run a call again that was going on when the worker was lost; calls that had not begun wait in any case
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_call_retries: u32,
     /// Take the living actor of this name and type, if there is one
@@ -59,7 +59,7 @@ struct CallCommonArgs {
     /// Maximum run time. A call with a limit runs alone on its actor; if it exceeds the limit, the actor's worker is killed
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
-    /// The longest it may wait until it begins
+    /// Maximum wait until it begins
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     queue_timeout: Option<Duration>,
     #[command(flatten)]

@@ -45,7 +45,7 @@ pub(super) struct MapArgs {
     /// Take each line as one text, not as JSON
     #[arg(long, requires = "map", help_heading = "Many tasks")]
     map_text: bool,
-    /// How many tasks may be submitted and not printed at a time
+    /// Maximum number of tasks that are submitted and not yet printed
     #[arg(long, value_name = "N", default_value_t = 2000, requires = "map", help_heading = "Many tasks",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     max_in_flight: usize,
@@ -108,7 +108,7 @@ pub(super) struct Template<'a> {
 
 /// Submits a task for each line of `input`, and prints what becomes of them.
 pub(super) fn run(template: &Template<'_>, args: &MapArgs, input: &Path) -> CommandResult {
-    report::keep_data_alone()?;
+    report::reserve_stdout()?;
     let (input, total) = open(input)?;
     let (signals, signal_tx) = UnixStream::pair()?;
     let was_interrupted = Arc::new(AtomicBool::new(false));
