@@ -173,7 +173,7 @@ enum Format {
 /// Chooses the format.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct FormatArgs {
-    /// How to write the answer
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
 }

@@ -69,15 +69,15 @@ use versions::Versions;
 
 /// Submissions that are sent together.
 pub const BATCH: usize = 128;
-/// So many submissions of one driver wait to be accepted: enough that neither it nor the head waits for the other, and few enough that
+/// Submissions of one driver that may be unacknowledged: enough that neither it nor the head waits for the other, and few enough that
 /// what it keeps of each stays in the processor's cache. There is a slot in the spool for each one's span.
 const UNANSWERED: u64 = 512;
-/// So many spans of a driver are written together: the kernel takes a large piece for half of what it takes for small ones.
-const COMMIT_AT: usize = 192;
-/// So many are written where nothing more is under way, so that few are left when the driver does something else.
-const COMMIT_LAST_AT: usize = 64;
-/// So many are written where a single task was just sent: there is time until the answer comes, and nobody waits longer for it.
-const COMMIT_SENT_AT: usize = 16;
+/// Ended spans that trigger a commit under load: the kernel takes a large write for half of what it takes for small ones.
+const COMMIT_THRESHOLD_BUSY: usize = 192;
+/// Ended spans that trigger a commit when nothing is in flight, so that few are left when the driver does something else.
+const COMMIT_THRESHOLD_IDLE: usize = 64;
+/// Ended spans that trigger a commit right after a single submission, while its answer is awaited.
+const COMMIT_THRESHOLD_SINGLE: usize = 16;
 /// Bytes of submissions that are sent together.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -91,7 +91,7 @@ const SAMPLED: u8 = 1;
 pub struct Driver {
     stream: UnixStream,
     sender: Sender,
-    inlet: Inlet,
+    read_half: ReadHalf,
     /// Whether it may have rings: whoever waits for it waits here, or for the socket to be readable between two waits.
     may_have_rings: bool,
     welcome: Welcome,
@@ -135,7 +135,7 @@ pub struct Driver {
     /// The tags of the ends that have come, if someone wants to know them as they come.
     newly_finished: Option<Vec<u64>>,
     /// Whether something was taken in amid submissions.
-    has_taken_in: bool,
+    received_during_submit: bool,
 }
 
 /// The tracing of this process, and the context that submissions belong to.
@@ -315,7 +315,7 @@ impl fmt::Display for DriverError {
                 write!(f, "; try again, or end it with `kill {pid}`)")
             }
             DriverError::Refused(reason) => write!(f, "the head refused: {reason}"),
-            DriverError::Protocol(_) => f.write_str("the head said something that this program does not understand"),
+            DriverError::Protocol(_) => f.write_str("the head sent a message that this version cannot decode"),
             DriverError::Failed { id, failure, past } => {
                 write!(f, "task {id} failed: {failure}{}", PastAttempts(past))
             }
@@ -653,22 +653,22 @@ impl Driver {
         let mut hello = Vec::new();
         Hello::of_this_process(role).encode(&mut hello);
         stream.write_all(&hello).map_err(DriverError::Disconnected)?;
-        let mut inlet = Inlet::default();
+        let mut read_half = ReadHalf::default();
         let welcome = loop {
-            match inlet.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))? {
+            match read_half.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))? {
                 Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
                 Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
                 Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
                 None => {
                     await_answer(&stream)?;
-                    inlet.read(&stream)?;
+                    read_half.read(&stream)?;
                 }
             }
         };
         Ok(Driver {
             stream,
             sender: Sender::default(),
-            inlet,
+            read_half,
             may_have_rings: false,
             values: stored::folder(&welcome.session_dir),
             versions: Versions::new(ModuleStore::of_session(&welcome.session_dir), welcome.module_folders.clone()),
@@ -702,7 +702,7 @@ impl Driver {
             submitter: None,
             is_read_elsewhere: false,
             newly_finished: None,
-            has_taken_in: false,
+            received_during_submit: false,
         })
     }
 
@@ -940,7 +940,7 @@ impl Driver {
         let is_full = self.next_tag - self.batch_first_tag >= BATCH as u64 || self.batch.len() >= BATCH_BYTES;
         if is_full {
             self.send()?;
-            self.let_the_head_catch_up()?;
+            self.apply_backpressure()?;
         }
         Ok(task)
     }
@@ -989,14 +989,15 @@ impl Driver {
         let count = self.next_tag - self.batch_first_tag;
         self.unanswered.push_back((self.batch_first_tag, count));
         self.batch_first_tag = self.next_tag;
-        self.inlet.spin.request_began();
+        self.read_half.spin.request_began();
         fault::point("before_submit");
-        if self.may_have_rings && !self.is_read_elsewhere && self.inlet.receiver.begins_to_ask(&self.inlet.spin) {
+        if self.may_have_rings && !self.is_read_elsewhere && self.read_half.receiver.begins_to_ask(&self.read_half.spin)
+        {
             self.sender.ask_for_rings(&self.stream).map_err(DriverError::Disconnected)?;
         }
         self.write(&frame)?;
         if count == 1 {
-            self.tracing.commit_from(COMMIT_SENT_AT);
+            self.tracing.commit_from(COMMIT_THRESHOLD_SINGLE);
         }
         Ok(())
     }
@@ -1233,53 +1234,53 @@ impl Driver {
             return Ok(());
         }
         if is_readable(&self.stream, Duration::ZERO) {
-            self.has_taken_in = true;
+            self.received_during_submit = true;
             self.receive()?;
         }
         Ok(())
     }
 
-    /// Takes in what has arrived, and waits for more while too much of what was sent is not accepted. So spans of accepted submissions
-    /// end, and their slots in the spool are free again, while a driver submits and submits.
-    fn let_the_head_catch_up(&mut self) -> Result<(), DriverError> {
+    /// Blocks while more than [`UNANSWERED`] submissions are unacknowledged, and handles what has arrived. So spans of accepted
+    /// submissions end, and their slots in the spool are free again, however many a driver submits in a row.
+    fn apply_backpressure(&mut self) -> Result<(), DriverError> {
         self.receive_what_is_there()?;
         let is_behind = |driver: &Driver| {
             driver.unanswered.front().is_some_and(|(first_tag, _)| driver.next_tag - first_tag > UNANSWERED)
         };
         while is_behind(self) && !self.is_read_elsewhere {
-            self.has_taken_in = true;
+            self.received_during_submit = true;
             self.receive()?;
         }
         Ok(())
     }
 
     /// Whether submitting has taken something in since this was asked.
-    pub(crate) fn has_taken_in(&mut self) -> bool {
-        std::mem::take(&mut self.has_taken_in)
+    pub(crate) fn received_during_submit(&mut self) -> bool {
+        std::mem::take(&mut self.received_during_submit)
     }
 
     /// Reads once from the head and takes in what has arrived.
     fn receive(&mut self) -> Result<(), DriverError> {
-        self.inlet.read(&self.stream)?;
+        self.read_half.read(&self.stream)?;
         self.take_in()
     }
 
     /// Gives away what it reads with, so that someone can wait for the head without this driver. Until it is given back nothing is
     /// read here.
-    pub(crate) fn lend_inlet(&mut self) -> Inlet {
+    pub(crate) fn take_read_half(&mut self) -> ReadHalf {
         self.is_read_elsewhere = true;
-        std::mem::take(&mut self.inlet)
+        std::mem::take(&mut self.read_half)
     }
 
     /// Takes it back, with what has come meanwhile.
-    pub(crate) fn return_inlet(&mut self, inlet: Inlet) -> Result<(), DriverError> {
+    pub(crate) fn restore_read_half(&mut self, read_half: ReadHalf) -> Result<(), DriverError> {
         self.is_read_elsewhere = false;
-        self.inlet = inlet;
+        self.read_half = read_half;
         self.take_in()
     }
 
     /// From now on, or no more: notes which tasks have ended.
-    pub(crate) fn note_ends(&mut self, is_wanted: bool) {
+    pub(crate) fn track_completions(&mut self, is_wanted: bool) {
         if is_wanted != self.newly_finished.is_some() {
             self.newly_finished = is_wanted.then(Vec::new);
         }
@@ -1300,8 +1301,11 @@ impl Driver {
     /// Takes in the frames that have come.
     fn take_in(&mut self) -> Result<(), DriverError> {
         loop {
-            let frame =
-                self.inlet.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))?;
+            let frame = self
+                .read_half
+                .inbox
+                .next_frame(FRAME_LIMIT)
+                .map_err(|error| DriverError::Disconnected(error.into()))?;
             let Some((frame_kind, body)) = frame else { return Ok(()) };
             match frame_kind {
                 kind::ACCEPTED => {
@@ -1325,7 +1329,11 @@ impl Driver {
                             self.tracing.uncommitted += 1;
                         }
                     }
-                    self.tracing.commit_from(if self.unanswered.is_empty() { COMMIT_LAST_AT } else { COMMIT_AT });
+                    self.tracing.commit_from(if self.unanswered.is_empty() {
+                        COMMIT_THRESHOLD_IDLE
+                    } else {
+                        COMMIT_THRESHOLD_BUSY
+                    });
                     match self.accepted.last_mut() {
                         Some(last) if last.is_followed_by(&accepted) => last.count += accepted.count,
                         _ => self.accepted.push(accepted),
@@ -1358,7 +1366,7 @@ impl Driver {
                         }
                     }
                     dropped.iter().for_each(|finished| self.drop_result(finished));
-                    self.inlet.spin.request_ended();
+                    self.read_half.spin.request_ended();
                 }
                 kind::OUTPUT => {
                     let output = Output::decode(body)?;
@@ -1382,7 +1390,7 @@ impl Driver {
                 // Whoever waits looks, because something has come.
                 kind::LOOK => {}
                 kind::RINGS => {
-                    let Inlet { inbox, receiver, .. } = &mut self.inlet;
+                    let ReadHalf { inbox, receiver, .. } = &mut self.read_half;
                     self.sender.attach(receiver.attach(inbox));
                 }
                 kind::REFUSED if self.keeps_on_when_refused => {
@@ -1432,22 +1440,22 @@ impl Driver {
 }
 
 /// What a driver reads with.
-pub(crate) struct Inlet {
+pub(crate) struct ReadHalf {
     inbox: FrameBuffer,
     spin: Spin,
     receiver: Receiver,
 }
 
-impl Default for Inlet {
-    fn default() -> Inlet {
-        Inlet { inbox: FrameBuffer::default(), spin: Spin::default().for_answers(), receiver: Receiver::default() }
+impl Default for ReadHalf {
+    fn default() -> ReadHalf {
+        ReadHalf { inbox: FrameBuffer::default(), spin: Spin::default().for_answers(), receiver: Receiver::default() }
     }
 }
 
-impl Inlet {
+impl ReadHalf {
     /// Reads once.
     pub(crate) fn read(&mut self, stream: &UnixStream) -> Result<(), DriverError> {
-        let Inlet { inbox, spin, receiver } = self;
+        let ReadHalf { inbox, spin, receiver } = self;
         loop {
             match receiver.wait(stream, inbox, spin) {
                 Ok(0) => return Err(DriverError::Disconnected(io::ErrorKind::UnexpectedEof.into())),

@@ -102,7 +102,7 @@ impl Connection {
         let submitted = act(&mut link.driver);
         let followed = submitted.as_ref().ok().filter(|_| is_followed).map(|ticket| link.following.begin(ticket.tag()));
         // Whoever submits and submits takes in what has come, and must not keep that to himself.
-        if link.driver.has_taken_in() {
+        if link.driver.received_during_submit() {
             drop(self.tell(link, None));
         }
         (submitted, target, followed)
@@ -160,14 +160,14 @@ impl Connection {
         mut link: MutexGuard<'a, Link>,
         left: Option<Duration>,
     ) -> Result<MutexGuard<'a, Link>, DriverError> {
-        let mut inlet = link.driver.lend_inlet();
+        let mut read_half = link.driver.take_read_half();
         link.is_read = true;
         drop(link);
         let is_there = left.is_none_or(|left| self.is_readable_within(left));
-        let read = if is_there { inlet.read(&self.stream) } else { Ok(()) };
+        let read = if is_there { read_half.read(&self.stream) } else { Ok(()) };
         let mut link = self.lock();
         link.is_read = false;
-        let taken = read.and(link.driver.return_inlet(inlet));
+        let taken = read.and(link.driver.restore_read_half(read_half));
         let link = self.tell(link, taken.as_ref().err());
         taken.map(|()| link)
     }
@@ -310,7 +310,7 @@ impl Link {
     }
 
     fn watch(&mut self, tag: u64, watch: Watch) {
-        self.driver.note_ends(true);
+        self.driver.track_completions(true);
         self.watches.insert(tag, watch);
     }
 
@@ -337,7 +337,7 @@ impl Link {
             }
         }
         if watches.is_empty() {
-            driver.note_ends(false);
+            driver.track_completions(false);
         }
     }
 }

@@ -137,13 +137,13 @@
 //!
 //! - A loss of power it survives with `--journal-sync`: then no task is acknowledged, and no outcome told, before it is on the disk. Without that nothing is
 //!   synced.
-//! - The journal is turned over when it has grown to several times what is worth keeping, at least 64 MiB, or 256 MiB while tasks are open, by a thread beside the head. Whoever dies at any
+//! - The journal is compacted when it has grown to several times what is worth keeping, at least 64 MiB, or 256 MiB while tasks are open, by a thread beside the head. Whoever dies at any
 //!   step of that leaves one whole journal.
 //! - A full disk refuses new tasks, and says so. What was accepted goes on.
 //! - Kept by `journal::tasks_that_wait_survive_a_killed_head_and_run_under_the_next_with_their_ids_and_traces`,
 //!   `attempts::a_task_that_ran_when_its_head_died_is_started_again_under_the_next_and_stays_charged`,
 //!   `journal::with_journal_sync_nothing_is_acknowledged_before_it_is_on_the_disk`,
-//!   `journal::a_head_that_dies_while_its_journal_is_turned_over_loses_nothing`,
+//!   `journal::a_head_that_dies_while_its_journal_is_compacted_loses_nothing`,
 //!   `journal::of_a_journal_that_is_cut_or_damaged_all_is_recovered_that_is_whole`,
 //!   `full_disk::a_full_disk_of_the_journal_refuses_new_tasks_by_name_and_loses_none`,
 //!   `soak::whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed`,

@@ -1,4 +1,4 @@
-//! Hands spans over that their own process did not deliver: parcels from the session's folder go to the sinks of living workers.
+//! Redelivery: offers batches of undelivered spans, from dead processes or failed exporters, to the span sinks of living workers.
 //!
 //! A worker whose hook has a span sink says so by a connection of its own for it. Parcels come from processes that put spans aside, from
 //! the spools of the dead, and from sessions before this one. Each is offered to one worker at a time, stays a file until that

@@ -51,8 +51,8 @@ const MAGIC: &[u8; 8] = b"TRACERJN";
 const VERSION: u32 = 4;
 const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
-/// A file below this size is not turned over.
-const TURN_OVER_BYTES: u64 = 64 << 20;
+/// A file below this size is not compacted.
+const COMPACTION_BYTES: u64 = 64 << 20;
 /// While tasks are open it may be so many times as long: they need the cores, and when they have ended, less is to be kept.
 const OPEN_FACTOR: u64 = 4;
 /// So much memory is kept for what is noted next.
@@ -204,15 +204,15 @@ pub(super) struct Journal {
     path: PathBuf,
     log: Log<Arc<File>>,
     space: SpaceAhead,
-    /// Its length after it was turned over last: what was worth keeping then.
+    /// Its length after its last compaction: what was worth keeping then.
     kept: u64,
     /// Ends of tasks that are not written yet.
     pending: Vec<u8>,
     is_suspended: bool,
     /// The length of the file, for threads.
     good: Arc<AtomicU64>,
-    turn_over: Option<TurnOver>,
-    /// After a turn-over that failed, none is tried below this length.
+    compaction: Option<Compaction>,
+    /// After a compaction that failed, none is tried below this length.
     retry_above: u64,
     /// How often in a row it could not be written anew.
     failures: u32,
@@ -222,9 +222,9 @@ pub(super) struct Journal {
     syncer: Option<Syncer>,
 }
 
-/// How far a turn-over has come.
+/// How far a compaction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TurnOver {
+enum Compaction {
     /// A thread writes what is kept.
     Compacting,
     /// A thread puts the new file in the place of the old one. Both get what is appended.
@@ -343,7 +343,7 @@ impl Journal {
             pending: Vec::new(),
             is_suspended: false,
             good: Arc::new(AtomicU64::new(length)),
-            turn_over: None,
+            compaction: None,
             retry_above: 0,
             failures: 0,
             is_misplaced: false,
@@ -438,14 +438,14 @@ impl Journal {
         self.is_suspended = true;
     }
 
-    /// Whether most of the file is about tasks that nobody remembers, or it cannot be trusted, and no turn-over is under way. The
+    /// Whether most of the file is about tasks that nobody remembers, or it cannot be trusted, and no compaction is under way. The
     /// envelopes of tasks that have not ended take so many bytes, which are to be kept.
-    pub(super) fn wants_turning_over(&self, open_bytes: u64) -> bool {
-        let least = fault::setting("turn_over_bytes").unwrap_or(TURN_OVER_BYTES);
+    pub(super) fn needs_compaction(&self, open_bytes: u64) -> bool {
+        let least = fault::setting("compaction_bytes").unwrap_or(COMPACTION_BYTES);
         let least = if open_bytes > 0 { OPEN_FACTOR * least } else { least };
         let length = self.log.length();
         let is_long = length > least && length > 4 * self.kept.max(open_bytes) && length >= self.retry_above;
-        (is_long || self.needs_new_file()) && self.turn_over.is_none() && !self.is_suspended
+        (is_long || self.needs_new_file()) && self.compaction.is_none() && !self.is_suspended
     }
 
     /// Whether its file cannot be trusted, or not be appended to, or has lost its name.
@@ -454,7 +454,7 @@ impl Journal {
     }
 
     /// Begins to write what is worth keeping to a new file, on a thread of its own.
-    pub(super) fn begin_turn_over(&mut self) -> io::Result<()> {
+    pub(super) fn begin_compaction(&mut self) -> io::Result<()> {
         self.retry_above = 0;
         let (path, good, tell) = (self.path.clone(), Arc::clone(&self.good), self.events.teller());
         let old = Arc::clone(self.log.file());
@@ -467,7 +467,7 @@ impl Journal {
             tell(Event::Compacted(compaction::compact(&path, &old, &good)));
         };
         std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
-        self.turn_over = Some(TurnOver::Compacting);
+        self.compaction = Some(Compaction::Compacting);
         Ok(())
     }
 
@@ -482,19 +482,19 @@ impl Journal {
         for event in self.events.take() {
             let done = match event {
                 Event::Compacted(compacted) => compacted.and_then(|compacted| self.commit(compacted)),
-                Event::Committed(committed) => committed.map(|is_durable| self.end_turn_over(is_durable)),
+                Event::Committed(committed) => committed.map(|is_durable| self.finish_compaction(is_durable)),
                 Event::Synced(synced) => {
                     self.on_synced(synced, &mut said);
                     continue;
                 }
             };
             if let Err(error) = done {
-                said.push(format!("the journal cannot be turned over: {error}"));
-                self.turn_over = None;
+                said.push(format!("the journal cannot be compacted: {error}"));
+                self.compaction = None;
                 self.log.abandon_change();
                 let _ = fs::remove_file(compaction::new_path(&self.path));
                 // One that is for want of a file to be trusted is tried again and again.
-                self.retry_above = self.log.length() + TURN_OVER_BYTES;
+                self.retry_above = self.log.length() + COMPACTION_BYTES;
                 self.failures = self.failures.saturating_add(1);
             }
         }
@@ -512,12 +512,12 @@ impl Journal {
         let run = move || tell(Event::Committed(take_place(&path, &old, &new, is_synced)));
         std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
         self.log.begin_change(file, length);
-        self.turn_over = Some(TurnOver::Committing);
+        self.compaction = Some(Compaction::Committing);
         Ok(())
     }
 
-    fn end_turn_over(&mut self, is_durable: bool) {
-        self.turn_over = None;
+    fn finish_compaction(&mut self, is_durable: bool) {
+        self.compaction = None;
         self.log.end_change(is_durable);
         self.space = SpaceAhead::default();
         self.kept = self.log.length();
@@ -538,7 +538,7 @@ impl Journal {
     /// Whether the name of the journal leads to its file. If it does not, all that is known is written to a new file under that name.
     pub(super) fn check_place(&mut self) -> bool {
         // While a new file takes the place, the name may lead to either.
-        if self.turn_over.is_none() {
+        if self.compaction.is_none() {
             self.is_misplaced = !leads_to(&self.path, self.log.file());
         }
         !self.is_misplaced
@@ -1276,7 +1276,7 @@ mod tests {
         journal.submit([submitted(1)].into_iter()).unwrap();
         journal.attempt(TaskId(1), &attempt, Some(span));
         journal.write().unwrap();
-        turn_over(&mut journal);
+        compact(&mut journal);
         let bytes = fs::read(&path).unwrap();
         assert_eq!(told(&bytes), ["submitted 1", "attempt 1 at 1", "next 2 3"]);
         let Some(Record::Attempt { attempt: found, span: linked, .. }) = read_records(&bytes).nth(1) else {
@@ -1371,9 +1371,9 @@ mod tests {
         let (function, command) = (0x8f0d_364c_ccbc_9faa, 0x157c_1329_3b6c_29ee);
         let (creation, call) = (0xcfb0_c7c8_3ca0_0a3e, 0xd956_1776_313b_564a);
         assert_eq!(fingerprints, [function, function, function, command, creation, call, function]);
-        // It goes on, and is turned over.
+        // It goes on, and is compacted.
         submit(&mut opened.journal, 8, &envelope(crate::task::Policy::default(), None));
-        turn_over(&mut opened.journal);
+        compact(&mut opened.journal);
         let again = fs::read(&path).unwrap();
         let envelopes = read_records(&again).filter_map(|record| match record {
             Record::Submitted(found) => Some(Envelope::decode(&found.envelope).unwrap().spec.target()),
@@ -1393,23 +1393,23 @@ mod tests {
         journal.on_told()
     }
 
-    fn turn_over(journal: &mut Journal) {
-        journal.begin_turn_over().unwrap();
-        while journal.turn_over.is_some() {
+    fn compact(journal: &mut Journal) {
+        journal.begin_compaction().unwrap();
+        while journal.compaction.is_some() {
             assert_eq!(hear(journal), Vec::<String>::new());
         }
     }
 
     #[test]
-    fn a_journal_is_turned_over_when_little_of_it_is_kept_and_late_while_tasks_are_open() {
+    fn a_journal_is_compacted_when_little_of_it_is_kept_and_late_while_tasks_are_open() {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = open(&folder.path().join("tasks.journal")).journal;
         let mut wants = |length, kept, open_bytes| {
             journal.log = Log::new(Arc::clone(journal.log.file()), length);
             journal.kept = kept;
-            journal.wants_turning_over(open_bytes)
+            journal.needs_compaction(open_bytes)
         };
-        let least = TURN_OVER_BYTES;
+        let least = COMPACTION_BYTES;
         assert!(!wants(least, 0, 0) && wants(least + 1, 0, 0), "nothing is open");
         assert!(!wants(least + 1, 0, 1) && wants(OPEN_FACTOR * least + 1, 0, 1), "a task is open");
         assert!(!wants(8 * least, 2 * least, 0) && !wants(8 * least, 0, 2 * least), "a quarter of it is kept");
@@ -1487,16 +1487,16 @@ mod tests {
     ];
 
     #[test]
-    fn a_journal_that_is_turned_over_holds_what_is_worth_keeping_and_goes_on() {
+    fn a_journal_that_is_compacted_holds_what_is_worth_keeping_and_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = long_story(&path);
         let before = journal.log.length();
         let last = 19 + super::super::reactor::HISTORY_LIMIT as u64;
-        journal.begin_turn_over().unwrap();
+        journal.begin_compaction().unwrap();
         // What comes meanwhile is kept too, at whichever step it comes.
         let mut task = last;
-        while journal.turn_over.is_some() {
+        while journal.compaction.is_some() {
             task += 1;
             submit(&mut journal, task, b"");
             assert_eq!(hear(&mut journal), Vec::<String>::new());
@@ -1554,13 +1554,13 @@ mod tests {
             journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
         }
         journal.write().unwrap();
-        turn_over(&mut journal);
+        compact(&mut journal);
         let (first, _) = gist(&fs::read(&path).unwrap());
         assert_eq!(first, ["submitted 1", "ended 1", "actor 1, attempt 2, restart 1"]);
     }
 
     #[test]
-    fn whoever_dies_at_any_step_of_a_turn_over_leaves_one_whole_journal() {
+    fn whoever_dies_at_any_step_of_a_compaction_leaves_one_whole_journal() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = open(&path).journal;
@@ -1610,9 +1610,9 @@ mod tests {
         journal.actor(TaskId(7), 3, 2, None);
         journal.ended(TaskId(5), 1, &ended(Outcome::Completed));
         journal.write().unwrap();
-        assert_eq!(journal.turn_over, Some(TurnOver::Committing));
+        assert_eq!(journal.compaction, Some(Compaction::Committing));
         let written = outcome_of(&old);
-        assert!(hear(&mut journal).is_empty() && journal.turn_over.is_none());
+        assert!(hear(&mut journal).is_empty() && journal.compaction.is_none());
         let after = fs::read(&path).unwrap();
         assert_eq!(after.len() as u64, journal.log.length());
         assert_eq!(outcome_of(&after).len(), written.len() + 2);
@@ -1627,7 +1627,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_over_without_room_changes_nothing() {
+    fn a_compaction_without_room_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut journal = long_story(&path);
@@ -1635,18 +1635,18 @@ mod tests {
         // Both get what is appended, and the new one has no room.
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         journal.log.begin_change(Arc::new(full), 7);
-        journal.turn_over = Some(TurnOver::Committing);
+        journal.compaction = Some(Compaction::Committing);
         let refused = journal.submit([submitted(999_999)].into_iter()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&path).unwrap(), old);
         // The thread had none.
         fs::create_dir(compaction::new_path(&path)).unwrap();
-        journal.turn_over = None;
+        journal.compaction = None;
         journal.log.abandon_change();
-        journal.begin_turn_over().unwrap();
+        journal.begin_compaction().unwrap();
         let said = hear(&mut journal);
-        assert!(said[0].starts_with("the journal cannot be turned over: "), "{said:?}");
-        assert!(!journal.wants_turning_over(0), "not at once again");
+        assert!(said[0].starts_with("the journal cannot be compacted: "), "{said:?}");
+        assert!(!journal.needs_compaction(0), "not at once again");
         submit(&mut journal, 999_999, b"");
         assert_eq!(told(&fs::read(&path).unwrap()).last().unwrap(), "submitted 999999");
     }
@@ -1693,9 +1693,9 @@ mod tests {
         journal.sync();
         permit.send(Err(io::Error::other("bad sector"))).unwrap();
         assert!(hear(&mut journal)[0].contains("cannot be synced, so nothing is acknowledged until it is: bad sector"));
-        assert!(journal.has_sync_failed() && journal.wants_turning_over(0));
+        assert!(journal.has_sync_failed() && journal.needs_compaction(0));
         assert!(journal.synced() < journal.written());
-        turn_over(&mut journal);
+        compact(&mut journal);
         permit.send(Ok(())).unwrap();
         while journal.synced() < journal.written() {
             assert_eq!(hear(&mut journal), Vec::<String>::new());
@@ -1716,7 +1716,7 @@ mod tests {
         assert_eq!(journal.submit([submitted(2)].into_iter()).unwrap_err().kind(), io::ErrorKind::StorageFull);
         // It is a device, and cannot be cut.
         assert_eq!(journal.write().unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        assert!(journal.wants_turning_over(0), "a new file is needed");
+        assert!(journal.needs_compaction(0), "a new file is needed");
         journal.log = log;
         journal.submit([submitted(3)].into_iter()).unwrap();
         assert_eq!(told(&fs::read(&path).unwrap()), ["submitted 1", "ended 1", "submitted 3"]);

@@ -201,7 +201,7 @@ const PROGRAM_GRACE: Duration = Duration::from_secs(1);
 const PROGRAM_LIMIT: Duration = Duration::from_secs(3);
 /// What a worker's start may take beyond its hook.
 const START_ALLOWANCE: Duration = Duration::from_secs(20);
-/// How long nobody is accepted when nobody can be.
+/// Pause before `accept` is tried again, after it failed for want of file descriptors.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 /// How soon what a dead worker has left is looked for again, after it was killed.
 const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
@@ -548,11 +548,11 @@ impl Server {
     fn keep_journal_short(&mut self) {
         let open = self.state.tally.counts().waiting + self.state.tally.counts().leased;
         let open_bytes = self.state.open_bytes.saturating_sub(open as u64 * TASK_BYTES);
-        if !self.world.journal.wants_turning_over(open_bytes) {
+        if !self.world.journal.needs_compaction(open_bytes) {
             return;
         }
-        if let Err(error) = self.world.journal.begin_turn_over() {
-            self.world.log(format!("the journal cannot be turned over: {error}"));
+        if let Err(error) = self.world.journal.begin_compaction() {
+            self.world.log(format!("the journal cannot be compacted: {error}"));
         }
     }
 

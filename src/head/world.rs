@@ -1,4 +1,4 @@
-//! Everything outside of the head's state: connections, worker processes, the clock's neighbours; what the reactor's effects act on.
+//! The I/O side of the head: connections, worker processes, journal and log. Implements the reactor's `Effects`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

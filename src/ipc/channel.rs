@@ -1,4 +1,4 @@
-//! What both ends of a connection send and receive with: its socket, and beside it perhaps a pair of rings.
+//! Transport of one connection: a Unix stream socket, upgraded on request to a pair of ring buffers in shared memory.
 //!
 //! While one request follows the other closely, and whoever waits [looks](crate::spin) before it sleeps, most of a round trip is what
 //! the kernel does for the sockets. So a client for which looking has paid asks for rings ([`kind::RINGS`]), in memory that both ends have

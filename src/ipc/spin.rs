@@ -1,4 +1,4 @@
-//! Waiting for an answer that is about to come.
+//! Adaptive busy-polling: spins with `sched_yield` for at most 150 µs before it blocks.
 //!
 //! To wake a core that sleeps takes longer than a short task does, and a request passes through four processes' sleeps. So whoever
 //! waits looks again and again for a little while, and lets others run in between, before it sleeps. That pays only if driver,

@@ -23,7 +23,6 @@ mod additions;
 mod claims;
 mod grants;
 pub mod hooks;
-mod lanes;
 mod layout;
 pub mod otlp;
 mod owner;
@@ -32,6 +31,7 @@ mod pause;
 mod prefixes;
 pub mod record;
 mod rescue;
+mod slot_cache;
 mod story;
 
 pub use additions::Additions;

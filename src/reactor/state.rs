@@ -25,7 +25,7 @@ pub struct DriverId(pub u64);
 /// A point in time, read once per wake-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
-    /// Nanoseconds of a clock that never jumps.
+    /// Monotonic time in nanoseconds (`CLOCK_MONOTONIC`).
     pub monotonic_ns: u64,
     /// Nanoseconds since the Unix epoch.
     pub unix_nano: u64,

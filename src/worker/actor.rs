@@ -81,7 +81,7 @@ impl Calls {
         drop(line);
         // A broken connection is found by the next read.
         let _ = self.results.send();
-        self.attempts.interrupted();
+        self.attempts.reset_usage_baseline();
         let line = lock(&self.line);
         self.changed.wait_while(line, must_wait).unwrap_or_else(PoisonError::into_inner)
     }

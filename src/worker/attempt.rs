@@ -153,8 +153,8 @@ impl Attempts {
         self.meter.wait();
     }
 
-    /// The worker has run what is not measured: what it used meanwhile is no attempt's.
-    pub(super) fn interrupted(&self) {
+    /// Resets the usage baseline after unmetered work, so that it is not charged to the next attempt.
+    pub(super) fn reset_usage_baseline(&self) {
         self.meter.interrupt();
     }
 
@@ -704,7 +704,7 @@ impl Attempts {
         is_beside: bool,
     ) {
         if !span.is_recording() {
-            self.interrupted();
+            self.reset_usage_baseline();
             return;
         }
         // What the process uses while several run cannot be told apart.

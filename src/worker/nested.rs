@@ -335,11 +335,11 @@ impl TaskHost for &'static Nested {
             inputs: &inputs,
         };
         let submitted = driver.submit(&request);
-        let has_taken_in = driver.has_taken_in();
+        let received_during_submit = driver.received_during_submit();
         if let Ok(ticket) = &submitted {
             link.submitters.insert(ticket.tag(), (task, attempt));
         }
-        if has_taken_in {
+        if received_during_submit {
             // What has come amid submissions nobody else will read.
             link.announce();
             let woken = link.take_woken();

@@ -577,10 +577,10 @@ fn a_detached_actor_outlives_the_head_and_the_calls_that_wait_for_it_are_run() {
 }
 
 #[test]
-fn a_journal_that_is_turned_over_keeps_actors_that_live_with_their_names_restarts_and_calls() {
+fn a_journal_that_is_compacted_keeps_actors_that_live_with_their_names_restarts_and_calls() {
     let cluster = Cluster::builder().hook(HOOK).workers(2).build();
     let mut start = cluster.start_command(&[]);
-    start.env("TRACER_TEST_SETTING", "turn_over_bytes=4000");
+    start.env("TRACER_TEST_SETTING", "compaction_bytes=4000");
     cluster.run(start).success();
     let kept = fragile(&cluster, &["--name", "kept", "--max-restarts", "4"]);
     let unnamed = fragile(&cluster, &["--max-restarts", "1"]);
@@ -599,12 +599,12 @@ fn a_journal_that_is_turned_over_keeps_actors_that_live_with_their_names_restart
         held
     };
 
-    // Each turn-over makes another file.
+    // Each compaction makes another file.
     let file = || fs::metadata(cluster.temp_dir().join("tasks.journal")).unwrap().ino();
     let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();
     for _ in 0..3 {
         let before = file();
-        wait_until("the journal is turned over", || {
+        wait_until("the journal is compacted", || {
             let tasks: Vec<_> =
                 (0..50).map(|_| driver.remote("demo:my_function").submit().expect("it is taken in")).collect();
             tasks.into_iter().for_each(|task| assert_eq!(driver.get::<u64>(task).unwrap(), 1));

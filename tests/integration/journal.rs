@@ -180,14 +180,14 @@ fn with_journal_sync_nothing_is_acknowledged_before_it_is_on_the_disk() {
     cluster.stop().success();
 }
 
-/// Heads die at each step of a turn-over of the journal, which is turned over every few kilobytes here.
+/// Heads die at each step of a compaction of the journal, which is compacted every few kilobytes here.
 #[test]
-fn a_head_that_dies_while_its_journal_is_turned_over_loses_nothing() {
+fn a_head_that_dies_while_its_journal_is_compacted_loses_nothing() {
     for (number, point) in ["compacted", "committing", "committed"].into_iter().enumerate() {
         let sync = if number == 1 { "--journal-sync=true" } else { "--journal-sync=false" };
         let cluster = Cluster::builder().workers(2).arg(sync).build();
         let mut start = cluster.start_command(&[]);
-        start.env("TRACER_TEST_SETTING", "turn_over_bytes=4000").env("TRACER_TEST_KILL_AT", format!("{point}:2"));
+        start.env("TRACER_TEST_SETTING", "compaction_bytes=4000").env("TRACER_TEST_KILL_AT", format!("{point}:2"));
         cluster.run(start).success();
         let head = cluster.head_pid();
         let mut driver = Driver::connect(&cluster.temp_dir()).unwrap();

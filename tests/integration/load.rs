@@ -138,7 +138,7 @@ fn files_threads_and_memory_stay_as_they_are_however_much_is_done() {
 fn a_head_that_remembers_as_much_as_it_may_grows_no_more() {
     let limit = std::env::var("TRACER_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
     let limit = Duration::from_secs(limit);
-    let setting = ("TRACER_TEST_SETTING", "turn_over_bytes=1000000");
+    let setting = ("TRACER_TEST_SETTING", "compaction_bytes=1000000");
     let cluster = Cluster::builder()
         .workers(2)
         .hook(HOOK)

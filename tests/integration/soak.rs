@@ -141,7 +141,7 @@ fn whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed() 
     let seed = number_of("TRACER_SOAK_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let limit = Duration::from_secs(number_of("TRACER_SOAK_SECONDS").unwrap_or(SECONDS));
     let mut random = Random(seed);
-    let builder = Cluster::builder().workers(2).hook(HOOK).env("TRACER_TEST_SETTING", "turn_over_bytes=100000");
+    let builder = Cluster::builder().workers(2).hook(HOOK).env("TRACER_TEST_SETTING", "compaction_bytes=100000");
     let cluster = builder.start();
     cluster.note(format!("TRACER_SOAK_SEED={seed}"));
     let (mut open, mut before) = (Open::default(), BTreeMap::new());

@@ -32,13 +32,13 @@ mod builder;
 mod convert;
 mod delivery;
 mod direct;
-mod ended;
 mod guard;
 mod intern;
 mod into_tracing;
 mod limits;
 mod otlp;
 mod pause;
+mod ring;
 mod sink;
 mod table;
 

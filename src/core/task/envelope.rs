@@ -1,6 +1,6 @@
 //! The description of a task as it travels.
 //!
-//! The head keeps the bytes for as long as the task is open, and there may be very many: what most tasks have not takes no byte.
+//! The head keeps the bytes for as long as the task is open, and there may be very many: optional fields that are absent are not encoded.
 
 mod older;
 

@@ -1,4 +1,4 @@
-//! What of a journal is worth keeping, written to a new file: on a thread of its own, from the old file alone, while the head goes on.
+//! Journal compaction: a background thread copies live records from the old file to a new one, while the head appends.
 //!
 //! ```text
 //!            head                                 thread

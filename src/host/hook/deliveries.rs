@@ -1,5 +1,4 @@
-//! Brings ended spans on that the first hook's exporters gave back, and feeds the further hooks: one thread of a process, behind its
-//! tasks.
+//! Delivery thread of a process: re-queues spans that the first hook's exporters failed to deliver, and passes finished spans to the additional hooks.
 //!
 //! ```text
 //!   spool ── given back by exporters ─────────────────────▶ parcel in the session's folder ─▶ the head ─▶ another worker

@@ -231,8 +231,8 @@ impl From<u32> for Attribute<'_> {
 
 /// A span that tracer itself has started. Dropping it ends it.
 ///
-/// It is a pointer and no more. What was just written in pieces, as a span is, cannot be moved before all that was written before it, to slots
-/// of the spool that are not in the cache, has left the processor.
+/// A thin pointer on purpose: moving the struct itself would read, in wide loads, what narrow stores have just written. Store forwarding fails for
+/// that, and the load waits until the store buffer has drained, behind stores to slots of the spool that miss the cache.
 pub struct ActiveSpan {
     span: NonNull<RecordedSpan>,
     /// In a build without tracing code there are no spans, and the compiler leaves out what is done with one. For benchmarks, which compare.

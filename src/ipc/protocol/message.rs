@@ -1337,7 +1337,7 @@ pub struct AttemptResult {
     pub lease: u64,
     /// When the worker claimed the lease, in nanoseconds since the Unix epoch.
     pub started_unix_nano: u64,
-    /// From the claim to the end of the attempt's span, in nanoseconds of a clock that never jumps.
+    /// From the claim to the end of the attempt's span, in nanoseconds of the monotonic clock.
     pub run_ns: u64,
     /// Its span, when it failed and was traced: that of a further attempt is linked to it.
     pub span: Option<SpanLink>,

@@ -1,4 +1,4 @@
-//! Who is to have a span: a bit for each way in which the hooks of a session bring spans on.
+//! Delivery mask: one bit for each destination that a span must still reach (span file, exporters, each additional hook).
 
 /// The span file, or whatever the first hook writes on this machine's disk; also what nobody tells of.
 pub const FILE: u32 = 1;

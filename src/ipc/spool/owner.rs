@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use tracer_abi as abi;
 
 use super::grants::Reach;
-use super::lanes::{self, Lanes};
 use super::layout::{
     CLAIM_COUNT, Mapping, PARENT_IS_REMOTE, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError,
 };
 use super::record::{EntryWriter, OwnedValue};
+use super::slot_cache::{self, SlotCaches};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
 use crate::fork;
@@ -107,7 +107,7 @@ struct Slots {
     /// Last used first, so that few pages are ever touched.
     free: Vec<u32>,
     /// What threads have in hand.
-    lanes: Lanes,
+    caches: SlotCaches,
     /// Ended, oldest first, until someone says that they are written.
     ended: VecDeque<u32>,
     /// Ended, and under way to the exporters of the first hook.
@@ -223,7 +223,7 @@ impl Spool {
         header.pid.store(std::process::id(), Release);
         let slots = Slots {
             free: (0..SLOT_COUNT as u32).rev().collect(),
-            lanes: Lanes::default(),
+            caches: SlotCaches::default(),
             ended: VecDeque::new(),
             under_way: HashMap::new(),
             returned: VecDeque::new(),
@@ -535,14 +535,14 @@ impl Spool {
         if hooks & !hooks::EXPORTERS == 0 {
             return false;
         }
-        if hooks == hooks::FILE && lanes::put_ended(self.number, index.0) {
+        if hooks == hooks::FILE && slot_cache::put_ended(self.number, index.0) {
             return false;
         }
         let mut slots = self.slots();
         let mut is_commit_due = false;
         if hooks & hooks::FILE != 0 {
             let before = slots.ended.len();
-            Lanes::collect_own(self.number, |ended| slots.ended.push_back(ended));
+            SlotCaches::collect_own(self.number, |ended| slots.ended.push_back(ended));
             slots.ended.push_back(index.0);
             let count = slots.ended.len() - before;
             is_commit_due = slots.is_commit_due(count);
@@ -809,7 +809,7 @@ impl Spool {
         slots.collect();
         // With a file alone, what has ended is written by now.
         let written = if self.hooks() == hooks::FILE { slots.ended.len() } else { 0 };
-        slots.free.len() + slots.lanes.free() + slots.told.len() + written < SLOT_COUNT
+        slots.free.len() + slots.caches.free() + slots.told.len() + written < SLOT_COUNT
     }
 
     /// Leaves the file to the next head, whatever is in it: the claims in there say what this process has begun.
@@ -828,12 +828,12 @@ impl Spool {
 
     #[inline]
     fn take_free_slot(&self) -> Option<u32> {
-        lanes::take_free(self.number).or_else(|| self.take_shared_slot())
+        slot_cache::take_free(self.number).or_else(|| self.take_shared_slot())
     }
 
     fn take_shared_slot(&self) -> Option<u32> {
         let mut slots = self.slots();
-        if slots.free.is_empty() || slots.lanes.is_all_given() {
+        if slots.free.is_empty() || slots.caches.is_all_given() {
             slots.collect();
         }
         if slots.free.is_empty() {
@@ -845,9 +845,9 @@ impl Spool {
         });
         let free = if can_use_free { slots.free.pop() } else { None };
         if free.is_some() {
-            let Slots { free, lanes, .. } = &mut *slots;
+            let Slots { free, caches, .. } = &mut *slots;
             let has_space = |&mut next: &mut u32| (next as usize) < self.mapping.slots_backed();
-            lanes.give(self.number, || free.pop_if(has_space));
+            caches.give(self.number, || free.pop_if(has_space));
         }
         free.or_else(|| slots.told.pop_front()).or_else(|| self.evict(&mut slots))
     }
@@ -946,8 +946,8 @@ impl Slots {
 
     /// Takes what threads have put down, and what those had that are gone.
     fn collect(&mut self) {
-        let Slots { free, lanes, ended, .. } = self;
-        lanes.collect(|slot| ended.push_back(slot), |slot| free.push(slot));
+        let Slots { free, caches, ended, .. } = self;
+        caches.collect(|slot| ended.push_back(slot), |slot| free.push(slot));
     }
 }
 

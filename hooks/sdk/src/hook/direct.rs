@@ -1,4 +1,4 @@
-//! Spans without the SDK, where it would only carry what is said of them from one form to another.
+//! Fast path: renders spans straight into output bytes, without the OpenTelemetry SDK, where no sampler, processor or exporter could tell the difference.
 //!
 //! When the only processor of a hook keeps spans on the disk and can [write](SpanWriter) them piece by piece, ids and sampler are the
 //! defaults and values are not shortened, then nobody could tell an SDK's span from one that is rendered as it grows. That one
@@ -16,8 +16,8 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Span, SpanLimits}
 use tracer_abi as abi;
 
 use super::convert;
-use super::ended::Lane;
 use super::guard::GuardedProcessor;
+use super::ring::EndedRing;
 
 /// Writes spans that nobody but a durable processor gets, piece by piece.
 ///
@@ -194,14 +194,14 @@ struct Local {
     /// What spans with the same prefix begin with, by its number.
     prefixes: [Prefix; PREFIXES],
     /// Where ended spans are put down; none before the first.
-    lane: Option<Arc<Lane>>,
+    ring: Option<Arc<EndedRing>>,
     /// Whose all these are.
     owner: Option<&'static Direct>,
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.abandon_lane();
+        self.abandon_ring();
     }
 }
 
@@ -212,38 +212,38 @@ impl Local {
             known: Vec::new(),
             names: Vec::new(),
             prefixes: [Prefix::NONE; PREFIXES],
-            lane: None,
+            ring: None,
             owner: None,
         }
     }
 
-    fn abandon_lane(&mut self) {
-        if let Some(lane) = self.lane.take() {
-            lane.abandon();
+    fn abandon_ring(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.abandon();
         }
     }
 
     /// Gives the writer what this thread has put down, which comes before what ends now.
     fn write_all(&self) {
-        if let Some(lane) = &self.lane {
-            lane.write_all();
+        if let Some(ring) = &self.ring {
+            ring.write_all();
         }
     }
 
     /// Puts a span down that has just ended. Where that cannot be, the writer gets it at once.
     fn put_down(&mut self, span: Box<Handle>, direct: &'static Direct) {
-        if self.lane.is_none() {
-            self.lane = direct.processor.ended.new_lane();
+        if self.ring.is_none() {
+            self.ring = direct.processor.ended.new_ring();
         }
         // Large ones would take much memory until somebody commits.
         let waits = span.direct().is_some_and(DirectSpan::is_small);
-        let put = match &self.lane {
-            Some(lane) if waits => lane.put(span).or_else(|span| {
-                lane.write_all();
-                while let Some(spare) = lane.take_back() {
+        let put = match &self.ring {
+            Some(ring) if waits => ring.put(span).or_else(|span| {
+                ring.write_all();
+                while let Some(spare) = ring.take_back() {
                     keep(&mut self.spares, spare);
                 }
-                lane.put(span)
+                ring.put(span)
             }),
             _ => Err(span),
         };
@@ -257,7 +257,7 @@ impl Local {
     /// Forgets what another provider rendered, in its own way.
     #[cold]
     fn belong_to(&mut self, direct: &'static Direct) {
-        self.abandon_lane();
+        self.abandon_ring();
         self.known = (0..KNOWN).map(|_| Known::default()).collect();
         self.names = (0..NAMES).map(|_| Name::default()).collect();
         self.prefixes = [Prefix::NONE; PREFIXES];

@@ -27,7 +27,7 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 
 use super::delivery::{Pulse, SinkTarget};
 use super::direct::SpanWriter;
-use super::ended::Ended;
+use super::ring::EndedRings;
 use super::table::FLAG_RANDOM;
 
 /// A span processor that keeps spans on this machine's disk.
@@ -186,7 +186,7 @@ pub(super) struct GuardedProcessor {
     /// The exporter behind it, when that was given to a builder.
     target: Option<Arc<dyn SinkTarget>>,
     /// Spans that it is to write and does not have yet.
-    pub(super) ended: Ended,
+    pub(super) ended: EndedRings,
     /// Panics that nobody has been told of yet.
     panics: AtomicU64,
     /// How the shutdown went: the provider, which runs it, puts all of its processors' errors into one text.
@@ -219,7 +219,7 @@ impl GuardedProcessor {
         GuardedProcessor {
             processor,
             target,
-            ended: Ended::default(),
+            ended: EndedRings::default(),
             panics: AtomicU64::new(0),
             shutdown_timed_out: AtomicU8::new(0),
         }

@@ -1,4 +1,4 @@
-//! What a thread has of a spool's slots, so that nearly all spans start and end without a lock.
+//! Per-thread cache of a spool's slots: nearly all spans open and close without the spool's lock.
 //!
 //! A thread takes several free slots at a time, and puts those of its ended spans where whoever commits collects them. A lock for each
 //! would wait until all that was just written to the slot has left the processor: a seventh of what the host does for a span.
@@ -18,9 +18,9 @@ const ENDED_ROOM: usize = 8;
 
 /// One thread's part of a spool.
 ///
-/// Threads: the functions of a [`Lane`] are the owner's, those of [`Lanes`] are for whoever has the lock of the slots.
+/// Threads: the functions of a [`SlotCache`] are the owner's, those of [`SlotCaches`] are for whoever has the lock of the slots.
 #[derive(Debug, Default)]
-struct Lane {
+struct SlotCache {
     /// Those up to `free_len` are free, and the owner's. Only it changes them, or, once it is gone, whoever collects.
     free: [AtomicU32; FREE_ROOM],
     free_len: AtomicU32,
@@ -36,7 +36,7 @@ struct Lane {
     is_abandoned: AtomicBool,
 }
 
-impl Lane {
+impl SlotCache {
     fn take_free(&self) -> Option<u32> {
         let last = self.free_len.load(Relaxed).checked_sub(1)?;
         self.free_len.store(last, Relaxed);
@@ -68,15 +68,15 @@ impl Lane {
     }
 }
 
-/// The lane of this thread, for the spool with this number.
+/// The cache of this thread, for the spool with this number.
 struct Own {
     spool: u64,
-    lane: Arc<Lane>,
+    cache: Arc<SlotCache>,
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        self.lane.is_abandoned.store(true, Release);
+        self.cache.is_abandoned.store(true, Release);
     }
 }
 
@@ -84,11 +84,11 @@ thread_local! {
     static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// None when this thread has no lane in the spool.
+/// None when this thread has no cache in the spool.
 #[inline]
-fn with_own<R>(spool: u64, work: impl FnOnce(&Lane) -> R) -> Option<R> {
+fn with_own<R>(spool: u64, work: impl FnOnce(&SlotCache) -> R) -> Option<R> {
     let with = |own: &RefCell<Option<Own>>| match &*own.borrow() {
-        Some(own) if own.spool == spool => Some(work(&own.lane)),
+        Some(own) if own.spool == spool => Some(work(&own.cache)),
         _ => None,
     };
     OWN.try_with(with).ok().flatten()
@@ -97,33 +97,33 @@ fn with_own<R>(spool: u64, work: impl FnOnce(&Lane) -> R) -> Option<R> {
 /// Takes a free slot that this thread has.
 #[inline]
 pub(super) fn take_free(spool: u64) -> Option<u32> {
-    with_own(spool, Lane::take_free).flatten()
+    with_own(spool, SlotCache::take_free).flatten()
 }
 
 /// Puts the slot of an ended span down, for whoever collects them next. False when that has to be done under the lock.
 #[inline]
 pub(super) fn put_ended(spool: u64, slot: u32) -> bool {
-    with_own(spool, |lane| lane.put_ended(slot)).unwrap_or(false)
+    with_own(spool, |cache| cache.put_ended(slot)).unwrap_or(false)
 }
 
-/// The lanes of a spool. They are behind the lock of its slots.
+/// The caches of a spool. They are behind the lock of its slots.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
-    all: Vec<Arc<Lane>>,
+pub(super) struct SlotCaches {
+    all: Vec<Arc<SlotCache>>,
     /// The sum of what they were given the last time.
     given: usize,
 }
 
-impl Lanes {
+impl SlotCaches {
     /// Gives this thread, which has none left, further free slots: twice as many as the last time. `next` gives one.
     pub(super) fn give(&mut self, spool: u64, mut next: impl FnMut() -> Option<u32>) {
-        // A thread that ends has no lane any more, and takes its slots one by one.
+        // A thread that ends has no cache any more, and takes its slots one by one.
         let _ = OWN.try_with(|own| {
             let mut own = own.borrow_mut();
             let known = own.as_ref().filter(|own| own.spool == spool);
-            let lane = known.map_or_else(Arc::default, |known| Arc::clone(&known.lane));
+            let cache = known.map_or_else(Arc::default, |known| Arc::clone(&known.cache));
             let is_new = known.is_none();
-            let before = lane.given.load(Relaxed) as usize;
+            let before = cache.given.load(Relaxed) as usize;
             let room = FREE_LIMIT.saturating_sub(self.given - before);
             let most = (2 * before).clamp(1, FREE_ROOM).min(room);
             let (mut slots, mut count) = ([0; FREE_ROOM], 0);
@@ -134,16 +134,16 @@ impl Lanes {
                 count += 1;
             }
             // The first of them is the first to be used.
-            for (place, slot) in lane.free.iter().zip(slots[..count].iter().rev()) {
+            for (place, slot) in cache.free.iter().zip(slots[..count].iter().rev()) {
                 place.store(*slot, Relaxed);
             }
-            lane.free_len.store(count as u32, Relaxed);
-            lane.given.store(count as u32, Relaxed);
+            cache.free_len.store(count as u32, Relaxed);
+            cache.given.store(count as u32, Relaxed);
             self.given = self.given - before + count;
             // One without slots need not be known, so that there are no more of them than slots.
             if is_new && count > 0 {
-                self.all.push(Arc::clone(&lane));
-                *own = Some(Own { spool, lane });
+                self.all.push(Arc::clone(&cache));
+                *own = Some(Own { spool, cache });
             }
         });
     }
@@ -156,13 +156,13 @@ impl Lanes {
     /// Collects the slots of ended spans, and the free ones of threads that are gone.
     pub(super) fn collect(&mut self, mut ended: impl FnMut(u32), mut free: impl FnMut(u32)) {
         let given = &mut self.given;
-        self.all.retain(|lane| {
+        self.all.retain(|cache| {
             // Asked first: what an owner has done last is seen by whoever sees that it is gone.
-            let is_abandoned = lane.is_abandoned.load(Acquire);
-            lane.collect(&mut ended);
+            let is_abandoned = cache.is_abandoned.load(Acquire);
+            cache.collect(&mut ended);
             if is_abandoned {
-                std::iter::from_fn(|| lane.take_free()).for_each(&mut free);
-                *given -= lane.given.load(Relaxed) as usize;
+                std::iter::from_fn(|| cache.take_free()).for_each(&mut free);
+                *given -= cache.given.load(Relaxed) as usize;
             }
             !is_abandoned
         });
@@ -170,12 +170,12 @@ impl Lanes {
 
     /// The same of this thread alone, and of ended spans only.
     pub(super) fn collect_own(spool: u64, ended: impl FnMut(u32)) {
-        with_own(spool, |lane| lane.collect(ended));
+        with_own(spool, |cache| cache.collect(ended));
     }
 
     /// How many slots are in the hands of threads, and free.
     pub(super) fn free(&self) -> usize {
-        self.all.iter().map(|lane| lane.free_len.load(Relaxed) as usize).sum()
+        self.all.iter().map(|cache| cache.free_len.load(Relaxed) as usize).sum()
     }
 }
 
@@ -194,25 +194,25 @@ mod tests {
         NEXT.fetch_add(1, Relaxed)
     }
 
-    fn collected(lanes: &mut Lanes) -> (Vec<u32>, Vec<u32>) {
+    fn collected(caches: &mut SlotCaches) -> (Vec<u32>, Vec<u32>) {
         let (mut ended, mut free) = (Vec::new(), Vec::new());
-        lanes.collect(|slot| ended.push(slot), |slot| free.push(slot));
+        caches.collect(|slot| ended.push(slot), |slot| free.push(slot));
         (ended, free)
     }
 
     #[test]
     fn a_thread_is_given_more_the_more_it_needs() {
-        let (spool, mut lanes, mut next) = (number(), Lanes::default(), 0..);
+        let (spool, mut caches, mut next) = (number(), SlotCaches::default(), 0..);
         assert_eq!(take_free(spool), None);
         for expected in [1, 2, 4, 8, 8] {
-            lanes.give(spool, || next.next());
-            assert_eq!(lanes.free(), expected);
+            caches.give(spool, || next.next());
+            assert_eq!(caches.free(), expected);
             let mut last = None;
             for left in (0..expected).rev() {
                 let slot = take_free(spool).expect("it was given");
                 assert!(last.is_none_or(|last| last + 1 == slot), "the first is used first");
                 last = Some(slot);
-                assert_eq!(lanes.free(), left);
+                assert_eq!(caches.free(), left);
             }
             assert_eq!(take_free(spool), None);
         }
@@ -220,39 +220,39 @@ mod tests {
 
     #[test]
     fn threads_that_make_no_more_spans_keep_few_slots_from_the_others() {
-        let (spool, mut lanes, mut next) = (number(), Lanes::default(), 0..);
+        let (spool, mut caches, mut next) = (number(), SlotCaches::default(), 0..);
         let threads = 4 * FREE_LIMIT / FREE_ROOM;
-        let lanes = std::sync::Mutex::new((&mut lanes, &mut next));
+        let caches = std::sync::Mutex::new((&mut caches, &mut next));
         let (all_have, may_end) = (std::sync::Barrier::new(threads + 1), std::sync::Barrier::new(threads + 1));
         std::thread::scope(|scope| {
             let work = || {
                 for _ in 0..6 {
                     while take_free(spool).is_some() {}
-                    let mut lanes = lanes.lock().unwrap();
-                    let (lanes, next) = &mut *lanes;
-                    lanes.give(spool, || next.next());
+                    let mut caches = caches.lock().unwrap();
+                    let (caches, next) = &mut *caches;
+                    caches.give(spool, || next.next());
                 }
                 all_have.wait();
                 may_end.wait();
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             all_have.wait();
-            assert_eq!(lanes.lock().unwrap().0.free(), FREE_LIMIT);
+            assert_eq!(caches.lock().unwrap().0.free(), FREE_LIMIT);
             may_end.wait();
             // A thread that is joined has dropped what was its own; the end of a scope does not wait for that.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
-        let (lanes, _) = lanes.into_inner().unwrap();
-        let (ended, mut free) = collected(lanes);
+        let (caches, _) = caches.into_inner().unwrap();
+        let (ended, mut free) = collected(caches);
         free.sort_unstable();
         free.dedup();
-        assert_eq!((ended.len(), free.len(), lanes.all.len(), lanes.given), (0, FREE_LIMIT, 0, 0));
+        assert_eq!((ended.len(), free.len(), caches.all.len(), caches.given), (0, FREE_LIMIT, 0, 0));
     }
 
     #[test]
     fn a_thread_that_turns_to_another_spool_gives_back_what_it_has_of_the_first() {
         let (first, second) = (number(), number());
-        let (mut of_first, mut of_second) = (Lanes::default(), Lanes::default());
+        let (mut of_first, mut of_second) = (SlotCaches::default(), SlotCaches::default());
         let mut next = 0..;
         for _ in 0..4 {
             while take_free(first).is_some() {}
@@ -271,15 +271,15 @@ mod tests {
     #[test]
     fn what_threads_put_down_while_others_collect_arrives_once_and_in_order() {
         const COUNT: u32 = 20_000;
-        let (spool, lanes) = (number(), std::sync::Mutex::new(Lanes::default()));
+        let (spool, caches) = (number(), std::sync::Mutex::new(SlotCaches::default()));
         let mut seen = [Vec::new(), Vec::new()];
         std::thread::scope(|scope| {
             let threads = [0, 1].map(|thread| {
-                let lanes = &lanes;
+                let caches = &caches;
                 scope.spawn(move || {
                     for _ in 0..4 {
                         while take_free(spool).is_some() {}
-                        lanes.lock().unwrap().give(spool, || Some(0));
+                        caches.lock().unwrap().give(spool, || Some(0));
                     }
                     for number in 0..COUNT {
                         while !put_ended(spool, 2 * number + thread) {
@@ -289,10 +289,10 @@ mod tests {
                 })
             });
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-                lanes.lock().unwrap().collect(|slot| seen[slot as usize % 2].push(slot / 2), |_| ());
+                caches.lock().unwrap().collect(|slot| seen[slot as usize % 2].push(slot / 2), |_| ());
             }
         });
-        lanes.lock().unwrap().collect(|slot| seen[slot as usize % 2].push(slot / 2), |_| ());
+        caches.lock().unwrap().collect(|slot| seen[slot as usize % 2].push(slot / 2), |_| ());
         for of_one in seen {
             assert!(of_one.into_iter().eq(0..COUNT));
         }
@@ -302,31 +302,31 @@ mod tests {
         /// Whatever a thread does, no slot is lost and none is twice.
         #[test]
         fn every_slot_is_in_one_place(steps in prop::collection::vec(0..4u8, 0..400)) {
-            let (spool, mut lanes) = (number(), Lanes::default());
+            let (spool, mut caches) = (number(), SlotCaches::default());
             let (mut shared, mut open, mut ended): (Vec<u32>, VecDeque<u32>, Vec<u32>) =
                 ((0..100).collect(), VecDeque::new(), Vec::new());
             for step in steps {
                 match step {
                     0 | 1 => match take_free(spool) {
                         Some(slot) => open.push_back(slot),
-                        None => lanes.give(spool, || shared.pop()),
+                        None => caches.give(spool, || shared.pop()),
                     },
                     2 => if let Some(slot) = open.pop_front()
                         && !put_ended(spool, slot)
                     {
-                        Lanes::collect_own(spool, |slot| ended.push(slot));
+                        SlotCaches::collect_own(spool, |slot| ended.push(slot));
                         ended.push(slot);
                     },
                     _ => {
-                        lanes.collect(|slot| ended.push(slot), |_| unreachable!("the thread lives"));
+                        caches.collect(|slot| ended.push(slot), |_| unreachable!("the thread lives"));
                         shared.append(&mut ended);
                     }
                 }
-                let in_ring = lanes.all.iter().map(|lane| lane.put.load(Relaxed) - lane.collected.load(Relaxed));
-                let count = shared.len() + open.len() + ended.len() + lanes.free() + in_ring.sum::<u32>() as usize;
+                let in_ring = caches.all.iter().map(|cache| cache.put.load(Relaxed) - cache.collected.load(Relaxed));
+                let count = shared.len() + open.len() + ended.len() + caches.free() + in_ring.sum::<u32>() as usize;
                 prop_assert_eq!(count, 100);
             }
-            lanes.collect(|slot| ended.push(slot), |_| unreachable!("the thread lives"));
+            caches.collect(|slot| ended.push(slot), |_| unreachable!("the thread lives"));
             let mut all: Vec<u32> = std::iter::from_fn(|| take_free(spool)).chain(shared).chain(open).chain(ended).collect();
             all.sort_unstable();
             prop_assert!(all.into_iter().eq(0..100));

@@ -1,4 +1,4 @@
-//! Spans that have ended and that the writer does not have yet.
+//! Per-thread single-producer rings of ended spans, which the span writer drains in batches.
 //!
 //! A thread puts its own down in a ring, and whoever commits gives those of all threads to the writer, as does the thread itself when its
 //! ring is full: so the writer takes its lock once for many of them. A lock for each would wait, twice, until all that was just
@@ -25,7 +25,7 @@ thread_local! {
 /// One thread's ring.
 ///
 /// Threads: [`put`](Self::put) and [`take_back`](Self::take_back) are for the owner, [`write_all`](Self::write_all) is for all.
-pub(super) struct Lane {
+pub(super) struct EndedRing {
     /// From `taken_back` up to `put`, each place holds a box: from `written` on of a span that the writer does not have, which nobody
     /// changes, and before that of one that is the owner's again.
     places: [AtomicPtr<Handle>; ROOM],
@@ -41,9 +41,9 @@ pub(super) struct Lane {
     is_abandoned: AtomicBool,
 }
 
-impl Lane {
-    fn new() -> Lane {
-        Lane {
+impl EndedRing {
+    fn new() -> EndedRing {
+        EndedRing {
             places: [const { AtomicPtr::new(ptr::null_mut()) }; ROOM],
             put: AtomicU32::new(0),
             written: AtomicU32::new(0),
@@ -101,33 +101,33 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for EndedRing {
     fn drop(&mut self) {
         // Whoever had it last has written all.
         while self.take_back().is_some() {}
     }
 }
 
-impl fmt::Debug for Lane {
+impl fmt::Debug for EndedRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane").finish_non_exhaustive()
+        f.debug_struct("EndedRing").finish_non_exhaustive()
     }
 }
 
 /// The rings of all threads.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
-    lanes: Mutex<Vec<Arc<Lane>>>,
+pub(super) struct EndedRings {
+    rings: Mutex<Vec<Arc<EndedRing>>>,
 }
 
-impl Ended {
+impl EndedRings {
     /// Makes a ring for a thread. None while spans are given to the writer, perhaps on this very thread.
     #[cold]
-    pub(super) fn new_lane(&self) -> Option<Arc<Lane>> {
-        let mut lanes = try_lock(&self.lanes)?;
-        let lane = Arc::new(Lane::new());
-        lanes.push(Arc::clone(&lane));
-        Some(lane)
+    pub(super) fn new_ring(&self) -> Option<Arc<EndedRing>> {
+        let mut rings = try_lock(&self.rings)?;
+        let ring = Arc::new(EndedRing::new());
+        rings.push(Arc::clone(&ring));
+        Some(ring)
     }
 
     /// Gives the writer what threads have put down.
@@ -135,10 +135,10 @@ impl Ended {
         if IS_WRITING.get() {
             return;
         }
-        lock(&self.lanes).retain(|lane| {
+        lock(&self.rings).retain(|ring| {
             // Asked first: what an owner has put down last is seen by whoever sees that it is gone.
-            let is_abandoned = lane.is_abandoned.load(Acquire);
-            lane.write_all();
+            let is_abandoned = ring.is_abandoned.load(Acquire);
+            ring.write_all();
             !is_abandoned
         });
     }
@@ -294,7 +294,7 @@ mod tests {
             let of_thread = written.iter().filter(|&end| end >> 32 == thread).map(|end| end & 0xffff_ffff);
             assert!(of_thread.eq(1..=COUNT), "each once, and in order");
         }
-        assert!(lock(&direct.processor.ended.lanes).is_empty(), "nothing is kept of threads that are gone");
+        assert!(lock(&direct.processor.ended.rings).is_empty(), "nothing is kept of threads that are gone");
     }
 
     #[test]
