@@ -93,14 +93,14 @@ enum Command {
     Explain(explain::Args),
     Cancel(cancel::Args),
     Trace(trace::Args),
-    Hooks(hooks::Args),
     Modules(modules::Args),
-    /// Print the version
-    Version,
+    Hooks(hooks::Args),
     New(new::Args),
     Prune(prune::Args),
     Completions(completions::Args),
     Man(man::Args),
+    /// Print the version
+    Version,
     /// The head itself, as `start` runs it in the background
     #[command(hide = true)]
     Head,

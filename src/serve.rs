@@ -268,7 +268,7 @@ async fn accept(app: Arc<App>, listener: tokio::net::TcpListener, ending: watch:
             Some((id, known)) => {
                 let (own, ending) = (Arc::clone(&app), ending.clone());
                 let connection = tokio::spawn(async move {
-                    let _guard = Ended { app: Arc::clone(&own), id };
+                    let _guard = ConnectionGuard { app: Arc::clone(&own), id };
                     converse(own, stream, known, ending).await;
                 });
                 app.connections.started(id, connection.abort_handle());
@@ -279,12 +279,12 @@ async fn accept(app: Arc<App>, listener: tokio::net::TcpListener, ending: watch:
 }
 
 /// A connection that has ended, however it did.
-struct Ended {
+struct ConnectionGuard {
     app: Arc<App>,
     id: u64,
 }
 
-impl Drop for Ended {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.app.connections.ended(self.id);
     }

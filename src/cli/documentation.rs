@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use clap::error::ErrorKind;
 use clap::{ArgAction, Command, CommandFactory};
 
 use super::Cli;
@@ -167,6 +168,12 @@ fn every_command_and_flag_in_the_text_of_the_pages_exists() {
                 continue;
             }
             if words.first().is_some_and(|word| word == "tracer") && words.len() > 1 {
+                if let Err(error) = Cli::command().try_get_matches_from(commands_of(&code).concat()) {
+                    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+                    let has_placeholder =
+                        words.iter().any(|word| word.contains(|c: char| c.is_ascii_uppercase() || c == '|'));
+                    assert!(has_placeholder || !is_value, "{page}: `{code}`: {error}");
+                }
                 let found = named(&tracer, &words[1..]).unwrap_or_else(|problem| panic!("{page}: `{code}`: {problem}"));
                 for (command, used) in found {
                     let own = words[1 + used..].iter().take_while(|word| *word != "--");
@@ -217,6 +224,18 @@ fn the_tables_of_the_readme_and_the_guide_name_every_command() {
             assert!(is_named, "{page} does not name `{command}`");
         }
     }
+}
+
+#[test]
+fn examples_in_the_help_fit_80_columns() {
+    fn check(command: &Command) {
+        let texts = [command.get_after_help(), command.get_after_long_help()].into_iter().flatten();
+        for line in texts.map(ToString::to_string).collect::<Vec<_>>().join("\n").lines() {
+            assert!(line.chars().count() <= 80, "`{}`: {line}", command.get_name());
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&Cli::command());
 }
 
 #[test]

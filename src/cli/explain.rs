@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::exit;
 use crate::protocol::{Explanation, Query, Reply};
 
-/// Say why a task waits, what it is at, or why it ended as it did
+/// Say why a task waits, what it is doing, or why it ended as it did
 ///
 /// A task that waits has others before it, needs their results, lacks cpus or a resource, or finds no worker that is ready: the answer names them,
 /// with their processes.

@@ -26,7 +26,7 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Tasks, newest first
+    /// List tasks, newest first
     #[command(
         after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h"
     )]
@@ -41,7 +41,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Actors, newest first
+    /// List actors, newest first
     #[command(after_help = "Example:\n  tracer list actors --format json | jq '.actors[].state'")]
     Actors {
         #[command(flatten)]
@@ -49,7 +49,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Worker processes
+    /// List worker processes
     #[command(after_help = "Example:\n  tracer list workers --format json | jq '.workers[].pid'")]
     Workers {
         #[command(flatten)]
@@ -57,7 +57,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Modules that can be found by name
+    /// List modules that can be found by name
     #[command(after_help = "Example:\n  tracer list modules --module-path target/debug")]
     Modules {
         #[command(flatten)]
@@ -65,7 +65,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Tracing hooks of the modules that can be found by name
+    /// List tracing hooks of modules that can be found by name
     #[command(after_help = "Example:\n  tracer list hooks")]
     Hooks {
         #[command(flatten)]

@@ -10,9 +10,9 @@ use super::{Cli, CommandError, CommandResult, report};
 use crate::count::Count;
 use crate::exit;
 
-/// Write the manual pages, one for each command, for `man tracer-submit-task`
+/// Write the manual pages, one for each command
 ///
-/// `man` finds them in ~/.local/share/man/man1 if ~/.local/bin is on the PATH, and in /usr/local/share/man/man1 always.
+/// `man tracer-submit-task` then shows one. `man` finds them in ~/.local/share/man/man1 if ~/.local/bin is on the PATH, and in /usr/local/share/man/man1 always.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:

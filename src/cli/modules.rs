@@ -12,7 +12,7 @@ use crate::exit;
 use crate::hook::{Module, ModuleDescription, ParameterDescription, SearchPath, TaskDescription, otel_advice};
 use crate::protocol::Welcome;
 
-/// Look into modules
+/// Show what modules have
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer modules show wordcount")]
 pub(super) struct Args {

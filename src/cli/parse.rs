@@ -442,7 +442,7 @@ mod tests {
             ),
             (
                 &["start", "--block=maybe"],
-                "wrong value for `--block[=<BLOCK>]`: expected `true` or `false`, found `maybe`",
+                "wrong value for `--block[=<BOOL>]`: expected `true` or `false`, found `maybe`",
             ),
             (
                 &["status", "--format", "yaml"],

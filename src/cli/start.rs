@@ -36,8 +36,9 @@ use tracer_core::clock::now_unix_nano;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
-  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --num-workers 2
-  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing --tracing-startup-hook=otlp:setup_tracing
+  tracer start --head --tracing-startup-hook=local_tmp_tracing:setup_tracing
+  tracer start --head --num-workers 2 --tracing-startup-hook \\
+    local_tmp_tracing:setup_tracing,otlp:setup_tracing
   OTEL_TRACES_EXPORTER=console OTEL_SERVICE_NAME=shop tracer start --head
   tracer start --head --http 127.0.0.1:8265")]
 pub(super) struct Args {
@@ -45,7 +46,7 @@ pub(super) struct Args {
     #[arg(long)]
     head: bool,
     /// Stay in the foreground until stopped
-    #[arg(long, env = "TRACER_BLOCK", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = "TRACER_BLOCK", value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     block: Option<bool>,
     /// Number of workers [default: the number of cpus]
     #[arg(long, value_name = "N", env = config::NUM_WORKERS_VARIABLE)]
@@ -64,7 +65,7 @@ pub(super) struct Args {
     /// Acknowledge tasks and report outcomes only once they are on the disk, so that they survive a loss of power too
     ///
     /// Tasks that arrive meanwhile are synced together. A submission that is waited for takes two disk syncs longer.
-    #[arg(long, env = "TRACER_JOURNAL_SYNC", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = "TRACER_JOURNAL_SYNC", value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     journal_sync: Option<bool>,
     /// Memory limit for each worker process with everything that it starts, such as 2GiB [default: none]
     ///
@@ -79,7 +80,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME=AMOUNT,...", env = config::RESOURCES_VARIABLE)]
     resources: Option<String>,
     /// Whether to trace at all; false overrides any hook [default: true]
-    #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = config::TRACING_ENABLED_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_enabled: Option<bool>,
     /// The hook that sets up tracing in every process, as `module:attribute`; repeat it to send the spans to additional hooks too
     ///
@@ -92,7 +93,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODULE:ATTRIBUTE", value_delimiter = ',', env = config::TRACING_EXPORTER_VARIABLE)]
     tracing_exporter: Vec<String>,
     /// Do not run tasks in a worker whose hook fails
-    #[arg(long, env = "TRACER_TRACING_REQUIRED", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = "TRACER_TRACING_REQUIRED", value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tracing_required: Option<bool>,
     /// Time limit for the hook [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, env = "TRACER_HOOK_TIMEOUT")]
@@ -104,10 +105,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAMES", env = config::PROPAGATORS_VARIABLE)]
     tracing_propagators: Option<Propagators>,
     /// Trace the runtime's own work for every task too: its journal, its queue, the loading of modules, the results
-    #[arg(long, env = config::TRACE_RUNTIME_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = config::TRACE_RUNTIME_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     trace_runtime: Option<bool>,
     /// Put the arguments of tasks on their spans, as `tracer.argument.NAME`; they may be private [default: false]
-    #[arg(long, env = config::RECORD_ARGUMENTS_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = config::RECORD_ARGUMENTS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     record_arguments: Option<bool>,
     /// Serve the HTTP API on this address of this machine, such as 127.0.0.1:8265; port 0 for one that is free [default: no HTTP API]
     ///
@@ -118,7 +119,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS", env = config::HTTP_VARIABLE)]
     http: Option<LoopbackAddress>,
     /// Take commands over HTTP too, and not only functions of modules that are found by name [default: false]
-    #[arg(long, env = config::HTTP_COMMANDS_VARIABLE, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, env = config::HTTP_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     http_commands: Option<bool>,
     /// The folder that span files are written to [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
@@ -405,7 +406,7 @@ fn read_until_end(child: &mut Child, pidfd: &OwnedFd, deadline: Instant) -> Resu
 }
 
 fn run_in_foreground(settings: HeadSettings, format: Format) -> CommandResult {
-    guard::split(guard::Place::Foreground)?;
+    guard::split(guard::Attachment::Foreground)?;
     let shown = settings.clone();
     let end = run_server(settings, None, &mut |started, _| {
         if started.no_worker.is_none() {
@@ -495,7 +496,7 @@ pub(super) fn run_head() -> CommandResult {
     // A session of its own: no terminal, and no signals from the one it was started in. It fails only for the leader of a
     // group, which this process is not.
     let _ = rustix::process::setsid();
-    guard::split(guard::Place::Background)?;
+    guard::split(guard::Attachment::Background)?;
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
     let settings: HeadSettings = serde_json::from_slice(&input)
@@ -510,7 +511,7 @@ fn run_embedded(args: Args) -> CommandResult {
     let serve = || {
         let settings = head_settings(settings(args)?)?;
         let (of_guard, program) = (settings.clone(), io::stdin());
-        guard::split_and(guard::Place::Background, || {
+        guard::split_and(guard::Attachment::Background, || {
             let program = rustix::io::fcntl_dupfd_cloexec(&program, 3);
             Box::new(move || {
                 // It is readable when the program has ended, or has let go of its head.

@@ -30,7 +30,7 @@ use crate::task::{
 };
 use crate::value::{self, JsonText};
 
-/// Submit a task, a command, an actor or a call of one, and wait for it
+/// Run a function or a program, create or call an actor, and wait for the result
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
@@ -65,7 +65,7 @@ Example:
         #[command(flatten)]
         common: CommonArgs,
     },
-    /// Create an actor: a state in a worker of its own, which methods are called on
+    /// Create an actor: state in a worker of its own, with methods to call
     ///
     /// Prints its id when its `new` has returned. It lives on after that, until it is ended with `tracer cancel ID`, its worker is lost more
     /// often than --max-restarts allows, or the head stops: it is detached, as those of tasks and drivers are when they say so.
@@ -458,7 +458,7 @@ fn submit_with_input(
         }
         Some((Finished { outcome, past, usage, .. }, was_interrupted)) => {
             let finished =
-                Ended { id, target, trace_id, outcome, past, usage, was_interrupted, is_command, is_creation };
+                FinishedTask { id, target, trace_id, outcome, past, usage, was_interrupted, is_command, is_creation };
             finished.report(format, common)
         }
     }
@@ -593,7 +593,7 @@ fn close_job(
 }
 
 /// A task that has ended.
-struct Ended {
+struct FinishedTask {
     id: TaskId,
     target: String,
     trace_id: Option<String>,
@@ -606,7 +606,7 @@ struct Ended {
     is_creation: bool,
 }
 
-impl Ended {
+impl FinishedTask {
     fn report(self, format: Format, common: &CommonArgs) -> CommandResult {
         let failure = match &self.outcome {
             // What is stored was read when it was waited for.

@@ -90,7 +90,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Show everything that is open now, in all processes of the running head
+    /// Show all spans that are open now, in all processes of the running head
     ///
     /// Spans of tasks and of submissions, your own included, each with its age. They are read from the head's spools; the processes
     /// do not notice. A process that has died has nothing open: its spans are completed.
@@ -100,7 +100,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Write ended spans in a format of other tools
+    /// Write ended spans in the format of other tools: OTLP, Perfetto
     #[command(after_help = "Example:\n  tracer trace export last --format chrome --output trace.json")]
     Export {
         /// The trace's id, its beginning, or `last`: the trace of the last submission

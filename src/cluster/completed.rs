@@ -15,16 +15,16 @@ use crate::protocol::{Finished, Query, Reply};
 
 /// The tasks of a set that have ended, and were not taken out yet.
 #[derive(Debug, Default)]
-pub(super) struct Ended(Mutex<EndedState>);
+pub(super) struct EndedTasks(Mutex<EndedTasksState>);
 
 #[derive(Debug, Default)]
-struct EndedState {
+struct EndedTasksState {
     tags: VecDeque<u64>,
     waker: Option<Waker>,
 }
 
-impl Ended {
-    fn lock(&self) -> MutexGuard<'_, EndedState> {
+impl EndedTasks {
+    fn lock(&self) -> MutexGuard<'_, EndedTasksState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ pub fn as_completed<T: DeserializeOwned>(
     let tasks: Vec<_> = tasks.into_iter().collect();
     of_one_cluster(&tasks)?;
     let inner = tasks.first().map(|task| Arc::clone(&task.inner));
-    let ended = Arc::new(Ended::default());
+    let ended = Arc::new(EndedTasks::default());
     if let Some(inner) = &inner {
         inner.connection.watch_set(tasks.iter().map(TaskHandle::tag), &ended);
     }
@@ -88,7 +88,7 @@ pub fn as_completed<T: DeserializeOwned>(
 pub struct AsCompleted<T> {
     /// None without any task.
     inner: Option<Arc<Inner>>,
-    ended: Arc<Ended>,
+    ended: Arc<EndedTasks>,
     /// Those that were not given yet, by their tags.
     tasks: HashMap<u64, (usize, TaskHandle)>,
     total: usize,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::completed::Ended;
+use super::completed::EndedTasks;
 use super::output::{Followed, Following};
 use crate::driver::{Driver, DriverError, Ticket};
 use crate::protocol::{Query, Reply};
@@ -51,7 +51,7 @@ pub(super) enum Watch {
     /// A future.
     Waker(Waker),
     /// A set of tasks, and whoever waits for that.
-    Set(Arc<Ended>),
+    Set(Arc<EndedTasks>),
 }
 
 impl Connection {
@@ -258,7 +258,7 @@ impl Connection {
     }
 
     /// Adds tasks to a set. Those that have ended are in it as such at once.
-    pub(super) fn watch_set(&self, tags: impl Iterator<Item = u64>, set: &Arc<Ended>) {
+    pub(super) fn watch_set(&self, tags: impl Iterator<Item = u64>, set: &Arc<EndedTasks>) {
         let mut link = self.lock();
         for tag in tags {
             if link.driver.has_finished(tag) {

@@ -30,9 +30,9 @@ pub(crate) fn pid() -> Option<u32> {
     Some(GUARD.load(Relaxed)).filter(|&pid| pid != 0)
 }
 
-/// Where the head runs.
+/// Whether the head is attached to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Attachment {
     /// In a terminal, whose signals the guard passes on.
     Foreground,
     /// On its own; the guard lets go of standard input and output.
@@ -56,13 +56,13 @@ pub(crate) fn ending_signals() -> Vec<i32> {
 /// Splits this process in two: returns in the head, and never in the guard.
 ///
 /// To be called while the process has one thread: the head begins as a copy of that thread.
-pub(crate) fn split(place: Place) -> io::Result<()> {
+pub(crate) fn split(place: Attachment) -> io::Result<()> {
     split_and(place, || Box::new(|| ()))
 }
 
 /// The same; when the head has ended in another way than in order, the guard does what `prepare` has returned, once nothing is left below it.
 /// `prepare` runs in the guard as soon as there is a head.
-pub(crate) fn split_and(place: Place, prepare: impl FnOnce() -> Box<dyn FnOnce()>) -> io::Result<()> {
+pub(crate) fn split_and(place: Attachment, prepare: impl FnOnce() -> Box<dyn FnOnce()>) -> io::Result<()> {
     let guard = getpid();
     set_child_subreaper(Some(guard))?;
     let signals = Signals::block()?;
@@ -75,7 +75,7 @@ pub(crate) fn split_and(place: Place, prepare: impl FnOnce() -> Box<dyn FnOnce()
             if getppid() != Some(guard) {
                 return Err(io::Error::other("the guard of the head has died already"));
             }
-            if place == Place::Foreground {
+            if place == Attachment::Foreground {
                 // A Ctrl-C in the terminal reaches the guard, which passes it on; the head must not get it twice.
                 setpgid(None, None)?;
             }
@@ -87,7 +87,7 @@ pub(crate) fn split_and(place: Place, prepare: impl FnOnce() -> Box<dyn FnOnce()
         head => {
             let head = Pid::from_raw(head).expect("fork returns a process id");
             let finish = prepare();
-            if place == Place::Background {
+            if place == Attachment::Background {
                 let_go();
             }
             let status = watch(head, &signals);

@@ -35,7 +35,7 @@ const TAIL: u64 = 8 << 20;
 
 /// Where the dead process ran, for spans that it did not begin itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct DeadOrigin<'a> {
     pub(super) node_id: &'a str,
     pub(super) worker: Option<WorkerId>,
     pub(super) session_dir: &'a Path,
@@ -53,7 +53,7 @@ pub(super) struct Folders<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Finisher<'a> {
     /// A head, which needs the spool no longer.
-    Head(Place<'a>),
+    Head(DeadOrigin<'a>),
     /// A reader, before a head has come. The spool stays for that one, with its claims and with all that was lost.
     Reader,
 }
@@ -432,7 +432,13 @@ fn is_sampled(lost: &LostAttempt) -> bool {
 }
 
 /// The span of an attempt that was claimed and did not get as far as its span.
-fn attempt_span(lost: &LostAttempt, loss: &Loss, place: Place<'_>, pid: u32, now_unix_nano: u64) -> Option<SpanRecord> {
+fn attempt_span(
+    lost: &LostAttempt,
+    loss: &Loss,
+    place: DeadOrigin<'_>,
+    pid: u32,
+    now_unix_nano: u64,
+) -> Option<SpanRecord> {
     let envelope = Envelope::decode(&lost.envelope).ok()?;
     let trace = envelope.trace?;
     let target = envelope.spec.target();

@@ -20,7 +20,7 @@ use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
 use super::reactor::{Effects, Loss, Watchers, Why, watchers};
-use super::recovery::{Finisher, Folders, Place, finish_opened, finish_story};
+use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
 use super::server::HeadSettings;
 use super::state::{DriverId, Ended, State};
 use super::watch::Seen;
@@ -430,7 +430,7 @@ impl World {
 
     /// Finishes the story of a dead process, and counts what that took. `left` is what is known of a spool that is not found any more.
     pub(super) fn finish_story(&mut self, spool: &Path, left: Option<Story>, loss: &Loss, worker: Option<WorkerId>) {
-        let place = Place { node_id: &self.node_id, worker, session_dir: &self.session_dir };
+        let place = DeadOrigin { node_id: &self.node_id, worker, session_dir: &self.session_dir };
         let folders = Folders { spans_dir: &self.settings.spans_dir, handover: self.handover.folder() };
         let mut attempts = Vec::new();
         let finisher = Finisher::Head(place);

@@ -178,11 +178,11 @@ impl LogState {
 /// The output of the tasks that were submitted here.
 #[derive(Default)]
 pub(super) struct Outputs {
-    kept: Mutex<Kept>,
+    kept: Mutex<RetainedLogs>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct RetainedLogs {
     logs: HashMap<TaskId, Arc<TaskLog>>,
     /// In the order in which they were submitted.
     order: VecDeque<TaskId>,
@@ -222,7 +222,7 @@ impl Outputs {
     }
 }
 
-impl Kept {
+impl RetainedLogs {
     /// Of the tasks that have ended, the oldest goes first; of those that run, the oldest too.
     fn make_room(&mut self) {
         while self.order.len() > TASKS || self.bytes > ALL_BYTES {

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::span::{Kind, Place, SpanFile};
+use super::span::{Kind, SpanFile, SpanLocation};
 use super::{Span, SpanId, Status, TraceId};
 use crate::names;
 use crate::spool::record::{OwnedValue, resource_json};
@@ -145,7 +145,7 @@ fn spans(
             },
             name: record.name,
             file: file.clone(),
-            place: Place::Console(range),
+            place: SpanLocation::Console(range),
         };
         LiveSpan { span, pid, task_id: Some(story.task_id).filter(|&id| id != 0) }
     };

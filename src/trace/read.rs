@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
-use super::span::{Kind, Place, Span, SpanFile, Status};
+use super::span::{Kind, Span, SpanFile, SpanLocation, Status};
 use super::{Loaded, time};
 use crate::count::Count;
 
@@ -267,7 +267,7 @@ impl Header<'_> {
                 .map_or(Status::Unset, |text| Status::from_text(&text.0)),
             name: self.name.0.into_owned(),
             file: file.clone(),
-            place: Place::Console(range),
+            place: SpanLocation::Console(range),
         })
     }
 }

@@ -182,12 +182,12 @@ pub struct Span {
     /// How it ended.
     pub status: Status,
     pub(super) file: Arc<SpanFile>,
-    pub(super) place: Place,
+    pub(super) place: SpanLocation,
 }
 
 /// Where in a file's bytes a span is.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum SpanLocation {
     /// The object, in the format of the Python console exporter.
     Console(Range<usize>),
     /// The parts of an OTLP object.
@@ -391,7 +391,7 @@ impl Span {
 
     /// The attributes of the resource: what the process that made the span says about itself.
     pub fn resource(&self) -> Attributes {
-        if let Place::Otlp(place) = &self.place {
+        if let SpanLocation::Otlp(place) = &self.place {
             return place.resource(&self.file.bytes);
         }
         let text = self.text();
@@ -430,8 +430,10 @@ impl Span {
     /// are no JSON are strings.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.place {
-            Place::Console(range) => python::as_strings(String::from_utf8_lossy(&self.file.bytes[range.clone()])),
-            Place::Otlp(place) => place.text(self).into(),
+            SpanLocation::Console(range) => {
+                python::as_strings(String::from_utf8_lossy(&self.file.bytes[range.clone()]))
+            }
+            SpanLocation::Otlp(place) => place.text(self).into(),
         }
     }
 }

@@ -496,7 +496,7 @@ impl Attempts {
         lease: &Lease<'_>,
         envelope: &Envelope<'_>,
         function: &FunctionSpec<'_>,
-    ) -> Result<(&'static Function, Option<Kept>), String> {
+    ) -> Result<(&'static Function, Option<HeldActor>), String> {
         let version = envelope.module_version;
         match function.actor {
             ActorRole::None => Ok((self.load_function(function, version, lease.job)?, None)),
@@ -786,7 +786,7 @@ struct Known {
 }
 
 /// An actor's state where a call finds it, with the type if it is about to be made.
-type Kept = (Option<LoadedActor>, ActorState);
+type HeldActor = (Option<LoadedActor>, ActorState);
 
 /// Of a call that runs beside others: who is told when it waits for the first time.
 type Beside<'a> = Option<&'a dyn Fn()>;

@@ -234,7 +234,7 @@ fn find(host_find_actor: FindActor, wanted: &str) -> Result<Found, RemoteError> 
 
 /// An actor's state, as the host keeps it: behind a lock, because methods that take `&self` may run beside each other. The host lets those
 /// that take `&mut self` run alone, so nobody ever waits for it.
-struct Kept<T>(RwLock<T>);
+struct ActorCell<T>(RwLock<T>);
 
 /// What the pointer that the host keeps points to.
 type AnyState = Box<dyn Any>;
@@ -245,7 +245,7 @@ impl Arguments<'_> {
         if self.state.is_null() {
             return Err(Failure::runtime("the host has no place for the state of an actor"));
         }
-        let state: AnyState = Box::new(Kept(RwLock::new(state)));
+        let state: AnyState = Box::new(ActorCell(RwLock::new(state)));
         // SAFETY: the place is the host's, for the time of the call.
         unsafe { *self.state = Box::into_raw(Box::new(state)).cast() };
         Ok(())
@@ -265,7 +265,7 @@ impl Arguments<'_> {
         Ok(f(&mut state))
     }
 
-    fn kept<T: 'static>(&self) -> Result<&Kept<T>, Failure> {
+    fn kept<T: 'static>(&self) -> Result<&ActorCell<T>, Failure> {
         // SAFETY: null, or the host's place for the state that `create` has put there.
         let state = unsafe { self.state.as_ref().and_then(|state| state.cast::<AnyState>().as_ref()) };
         let kept = state.and_then(|state| state.downcast_ref());

@@ -476,7 +476,7 @@ impl TaskHandle {
 
     /// Waits for the task to end, and lets other futures of this thread run meanwhile.
     pub async fn get_async<T: DeserializeOwned>(self) -> Result<T, RemoteError> {
-        Ended { ticket: self.ticket, watch: None }.await?;
+        TaskEndFuture { ticket: self.ticket, watch: None }.await?;
         self.take()
     }
 
@@ -589,7 +589,7 @@ pub fn wait_any(tasks: &mut Vec<TaskHandle>) -> Result<Option<TaskHandle>, Remot
 }
 
 /// Ready when a task has ended.
-struct Ended {
+struct TaskEndFuture {
     ticket: u64,
     watch: Option<Arc<Watch>>,
 }
@@ -603,7 +603,7 @@ struct WatchState {
     waker: Option<Waker>,
 }
 
-impl Future for Ended {
+impl Future for TaskEndFuture {
     type Output = Result<(), RemoteError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -223,9 +223,9 @@ struct Map<'a> {
     signals: UnixStream,
     lines: Lines,
     /// The lines of submissions that have not ended, by their tags: number in the input, and number among the tasks.
-    window: HashMap<u64, Place>,
+    window: HashMap<u64, LineOrigin>,
     /// Ends that wait for those of lines before them.
-    held: BTreeMap<u64, Ended>,
+    held: BTreeMap<u64, FinishedLine>,
     /// The next that is printed, when the order is kept.
     next_to_print: u64,
     /// Tasks so far, with lines that could not become one.
@@ -243,7 +243,7 @@ struct Map<'a> {
 
 /// Where a task comes from.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct LineOrigin {
     /// The line in the input, from 1.
     line: u64,
     /// The how-manieth task, from 0.
@@ -252,8 +252,8 @@ struct Place {
 }
 
 /// A task that has ended, or a line that could not become one.
-struct Ended {
-    place: Place,
+struct FinishedLine {
+    place: LineOrigin,
     outcome: Result<Outcome, String>,
 }
 
@@ -314,13 +314,13 @@ impl Map<'_> {
                 Line::Whole { text, .. } => json_arguments(text),
                 Line::TooLong { limit, .. } => Err(format!("it has more than {limit} bytes")),
             };
-            let place = Place { line: number, order: self.submissions, task: None };
+            let place = LineOrigin { line: number, order: self.submissions, task: None };
             let arguments = match arguments {
                 Ok(None) => continue,
                 Ok(Some(arguments)) => arguments,
                 Err(reason) => {
                     self.submissions += 1;
-                    self.on_ended(Ended { place, outcome: Err(reason) });
+                    self.on_ended(FinishedLine { place, outcome: Err(reason) });
                     continue;
                 }
             };
@@ -334,7 +334,7 @@ impl Map<'_> {
                     self.window.insert(task.tag(), place);
                 }
                 Err(error @ DriverError::TooLarge { .. }) => {
-                    self.on_ended(Ended { place, outcome: Err(error.to_string()) });
+                    self.on_ended(FinishedLine { place, outcome: Err(error.to_string()) });
                 }
                 Err(error) => return Err(error),
             }
@@ -344,7 +344,7 @@ impl Map<'_> {
 
     fn on_finished(&mut self, driver: &Driver, finished: Finished) {
         if let Some(place) = self.window.remove(&finished.tag) {
-            let place = Place { task: Some(finished.task), ..place };
+            let place = LineOrigin { task: Some(finished.task), ..place };
             let outcome = match finished.outcome {
                 Outcome::Stored(stored) => driver
                     .load(&stored)
@@ -352,11 +352,11 @@ impl Map<'_> {
                     .map_err(|error| error.to_string()),
                 outcome => Ok(outcome),
             };
-            self.on_ended(Ended { place, outcome });
+            self.on_ended(FinishedLine { place, outcome });
         }
     }
 
-    fn on_ended(&mut self, ended: Ended) {
+    fn on_ended(&mut self, ended: FinishedLine) {
         let error_type = match &ended.outcome {
             Ok(Outcome::Failed(failure)) => Some(failure.error_type()),
             Ok(_) => None,
@@ -394,7 +394,7 @@ impl Map<'_> {
         }
     }
 
-    fn print(&mut self, ended: &Ended) {
+    fn print(&mut self, ended: &FinishedLine) {
         let line = ended.place.line;
         let result = match &ended.outcome {
             Ok(Outcome::Returned(bytes)) => JsonText::of(bytes).map_err(|error| error.to_string()),
@@ -473,9 +473,9 @@ impl Map<'_> {
                     self.input = None;
                     self.progress
                         .suspend(|| report::warning(&format!("the input cannot be read any further: {error}")));
-                    let place = Place { line: self.lines.taken() + 1, order: self.submissions, task: None };
+                    let place = LineOrigin { line: self.lines.taken() + 1, order: self.submissions, task: None };
                     self.submissions += 1;
-                    self.on_ended(Ended { place, outcome: Err(format!("the line cannot be read: {error}")) });
+                    self.on_ended(FinishedLine { place, outcome: Err(format!("the line cannot be read: {error}")) });
                 }
             }
         }

@@ -30,7 +30,7 @@ impl Json {
     /// The JSON of a MessagePack value.
     pub fn of(value: &[u8]) -> Result<Json, ValueError> {
         let mut writer = Writer::default();
-        let written = Place(&mut writer).deserialize(&mut deserializer(value, DEPTH_LIMIT));
+        let written = ValueWriter(&mut writer).deserialize(&mut deserializer(value, DEPTH_LIMIT));
         written.map_err(|error| ValueError(format!("the result has no form in JSON: {}", words(error))))?;
         Ok(Json { text: writer.text, lost: writer.lost, lost_count: writer.lost_count })
     }
@@ -125,9 +125,9 @@ impl Writer {
 }
 
 /// Where the next value is written.
-struct Place<'w>(&'w mut Writer);
+struct ValueWriter<'w>(&'w mut Writer);
 
-impl<'de> DeserializeSeed<'de> for Place<'_> {
+impl<'de> DeserializeSeed<'de> for ValueWriter<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -135,7 +135,7 @@ impl<'de> DeserializeSeed<'de> for Place<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Place<'_> {
+impl<'de> Visitor<'de> for ValueWriter<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +214,7 @@ impl<'de> Visitor<'de> for Place<'_> {
                 self.0.push(",");
             }
             self.0.path.push(Step::Index(index));
-            let is_there = items.next_element_seed(Place(self.0))?.is_some();
+            let is_there = items.next_element_seed(ValueWriter(self.0))?.is_some();
             self.0.path.pop();
             if !is_there {
                 self.0.text.truncate(before);
@@ -231,7 +231,7 @@ impl<'de> Visitor<'de> for Place<'_> {
         let mut doubled = Vec::new();
         loop {
             let mut key = Writer::default();
-            if entries.next_key_seed(Place(&mut key))?.is_none() {
+            if entries.next_key_seed(ValueWriter(&mut key))?.is_none() {
                 break;
             }
             let key = if key.text.starts_with('"') {
@@ -254,7 +254,7 @@ impl<'de> Visitor<'de> for Place<'_> {
                 doubled.push(key.clone());
             }
             self.0.path.push(Step::Key(key));
-            entries.next_value_seed(Place(self.0))?;
+            entries.next_value_seed(ValueWriter(self.0))?;
             self.0.path.pop();
         }
         if has_other_keys {

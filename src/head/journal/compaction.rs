@@ -65,7 +65,7 @@ pub(super) fn compact(path: &Path, old: &File, good: &AtomicU64) -> io::Result<C
 
 fn write_kept(old: &File, good: &AtomicU64, file: File) -> io::Result<Compacted> {
     let begin = good.load(Acquire);
-    let kept = Kept::choose(old, begin)?;
+    let kept = LiveTasks::choose(old, begin)?;
     let mut out = BufWriter::with_capacity(1 << 20, Counting { file, length: 0 });
     out.write_all(&header())?;
     kept.write(old, begin, &mut out)?;
@@ -115,7 +115,7 @@ impl Write for Counting {
 
 /// Which tasks are kept, and how.
 #[derive(Debug)]
-struct Kept {
+struct LiveTasks {
     /// Every task that has ended, in the order of their ids.
     ended: Vec<u64>,
     /// Those of them that are remembered.
@@ -126,9 +126,9 @@ struct Kept {
     next_job: u64,
 }
 
-impl Kept {
+impl LiveTasks {
     /// Reads everything once.
-    fn choose(old: &File, end: u64) -> io::Result<Kept> {
+    fn choose(old: &File, end: u64) -> io::Result<LiveTasks> {
         let mut ends = Vec::new();
         let mut inputs: Vec<(u64, u64)> = Vec::new();
         // Creations of actors, with whether there is an actor.
@@ -169,7 +169,7 @@ impl Kept {
         let is_open = |task: &u64| ended.binary_search(task).is_err() || living.contains(task);
         // Their results are still to be arguments.
         remembered.extend(inputs.into_iter().filter(|(task, _)| is_open(task)).map(|(_, input)| input));
-        Ok(Kept { ended, remembered, living, next_task, next_job })
+        Ok(LiveTasks { ended, remembered, living, next_task, next_job })
     }
 
     /// Reads everything again and writes what is kept. What is left of a task that has ended is what is shown of it.

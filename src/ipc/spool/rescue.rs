@@ -14,12 +14,13 @@ const PLACES: usize = 8192;
 const PAGE: usize = 4096;
 
 /// A mapping, by its first byte and its length. The length is 0 while the place is free or being filled.
-struct Place {
+struct MappingEntry {
     base: AtomicUsize,
     length: AtomicUsize,
 }
 
-static MAPPINGS: [Place; PLACES] = [const { Place { base: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; PLACES];
+static MAPPINGS: [MappingEntry; PLACES] =
+    [const { MappingEntry { base: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; PLACES];
 /// What the signal did before, for those that are of something else.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
 

@@ -129,21 +129,21 @@ impl Mapping {
 
 /// The mappings of this process that are kept.
 #[derive(Debug)]
-struct Kept {
+struct MappingCache {
     /// Each with the time of its last use, the latest last.
     mappings: VecDeque<(Instant, Mapping)>,
     /// Whether a thread removes those that were not used for a while.
     has_thread: bool,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { mappings: VecDeque::new(), has_thread: false });
+static KEPT: Mutex<MappingCache> = Mutex::new(MappingCache { mappings: VecDeque::new(), has_thread: false });
 
-fn lock() -> MutexGuard<'static, Kept> {
+fn lock() -> MutexGuard<'static, MappingCache> {
     // Whole after every statement.
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kept {
+impl MappingCache {
     fn take(&mut self, id: FileId) -> Option<Mapping> {
         let index = self.mappings.iter().position(|(_, mapping)| mapping.id == id)?;
         self.mappings.remove(index).map(|(_, mapping)| mapping)
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn mappings_are_few_and_go() {
-        let mut kept = Kept { mappings: VecDeque::new(), has_thread: false };
+        let mut kept = MappingCache { mappings: VecDeque::new(), has_thread: false };
         let file = file(1);
         let id = |inode| FileId { device: 1, inode };
         let mapping = |inode, length| Mapping::new(&file, id(inode), length).unwrap();

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::super::span::{Attributes, Kind, Place, Span, SpanFile, SpanId, Status, TraceId};
+use super::super::span::{Attributes, Kind, Span, SpanFile, SpanId, SpanLocation, Status, TraceId};
 use super::super::time;
 use super::Text;
 
@@ -180,7 +180,7 @@ impl Header<'_> {
             },
             name: self.name.map(|name| name.0.into_owned()).unwrap_or_default(),
             file: file.clone(),
-            place: Place::Otlp(place),
+            place: SpanLocation::Otlp(place),
         })
     }
 }
