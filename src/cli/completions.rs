@@ -14,15 +14,17 @@ use crate::exit;
 Where it goes:
   bash        ~/.local/share/bash-completion/completions/tracer
               (with the package bash-completion)
-  zsh         _tracer in a folder of $fpath, such as ~/.zfunc with
+  zsh         _tracer in a folder of $fpath, such as ~/.zfunc, with
               `fpath+=~/.zfunc; autoload -Uz compinit; compinit` in ~/.zshrc
   fish        ~/.config/fish/completions/tracer.fish
-  elvish      `eval (tracer completions elvish | slurp)` in ~/.config/elvish/rc.elv
-  powershell  `tracer completions powershell | Out-String | Invoke-Expression` in $PROFILE
+  elvish      in ~/.config/elvish/rc.elv:
+              eval (tracer completions elvish | slurp)
+  powershell  in $PROFILE:
+              tracer completions powershell | Out-String | Invoke-Expression
 
 Example:
-  mkdir -p ~/.local/share/bash-completion/completions
-  tracer completions bash > ~/.local/share/bash-completion/completions/tracer")]
+  tracer completions bash > \\
+    ~/.local/share/bash-completion/completions/tracer")]
 pub(super) struct Args {
     /// The shell
     #[arg(value_enum, value_name = "SHELL")]

@@ -228,14 +228,17 @@ fn the_tables_of_the_readme_and_the_guide_name_every_command() {
 
 #[test]
 fn examples_in_the_help_fit_80_columns() {
-    fn check(command: &Command) {
+    fn wide_lines(command: &Command, found: &mut Vec<String>) {
         let texts = [command.get_after_help(), command.get_after_long_help()].into_iter().flatten();
-        for line in texts.map(ToString::to_string).collect::<Vec<_>>().join("\n").lines() {
-            assert!(line.chars().count() <= 80, "`{}`: {line}", command.get_name());
+        for text in texts.map(ToString::to_string) {
+            let wide = text.lines().filter(|line| line.chars().count() > 80);
+            found.extend(wide.map(|line| format!("{}: {line}", command.get_name())));
         }
-        command.get_subcommands().for_each(check);
+        command.get_subcommands().for_each(|command| wide_lines(command, found));
     }
-    check(&Cli::command());
+    let mut found = Vec::new();
+    wide_lines(&Cli::command(), &mut found);
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]

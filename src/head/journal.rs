@@ -547,7 +547,7 @@ impl Journal {
     /// Whether its file is shorter than what was written to it: somebody has cut it.
     pub(super) fn is_cut_short(&self) -> bool {
         let length = self.log.file().metadata().map_or(u64::MAX, |metadata| metadata.len());
-        self.turn_over.is_none() && length < self.log.length()
+        self.compaction.is_none() && length < self.log.length()
     }
 
     /// Begins to bring to the disk what was written, if that is wanted at all.
