@@ -23,6 +23,9 @@ pub use otel::{Exporters, OtelSettings};
 pub use tracer_core::duration::{DurationError, parse_duration};
 pub use tracer_core::sampling_ratio::{SamplingRatio, SamplingRatioError};
 pub use tracer_core::size::{MEMORY_LEAST, SizeError, check_memory, parse_size};
+pub use tracer_ipc::environment::{
+    DEFAULT_SPANS_DIR, SAMPLING_RATIO_VARIABLE, SPANS_DIR_VARIABLE, TEMP_DIR_VARIABLE, default_temp_dir,
+};
 
 /// The environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "TRACER_CONFIG";
@@ -38,10 +41,6 @@ pub const MAX_LOG_SIZE_VARIABLE: &str = "TRACER_MAX_LOG_SIZE";
 pub const WORKER_MEMORY_VARIABLE: &str = "TRACER_WORKER_MEMORY";
 /// The environment variable for [`Settings::resources`]: `name=amount`, separated by commas.
 pub const RESOURCES_VARIABLE: &str = "TRACER_RESOURCES";
-/// The environment variable for [`Settings::temp_dir`].
-pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
-/// The environment variable for [`Settings::spans_dir`].
-pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 /// The environment variable for [`Settings::tracing_startup_hooks`]: separated by commas.
 pub const TRACING_STARTUP_HOOK_VARIABLE: &str = "TRACER_TRACING_STARTUP_HOOK";
 /// The environment variable for [`Settings::tracing_exporters`]: separated by commas.
@@ -50,8 +49,6 @@ pub const TRACING_EXPORTER_VARIABLE: &str = "TRACER_TRACING_EXPORTER_IMPORT_PATH
 pub const TRACING_ENABLED_VARIABLE: &str = "TRACER_TRACING_ENABLED";
 /// The environment variable for [`Settings::propagators`]: names separated by commas.
 pub const PROPAGATORS_VARIABLE: &str = "TRACER_TRACING_PROPAGATORS";
-/// The environment variable for [`Settings::sampling_ratio`]. Hooks in Rust read it too, in every process of a session.
-pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// The environment variable for [`Settings::trace_runtime`].
 pub const TRACE_RUNTIME_VARIABLE: &str = "TRACER_TRACE_RUNTIME";
 /// The environment variable for [`Settings::record_arguments`].
@@ -63,8 +60,6 @@ pub const HTTP_COMMANDS_VARIABLE: &str = "TRACER_HTTP_COMMANDS";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
-/// Where span files are written and read unless something else was said.
-pub const DEFAULT_SPANS_DIR: &str = "/tmp/spans";
 /// How long a hook may take to set up tracing unless something else was said.
 pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most workers that a head may be asked to start.
@@ -261,11 +256,6 @@ pub fn load(overrides: Overrides) -> Result<Settings, Error> {
         }
     };
     merge(overrides, file)
-}
-
-/// The session folder when nothing else was said: `/tmp/tracer-<uid>`, so that two users of a machine do not meet.
-pub fn default_temp_dir() -> PathBuf {
-    format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into()
 }
 
 /// Reads the text of a configuration file. Relative paths in it are relative to the folder that the file is in.

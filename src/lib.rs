@@ -71,12 +71,19 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`cli`], [`cluster`], [`driver`], [`serve`] | speak to people, programs and HTTP clients |
-//! | [`head`], `worker`, [`session`], [`stored`], `module_store` | speak to the operating system |
-//! | [`protocol`], [`hook`], [`spool`], [`propagation`] | guard one boundary each |
-//! | [`trace`] | reads traces back |
-//! | [`scheduler`] | decides |
-//! | [`task`], [`value`], [`names`], [`config`], [`exit`], [`clock`], [`count`], [`suggestion`] | are values and words |
+//! Crates, from the lowest; each may use those above it in this table, and its first page says what it never does:
+//!
+//! | crate | folder | |
+//! |---|---|---|
+//! | `tracer-core` | `src/core` | values and words: [`task`], [`value`], [`propagation`], [`names`], [`clock`], [`count`], [`suggestion`], [`exit`] |
+//! | `tracer-ipc` | `src/ipc` | what the processes of a session share: [`protocol`], connections, [`spool`], [`session`], [`stored`] |
+//! | `tracer-reactor` | `src/reactor` | what the head decides: plain functions over its state |
+//! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
+//! | `tracer-client` | `src/client` | the side that submits: [`driver`], [`cluster`] |
+//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`serve`], [`trace`] |
+//!
+//! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
+//! (clap, hyper, tokio, ...) are not built.
 //!
 //! The other side of the hook boundary is under `hooks`: `tracer-abi` is the contract, `tracer-sdk` is for authors, and each shipped hook is a
 //! library with a thin loadable module around it. Host and modules meet only at `tracer-abi`; what is built into this binary is loaded through the
@@ -94,38 +101,48 @@
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`serve`], a process of
 //!   its own, has one.
 
-pub(crate) use tracer_core::escape;
-pub(crate) use tracer_core::pattern;
+// The library of a program that submits tasks.
+pub use tracer_client::{
+    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, Driver, EmbeddedHead, Init, InitError,
+    OutputLine, Progress, Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, cluster, driver, get_all,
+    init, wait_any,
+};
+pub use tracer_core::{clock, count, exit, names, propagation, suggestion, task, value};
 pub use tracer_host::hook;
-pub(crate) use tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans};
-pub(crate) use tracer_ipc::{channel, fault, fork, identity, spin};
-pub use tracer_ipc::{protocol, session, spool, stored};
-pub use tracer_reactor::scheduler;
+pub use tracer_ipc::stored::Value;
+pub use tracer_ipc::{VERSION, protocol, session, spool, stored};
 
-mod causes;
+// The program.
+#[cfg(feature = "program")]
 mod children;
+#[cfg(feature = "program")]
 pub mod cli;
-pub mod cluster;
+#[cfg(feature = "program")]
 pub mod config;
+#[cfg(feature = "program")]
 mod control_group;
-pub mod driver;
-pub mod exit;
+#[cfg(feature = "program")]
 pub mod guide;
+#[cfg(feature = "program")]
 pub mod head;
+#[cfg(feature = "program")]
 mod json;
+#[cfg(feature = "program")]
 mod memory_limit;
+#[cfg(feature = "program")]
 pub mod serve;
+#[cfg(feature = "program")]
 mod standard_input;
+#[cfg(feature = "program")]
 pub mod trace;
+#[cfg(feature = "program")]
 mod worker;
 
-pub use tracer_core::{clock, count, names, propagation, suggestion, task, value};
-
-pub use cluster::{
-    Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, OutputLine,
-    Progress, Remote, RemoteError, RemoteErrorKind, TaskHandle, as_completed, get_all, init, wait_any,
+#[cfg(feature = "program")]
+pub use tracer_reactor::scheduler;
+#[cfg(feature = "program")]
+use {
+    tracer_core::{causes, escape, pattern},
+    tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
+    tracer_ipc::{channel, fault, fork, identity, spin},
 };
-pub use driver::Driver;
-pub use stored::Value;
-
-pub use tracer_ipc::VERSION;

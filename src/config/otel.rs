@@ -132,29 +132,6 @@ pub(crate) fn for_drivers() -> Vec<(String, String)> {
     variables
 }
 
-/// Those variables of a session that a driver takes over: all but those about which its own environment says something.
-///
-/// Some belong together, such as an endpoint and the headers for it. Of those it takes all or none, so that nothing meant for one
-/// place goes to another.
-pub(crate) fn to_take_over<'a>(
-    session: &'a [(String, String)],
-    own: &'a [String],
-) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let is_said = move |name: &str| own.iter().any(|own| family(own) == family(name));
-    session.iter().filter(move |(name, _)| !is_said(name)).map(|(name, value)| (name.as_str(), value.as_str()))
-}
-
-/// What a variable belongs to.
-fn family(name: &str) -> &str {
-    const FAMILIES: [&str; 3] = ["OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_SAMPLER"];
-    match FAMILIES.iter().find(|family| name.starts_with(*family)) {
-        Some(family) => family,
-        None if name == otel_env::SERVICE_NAME => otel_env::RESOURCE_ATTRIBUTES,
-        None if name.ends_with("_LIMIT") => "_LIMIT",
-        None => name,
-    }
-}
-
 /// Says which traces are sampled with a ratio in this environment, for people.
 pub(crate) fn sampling_line(ratio: SamplingRatio) -> String {
     sampling_line_in(ratio, &mut Reader::of_this_process())
@@ -268,28 +245,5 @@ mod tests {
             let warnings = read(&[("OTEL_LOG_LEVEL", level), ("OTEL_SPAN_LINK_COUNT_LIMIT", "few")]).warnings;
             assert_eq!(warnings.len(), count, "{level}");
         }
-    }
-
-    #[test]
-    fn a_driver_takes_over_what_its_own_environment_says_nothing_about() {
-        let session: Vec<(String, String)> = [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://there"),
-            ("OTEL_EXPORTER_OTLP_HEADERS", "key=secret"),
-            ("OTEL_SERVICE_NAME", "session"),
-            ("OTEL_SPAN_LINK_COUNT_LIMIT", "3"),
-            ("OTEL_TRACES_SAMPLER", "always_on"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .to_vec();
-        let taken = |own: &[&str]| {
-            let own: Vec<_> = own.iter().map(ToString::to_string).collect();
-            to_take_over(&session, &own).map(|(name, _)| name.to_owned()).collect::<Vec<_>>().join(" ")
-        };
-        let all = "OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_HEADERS OTEL_SERVICE_NAME \
-                   OTEL_SPAN_LINK_COUNT_LIMIT OTEL_TRACES_SAMPLER";
-        assert_eq!(taken(&[]), all);
-        assert_eq!(taken(&["OTEL_LOG_LEVEL"]), all);
-        let own = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER_ARG"];
-        assert_eq!(taken(&own), "OTEL_SPAN_LINK_COUNT_LIMIT");
     }
 }

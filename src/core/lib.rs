@@ -15,15 +15,19 @@
 //! | [`hook_contract`], [`sampling_ratio`], [`module_name`] | words of the tracing settings that travel in messages |
 //! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
 //! | [`pattern`], [`suggestion`] | names as people type them |
+//! | [`exit`] | the exit codes of the program |
+//! | [`causes`] | errors with their causes, as people are told them |
 //! | [`escape`] | control characters of others, shown escaped |
 
 #![forbid(unsafe_code)]
 
+pub mod causes;
 pub mod clock;
 pub mod codec;
 pub mod count;
 pub mod duration;
 pub mod escape;
+pub mod exit;
 pub mod hook_contract;
 pub mod module_name;
 pub mod names;

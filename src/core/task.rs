@@ -21,7 +21,7 @@ pub use envelope::{
 };
 pub use id::{JobId, TaskId, WorkerId};
 pub use module_version::ModuleVersion;
-pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit};
+pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit, describe_exit};
 pub use policy::{
     Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
     check_retry_on,

@@ -33,7 +33,6 @@ use std::time::Duration;
 use compaction::Compacted;
 use log::Log;
 use scan::Scanned;
-use serde::{Deserialize, Serialize};
 use sync::{Events, Syncer};
 use tracer_span_file::SpaceAhead;
 
@@ -606,17 +605,6 @@ impl Drop for Journal {
     }
 }
 
-/// The tasks of earlier heads, which are forgotten.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PutAside {
-    /// How many there were.
-    pub(crate) tasks: usize,
-    /// Those of them that had not ended, and actors that lived.
-    pub(crate) unfinished: usize,
-    /// What the journal is called now.
-    pub(crate) journal: PathBuf,
-}
-
 /// Puts the journal at a path aside and begins a new one, which gives out no id twice. None if there are no tasks in it.
 ///
 /// # Errors
@@ -626,7 +614,7 @@ pub(super) fn put_aside(
     path: &Path,
     discards_unfinished: bool,
     now_unix_nano: u64,
-) -> Result<Option<PutAside>, JournalError> {
+) -> Result<Option<tracer_ipc::start_report::PutAside>, JournalError> {
     let io = |doing| move |source| JournalError::Io { doing, path: path.into(), source };
     let Opened { journal, next_task, next_job, .. } = Journal::open(path, now_unix_nano)?;
     let found = Found::read(&journal).map_err(io("read"))?;
@@ -639,7 +627,7 @@ pub(super) fn put_aside(
     }
     let nothing = Scanned { next_task: next_task.0, next_job: next_job.0, ..Scanned::default() };
     let (_, kept) = write_whole(path, journal.log.file(), &nothing, ("old", now_unix_nano)).map_err(io("put aside"))?;
-    Ok(Some(PutAside { tasks: found.tasks.len(), unfinished, journal: kept }))
+    Ok(Some(tracer_ipc::start_report::PutAside { tasks: found.tasks.len(), unfinished, journal: kept }))
 }
 
 /// The tasks that a journal holds.

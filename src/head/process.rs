@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 use super::reactor::WorkerExit;
 use crate::config::SamplingRatio;
 use crate::spool::{ClaimRing, Story};
-use crate::task::{SignalName, WorkerId};
+use crate::task::WorkerId;
 
 /// What a worker is started with.
 pub(super) struct WorkerCommand<'a> {
@@ -211,19 +211,8 @@ pub(super) fn kill_command_left_behind(story: &Story) {
     }
 }
 
-/// How a process ended, in words and for `error.type`.
+/// Describes how a worker ended, in words and for `error.type`.
 pub(crate) fn describe_exit(status: ExitStatus) -> WorkerExit {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => {
-            WorkerExit { cause: format!("exited with code {code}"), error_type: format!("exit:{code}"), memory: None }
-        }
-        (None, Some(signal)) => WorkerExit {
-            cause: format!("was killed by {}", SignalName(signal)),
-            error_type: format!("signal:{signal}"),
-            memory: None,
-        },
-        (None, None) => {
-            WorkerExit { cause: "ended in an unknown way".into(), error_type: "unknown".into(), memory: None }
-        }
-    }
+    let (cause, error_type) = tracer_core::task::describe_exit(status);
+    WorkerExit { cause, error_type, memory: None }
 }

@@ -19,7 +19,7 @@ use super::connection::{Connection, Peer, ReadState};
 use super::front::{self, Front};
 use super::handover::Handover;
 use super::heap::{self, Heap};
-use super::journal::{self, Journal, Opened, PutAside, Record, Submitted};
+use super::journal::{self, Journal, Opened, Record, Submitted};
 use super::lanes::{self, Free};
 use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
@@ -28,6 +28,7 @@ use super::process::describe_exit;
 use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerExit};
 use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
+pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
 use super::world::{Source, World};
 use super::{actors, guard, inputs, nesting, versions, watch};
@@ -43,9 +44,9 @@ use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
     Accepted, ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure,
-    HookReport, HttpReport, MemoryReport, PROTOCOL_VERSION, Period, Query, QueueMemoryReport, Reply, ResourceReport,
-    Role, SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts,
-    WorkerReady, kind, put_reply, put_value, refusal, take_value,
+    HookReport, MemoryReport, PROTOCOL_VERSION, Period, Query, QueueMemoryReport, Reply, ResourceReport, Role,
+    SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady,
+    kind, put_reply, put_value, refusal, take_value,
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
@@ -135,48 +136,6 @@ impl HeadSettings {
             fresh: None,
         }
     }
-}
-
-/// What a head in the background tells whoever started it, as a line of JSON.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) enum Report {
-    Started(Box<Started>),
-    Refused { exit_code: u8, message: String },
-}
-
-/// What a head that has started says of itself.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Started {
-    /// This process.
-    pub(crate) head_pid: u32,
-    /// The folder of the session.
-    pub(crate) session_dir: PathBuf,
-    /// How many workers take leases.
-    pub(crate) workers_ready: usize,
-    /// Workers that run without the hook, and why.
-    pub(crate) hook_failures: Vec<HookFailure>,
-    /// Spans of a dead head's processes that were completed.
-    pub(crate) recovered: SpanCounts,
-    /// Tasks that a dead head had accepted, and that wait again.
-    pub(crate) tasks_restored: usize,
-    /// Those of them that were running when their head died, and are started again.
-    pub(crate) tasks_again: usize,
-    /// Tasks that were running when their head died and are not started again; they have failed.
-    pub(crate) tasks_lost: usize,
-    /// Where the HTTP API is, if there is one.
-    #[serde(default)]
-    pub(crate) http: Option<HttpReport>,
-    /// Why no worker can be started, if that is so.
-    pub(crate) no_worker: Option<String>,
-    /// Whether the hook may be why.
-    #[serde(default)]
-    pub(crate) is_hook_to_blame: bool,
-    /// What a person should know of what was found in the place.
-    #[serde(default)]
-    pub(crate) warnings: Vec<String>,
-    /// What was forgotten of earlier heads, if that was wanted and there was something.
-    #[serde(default)]
-    pub(crate) put_aside: Option<PutAside>,
 }
 
 /// How the head ended.

@@ -14,12 +14,14 @@
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
 //! | [`stored`] | files of large values |
 //! | [`session`] | the folder of a session, its lock and its record |
+//! | [`environment`], [`start_report`] | the variables and folders of a session; what a head that has started says |
 //! | [`identity`] | which process a number means: birth times against reused pids |
 //! | [`page`] | the size of a page |
 //! | [`fork`] | a word of memory that a forked child finds wiped |
 //! | [`fault`] | points at which a test may have a process killed |
 
 pub mod channel;
+pub mod environment;
 pub mod fault;
 pub mod fork;
 pub mod identity;
@@ -28,6 +30,7 @@ pub mod protocol;
 pub mod session;
 pub mod spin;
 pub mod spool;
+pub mod start_report;
 pub mod stored;
 
 /// The version of tracer.

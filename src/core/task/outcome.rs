@@ -1,6 +1,8 @@
 //! How a task ended.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -310,6 +312,15 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Describes how a process ended: as the predicate of a sentence ("exited with code 1"), and as a value of `error.type` (`exit:1`).
+pub fn describe_exit(status: ExitStatus) -> (String, String) {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => (format!("exited with code {code}"), format!("exit:{code}")),
+        (None, Some(signal)) => (format!("was killed by {}", SignalName(signal)), format!("signal:{signal}")),
+        (None, None) => ("ended in an unknown way".into(), "unknown".into()),
+    }
+}
 
 /// `SIGKILL (9)`.
 pub struct SignalName(pub i32);

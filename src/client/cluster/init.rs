@@ -12,13 +12,13 @@ use super::connection::Connection;
 use super::embedded::{EXECUTABLE_VARIABLE, Embedded};
 use super::interrupts::{self, Say};
 use super::{Cluster, Inner};
-use crate::causes;
-use crate::config;
 use crate::driver::{Driver, DriverError, hook_names, session_variables};
-use crate::hook::{HookContract, HookError};
-use crate::propagation::Carrier;
-use crate::protocol::{HookChoice, Role, Welcome};
-use crate::session::{self, SessionError};
+use tracer_core::causes;
+use tracer_core::propagation::Carrier;
+use tracer_host::hook::{HookContract, HookError};
+use tracer_ipc::environment;
+use tracer_ipc::protocol::{HookChoice, Role, Welcome};
+use tracer_ipc::session::{self, SessionError};
 
 /// Whether a program has a head of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum EmbeddedHead {
 /// Says how [`init`](super::init) goes about it. Without anything said, it is [`init`](super::init).
 ///
 /// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use_built_executable();
 /// use tracer::{EmbeddedHead, Init};
@@ -379,14 +379,14 @@ impl Init {
         };
         let inner = Inner::new(Inner {
             connection: Connection::new(driver)?,
-            values: crate::stored::folder(&welcome.session_dir),
+            values: tracer_ipc::stored::folder(&welcome.session_dir),
             session_dir: welcome.session_dir.clone(),
             job_id: welcome.job_id,
             welcome,
             recorder,
             job: std::sync::Mutex::new(job),
             warnings,
-            grace: self.grace.unwrap_or(crate::task::DEFAULT_GRACE),
+            grace: self.grace.unwrap_or(tracer_core::task::DEFAULT_GRACE),
             embedded: std::sync::Mutex::new(embedded),
             _watched: watched,
         });
@@ -415,9 +415,9 @@ impl Init {
     }
 
     fn place(&self) -> PathBuf {
-        let variable = || std::env::var_os(config::TEMP_DIR_VARIABLE).map(PathBuf::from);
+        let variable = || std::env::var_os(environment::TEMP_DIR_VARIABLE).map(PathBuf::from);
         let said = self.temp_dir.clone().or_else(variable).filter(|path| !path.as_os_str().is_empty());
-        said.unwrap_or_else(config::default_temp_dir)
+        said.unwrap_or_else(environment::default_temp_dir)
     }
 
     /// What was said, as arguments of `tracer start`.
@@ -467,7 +467,7 @@ impl Init {
             if folders.is_empty() { "none".to_owned() } else { folders.join(" and ") }
         };
         if let Some(num_workers) = self.num_workers {
-            return other("num_workers", crate::count::Count(num_workers, "worker").to_string(), None);
+            return other("num_workers", tracer_core::count::Count(num_workers, "worker").to_string(), None);
         }
         if let Some(argument) = self.start_arguments.first() {
             return other("start_argument", format!("`{}`", argument.display()), None);
@@ -527,8 +527,8 @@ fn take_over_environment(welcome: &Welcome, warnings: &mut Vec<String>) {
     for (name, value) in missing {
         // What is said by the default of the one and by the variable of the other is the same.
         let is_default = match name.as_str() {
-            config::SPANS_DIR_VARIABLE => value == config::DEFAULT_SPANS_DIR,
-            config::SAMPLING_RATIO_VARIABLE => value == config::SamplingRatio::ALL.to_string().as_str(),
+            environment::SPANS_DIR_VARIABLE => value == environment::DEFAULT_SPANS_DIR,
+            environment::SAMPLING_RATIO_VARIABLE => value == tracer_core::SamplingRatio::ALL.to_string().as_str(),
             _ => false,
         };
         if is_default && std::env::var_os(&name).is_none() {

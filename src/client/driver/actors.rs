@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Argument, Driver, DriverError, Remote, Ticket};
-use crate::protocol::wire::WireError;
-use crate::protocol::{ActorReport, ActorState, CancelWhich, Query, Reply};
-use crate::task::{ActorOptions, ActorRole, TaskId};
+use tracer_core::codec::WireError;
+use tracer_core::task::{ActorOptions, ActorRole, TaskId};
+use tracer_ipc::protocol::{ActorReport, ActorState, CancelWhich, Query, Reply};
 
 /// An actor somewhere: it may be called, and passed on as an argument, where it arrives as an `ActorHandle` of `tracer-sdk`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

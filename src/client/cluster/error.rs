@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::causes::{self, with_causes};
 use crate::driver::DriverError;
-use crate::task::{AttemptReport, Failure, PastAttempts, TaskId};
+use tracer_core::causes::{self, with_causes};
+use tracer_core::task::{AttemptReport, Failure, PastAttempts, TaskId};
 
 /// Why a task that was submitted here has no result.
 ///

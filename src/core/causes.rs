@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 /// Returns the error's text, its causes behind it, and then its hints, which begin in its second line.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let hint = text.find('\n').map(|end| text.split_off(end)).unwrap_or_default();
     let mut cause = error.source();
@@ -17,6 +17,6 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
 }
 
 /// Writes the `Debug` form of an error of the library: what people are told, since `main` prints this form of an error that it returns.
-pub(crate) fn debug(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub fn debug(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(&with_causes(error))
 }

@@ -10,7 +10,7 @@ const ROW_LIMIT: u64 = 4096;
 
 /// A map from numbers that lie close together, mostly.
 #[derive(Debug)]
-pub(crate) struct ByTag<T> {
+pub struct ByTag<T> {
     /// The number of the first in the row.
     first: u64,
     /// It begins and ends with something, unless it is empty.
@@ -27,7 +27,7 @@ impl<T> Default for ByTag<T> {
 
 impl<T> ByTag<T> {
     /// Enters one. What had the number before is dropped.
-    pub(crate) fn insert(&mut self, tag: u64, value: T) {
+    pub fn insert(&mut self, tag: u64, value: T) {
         if !self.others.is_empty() {
             self.others.remove(&tag);
         }
@@ -52,7 +52,7 @@ impl<T> ByTag<T> {
     }
 
     /// Takes one out.
-    pub(crate) fn remove(&mut self, tag: u64) -> Option<T> {
+    pub fn remove(&mut self, tag: u64) -> Option<T> {
         let Some(place) = self.place(tag) else {
             return if self.others.is_empty() { None } else { self.others.remove(&tag) };
         };
@@ -71,30 +71,30 @@ impl<T> ByTag<T> {
     }
 
     /// Takes out the one with the lowest number.
-    pub(crate) fn pop_first(&mut self) -> Option<T> {
+    pub fn pop_first(&mut self) -> Option<T> {
         let in_row = (!self.row.is_empty()).then_some(self.first);
         let other = self.others.first_key_value().map(|(&tag, _)| tag);
         self.remove(in_row.into_iter().chain(other).min()?)
     }
 
     /// The one with this number.
-    pub(crate) fn get(&self, tag: u64) -> Option<&T> {
+    pub fn get(&self, tag: u64) -> Option<&T> {
         let in_row = self.place(tag).and_then(|place| self.row[place].as_ref());
         in_row.or_else(|| if self.others.is_empty() { None } else { self.others.get(&tag) })
     }
 
     /// Whether there is one with this number.
-    pub(crate) fn contains(&self, tag: u64) -> bool {
+    pub fn contains(&self, tag: u64) -> bool {
         self.get(tag).is_some()
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.in_row + self.others.len()
     }
 
     /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 

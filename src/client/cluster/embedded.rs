@@ -14,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::init::InitError;
-use crate::config;
-use crate::head::process::describe_exit;
-use crate::head::server::Report;
+use tracer_core::task::describe_exit;
+use tracer_ipc::environment;
+use tracer_ipc::start_report::Report;
 
 /// The environment variable that names the executable of tracer.
 pub const EXECUTABLE_VARIABLE: &str = "TRACER_EXECUTABLE";
@@ -61,7 +61,7 @@ impl Embedded {
             .arg(place)
             .args(arguments)
             // So that a `tracer` that a task runs finds this head.
-            .env(config::TEMP_DIR_VARIABLE, place)
+            .env(environment::TEMP_DIR_VARIABLE, place)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // What a hook itself has to say is for the user.
@@ -87,7 +87,7 @@ impl Embedded {
             }
             None => {
                 drop(child.stdin.take());
-                let cause = child.wait().map_or_else(|error| error.to_string(), |status| describe_exit(status).cause);
+                let cause = child.wait().map_or_else(|error| error.to_string(), |status| describe_exit(status).0);
                 Err(not_started(format!("it {cause} before it was ready")))
             }
         }
@@ -160,7 +160,7 @@ fn ends_until(child: &mut Child, deadline: Instant) -> bool {
 /// A folder that only this user can enter, and that nobody else has.
 fn make_place() -> io::Result<PathBuf> {
     loop {
-        let name = crate::hook::random::<8>().map(|byte| format!("{byte:02x}")).concat();
+        let name = tracer_host::hook::random::<8>().map(|byte| format!("{byte:02x}")).concat();
         let place = std::env::temp_dir().join(format!("tracer-embedded-{name}"));
         match DirBuilder::new().mode(0o700).create(&place) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

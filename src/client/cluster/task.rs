@@ -11,10 +11,10 @@ use super::connection::Watch;
 use super::output::Followed;
 use super::{CancelReport, Inner, RemoteError};
 use crate::driver::{Driver, DriverError, Ticket};
-use crate::protocol::{CancelWhich, Finished, Query, Reply};
-use crate::stored::{self, Value};
-use crate::task::{Outcome, TaskId};
-use crate::value;
+use tracer_core::task::{Outcome, TaskId};
+use tracer_core::value;
+use tracer_ipc::protocol::{CancelWhich, Finished, Query, Reply};
+use tracer_ipc::stored::{self, Value};
 
 /// Characters of a result that are shown when it is of another type than was expected.
 const SHOWN: usize = 100;

@@ -14,7 +14,7 @@
 //! one for each thread that submits.
 
 mod actors;
-pub(crate) mod by_tag;
+pub mod by_tag;
 mod versions;
 
 use std::collections::{HashMap, VecDeque};
@@ -32,36 +32,36 @@ use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
 use tracer_otel_env::Reader;
 
-use crate::attempt_span::{put_actor, remote};
-use crate::causes;
-use crate::channel::{Receiver, Sender};
-use crate::config;
-use crate::fault;
-use crate::hook::{
-    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, run_hook,
-};
-use crate::identity;
-use crate::module_store::ModuleStore;
-use crate::names;
-use crate::propagation::{Carrier, TraceContext};
-use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
-use crate::protocol::wire::{Put, Take, WireError};
-use crate::protocol::{
-    Accepted, CommandUsage, Finished, Hello, HookChoice, Output, Period, Query, Reply, Role, Stream, Submissions, Wait,
-    Welcome, kind, put_query, take_value,
-};
-use crate::recorded_arguments;
-use crate::runtime_spans::RuntimeParent;
-use crate::session::{self, SessionError};
-use crate::spin::{Spin, is_readable};
-use crate::spool::Spool;
-use crate::stored::{self, Pending, STORED_FROM, Stored, StoredError, Value, ValueWriter, WriteError, Written};
-use crate::task::{
+use tracer_core::causes;
+use tracer_core::codec::{Put, Take, WireError};
+use tracer_core::names;
+use tracer_core::propagation::{Carrier, TraceContext};
+use tracer_core::task::{
     ActorRole, AttemptReport, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion,
     Outcome, PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
     check_retry_on, sort_resources,
 };
-use crate::value::{self, ValueError};
+use tracer_core::value::{self, ValueError};
+use tracer_host::attempt_span::{put_actor, remote};
+use tracer_host::hook::{
+    ActiveSpan, Attribute, AttributePrefix, HookError, OwnSettings, PutAttribute, Recorder, SpanRequest, run_hook,
+};
+use tracer_host::module_store::ModuleStore;
+use tracer_host::recorded_arguments;
+use tracer_host::runtime_spans::RuntimeParent;
+use tracer_ipc::channel::{Receiver, Sender};
+use tracer_ipc::environment;
+use tracer_ipc::fault;
+use tracer_ipc::identity;
+use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
+use tracer_ipc::protocol::{
+    Accepted, CommandUsage, Finished, Hello, HookChoice, Output, Period, Query, Reply, Role, Stream, Submissions, Wait,
+    Welcome, kind, put_query, take_value,
+};
+use tracer_ipc::session::{self, SessionError};
+use tracer_ipc::spin::{Spin, is_readable};
+use tracer_ipc::spool::Spool;
+use tracer_ipc::stored::{self, Pending, STORED_FROM, Stored, StoredError, Value, ValueWriter, WriteError, Written};
 
 pub use actors::{Actor, ActorHandle, Call};
 use by_tag::ByTag;
@@ -156,28 +156,29 @@ struct DriverTracing {
 /// A task that was submitted. It names the task for its driver only, and is given up for the outcome, which there is once.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    pub(crate) tag: u64,
+    /// The number of the submission among those of its driver.
+    pub tag: u64,
     /// All zero for a submission that is in no trace.
     trace_id: [u8; 16],
 }
 
 /// What the hooks of a session are called, the first one first.
-pub(crate) fn hook_names(hook: &HookChoice) -> Vec<String> {
+pub fn hook_names(hook: &HookChoice) -> Vec<String> {
     let further = hook.further.iter().map(|further| further.import_string.clone());
     std::iter::once(hook.import_string.clone()).chain(further).collect()
 }
 
 /// The variables that a process of a session's driver should have, for its hook to do what it does in the session's other processes.
-pub(crate) fn session_variables(welcome: &Welcome) -> Vec<(String, OsString)> {
-    let mut variables = vec![(config::SPANS_DIR_VARIABLE.to_owned(), welcome.spans_dir.clone().into_os_string())];
+pub fn session_variables(welcome: &Welcome) -> Vec<(String, OsString)> {
+    let mut variables = vec![(environment::SPANS_DIR_VARIABLE.to_owned(), welcome.spans_dir.clone().into_os_string())];
     if let Some(hook) = &welcome.hook {
-        variables.push((config::SAMPLING_RATIO_VARIABLE.to_owned(), hook.sampling_ratio.to_string().into()));
+        variables.push((environment::SAMPLING_RATIO_VARIABLE.to_owned(), hook.sampling_ratio.to_string().into()));
     }
     let own: Vec<_> = std::env::vars_os()
         .filter(|(_, value)| !value.is_empty())
         .filter_map(|(name, _)| name.into_string().ok())
         .collect();
-    let taken_over = config::otel::to_take_over(&welcome.environment, &own);
+    let taken_over = environment::to_take_over(&welcome.environment, &own);
     variables.extend(taken_over.map(|(name, value)| (name.to_owned(), value.into())));
     variables
 }
@@ -428,7 +429,7 @@ impl Argument for &Ticket {
 }
 
 /// Encodes an argument; a large one into a file.
-pub(crate) fn encode_argument<T: Serialize>(argument: &T, folder: &Path) -> Result<Written, DriverError> {
+pub fn encode_argument<T: Serialize>(argument: &T, folder: &Path) -> Result<Written, DriverError> {
     let mut writer = ValueWriter::new(folder, PAYLOAD_LIMIT);
     value::write(argument, &mut writer)?;
     writer.finish().map_err(|error| match error {
@@ -485,7 +486,7 @@ impl Remote<'_> {
         self
     }
 
-    /// The wait before the first retry. It doubles with each further one, up to [`RETRY_BACKOFF_CAP`](crate::task::RETRY_BACKOFF_CAP);
+    /// The wait before the first retry. It doubles with each further one, up to [`RETRY_BACKOFF_CAP`](tracer_core::task::RETRY_BACKOFF_CAP);
     /// between half of it and all of it is waited.
     pub fn retry_backoff(mut self, first: Duration) -> Self {
         self.policy.retry_backoff = first;
@@ -607,8 +608,9 @@ pub struct SubmitRequest<'a> {
 }
 
 /// `module:function` for `module.function`, which is how lists and spans write it.
-pub(crate) fn meant_target(given: &str) -> Option<String> {
-    let (module, function) = given.rsplit_once('.').filter(|_| !given.contains(':') && !crate::hook::is_path(given))?;
+pub fn meant_target(given: &str) -> Option<String> {
+    let (module, function) =
+        given.rsplit_once('.').filter(|_| !given.contains(':') && !tracer_core::module_name::is_path(given))?;
     (!module.is_empty() && !function.is_empty()).then(|| format!("{module}:{function}"))
 }
 
@@ -630,7 +632,7 @@ impl Driver {
     }
 
     /// Connects for the tasks that this process, a worker, runs. What they submit is traced with `recorder`.
-    pub(crate) fn of_tasks(
+    pub fn of_tasks(
         session_dir: &Path,
         worker: WorkerId,
         recorder: Option<&'static Recorder>,
@@ -642,13 +644,14 @@ impl Driver {
     }
 
     /// Connects for a service that submits on behalf of others: what the head refuses ends one submission, and not the service.
-    pub(crate) fn of_service(session_dir: &Path) -> Result<Driver, DriverError> {
+    pub fn of_service(session_dir: &Path) -> Result<Driver, DriverError> {
         let mut driver = Driver::connect_to_session(session_dir, Role::Driver)?;
         driver.keeps_on_when_refused = true;
         Ok(driver)
     }
 
-    pub(crate) fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
+    /// Connects to the head of a session, in this role.
+    pub fn connect_to_session(session_dir: &Path, role: Role) -> Result<Driver, DriverError> {
         let mut stream = connect_in_time(session_dir)?;
         let mut hello = Vec::new();
         Hello::of_this_process(role).encode(&mut hello);
@@ -727,7 +730,7 @@ impl Driver {
 
     /// As [`start_tracing`](Self::start_tracing), for a process that may be short-lived: during `quiet`, what is for a network goes to the
     /// head, which has workers deliver it, so that this process can exit without waiting for an answer.
-    pub(crate) fn start_tracing_quietly(&mut self, quiet: Duration) -> Option<HookError> {
+    pub fn start_tracing_quietly(&mut self, quiet: Duration) -> Option<HookError> {
         let hook = self.welcome.hook.clone()?;
         if Reader::of_this_process().is_sdk_disabled() {
             return None;
@@ -750,7 +753,7 @@ impl Driver {
     }
 
     /// The hooks that made the tracing of this process, if a driver has started it.
-    pub(crate) fn hooks_of_this_process() -> Option<Vec<String>> {
+    pub fn hooks_of_this_process() -> Option<Vec<String>> {
         Some(HOOKS.get()?.clone())
     }
 
@@ -760,7 +763,7 @@ impl Driver {
     }
 
     /// How long this driver has been there.
-    pub(crate) fn age(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         self.tracing.since.elapsed()
     }
 
@@ -776,7 +779,7 @@ impl Driver {
     }
 
     /// Sets on whose behalf it submits from now on: a task, its job, and the module that the task is in, with its version if that is known.
-    pub(crate) fn set_submitter(&mut self, task: TaskId, job: JobId, module: Option<(&'static str, ModuleVersion)>) {
+    pub fn set_submitter(&mut self, task: TaskId, job: JobId, module: Option<(&'static str, ModuleVersion)>) {
         self.submitter = Some(task);
         self.welcome.job_id = job;
         self.versions.set_job(job);
@@ -835,7 +838,7 @@ impl Driver {
     }
 
     /// As [`submit`](Self::submit), as the child of something else than all the others.
-    pub(crate) fn submit_under(
+    pub fn submit_under(
         &mut self,
         parent: Carrier,
         is_remote: bool,
@@ -968,7 +971,7 @@ impl Driver {
     }
 
     /// Tells the head that nobody here asks for a task's result any more. It keeps it only as long as others need it.
-    pub(crate) fn forget_result(&mut self, task: TaskId) -> Result<(), DriverError> {
+    pub fn forget_result(&mut self, task: TaskId) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind::FORGET, |out| out.put_u64(task.0));
         self.write(&frame)
@@ -1077,7 +1080,7 @@ impl Driver {
     }
 
     /// As [`accepted`](Self::accepted), for the task of that number.
-    pub(crate) fn accepted_tag(&mut self, tag: u64) -> Result<TaskId, DriverError> {
+    pub fn accepted_tag(&mut self, tag: u64) -> Result<TaskId, DriverError> {
         self.send()?;
         loop {
             if let Some(id) = self.id_of_tag(tag) {
@@ -1088,7 +1091,7 @@ impl Driver {
     }
 
     /// The id that the submission with this tag got; none while it is not accepted, or when it was refused.
-    pub(crate) fn id_of_tag(&self, tag: u64) -> Option<TaskId> {
+    pub fn id_of_tag(&self, tag: u64) -> Option<TaskId> {
         let after = self.accepted.partition_point(|range| range.first_tag <= tag);
         let range = &self.accepted[after.checked_sub(1)?];
         let offset = tag - range.first_tag;
@@ -1096,42 +1099,42 @@ impl Driver {
     }
 
     /// Whether everything that was submitted is accepted or refused.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.batch.is_empty() && self.unanswered.is_empty()
     }
 
     /// How many ends are there that nobody has asked for.
-    pub(crate) fn finished_count(&self) -> usize {
+    pub fn finished_count(&self) -> usize {
         self.finished.len()
     }
 
     /// Whether the task with this tag has ended, and its outcome was not taken.
-    pub(crate) fn has_finished(&self, tag: u64) -> bool {
+    pub fn has_finished(&self, tag: u64) -> bool {
         self.finished.contains(tag)
     }
 
     /// The end of the task with this tag, once.
-    pub(crate) fn take_finished(&mut self, tag: u64) -> Option<Finished> {
+    pub fn take_finished(&mut self, tag: u64) -> Option<Finished> {
         self.finished.remove(tag)
     }
 
     /// Leases that have come, to be run while tasks wait.
-    pub(crate) fn take_runs(&mut self) -> Vec<Vec<u8>> {
+    pub fn take_runs(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.runs)
     }
 
     /// An end that has arrived, if there is one; of several, that of the task that was submitted first.
-    pub(crate) fn pop_finished(&mut self) -> Option<Finished> {
+    pub fn pop_finished(&mut self) -> Option<Finished> {
         self.finished.pop_first()
     }
 
     /// What tasks have written since this was asked last.
-    pub(crate) fn take_outputs(&mut self) -> VecDeque<TaskOutput> {
+    pub fn take_outputs(&mut self) -> VecDeque<TaskOutput> {
         std::mem::take(&mut self.outputs)
     }
 
     /// Asks to hear of the end of a task that another driver may have submitted. It comes under a number of its own.
-    pub(crate) fn watch(&mut self, task: TaskId) -> Result<(), DriverError> {
+    pub fn watch(&mut self, task: TaskId) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind::WATCH, |out| {
             out.put_u64(WATCHED | task.0);
@@ -1141,32 +1144,32 @@ impl Driver {
     }
 
     /// The end of a task that is [watched](Self::watch), once.
-    pub(crate) fn take_watched(&mut self, task: TaskId) -> Option<Finished> {
+    pub fn take_watched(&mut self, task: TaskId) -> Option<Finished> {
         self.take_finished(WATCHED | task.0)
     }
 
     /// Nobody will ask for the ids of submissions before this one; none for all that there are.
-    pub(crate) fn forget_ids_before(&mut self, tag: Option<u64>) {
+    pub fn forget_ids_before(&mut self, tag: Option<u64>) {
         let tag = tag.unwrap_or(self.next_tag);
         self.accepted.retain(|range| range.first_tag + u64::from(range.count) > tag);
     }
 
     /// Tells the head that a task waits.
-    pub(crate) fn wait_begins(&mut self, wait: &Wait) -> Result<(), DriverError> {
+    pub fn wait_begins(&mut self, wait: &Wait) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         wait.encode(&mut frame);
         self.write(&frame)
     }
 
     /// Tells the head that a task waits no longer, although not all has come that it waited for.
-    pub(crate) fn wait_ends(&mut self, number: u64) -> Result<(), DriverError> {
+    pub fn wait_ends(&mut self, number: u64) -> Result<(), DriverError> {
         let mut frame = Vec::new();
         put_frame(&mut frame, kind::GO_ON, |out| out.put_u64(number));
         self.write(&frame)
     }
 
     /// Nobody will ask for the end of this task.
-    pub(crate) fn forget(&mut self, tag: u64) {
+    pub fn forget(&mut self, tag: u64) {
         match self.finished.remove(tag) {
             Some(finished) => self.drop_result(&finished),
             None => drop(self.forgotten.insert(tag)),
@@ -1189,7 +1192,7 @@ impl Driver {
     }
 
     /// Asks the head something, and returns the number of the question.
-    pub(crate) fn ask(&mut self, query: &Query) -> Result<u64, DriverError> {
+    pub fn ask(&mut self, query: &Query) -> Result<u64, DriverError> {
         self.send()?;
         let number = self.next_query;
         self.next_query += 1;
@@ -1200,17 +1203,17 @@ impl Driver {
     }
 
     /// The answer to the question of this number, once it has come.
-    pub(crate) fn take_reply(&mut self, number: u64) -> Option<Reply> {
+    pub fn take_reply(&mut self, number: u64) -> Option<Reply> {
         self.replies.remove(&number)
     }
 
     /// From now on it asks for rings if they would pay.
-    pub(crate) fn allow_rings(&mut self) {
+    pub fn allow_rings(&mut self) {
         self.may_have_rings = true;
     }
 
     /// From now on what the head refuses is an outcome of its tasks, and not the end of this driver.
-    pub(crate) fn keep_on_when_refused(&mut self) {
+    pub fn keep_on_when_refused(&mut self) {
         self.keeps_on_when_refused = true;
     }
 
@@ -1229,7 +1232,7 @@ impl Driver {
     }
 
     /// Takes in what has arrived, without waiting.
-    pub(crate) fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
+    pub fn receive_what_is_there(&mut self) -> Result<(), DriverError> {
         if self.is_read_elsewhere {
             return Ok(());
         }
@@ -1255,7 +1258,7 @@ impl Driver {
     }
 
     /// Whether submitting has taken something in since this was asked.
-    pub(crate) fn received_during_submit(&mut self) -> bool {
+    pub fn received_during_submit(&mut self) -> bool {
         std::mem::take(&mut self.received_during_submit)
     }
 
@@ -1267,27 +1270,27 @@ impl Driver {
 
     /// Gives away what it reads with, so that someone can wait for the head without this driver. Until it is given back nothing is
     /// read here.
-    pub(crate) fn take_read_half(&mut self) -> ReadHalf {
+    pub fn take_read_half(&mut self) -> ReadHalf {
         self.is_read_elsewhere = true;
         std::mem::take(&mut self.read_half)
     }
 
     /// Takes it back, with what has come meanwhile.
-    pub(crate) fn restore_read_half(&mut self, read_half: ReadHalf) -> Result<(), DriverError> {
+    pub fn restore_read_half(&mut self, read_half: ReadHalf) -> Result<(), DriverError> {
         self.is_read_elsewhere = false;
         self.read_half = read_half;
         self.take_in()
     }
 
     /// From now on, or no more: notes which tasks have ended.
-    pub(crate) fn track_completions(&mut self, is_wanted: bool) {
+    pub fn track_completions(&mut self, is_wanted: bool) {
         if is_wanted != self.newly_finished.is_some() {
             self.newly_finished = is_wanted.then(Vec::new);
         }
     }
 
     /// Which tasks have ended since this was asked.
-    pub(crate) fn take_newly_finished(&mut self) -> Vec<u64> {
+    pub fn take_newly_finished(&mut self) -> Vec<u64> {
         self.newly_finished.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -1440,7 +1443,7 @@ impl Driver {
 }
 
 /// What a driver reads with.
-pub(crate) struct ReadHalf {
+pub struct ReadHalf {
     inbox: FrameBuffer,
     spin: Spin,
     receiver: Receiver,
@@ -1454,7 +1457,7 @@ impl Default for ReadHalf {
 
 impl ReadHalf {
     /// Reads once.
-    pub(crate) fn read(&mut self, stream: &UnixStream) -> Result<(), DriverError> {
+    pub fn read(&mut self, stream: &UnixStream) -> Result<(), DriverError> {
         let ReadHalf { inbox, spin, receiver } = self;
         loop {
             match receiver.wait(stream, inbox, spin) {

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::DriverError;
-use crate::hook::{Located, locate_in};
-use crate::module_store::{CopyError, ModuleStore, Taken};
-use crate::task::{ActorRole, JobId, ModuleVersion, TaskSpec};
+use tracer_core::task::{ActorRole, JobId, ModuleVersion, TaskSpec};
+use tracer_host::hook::{Located, locate_in};
+use tracer_host::module_store::{CopyError, ModuleStore, Taken};
 
 /// A library is not looked at again before so long has passed.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);

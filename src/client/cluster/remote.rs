@@ -12,13 +12,13 @@ use serde::Serialize;
 
 use super::{Cluster, RemoteError, TaskHandle, current};
 use crate::driver::{SubmitRequest, encode_argument, split_target};
-use crate::propagation::Carrier;
-use crate::stored::{Pending, Written};
-use crate::task::{
+use tracer_core::propagation::Carrier;
+use tracer_core::task::{
     ActorRole, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on,
     sort_resources,
 };
-use crate::value;
+use tracer_core::value;
+use tracer_ipc::stored::{Pending, Written};
 
 /// A submission that is being put together: of a function, which [`Cluster::remote`] begins, or of a command, which
 /// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
@@ -75,7 +75,7 @@ pub trait Argument {
 #[derive(Debug)]
 pub enum Encoded {
     Value(Written),
-    Task(crate::task::TaskId),
+    Task(tracer_core::task::TaskId),
 }
 
 impl<T: Serialize> Argument for T {
@@ -151,7 +151,7 @@ impl<'a, What> Remote<'a, What> {
     }
 
     /// The wait before the first retry. It doubles with each further one, up to
-    /// [`RETRY_BACKOFF_CAP`](crate::task::RETRY_BACKOFF_CAP); between half of it and all of it is waited.
+    /// [`RETRY_BACKOFF_CAP`](tracer_core::task::RETRY_BACKOFF_CAP); between half of it and all of it is waited.
     pub fn retry_backoff(mut self, first: Duration) -> Self {
         self.policy.retry_backoff = first;
         self
@@ -209,7 +209,7 @@ impl<'a, What> Remote<'a, What> {
     /// Has what it writes sent here, for [`TaskHandle::lines`]. Beside such a task none is given to its worker.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use_built_executable();
     /// let cluster = tracer::init()?;
@@ -332,7 +332,7 @@ impl<'a> Remote<'a> {
         let arguments = value::array(&self.what.arguments);
         let inputs = std::mem::take(&mut self.what.inputs);
         // A path is relative to the folder of this process, not to the worker's.
-        let module = if crate::hook::is_path(module) {
+        let module = if tracer_core::module_name::is_path(module) {
             let path = std::path::absolute(module).unwrap_or_else(|_| module.into());
             Cow::Owned(path.display().to_string())
         } else {

@@ -4,7 +4,7 @@ use opentelemetry::Context;
 use opentelemetry::baggage::BaggageExt;
 use opentelemetry::trace::TraceContextExt;
 
-use crate::propagation::{Carrier, TraceContext, TraceParent};
+use tracer_core::propagation::{Carrier, TraceContext, TraceParent};
 
 /// What OpenTelemetry has current on this thread, with its baggage; none without a span.
 pub(super) fn carrier() -> Option<Carrier> {

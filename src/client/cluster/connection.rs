@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::completed::EndedTasks;
 use super::output::{Followed, Following};
 use crate::driver::{Driver, DriverError, Ticket};
-use crate::protocol::{Query, Reply};
+use tracer_ipc::protocol::{Query, Reply};
 
 pub(super) struct Connection {
     stream: UnixStream,

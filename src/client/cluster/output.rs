@@ -7,8 +7,8 @@ use std::task::{Poll, Waker};
 use super::connection::{Connection, Watch};
 use super::{RemoteError, TaskHandle};
 use crate::driver::{Driver, TaskOutput};
-use crate::protocol::Stream;
-use crate::task::TaskId;
+use tracer_core::task::TaskId;
+use tracer_ipc::protocol::Stream;
 
 /// Bytes of a line that is handed out in pieces if it is longer.
 const LINE_LIMIT: usize = 64 << 10;

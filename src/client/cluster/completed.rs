@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::task::of_one_cluster;
 use super::{Inner, RemoteError, RemoteErrorKind, TaskHandle};
 use crate::driver::{Driver, DriverError};
-use crate::protocol::{Finished, Query, Reply};
+use tracer_ipc::protocol::{Finished, Query, Reply};
 
 /// The tasks of a set that have ended, and were not taken out yet.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl EndedTasks {
 /// Gives the results of tasks as they come, in the order in which the tasks end.
 ///
 /// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use_built_executable();
 /// use tracer::as_completed;

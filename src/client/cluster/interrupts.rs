@@ -9,9 +9,9 @@ use signal_hook::consts::SIGINT;
 use signal_hook::low_level::{emulate_default_handler, pipe};
 
 use super::Inner;
-use crate::count::Count;
-use crate::exit;
-use crate::protocol::{CancelWhich, Query, Reply};
+use tracer_core::count::Count;
+use tracer_core::exit;
+use tracer_ipc::protocol::{CancelWhich, Query, Reply};
 
 /// Hears what is done.
 pub(super) type Say = Box<dyn FnMut(&str) + Send>;

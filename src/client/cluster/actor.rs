@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Argument, Cluster, Remote, RemoteError, TaskHandle};
 use crate::driver::ActorHandle;
-use crate::protocol::{ActorReport, CancelWhich, Query, Reply};
-use crate::task::{ActorOptions, ActorRole, TaskId};
+use tracer_core::task::{ActorOptions, ActorRole, TaskId};
+use tracer_ipc::protocol::{ActorReport, CancelWhich, Query, Reply};
 
 /// An actor that is about to be created; see [`Cluster::actor`].
 #[derive(Debug)]

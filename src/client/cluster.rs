@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 use self::connection::Connection;
 use self::embedded::{END_LIMIT, Embedded};
 use crate::driver::Driver;
-use crate::hook::{ActiveSpan, Recorder};
-use crate::protocol::{CancelWhich, Query, Reply, Welcome};
-use crate::task::JobId;
+use tracer_core::task::JobId;
+use tracer_host::hook::{ActiveSpan, Recorder};
+use tracer_ipc::protocol::{CancelWhich, Query, Reply, Welcome};
 
 pub use self::actor::{Actor, Call};
 pub use self::completed::{AsCompleted, Completed, Progress, as_completed};
@@ -38,7 +38,7 @@ pub use self::output::OutputLine;
 pub use self::remote::{Argument, Command, Function, Remote};
 pub use self::task::{TaskHandle, get_all, wait_any};
 pub use crate::driver::ActorHandle;
-pub use crate::protocol::{CancelReport, StatusReport};
+pub use tracer_ipc::protocol::{CancelReport, StatusReport};
 
 /// How long submissions may take to be accepted when nobody will ask for them any more.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ const DELIVER_LIMIT: Duration = Duration::from_secs(2);
 /// Connects to the running head of this machine, or starts one for the life of this program if none runs. [`Init`] says more.
 ///
 /// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use_built_executable();
 /// let cluster = tracer::init()?;
@@ -105,7 +105,7 @@ impl Cluster {
     /// Begins the submission of a task: `module:function`.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use_built_executable();
     /// # let cluster = tracer::init()?;
@@ -122,7 +122,7 @@ impl Cluster {
     /// environment of the cluster. What it writes goes to the logs of its worker.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documentation.rs"));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/support/documentation.rs"));
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use_built_executable();
     /// # let cluster = tracer::init()?;

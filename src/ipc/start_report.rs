@@ -1,0 +1,67 @@
+//! What a head that has been started in the background says to whoever started it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{HookFailure, HttpReport, SpanCounts};
+
+/// What a head in the background tells whoever started it, as a line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// It takes tasks.
+    Started(Box<Started>),
+    /// It could not start.
+    Refused {
+        /// The exit code that says why.
+        exit_code: u8,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// What a head that has started says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// This process.
+    pub head_pid: u32,
+    /// The folder of the session.
+    pub session_dir: PathBuf,
+    /// How many workers take leases.
+    pub workers_ready: usize,
+    /// Workers that run without the hook, and why.
+    pub hook_failures: Vec<HookFailure>,
+    /// Spans of a dead head's processes that were completed.
+    pub recovered: SpanCounts,
+    /// Tasks that a dead head had accepted, and that wait again.
+    pub tasks_restored: usize,
+    /// Those of them that were running when their head died, and are started again.
+    pub tasks_again: usize,
+    /// Tasks that were running when their head died and are not started again; they have failed.
+    pub tasks_lost: usize,
+    /// Where the HTTP API is, if there is one.
+    #[serde(default)]
+    pub http: Option<HttpReport>,
+    /// Why no worker can be started, if that is so.
+    pub no_worker: Option<String>,
+    /// Whether the hook may be why.
+    #[serde(default)]
+    pub is_hook_to_blame: bool,
+    /// What a person should know of what was found in the place.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// What was forgotten of earlier heads, if that was wanted and there was something.
+    #[serde(default)]
+    pub put_aside: Option<PutAside>,
+}
+
+/// The tasks of earlier heads, which are forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutAside {
+    /// How many there were.
+    pub tasks: usize,
+    /// Those of them that had not ended, and actors that lived.
+    pub unfinished: usize,
+    /// What the journal is called now.
+    pub journal: PathBuf,
+}
