@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut driver = tracer::Driver::connect(&tracer::config::default_temp_dir())?;
+//! let mut driver = tracer::Driver::connect(&tracer::environment::default_temp_dir())?;
 //! driver.start_tracing();
 //! let task = driver.remote("wordcount:count").arg("the quick brown fox")?.submit()?;
 //! let words: u64 = driver.get(task)?;
@@ -451,7 +451,7 @@ impl Remote<'_> {
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let mut driver = tracer::Driver::connect(&tracer::config::default_temp_dir())?;
+    /// # let mut driver = tracer::Driver::connect(&tracer::environment::default_temp_dir())?;
     /// let words = driver.remote("wordcount:count").arg("the quick brown fox")?.submit()?;
     /// let square = driver.remote("maths:square").arg(&words)?.submit()?;
     /// let square: u64 = driver.get(square)?;

@@ -137,7 +137,7 @@ impl Driver {
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let mut driver = tracer::Driver::connect(&tracer::config::default_temp_dir())?;
+    /// # let mut driver = tracer::Driver::connect(&tracer::environment::default_temp_dir())?;
     /// let hits = driver.actor("counter:Counter").arg(0)?.name("hits").max_restarts(3).create()?;
     /// for _ in 0..1000 {
     ///     driver.call(&hits, "increment").arg(1)?.submit()?;
