@@ -1,5 +1,7 @@
 //! `tracer hooks`.
 
+pub(super) mod undelivered;
+
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -10,7 +12,7 @@ use crate::config::parse_duration;
 use crate::exit;
 use crate::hook::{HookCheck, HookContract, check_hook};
 
-/// Try tracing hooks out
+/// Try tracing hooks out, or show what they have not delivered
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer hooks check local_tmp_tracing:setup_tracing")]
 pub(super) struct Args {
@@ -37,10 +39,14 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
+    Undelivered(undelivered::Args),
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let What::Check { hook, wanted, hook_timeout, search, format } = &args.what;
+    let (hook, wanted, hook_timeout, search, format) = match &args.what {
+        What::Check { hook, wanted, hook_timeout, search, format } => (hook, wanted, hook_timeout, search, format),
+        What::Undelivered(args) => return undelivered::run(args),
+    };
     report::reserve_stdout()?;
     let wanted = wanted.as_deref().map(|name| match name {
         "exporter" => HookContract::Exporter,

@@ -14,6 +14,7 @@ use crate::count::{Count, Size};
 use crate::exit;
 use crate::identity;
 use crate::session;
+use crate::spool::owners;
 
 /// Remove old span files and the folders of old sessions
 ///
@@ -193,8 +194,9 @@ fn sessions(temp_dir: &Path) -> Vec<Candidate> {
         let metadata = fs::symlink_metadata(&path).ok().filter(Metadata::is_dir)?;
         let (bytes, modified) = measure(&path, metadata.modified().ok()?);
         let is_empty = |name: &str| fs::read_dir(path.join(name)).map_or(true, |mut entries| entries.next().is_none());
+        let has_parcels = !owners::all_parcels(&session::handover_dir(&path)).is_empty();
         let is_current = current.as_ref().is_some_and(|head| head.session_dir.file_name() == path.file_name());
-        let is_in_use = is_current || !is_empty("spool") || !is_empty("handover");
+        let is_in_use = is_current || !is_empty("spool") || has_parcels;
         Some(Candidate { path, is_session: true, bytes, modified, is_in_use })
     };
     folders.into_iter().filter_map(candidate).collect()

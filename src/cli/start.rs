@@ -524,7 +524,7 @@ fn run_embedded(args: Args) -> CommandResult {
         let program = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
         let place = settings.temp_dir.clone();
         if let HeadEnd::Stopped(stopped) = serve(settings, Some(program))?
-            && stopped.spans_waiting == 0
+            && stopped.spans_waiting + stopped.spans_of_other_hooks == 0
         {
             // The place was made for this head alone.
             let _ = std::fs::remove_dir_all(place);
@@ -637,8 +637,16 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         let spans = Count(started.recovered.waiting, "span");
         fields.push((
             "  undelivered",
-            format!("{spans} of an earlier session, waiting for an exporter that accepts them"),
+            format!(
+                "{spans} of an earlier session, waiting for an exporter that accepts them (see `{}`)",
+                super::hooks::undelivered::command(&settings.temp_dir)
+            ),
         ));
+    }
+    if started.recovered.waiting_for_other_hooks > 0 {
+        let spans = Count(started.recovered.waiting_for_other_hooks, "span");
+        let command = super::hooks::undelivered::command(&settings.temp_dir);
+        fields.push(("  undelivered", format!("{spans} of hooks that this head does not have (see `{command}`)")));
     }
     if let Some(aside) = &started.put_aside {
         let unfinished = match aside.unfinished {

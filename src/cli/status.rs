@@ -116,7 +116,17 @@ fn render(status: &StatusReport) -> String {
     }
     if spans.waiting > 0 {
         let waiting = Count(spans.waiting, "span");
-        fields.push(("undelivered", format!("{waiting}, waiting for an exporter that accepts them")));
+        fields.push((
+            "undelivered",
+            format!("{waiting}, waiting for an exporter that accepts them (see `tracer hooks undelivered`)"),
+        ));
+    }
+    if spans.waiting_for_other_hooks > 0 {
+        let waiting = Count(spans.waiting_for_other_hooks, "span");
+        fields.push((
+            "undelivered",
+            format!("{waiting} of hooks that this head does not have (see `tracer hooks undelivered`)"),
+        ));
     }
     let counts = [
         ("lost", spans.dropped, "span", "could not be written by the hook, whose memory was full"),

@@ -58,13 +58,13 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     }
     match args.format.format {
-        super::Format::Text => report::talk(&render(&stopped)),
-        super::Format::Json => report::value(args.format.format, &stopped, render),
+        super::Format::Text => report::talk(&render(&stopped, &super::hooks::undelivered::command(&temp_dir))),
+        super::Format::Json => report::value(args.format.format, &stopped, |_| String::new()),
     }
     Ok(exit::OK)
 }
 
-fn render(report: &StopReport) -> String {
+fn render(report: &StopReport, command: &str) -> String {
     let workers = report.stopped.len() + report.killed.len();
     let mut text = format!("stopped the head (pid {}) and {}", report.head_pid, Count(workers, "worker"));
     if !report.killed.is_empty() {
@@ -77,8 +77,12 @@ fn render(report: &StopReport) -> String {
     if report.spans_waiting > 0 {
         let spans = Count(report.spans_waiting, "span");
         text.push_str(&format!(
-            "\nundelivered: {spans}, waiting for an exporter that accepts them; the next head in this place goes on"
+            "\nundelivered: {spans}, waiting for an exporter that accepts them; the next head in this place goes on (see `{command}`)"
         ));
+    }
+    if report.spans_of_other_hooks > 0 {
+        let spans = Count(report.spans_of_other_hooks, "span");
+        text.push_str(&format!("\nundelivered: {spans} of hooks that this head did not have (see `{command}`)"));
     }
     text
 }
@@ -90,12 +94,20 @@ mod tests {
     #[test]
     fn stopping_says_what_was_stopped_and_what_had_to_be_killed() {
         let quiet = StopReport { head_pid: 7, stopped: vec![8, 9], ..StopReport::default() };
-        assert_eq!(render(&quiet), "stopped the head (pid 7) and 2 workers");
-        let loud = StopReport { head_pid: 7, stopped: vec![8], killed: vec![9, 10], unfinished: 1, spans_waiting: 3 };
+        assert_eq!(render(&quiet, "c"), "stopped the head (pid 7) and 2 workers");
+        let loud = StopReport {
+            head_pid: 7,
+            stopped: vec![8],
+            killed: vec![9, 10],
+            unfinished: 1,
+            spans_waiting: 3,
+            spans_of_other_hooks: 1,
+        };
         assert_eq!(
-            render(&loud),
+            render(&loud, "c"),
             "stopped the head (pid 7) and 3 workers; 2 had to be killed (pid 9, 10)\n1 task had not ended\n\
-             undelivered: 3 spans, waiting for an exporter that accepts them; the next head in this place goes on"
+             undelivered: 3 spans, waiting for an exporter that accepts them; the next head in this place goes on (see `c`)\n\
+             undelivered: 1 span of hooks that this head did not have (see `c`)"
         );
     }
 }

@@ -213,7 +213,7 @@ impl Inner {
         // A head that is gone, or does not answer, is ended all the same.
         let _ = self.connection.query(&cancel, Some(deadline));
         let stopped = self.connection.query(&stop, Some(deadline));
-        let has_waiting = matches!(stopped, Ok(Some(Reply::Stopped(report))) if report.spans_waiting > 0);
+        let has_waiting = matches!(stopped, Ok(Some(Reply::Stopped(report))) if report.spans_waiting + report.spans_of_other_hooks > 0);
         self.connection.close();
         embedded.end(END_LIMIT, has_waiting);
     }

@@ -68,6 +68,8 @@
 //! another process of the session, or of the next session in the same place, with the resource of the process that it came from.
 //!
 //! - A receiver gets every span at least once; one that was under way may come twice, with the same id.
+//! - What waits belongs to the hooks that owe it, by name: a head that has others keeps it for one that has them. `tracer hooks undelivered` shows it,
+//!   and discards it. Kept by `delivery::undelivered_spans_wait_for_the_hook_that_owes_them_and_are_shown_and_discarded`.
 //! - What no exporter takes waits in at most 64 MiB of files of the session; beyond that the oldest is given up. `tracer status` counts what was handed
 //!   over, what waits and what was given up.
 //! - What is handed over is what a slot of the spool holds: about 2,000 bytes a span. What did not fit is counted in `tracer status`, and on the span as `tracer.cut`.

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify;
@@ -16,7 +17,9 @@ use tracer_abi as abi;
 
 use crate::count::Count;
 use crate::protocol::{SpansDone, SpansOffer};
-use crate::spool::{Parcel, Pause, hooks};
+use crate::session::DISCARDED;
+use crate::spool::owners::{self, Owners};
+use crate::spool::{Parcel, Pause};
 
 /// Parcels that a worker is offered at once. Its hook delivers them one after another.
 const OFFERS_LIMIT: usize = 4;
@@ -40,6 +43,10 @@ pub(super) struct Offer {
 
 pub(super) struct Handover {
     folder: PathBuf,
+    /// The hooks of the session.
+    own: Owners,
+    /// Spans that wait for hooks which this session has not.
+    foreign_spans: u64,
     /// Wakes the head when a parcel comes into the folder.
     watch: OwnedFd,
     /// What waits, by the hooks that it is for: hooks that fail do not hold back what is for others.
@@ -87,11 +94,18 @@ impl Queue {
 }
 
 impl Handover {
-    pub(super) fn new(folder: PathBuf) -> io::Result<Handover> {
+    /// `own` are the hooks of the session; without any, all parcels are other hooks'.
+    pub(super) fn new(folder: PathBuf, own: Owners) -> io::Result<Handover> {
+        match fs::DirBuilder::new().mode(0o700).create(owners::foreign_dir(&folder)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => own.write(&folder)?,
+        }
         let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&watch, &folder, inotify::WatchFlags::MOVED_TO)?;
         Ok(Handover {
             folder,
+            own,
+            foreign_spans: 0,
             watch,
             queues: BTreeMap::new(),
             offered: HashMap::new(),
@@ -114,15 +128,24 @@ impl Handover {
     pub(super) fn on_change(&mut self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.watch, &mut buffer);
+        let mut is_discarded = false;
         // What has come is in the folder, also when there were too many events to tell of each.
-        while reader.next().is_ok() {}
+        while let Ok(event) = reader.next() {
+            is_discarded |= event.file_name().is_some_and(|name| name.to_bytes() == DISCARDED.as_bytes());
+        }
+        if is_discarded {
+            let _ = fs::remove_file(self.folder.join(DISCARDED));
+            self.queues.values_mut().for_each(|queue| queue.waiting.retain(|it| it.parcel.path.exists()));
+            self.count_foreign();
+        }
         self.look();
     }
 
     /// Takes up the parcels in the folder that are not known.
     pub(super) fn look(&mut self) {
         let known: HashSet<PathBuf> = self.all().map(|waiting| waiting.parcel.path.clone()).collect();
-        for parcel in Parcel::list(&self.folder).into_iter().filter(|parcel| !known.contains(&parcel.path)) {
+        let new = Parcel::list(&self.folder).into_iter().filter(|parcel| !known.contains(&parcel.path));
+        for parcel in new.filter_map(|parcel| self.own_part(parcel)).collect::<Vec<_>>() {
             self.queue(parcel.hooks).waiting.push_back(Waiting { parcel, tries: 0 });
         }
         while self.bytes() > BYTES_LIMIT {
@@ -133,18 +156,67 @@ impl Handover {
         }
     }
 
-    /// Takes parcels of other sessions over into this one's folder.
-    pub(super) fn take_over(&mut self, parcels: Vec<Parcel>) -> u64 {
-        let mut spans = 0;
-        for parcel in parcels {
-            let Some(name) = parcel.path.file_name() else { continue };
-            // One that cannot be moved is tried again by the next head.
-            if fs::rename(&parcel.path, self.folder.join(name)).is_ok() {
-                spans += parcel.spans;
+    /// Takes the parcels in the folders of other sessions over into this one's.
+    pub(super) fn take_over(&mut self, folders: &[PathBuf]) {
+        for folder in folders {
+            // Without the names of their hooks, they are nobody's: they stay where they are, for the next head.
+            if Owners::copy_all(folder, &self.folder).is_err() {
+                continue;
+            }
+            for mut parcel in owners::all_parcels(folder) {
+                let (hooks, mark) = (parcel.hooks, parcel.mark);
+                // One that cannot be moved is tried again by the next head.
+                let _ = parcel.move_to(&self.folder, hooks, mark);
             }
         }
+        self.count_foreign();
         self.look();
-        spans
+    }
+
+    /// The part of a parcel that is for hooks of this session. What is for others is put where it waits for a head that has them.
+    fn own_part(&mut self, mut parcel: Parcel) -> Option<Parcel> {
+        if parcel.mark == self.own.mark {
+            return Some(parcel);
+        }
+        let of = Owners::read(&self.folder, parcel.mark);
+        let (own, foreign) = self.own.translate(parcel.hooks, of.as_ref());
+        if foreign == 0 {
+            parcel.move_to(&self.folder, own, self.own.mark).ok()?;
+            return Some(parcel);
+        }
+        // First the part that is for this session: who comes after a kill between the two does it again.
+        let of_own = (own != 0).then(|| parcel.link_to(&self.folder, own, self.own.mark)).transpose().ok()?;
+        let mark = parcel.mark;
+        if parcel.move_to(&owners::foreign_dir(&self.folder), foreign, mark).is_ok() {
+            self.foreign_spans += parcel.spans;
+            self.bound_foreign();
+        }
+        of_own
+    }
+
+    /// Gives up the oldest of what waits for other hooks, where it is too much.
+    fn bound_foreign(&mut self) {
+        let parcels = Parcel::list(&owners::foreign_dir(&self.folder));
+        let mut bytes: u64 = parcels.iter().map(|parcel| parcel.bytes).sum();
+        for parcel in parcels {
+            if bytes <= BYTES_LIMIT {
+                break;
+            }
+            if fs::remove_file(&parcel.path).is_ok() {
+                bytes -= parcel.bytes;
+                self.foreign_spans = self.foreign_spans.saturating_sub(parcel.spans);
+                self.given_up += parcel.spans;
+            }
+        }
+    }
+
+    fn count_foreign(&mut self) {
+        self.foreign_spans = Parcel::list(&owners::foreign_dir(&self.folder)).iter().map(|parcel| parcel.spans).sum();
+    }
+
+    /// Spans that wait for hooks which this session has not.
+    pub(super) fn spans_of_others(&self) -> u64 {
+        self.foreign_spans
     }
 
     fn queue(&mut self, hooks: u32) -> &mut Queue {
@@ -258,8 +330,7 @@ impl Handover {
         let mut offers = Vec::new();
         let limit = if is_last { LAST_OFFERS_LIMIT } else { OFFERS_LIMIT };
         for (&hooks, queue) in self.queues.iter_mut().filter(|(_, queue)| queue.may_offer(now_ns, false)) {
-            let bits = (0..u32::BITS).map(|bit| 1 << bit).filter(|bit| hooks & hooks::SINKS & bit != 0);
-            let left = bits.map(|hook| Pause::read(&self.folder, hook).left).max().unwrap_or_default();
+            let left = owners::bits(hooks).map(|hook| Pause::read(&self.folder, hook).left).max().unwrap_or_default();
             queue.told_until_ns = now_ns.saturating_add(left.as_nanos() as u64);
         }
         while let Some(queue) = self.queues.values_mut().find(|queue| queue.may_offer(now_ns, is_last)) {
@@ -292,9 +363,13 @@ impl Handover {
 mod tests {
     use super::*;
 
+    fn owners(mark: u32, names: &[&str]) -> Owners {
+        Owners { mark, names: names.iter().map(|&name| name.to_owned()).collect() }
+    }
+
     fn handover(parcels: usize) -> (tempfile::TempDir, Handover) {
         let folder = tempfile::tempdir().unwrap();
-        let mut handover = Handover::new(folder.path().into()).unwrap();
+        let mut handover = Handover::new(folder.path().into(), owners(9, &["a:a", "b:b"])).unwrap();
         for number in 0..parcels {
             Parcel::write(folder.path(), &format!("worker-1-{number}"), 6, 9, 10, b"spans").unwrap();
         }
@@ -389,6 +464,44 @@ mod tests {
         handover.on_done(5, &done(offers[0].spans.number, 0, None), 9);
         Pause::end(folder.path(), 4);
         assert_eq!(handover.offers(next, false).len(), 2);
+    }
+
+    #[test]
+    fn parcels_of_an_earlier_session_go_to_the_hooks_of_the_same_name_and_others_wait() {
+        let (earlier, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        owners(3, &["b:b", "c:c"]).write(earlier.path()).unwrap();
+        for (number, hooks, mark) in [(1, 2, 3), (2, 4, 3), (3, 2 | 4, 3), (4, 2, 77), (5, 4, 9)] {
+            Parcel::write(earlier.path(), &format!("worker-{number}"), hooks, mark, 10, b"spans").unwrap();
+        }
+        let mut handover = Handover::new(folder.path().into(), owners(9, &["a:a", "b:b"])).unwrap();
+        handover.take_over(&[earlier.path().into()]);
+        assert_eq!((handover.spans_waiting(), handover.spans_of_others()), (30, 30));
+        handover.on_sink(5);
+        let mut offered: Vec<_> = handover.offers(0, false).into_iter().map(|offer| offer.spans).collect();
+        offered.sort_by(|one, other| one.path.cmp(&other.path));
+        let offered: Vec<_> = offered.iter().map(|spans| (spans.hooks, spans.mark)).collect();
+        assert_eq!(offered, [(4, 9); 3]);
+        let mut others: Vec<_> = Parcel::list(&owners::foreign_dir(folder.path()));
+        others.sort_by(|one, other| one.path.cmp(&other.path));
+        let others: Vec<_> = others.iter().map(|parcel| (parcel.hooks, parcel.mark)).collect();
+        assert_eq!(others, [(4, 3), (4, 3), (2, 77)]);
+        // A head with the other hook comes.
+        let next = tempfile::tempdir().unwrap();
+        let mut handover = Handover::new(next.path().into(), owners(5, &["c:c"])).unwrap();
+        handover.take_over(&[folder.path().into()]);
+        assert_eq!((handover.spans_waiting(), handover.spans_of_others()), (20, 40));
+        assert_eq!(owners::all_parcels(folder.path()), []);
+        // Somebody discards them all.
+        for parcel in owners::all_parcels(next.path()) {
+            fs::remove_file(parcel.path).unwrap();
+        }
+        session_discarded(next.path());
+        handover.on_change();
+        assert_eq!((handover.spans_waiting(), handover.spans_of_others()), (0, 0));
+    }
+
+    fn session_discarded(folder: &Path) {
+        crate::session::tell_of_discarded(folder).unwrap();
     }
 
     #[test]

@@ -236,7 +236,9 @@ pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> i
         }
     }
     server.world.handover.look();
-    let is_anything_left = server.world.handover.spans_waiting() > 0 || server.world.spans.unwritten > 0;
+    let handover = &server.world.handover;
+    let is_anything_left =
+        handover.spans_waiting() + handover.spans_of_others() > 0 || server.world.spans.unwritten > 0;
     server.session.close();
     if is_anything_left { Ok(()) } else { std::fs::remove_dir_all(place) }
 }
@@ -315,6 +317,7 @@ impl Server {
         let Opened { journal, torn, damage, next_task, next_job } =
             Journal::open(&journal, now_unix_nano()).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let own_hooks = settings.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
         let world = World {
             session_dir: session.dir().into(),
             node_id: node_id(),
@@ -341,7 +344,7 @@ impl Server {
             unsynced_workers: Vec::new(),
             has_journaled_start: false,
             spans: SpanCounts::default(),
-            handover: Handover::new(session::handover_dir(session.dir()))?,
+            handover: Handover::new(session::handover_dir(session.dir()), own_hooks)?,
             attempt_spans: Vec::new(),
             open_files: raise_open_files(),
             has_refused: false,
@@ -445,7 +448,7 @@ impl Server {
             self.world.finish_left(spool, &left_by_a_dead_head(attempts));
         }
         reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
-        self.world.handover.take_over(self.session.parcels_left());
+        self.world.handover.take_over(&self.session.handovers_left());
         self.recovered_at_start = self.span_counts();
         Ok(())
     }
@@ -1437,6 +1440,7 @@ impl Server {
         let mut stop = self.stop.take()?;
         self.world.handover.look();
         stop.report.spans_waiting = self.world.handover.spans_waiting();
+        stop.report.spans_of_other_hooks = self.world.handover.spans_of_others();
         for (connection, number) in &stop.asked_by {
             if let Some(connection) = self.world.connections.get_mut(connection) {
                 put_reply(&mut connection.outbox, *number, &Reply::Stopped(stop.report.clone()));
@@ -1461,6 +1465,7 @@ impl Server {
         let of_the_head = SpanCounts {
             handed_over: handover.delivered,
             waiting: handover.spans_waiting(),
+            waiting_for_other_hooks: handover.spans_of_others(),
             given_up: self.world.spans.given_up + handover.given_up,
             ..self.world.spans
         };

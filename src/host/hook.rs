@@ -47,7 +47,7 @@ pub use own::{OwnSettings, OwnTracing};
 pub use recorder::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, RunningTask, SCOPE, SpanRequest};
 pub use search::locate_in;
 pub use search::{Located, SearchPath};
-pub use setup::{HookCheck, HookRun, check_hook, run_hook};
+pub use setup::{HookCheck, HookRun, check_hook, owners, run_hook};
 pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};
 pub use task::{is_to_stop, was_told_to_stop};
 pub use tracer_core::HookContract;

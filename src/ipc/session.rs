@@ -32,7 +32,6 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::identity;
-use crate::spool::Parcel;
 use crate::stored;
 use tracer_core::suggestion::shell_word;
 
@@ -269,9 +268,9 @@ impl Session {
         spools_of(&self.other_sessions())
     }
 
-    /// The parcels that dead sessions of this place left behind.
-    pub fn parcels_left(&self) -> Vec<Parcel> {
-        self.other_sessions().iter().flat_map(|session| Parcel::list(&handover_dir(session))).collect()
+    /// The folders for parcels of the other sessions of this place.
+    pub fn handovers_left(&self) -> Vec<PathBuf> {
+        self.other_sessions().iter().map(|session| handover_dir(session)).collect()
     }
 
     /// Removes the folders of old sessions, but for the newest few.
@@ -405,6 +404,15 @@ pub fn worker_of_spool(spool: &Path) -> Option<tracer_core::task::WorkerId> {
 /// The spool of a driver.
 pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> PathBuf {
     session_dir.join(format!("spool/driver-{pid}-{started_unix_nano}.spool"))
+}
+
+/// The name of a file in a folder for parcels whose coming says that somebody has removed some.
+pub const DISCARDED: &str = "discarded";
+
+/// Tells the head, if one runs, that parcels were removed from its folder.
+pub fn tell_of_discarded(handover: &Path) -> io::Result<()> {
+    let unfinished = handover.join(format!("{DISCARDED}.{}.part", std::process::id()));
+    fs::write(&unfinished, "").and_then(|()| fs::rename(&unfinished, handover.join(DISCARDED)))
 }
 
 /// The folder of a session in which spans wait for an exporter.

@@ -304,6 +304,66 @@ fn a_simple_exporter_and_processors_that_tell_nothing_are_known_to_have_their_sp
     }
 }
 
+#[test]
+fn undelivered_spans_wait_for_the_hook_that_owes_them_and_are_shown_and_discarded() {
+    const OTHER: &str = "exporters:one_by_one";
+    // Job, PRODUCER, attempt, and one that the task makes.
+    const COUNT: usize = 4;
+    let cluster = with_exporter(BATCHES).start();
+    tell(&cluster, "fail");
+    cluster.submit("misbehaving_tasks:makes_one_span", &["1"]).success();
+    let run = cluster.stop().success().stderr_contains("undelivered: 4 spans, waiting for an exporter");
+    run.stderr_contains("(see `tracer hooks undelivered");
+    release(&cluster, "fail");
+    let start = |hook: &str| {
+        let hook = format!("--tracing-startup-hook={hook}");
+        cluster.tracer(&["start", "--head", "--num-workers", "1", &hook]).success()
+    };
+    let undelivered = |arguments: &[&str]| {
+        let all = [&["hooks", "undelivered", "--format", "json"], arguments].concat();
+        let report = cluster.tracer(&all).success().json();
+        assert_eq!(report["discarded"], arguments.contains(&"--discard"));
+        report
+    };
+    let expect_all = |report: &Value| {
+        assert_eq!((&report["spans"], &report["hooks"][0]["hook"]), (&COUNT.into(), &BATCHES.into()), "{report}");
+        assert_eq!(report["hooks"].as_array().map(Vec::len), Some(1), "{report}");
+        assert!(report["hooks"][0]["oldest_time"].is_string() && report["bytes"].as_u64() > Some(0), "{report}");
+    };
+    expect_all(&undelivered(&[]));
+    // Another hook, which has an exporter too, twice: what it has made itself arrives, and nothing else.
+    for number in 1..=2 {
+        start(OTHER).stderr_contains("4 spans of hooks that this head does not have (see `tracer hooks undelivered");
+        cluster.submit("demo:my_function", &[]).success();
+        let spans = wait_for_arrived(&cluster, "its own", |spans| spans.len() >= 3 * number);
+        assert_eq!(named(&spans, "demo.my_function tracer.remote").len(), number, "{spans:#?}");
+        assert_eq!(spans.len(), 3 * number, "{spans:#?}");
+        let counts = cluster.status()["spans"].clone();
+        let (own, others) = (&counts["waiting"], &counts["waiting_for_other_hooks"]);
+        assert_eq!((own, others), (&0.into(), &COUNT.into()), "{counts}");
+        expect_all(&undelivered(&[]));
+        assert_eq!(undelivered(&[OTHER, "--discard"])["spans"], 0);
+        cluster.stop().success().stderr_contains("4 spans of hooks that this head did not have");
+    }
+    // And the one that owes them.
+    start(BATCHES);
+    let spans = wait_for_arrived(&cluster, "all of them", |spans| spans.len() >= 6 + COUNT);
+    assert_eq!(ids(&spans).len(), 6 + COUNT, "{spans:#?}");
+    assert_whole(&spans);
+    wait_until("the head knows", || (cluster.status()["spans"]["waiting"] == 0).then_some(()));
+    assert_eq!(undelivered(&[])["hooks"], Value::Array(Vec::new()));
+    // Spans that a head has are discarded too.
+    tell(&cluster, "fail");
+    cluster.submit("demo:my_function", &[]).success();
+    wait_until("they wait", || (cluster.status()["spans"]["waiting"] == 3).then_some(()));
+    let discarded = cluster.tracer(&["hooks", "undelivered", BATCHES, "--discard"]).success();
+    discarded.stdout_contains("\ndiscarded 3 spans\n");
+    wait_until("the head knows", || (cluster.status()["spans"]["waiting"] == 0).then_some(()));
+    cluster.tracer(&["hooks", "undelivered"]).success().stdout("no undelivered spans\n");
+    let run = cluster.stop().success();
+    assert!(!run.stderr_text().contains("undelivered"), "{run:?}");
+}
+
 /// Reads a request, answers it, and says when it came.
 fn answer(mut stream: TcpStream, answer: &str, came: &Sender<Instant>) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);

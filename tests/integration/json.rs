@@ -69,6 +69,7 @@ fn every_report_is_an_object_of_the_documented_schema() {
         ("modules show nope", 1, &["error"]),
         ("hooks check local_tmp_tracing:setup_tracing", 0, &["contract", "description"]),
         ("hooks check local_tmp_tracing:nope", 4, &["refused", "error"]),
+        ("hooks undelivered", 0, &["discarded", "spans", "bytes", "hooks"]),
         ("status", 0, &["version", "head_pid", "workers", "tasks", "warnings"]),
         ("start --head", 5, &["error"]),
         ("trace list", 0, &["traces", "left_out", "filtered_out"]),

@@ -639,7 +639,7 @@ impl Recorder {
     }
 
     /// Brings finished spans of other processes to the hooks that want them, a request of OTLP. `hooks` are those of the session
-    /// with this `mark`; if that is another, all of this one get them. `on_done` hears once which hooks failed, as bits, the
+    /// with this `mark`; if that is another, nobody here gets them. `on_done` hears once which hooks failed, as bits, the
     /// status of a failure, if there is one, and how many spans were refused by one that took the others.
     pub fn deliver(
         &self,
@@ -648,11 +648,11 @@ impl Recorder {
         mark: u32,
         on_done: impl FnOnce(u32, Option<u32>, u64) + Send + 'static,
     ) {
+        let hooks = hooks & hooks::SINKS;
         let is_own = mark == self.mark;
-        let hooks = if is_own { hooks & hooks::SINKS } else { hooks::SINKS };
-        let wanted: Vec<_> = self.sinks.iter().filter(|sink| sink.hook & hooks != 0).collect();
-        // A hook that failed in this process has not failed in all. Of hooks that there are no more, nobody can have them.
-        let missing = if is_own { wanted.iter().fold(hooks, |missing, sink| missing & !sink.hook) } else { 0 };
+        let wanted: Vec<_> = self.sinks.iter().filter(|sink| is_own && sink.hook & hooks != 0).collect();
+        // A hook that failed in this process has not failed in all.
+        let missing = wanted.iter().fold(hooks, |missing, sink| missing & !sink.hook);
         let status = (missing != 0).then_some(abi::STATUS_FAILED);
         if wanted.is_empty() {
             return on_done(missing, status, 0);

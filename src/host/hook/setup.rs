@@ -9,7 +9,7 @@ use tracer_abi as abi;
 use super::module::{Record, contract_of, text};
 use super::{HookContract, HookError, ImportString, Located, Module, OwnSettings, OwnTracing, Recorder, SearchPath};
 use tracer_ipc::protocol::HookChoice;
-use tracer_ipc::spool::Spool;
+use tracer_ipc::spool::{Owners, Spool};
 
 /// What running a hook gave.
 pub struct HookRun {
@@ -45,7 +45,7 @@ pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static 
             |table| table.0,
         ));
     }
-    let mark = mark(hook);
+    let mark = owners(hook).mark;
     let (table, failure) = match first {
         Ok(table) => (Some(table.0), None),
         Err(failure) => (OwnTracing::table(own).ok(), Some(failure)),
@@ -57,11 +57,11 @@ pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static 
     HookRun { recorder, failure, further_failures }
 }
 
-/// Tells these hooks from others, for spans that wait for them.
-fn mark(hook: &HookChoice) -> u32 {
-    let further = hook.further.iter().map(|further| further.import_string.as_str());
-    let names: Vec<_> = std::iter::once(hook.import_string.as_str()).chain(further).collect();
-    crc32fast::hash(names.join(",").as_bytes())
+/// Returns the hooks of a session as the owners of the spans that wait for them.
+pub fn owners(hook: &HookChoice) -> Owners {
+    let further = hook.further.iter().map(|further| further.import_string.clone());
+    let names: Vec<_> = std::iter::once(hook.import_string.clone()).chain(further).collect();
+    Owners { mark: crc32fast::hash(names.join(",").as_bytes()), names }
 }
 
 /// What trying a hook out showed.

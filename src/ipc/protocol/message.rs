@@ -543,6 +543,9 @@ pub struct SpanCounts {
     /// Spans that no exporter took, until there was no room for them any more.
     #[serde(default)]
     pub given_up: u64,
+    /// Spans of earlier sessions that wait for hooks which this head has not.
+    #[serde(default)]
+    pub waiting_for_other_hooks: u64,
 }
 
 /// Which tasks are listed: those that meet all of it.
@@ -858,6 +861,9 @@ pub struct StopReport {
     /// Spans that no exporter has taken yet; the next head in this place goes on with them.
     #[serde(default)]
     pub spans_waiting: u64,
+    /// Spans that wait for hooks which the head did not have, and for a head that has them.
+    #[serde(default)]
+    pub spans_of_other_hooks: u64,
 }
 
 /// Finished spans that a worker is to deliver for another process.

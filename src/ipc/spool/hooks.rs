@@ -10,6 +10,11 @@ pub const fn further(index: usize) -> u32 {
     4 << index
 }
 
+/// The bit of the hook at this place among those of a session, from 0: that of the first is for its exporters.
+pub const fn at(index: usize) -> u32 {
+    EXPORTERS << index
+}
+
 /// Further hooks at most. Each has a bit.
 pub const FURTHER_LIMIT: usize = 16;
 

@@ -76,16 +76,32 @@ impl Parcel {
 
     /// Says that only these hooks still want it.
     pub fn restrict(&mut self, hooks: u32) -> io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("")).to_owned();
+        self.move_to(&folder, hooks, self.mark)
+    }
+
+    /// Moves it to this folder, for these hooks of the session with this mark.
+    pub fn move_to(&mut self, folder: &Path, hooks: u32, mark: u32) -> io::Result<()> {
+        let path = self.name_in(folder, hooks, mark);
+        fs::rename(&self.path, &path)?;
+        (self.path, self.hooks, self.mark) = (path, hooks, mark);
+        Ok(())
+    }
+
+    /// Makes a second parcel of the same spans in this folder, for these hooks of the session with this mark. One of the same name is replaced.
+    pub fn link_to(&self, folder: &Path, hooks: u32, mark: u32) -> io::Result<Parcel> {
+        let path = self.name_in(folder, hooks, mark);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => fs::hard_link(&self.path, &path)?,
+        }
+        Ok(Parcel { path, hooks, mark, ..self.clone() })
+    }
+
+    fn name_in(&self, folder: &Path, hooks: u32, mark: u32) -> PathBuf {
         let name = self.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let whence = name.split('.').next().unwrap_or_default();
-        let path = self.path.with_file_name(format!(
-            "{whence}.{hooks:x}.{mark:08x}.{spans}.{EXTENSION}",
-            mark = self.mark,
-            spans = self.spans
-        ));
-        fs::rename(&self.path, &path)?;
-        (self.path, self.hooks) = (path, hooks);
-        Ok(())
+        folder.join(format!("{whence}.{hooks:x}.{mark:08x}.{}.{EXTENSION}", self.spans))
     }
 }
 

@@ -1,0 +1,129 @@
+//! `tracer hooks undelivered`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::Serialize;
+
+use super::super::{CommandError, CommandResult, FormatArgs, PlaceArgs, report};
+use crate::clock::utc;
+use crate::count::{Count, Size};
+use crate::exit;
+use crate::session;
+use crate::spool::Parcel;
+use crate::spool::owners::{self, Owners};
+
+/// Show the spans that wait for the exporters of hooks, or discard them
+///
+/// Spans that a hook's exporter did not deliver wait in the folder of the session for a head that has a hook of that name, this one or a later one. Works
+/// with and without a head.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tracer hooks undelivered\n  tracer hooks undelivered otlp:setup_tracing --discard")]
+pub(in crate::cli) struct Args {
+    /// Those of this hook alone, `module:attribute`
+    #[arg(value_name = "MODULE:ATTRIBUTE")]
+    hook: Option<String>,
+    /// Discard them: no hook gets them any more
+    #[arg(long)]
+    discard: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// The command line that shows the undelivered spans of a place.
+pub(in crate::cli) fn command(temp_dir: &Path) -> String {
+    format!("tracer hooks undelivered{}", PlaceArgs::flag(temp_dir))
+}
+
+/// The spans that wait for one hook.
+#[derive(Debug, Default, Serialize)]
+struct OfHook {
+    /// Null for parcels whose session has not left the names of its hooks.
+    hook: Option<String>,
+    spans: u64,
+    bytes: u64,
+    oldest_unix_nano: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    discarded: bool,
+    /// Each once, also those that several hooks are to have.
+    spans: u64,
+    bytes: u64,
+    hooks: Vec<OfHook>,
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let mut report = Report { discarded: args.discard, spans: 0, bytes: 0, hooks: Vec::new() };
+    let mut by_name: BTreeMap<Option<String>, OfHook> = BTreeMap::new();
+    let mut changed: BTreeSet<PathBuf> = BTreeSet::new();
+    for session in session::all_sessions(&args.place.temp_dir()) {
+        let folder = session::handover_dir(&session);
+        for parcel in owners::all_parcels(&folder) {
+            let of = Owners::read(&folder, parcel.mark);
+            let name = |hook| of.as_ref().and_then(|of| of.name(hook)).map(str::to_owned);
+            let is_meant = |hook: &u32| args.hook.is_none() || args.hook == name(*hook);
+            let meant: Vec<u32> = owners::bits(parcel.hooks).filter(is_meant).collect();
+            if meant.is_empty() {
+                continue;
+            }
+            let modified = fs::metadata(&parcel.path).and_then(|metadata| metadata.modified()).ok();
+            let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            let age = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
+            if args.discard && !discard(parcel.clone(), meant.iter().fold(0, |all, hook| all | hook))? {
+                continue;
+            }
+            changed.extend(args.discard.then(|| folder.clone()));
+            report.spans += parcel.spans;
+            report.bytes += parcel.bytes;
+            for hook in meant {
+                let entry = by_name.entry(name(hook)).or_default();
+                entry.spans += parcel.spans;
+                entry.bytes += parcel.bytes;
+                entry.oldest_unix_nano = [entry.oldest_unix_nano, age].into_iter().flatten().min();
+            }
+        }
+    }
+    for folder in changed {
+        // A head that is not told finds out when it offers them.
+        let _ = session::tell_of_discarded(&folder);
+    }
+    report.hooks = by_name.into_iter().map(|(hook, found)| OfHook { hook, ..found }).collect();
+    report::value(args.format.format, &crate::json::with_times(&report), |_| render(&report));
+    Ok(exit::OK)
+}
+
+/// Discards a parcel, as far as it is for these hooks. False when it has been delivered meanwhile.
+fn discard(mut parcel: Parcel, hooks: u32) -> Result<bool, CommandError> {
+    let left = parcel.hooks & !hooks;
+    let done = if left == 0 { fs::remove_file(&parcel.path) } else { parcel.restrict(left) };
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => {
+            let text = format!("`{}` cannot be removed: {error}", parcel.path.display());
+            Err(std::io::Error::new(error.kind(), text).into())
+        }
+    }
+}
+
+fn render(report: &Report) -> String {
+    if report.hooks.is_empty() {
+        return "no undelivered spans".to_owned();
+    }
+    let rows = report.hooks.iter().map(|found| {
+        let oldest = found.oldest_unix_nano.map_or_else(|| "-".to_owned(), |time| utc(time).to_string());
+        let name = found.hook.as_deref().map_or_else(|| "(unknown)".to_owned(), report::name);
+        [name, found.spans.to_string(), Size(found.bytes).to_string(), oldest]
+    });
+    let table = report::table(["hook", "spans", "size", "oldest"], rows);
+    match report.discarded {
+        true => format!("{}\ndiscarded {}", table.trim_end(), Count(report.spans, "span")),
+        false => table,
+    }
+}
