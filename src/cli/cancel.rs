@@ -63,8 +63,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
     };
     let rows: Vec<_> = cancelled.into_iter().map(|(id, state)| Row { id, state }).collect();
     let (unknown, known): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.state == CancelReport::Unknown);
-    let failed = unknown.first().map(|Row { id, .. }| {
-        let text = format!("there is no task {id}\n(hint: `tracer list tasks` shows those that are known)");
+    let failed = (!unknown.is_empty()).then(|| {
+        let ids: Vec<_> = unknown.iter().map(|row| row.id.to_string()).collect();
+        let ids = ids.join(" and no task ");
+        let text = format!("there is no task {ids}\n(hint: `tracer list tasks` shows those that are known)");
         CommandError::new(exit::FAILED, text)
     });
     match args.format.format {

@@ -25,12 +25,13 @@ use crate::spool::owners;
 /// files of processes that live. Works with and without a head.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer prune --older-than 7d --dry-run\n  tracer prune --max-size 1GiB")]
+#[command(group(clap::ArgGroup::new("which").required(true).multiple(true)))]
 pub(super) struct Args {
     /// Remove what is older, such as 12h or 7d
-    #[arg(long, value_name = "DURATION", value_parser = parse_age, required_unless_present = "max_size")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_age, group = "which")]
     older_than: Option<Duration>,
     /// Remove the oldest until the rest takes at most this much, such as 1GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, group = "which")]
     max_size: Option<u64>,
     /// Remove nothing, and say what would be
     #[arg(long)]

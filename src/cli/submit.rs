@@ -659,13 +659,31 @@ impl FinishedTask {
                 }
                 None => String::new(),
             };
+            let elsewhere = match failure {
+                Failure::Module { .. } => library_of_this_shell(&self.target).unwrap_or_default(),
+                _ => String::new(),
+            };
+            let past = PastAttempts(&self.past);
             return Err(CommandError::new(
                 exit_code,
-                format!("task {} ({}) failed: {failure}{}{hint}", self.id, self.target, PastAttempts(&self.past)),
+                format!("task {} ({}) failed: {failure}{past}{elsewhere}{hint}", self.id, self.target),
             ));
         }
         Ok(exit_code)
     }
+}
+
+/// A hint for a module that was not found by the head's workers and is in `TRACER_MODULE_PATH` of this command. `target` is `module.function`.
+fn library_of_this_shell(target: &str) -> Option<String> {
+    let (module, _) = target.split_once('.')?;
+    let path = std::env::var_os(crate::config::MODULE_PATH_VARIABLE)?;
+    let library = std::env::split_paths(&path).map(|folder| folder.join(format!("lib{module}.so")));
+    let library = library.into_iter().find(|library| library.is_file())?;
+    let library = library.display();
+    Some(format!(
+        "\n(hint: `{library}` is in TRACER_MODULE_PATH here, and the head was started without that folder: submit it as \
+         `{library}:…`, or start the head again)"
+    ))
 }
 
 /// What `tracer` ends with when a task has failed like this.

@@ -4,6 +4,7 @@ mod access;
 mod clients;
 mod description;
 mod tasks;
+mod w3c;
 
 use crate::support::{Api, Builder, Cluster, HOOK};
 

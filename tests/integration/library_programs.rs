@@ -244,6 +244,21 @@ fn a_submission_is_a_part_of_the_trace_that_it_is_given() {
 }
 
 #[test]
+fn a_tracestate_of_level_2_goes_on_from_a_program_as_it_came() {
+    let cluster = Cluster::traced();
+    for state in crate::spans::level_2_trace_states() {
+        let mut command = driver_program(&cluster, &["shows-headers"]);
+        command.env("TRACEPARENT", format!("00-{TRACE}-{PARENT}-01")).env("TRACESTATE", &state);
+        let said = cluster.run(command).success().stderr("").json();
+        assert_eq!(said["task"][0][1], *state, "{said}");
+        assert_eq!(said["command"], json!([state]), "{said}");
+    }
+    let spans = cluster.spans();
+    spans.assert_whole(&[&format!("0x{PARENT}")]);
+    assert!(spans.iter().all(|span| !span.value["context"]["trace_state"].to_string().contains("tracer-level2")));
+}
+
+#[test]
 fn a_submission_is_a_child_of_the_span_that_the_program_has_current() {
     let cluster = Cluster::traced();
     let said = cluster.run(driver_program(&cluster, &["has-spans-of-its-own"])).success().json();

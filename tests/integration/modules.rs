@@ -230,42 +230,54 @@ fn module_with_a_provider_of_its_own_is_reported() {
 // ---- other versions, other compilers, no hook -----------------------------------------------------------------------
 
 #[track_caller]
-fn assert_otel_0_31_is_traced(folder: &Path) {
+fn assert_older_otel_is_traced(folder: &Path, module: &str, version: &str) {
+    let named = |name: &str| format!("{name} {version}");
     let cluster = Cluster::builder().hook(HOOK).arg("--module-path").arg(folder).start();
-    let (result, spans) = traced(&cluster, "otel_0_31:nested", &[]);
+    let (result, spans) = traced(&cluster, &format!("{module}:nested"), &[]);
     {
         let attempt = attempt(&spans);
-        assert_child(&spans, "outer 0.31", attempt);
-        assert_child(&spans, "inner 0.31", spans.named("outer 0.31"));
-        assert_child(&spans, "failed 0.31", attempt);
-        let inner = spans.named("inner 0.31");
+        assert_child(&spans, &named("outer"), attempt);
+        assert_child(&spans, &named("inner"), spans.named(&named("outer")));
+        assert_child(&spans, &named("failed"), attempt);
+        let inner = spans.named(&named("inner"));
         assert_eq!(result, json!([without_prefix(inner.trace_id()), without_prefix(inner.span_id())]));
-        let failed = spans.named("failed 0.31");
+        let failed = spans.named(&named("failed"));
         assert_eq!((failed.status_code(), failed.status_description()), ("ERROR", "as it should"));
-        assert_eq!(attempt.attribute("fixture.otel"), "0.31");
+        assert_eq!(attempt.attribute("fixture.otel"), version);
     }
     // `tracing`, in an async task, beside a module on OpenTelemetry 0.33 in the same worker.
     cluster.submit("traced_tasks:nested", &[]).success();
-    cluster.submit("otel_0_31:instrumented", &[]).success();
+    cluster.submit(&format!("{module}:instrumented"), &[]).success();
     let spans = cluster.spans();
     spans.assert_whole(&[]);
     let step = spans.named("step");
-    assert_eq!(spans.parent_of(step).name(), "otel_0_31.instrumented tracer.remote_worker");
+    assert_eq!(spans.parent_of(step).name(), format!("{module}.instrumented tracer.remote_worker"));
     assert_eq!(step.attribute("number"), 3);
     assert_eq!(spans.parent_of(spans.named("outer")).name(), "traced_tasks.nested tracer.remote_worker");
 }
 
 #[test]
+fn module_on_opentelemetry_0_32_is_traced_like_any_other() {
+    if let Some(folder) = build_standalone("otel_0_32", "") {
+        assert_older_otel_is_traced(&folder, "otel_0_32", "0.32");
+        let module = folder.join("libotel_0_32.so").display().to_string();
+        let shown = Cluster::builder().build().tracer(&["modules", "show", &module]).success();
+        let shown = shown.stdout_contains("opentelemetry 0.32");
+        assert!(!shown.stdout_text().contains("are lost"), "{shown:?}");
+    }
+}
+
+#[test]
 fn module_on_opentelemetry_0_31_is_traced_like_any_other() {
     if let Some(folder) = build_standalone("otel_0_31", "") {
-        assert_otel_0_31_is_traced(&folder);
+        assert_older_otel_is_traced(&folder, "otel_0_31", "0.31");
     }
 }
 
 #[test]
 fn module_of_a_nightly_compiler_is_traced_like_any_other() {
     if let Some(folder) = build_standalone("otel_0_31", "nightly") {
-        assert_otel_0_31_is_traced(&folder);
+        assert_older_otel_is_traced(&folder, "otel_0_31", "0.31");
     }
 }
 
@@ -395,4 +407,21 @@ fn module_that_was_built_in_between_is_found() {
     wait_until("the module is found", || {
         (cluster.submit("made_later:active_span", &[]).output.status.code() == Some(0)).then_some(())
     });
+}
+
+#[test]
+fn a_module_that_only_the_shell_knows_is_told_from_one_that_is_nowhere() {
+    let cluster = Cluster::untraced();
+    let folder = cluster.file("mine");
+    std::fs::create_dir(&folder).expect("the folder is ours");
+    let library = folder.join("libnewer.so");
+    std::fs::copy(crate::support::module_folder().join("libwordcount.so"), &library).expect("it was built");
+    let mut submit = cluster.command(&["submit", "task", "newer:count", "\"a b\""]);
+    submit.env("TRACER_MODULE_PATH", &folder);
+    cluster.run(submit).status(1).stderr_contains(
+        "\n(hint: `<folder>/mine/libnewer.so` is in TRACER_MODULE_PATH here, and the head was started without that folder: \
+         submit it as `<folder>/mine/libnewer.so:…`, or start the head again)\n",
+    );
+    let run = cluster.submit(&format!("{}:nothing", library.display()), &[]).status(1);
+    assert_eq!(run.stderr_text().matches("libnewer.so").count(), 1, "{run:?}");
 }

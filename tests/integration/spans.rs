@@ -807,3 +807,22 @@ fn a_task_reads_its_context_as_headers() {
         assert_eq!(read, json!([headers(&task), headers(&span), headers(&task), null]), "{hook:?}");
     }
 }
+
+#[test]
+fn attributes_without_a_key_are_dropped_wherever_they_are() {
+    let exporter = "--tracing-exporter=hook_forms:stamping_exporter".to_owned();
+    let hooks = [HOOK, "otlp_file:setup_tracing"].map(|hook| format!("--tracing-startup-hook={hook}"));
+    for hook in hooks.into_iter().chain([exporter]) {
+        let cluster = Cluster::builder().arg(&hook).start();
+        cluster.submit("traced_tasks:keyless", &[]).success();
+        cluster.stop().success();
+        let mut folders = vec![cluster.spans_dir(), cluster.file("exported")];
+        folders.retain(|folder| folder.is_dir());
+        let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("it is there").flatten());
+        let text: String = files.map(|file| std::fs::read_to_string(file.path()).expect("it is text")).collect();
+        for kept in ["of.link", "of.span", "of.later_link", "of.event"] {
+            assert!(text.contains(kept), "{hook}: {text}");
+        }
+        assert!(!text.contains("\"\":") && !text.contains("\"key\":\"\""), "{hook}: {text}");
+    }
+}

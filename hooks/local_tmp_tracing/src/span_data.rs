@@ -17,6 +17,7 @@ pub fn write_span(buffer: &mut Vec<u8>, span: &SpanData, resource: &ResourceJson
     let link_states: Vec<Cow<'_, str>> = span.links.iter().map(|link| trace_state(&link.span_context)).collect();
     let links: Vec<file::Link<'_, Pairs<'_>>> =
         span.links.iter().zip(&link_states).map(|(link, trace_state)| link_of(link, trace_state)).collect();
+    let attributes = with_keys(&span.attributes);
     let line = file::Span {
         name: &span.name,
         trace_id: span.span_context.trace_id().to_bytes(),
@@ -27,7 +28,7 @@ pub fn write_span(buffer: &mut Vec<u8>, span: &SpanData, resource: &ResourceJson
         start_time_unix_nano: unix_nano(span.start_time),
         end_time_unix_nano: unix_nano(span.end_time),
         status: status_of(&span.status),
-        attributes: Pairs(&span.attributes),
+        attributes: Pairs(&attributes),
         events: &events,
         links: &links,
     };
@@ -107,6 +108,15 @@ pub fn resource_json(resource: &Resource) -> ResourceJson {
         resource.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
     pairs.sort_by(|a, b| a.key.cmp(&b.key));
     ResourceJson::new(Pairs(&pairs), resource.schema_url().unwrap_or(""))
+}
+
+/// Those attributes that have a key. The host drops others before they come here, but not what the hook's own processors add.
+fn with_keys(attributes: &[KeyValue]) -> Cow<'_, [KeyValue]> {
+    let has_key = |attribute: &&KeyValue| !attribute.key.as_str().is_empty();
+    if attributes.iter().all(|attribute| has_key(&attribute)) {
+        return attributes.into();
+    }
+    attributes.iter().filter(has_key).cloned().collect()
 }
 
 /// The SDK's attributes, read where they are.

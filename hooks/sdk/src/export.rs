@@ -345,6 +345,9 @@ fn producer() -> &'static str {
         if cfg!(feature = "otel-0-33") {
             parts.push("opentelemetry 0.33");
         }
+        if cfg!(feature = "otel-0-32") {
+            parts.push("opentelemetry 0.32");
+        }
         if cfg!(feature = "otel-0-31") {
             parts.push("opentelemetry 0.31");
         }
@@ -384,7 +387,7 @@ unsafe fn load(host: *const Host, error: *mut TextBuffer, items: impl FnOnce() -
             for item in items() {
                 (item.run)().map_err(|text| format!("`{}`: {text}", item.function_name))?;
             }
-            #[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
+            #[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
             crate::subscriber::install();
             Ok(())
         })

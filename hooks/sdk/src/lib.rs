@@ -65,8 +65,10 @@
 //! | feature | default | what it brings |
 //! |---|---|---|
 //! | `otel-0-33` | yes | the proxy for `opentelemetry` 0.33 |
-//! | `otel-0-31` | | the proxy for `opentelemetry` 0.31; both may be on |
+//! | `otel-0-32` | | the proxy for `opentelemetry` 0.32; several may be on |
+//! | `otel-0-31` | | the proxy for `opentelemetry` 0.31 |
 //! | `tracing` | yes | `layer` and a default subscriber for the `tracing` crate, on OpenTelemetry 0.33 |
+//! | `tracing-0-32` | | the same on OpenTelemetry 0.32 |
 //! | `tracing-0-31` | | the same on OpenTelemetry 0.31 |
 //! | `async` | yes | tasks that are `async fn`, on a Tokio runtime of the module's |
 //! | `hooks` | | what hook authors need |
@@ -75,7 +77,7 @@
 extern crate self as tracer_sdk;
 
 mod actor;
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33", feature = "hooks"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33", feature = "hooks"))]
 mod baggage;
 mod blocking;
 pub mod export;
@@ -87,7 +89,7 @@ mod panics;
 pub mod proxy;
 mod remote;
 mod runtime;
-#[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
+#[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
 mod subscriber;
 mod task;
 mod trace_state;
@@ -98,9 +100,9 @@ pub use actor::{Actor, ActorHandle, Call, actor, find_actor};
 pub use hook::{DurableProcessor, IntoTracing, Tracing};
 pub use remote::{Argument, Remote, RemoteError, RemoteErrorKind, TaskHandle, get_all, remote, wait_any};
 pub use runtime::{RuntimeContext, current, current as runtime_context};
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub use runtime::{TraceContext, current_trace_context};
-#[cfg(any(feature = "tracing", feature = "tracing-0-31"))]
+#[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
 pub use subscriber::layer;
 
 /// Makes a function a task, under the function's name.

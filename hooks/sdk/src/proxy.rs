@@ -2,7 +2,7 @@
 //!
 //! Every shared library in Rust has its own copy of OpenTelemetry, with its own globals and its own current
 //! context, so nothing that the hook sets up reaches it. For each version that is switched on (`otel-0-33`,
-//! `otel-0-31`) this installs a provider as the global one of that copy, which hands everything on to the table that
+//! `otel-0-32`, `otel-0-31`) this installs a provider as the global one of that copy, which hands everything on to the table that
 //! the host has lent. Task code calls the ordinary API and notices nothing.
 //!
 //! Around a task it makes the span of the attempt current, so that `get_active_span` sets attributes on it and new
@@ -24,6 +24,8 @@ pub(crate) mod words;
 
 #[cfg(feature = "otel-0-31")]
 pub mod otel_0_31;
+#[cfg(feature = "otel-0-32")]
+pub mod otel_0_32;
 #[cfg(feature = "otel-0-33")]
 pub mod otel_0_33;
 
@@ -35,13 +37,15 @@ use crate::host;
 pub(crate) use lend::Loan;
 
 /// The scope that [`report_displaced`] asks for. No library is called that.
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 const PROBE_SCOPE: &str = "tracer-sdk/is-the-proxy-in-place";
 
 /// Makes the proxy the global provider of every copy.
 pub(crate) fn install() {
     #[cfg(feature = "otel-0-31")]
     otel_0_31::install();
+    #[cfg(feature = "otel-0-32")]
+    otel_0_32::install();
     #[cfg(feature = "otel-0-33")]
     otel_0_33::install();
 }
@@ -50,6 +54,8 @@ pub(crate) fn install() {
 pub(crate) struct Attached {
     #[cfg(feature = "otel-0-31")]
     _otel_0_31: otel_0_31::Guard,
+    #[cfg(feature = "otel-0-32")]
+    _otel_0_32: otel_0_32::Guard,
     #[cfg(feature = "otel-0-33")]
     _otel_0_33: otel_0_33::Guard,
     // Dropped last, when what was current has let go of it.
@@ -84,6 +90,8 @@ pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
     Attached {
         #[cfg(feature = "otel-0-31")]
         _otel_0_31: otel_0_31::attach(&parent, loan.clone(), &baggage),
+        #[cfg(feature = "otel-0-32")]
+        _otel_0_32: otel_0_32::attach(&parent, loan.clone(), &baggage),
         #[cfg(feature = "otel-0-33")]
         _otel_0_33: otel_0_33::attach(&parent, loan.clone(), &baggage),
         _lender: loan.map(Lender),
@@ -96,6 +104,8 @@ pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
 pub(crate) struct Held {
     #[cfg(feature = "otel-0-31")]
     otel_0_31: otel_0_31::Held,
+    #[cfg(feature = "otel-0-32")]
+    otel_0_32: otel_0_32::Held,
     #[cfg(feature = "otel-0-33")]
     otel_0_33: otel_0_33::Held,
 }
@@ -105,6 +115,8 @@ pub(crate) struct Held {
 pub(crate) struct HeldGuard {
     #[cfg(feature = "otel-0-31")]
     _otel_0_31: otel_0_31::Guard,
+    #[cfg(feature = "otel-0-32")]
+    _otel_0_32: otel_0_32::Guard,
     #[cfg(feature = "otel-0-33")]
     _otel_0_33: otel_0_33::Guard,
 }
@@ -116,6 +128,8 @@ impl Held {
         Held {
             #[cfg(feature = "otel-0-31")]
             otel_0_31: otel_0_31::Held::current(),
+            #[cfg(feature = "otel-0-32")]
+            otel_0_32: otel_0_32::Held::current(),
             #[cfg(feature = "otel-0-33")]
             otel_0_33: otel_0_33::Held::current(),
         }
@@ -125,6 +139,8 @@ impl Held {
         HeldGuard {
             #[cfg(feature = "otel-0-31")]
             _otel_0_31: self.otel_0_31.clone().attach(),
+            #[cfg(feature = "otel-0-32")]
+            _otel_0_32: self.otel_0_32.clone().attach(),
             #[cfg(feature = "otel-0-33")]
             _otel_0_33: self.otel_0_33.clone().attach(),
         }
@@ -132,11 +148,13 @@ impl Held {
 }
 
 /// What is current on this thread, as headers: that of the newest OpenTelemetry in which there is anything.
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub(crate) fn current_headers() -> Option<[String; 3]> {
     let of_copies = [
         #[cfg(feature = "otel-0-33")]
         otel_0_33::current_headers(),
+        #[cfg(feature = "otel-0-32")]
+        otel_0_32::current_headers(),
         #[cfg(feature = "otel-0-31")]
         otel_0_31::current_headers(),
     ];
@@ -144,11 +162,13 @@ pub(crate) fn current_headers() -> Option<[String; 3]> {
 }
 
 /// What is current on this thread: the span of the newest OpenTelemetry in which there is one, and the baggage beside it.
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub(crate) fn current_plain() -> Option<(words::PlainContext, String)> {
     let of_copies = [
         #[cfg(feature = "otel-0-33")]
         otel_0_33::current_plain(),
+        #[cfg(feature = "otel-0-32")]
+        otel_0_32::current_plain(),
         #[cfg(feature = "otel-0-31")]
         otel_0_31::current_plain(),
     ];
@@ -161,6 +181,8 @@ pub(crate) fn report_displaced(module: &str) {
     let displaced: &[&str] = &[
         #[cfg(feature = "otel-0-31")]
         (if otel_0_31::is_in_place() { "" } else { "0.31" }),
+        #[cfg(feature = "otel-0-32")]
+        (if otel_0_32::is_in_place() { "" } else { "0.32" }),
         #[cfg(feature = "otel-0-33")]
         (if otel_0_33::is_in_place() { "" } else { "0.33" }),
     ];

@@ -379,9 +379,9 @@ fn stem(module: &str) -> &str {
 
 /// The context that is current on this thread, as it is handed to the host; none without a span.
 fn current_context() -> Option<(PlainContext, String)> {
-    #[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+    #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
     return crate::proxy::current_plain();
-    #[cfg(not(any(feature = "otel-0-31", feature = "otel-0-33")))]
+    #[cfg(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")))]
     None
 }
 

@@ -79,7 +79,7 @@ fn node(name: &[u8]) -> &'static str {
 
 /// The trace context of a call as the W3C headers that carry it, for what is not instrumented: a message, a database comment, the
 /// environment of a child.
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TraceContext {
@@ -95,7 +95,7 @@ pub struct TraceContext {
 /// submission when the process is not traced. None when there is neither trace nor baggage.
 ///
 /// Threads: as with OpenTelemetry, a thread that a task starts has none, unless it takes the task's context along.
-#[cfg(any(feature = "otel-0-31", feature = "otel-0-33"))]
+#[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub fn current_trace_context() -> Option<TraceContext> {
     let [traceparent, tracestate, baggage] = crate::proxy::current_headers()?;
     Some(TraceContext { traceparent, tracestate, baggage })

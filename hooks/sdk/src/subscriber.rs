@@ -7,21 +7,27 @@ use std::str::FromStr;
 
 #[cfg(feature = "tracing")]
 use opentelemetry as api;
-#[cfg(not(feature = "tracing"))]
+#[cfg(not(any(feature = "tracing", feature = "tracing-0-32")))]
 use opentelemetry_0_31 as api;
+#[cfg(all(feature = "tracing-0-32", not(feature = "tracing")))]
+use opentelemetry_0_32 as api;
 use tracer_abi::LOG_WARN;
 use tracing::{Subscriber, dispatcher, level_filters::LevelFilter, subscriber};
 #[cfg(feature = "tracing")]
 use tracing_opentelemetry as bridge;
-#[cfg(not(feature = "tracing"))]
+#[cfg(not(any(feature = "tracing", feature = "tracing-0-32")))]
 use tracing_opentelemetry_0_32 as bridge;
+#[cfg(all(feature = "tracing-0-32", not(feature = "tracing")))]
+use tracing_opentelemetry_0_33 as bridge;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
-#[cfg(not(feature = "tracing"))]
+#[cfg(not(any(feature = "tracing", feature = "tracing-0-32")))]
 use crate::proxy::otel_0_31::Tracer;
+#[cfg(all(feature = "tracing-0-32", not(feature = "tracing")))]
+use crate::proxy::otel_0_32::Tracer;
 #[cfg(feature = "tracing")]
 use crate::proxy::otel_0_33::Tracer;
 use crate::{export, host};

@@ -177,8 +177,14 @@ impl std::error::Error for ModuleError {}
 
 /// Where a module is, in parentheses; nothing when its name is the path already.
 fn at(name: &str, place: &str) -> String {
-    let path = name.rsplit_once(':').map_or(name, |(module, _)| module);
-    if path == place || name == place { String::new() } else { format!(" ({place})") }
+    let module = name.rsplit_once(':').map_or(name, |(module, _)| module);
+    // Of a library that is named by its path, what is behind that: its build.
+    let rest = [module, name].into_iter().find_map(|path| place.strip_prefix(path));
+    match rest.map(|rest| rest.trim_start_matches(", ")) {
+        Some("") => String::new(),
+        Some(build) if rest != Some(build) => format!(" ({build})"),
+        _ => format!(" ({place})"),
+    }
 }
 
 /// Says which names there are, and which one may have been meant.

@@ -79,7 +79,7 @@ pub fn advice(unserved: &[OtelVersion], producer: &str) -> String {
 }
 
 /// The versions for which the SDK has a feature, the newest first.
-const SERVABLE: [&str; 2] = ["0.33", "0.31"];
+const SERVABLE: [&str; 3] = ["0.33", "0.32", "0.31"];
 
 /// The versions that the read-only parts of a library name.
 fn held(library: &Path) -> io::Result<BTreeSet<OtelVersion>> {

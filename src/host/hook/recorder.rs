@@ -1162,6 +1162,39 @@ unsafe fn with_keys(attributes: &[abi::KeyValue]) -> Cow<'_, [abi::KeyValue]> {
     attributes.iter().filter(|attribute| attribute.key.len > 0).copied().collect()
 }
 
+/// The links of a span that starts, without their attributes that have no key.
+struct LinksWithKeys<'a> {
+    pointers: Vec<*const abi::Link>,
+    /// What the pointers lead to.
+    _links: Vec<(Box<abi::Link>, Cow<'a, [abi::KeyValue]>)>,
+}
+
+impl<'a> LinksWithKeys<'a> {
+    /// Returns none if all attributes have a key, as nearly always.
+    ///
+    /// # Safety
+    ///
+    /// The links are readable, and borrowed for `'a`.
+    unsafe fn of(links: &[*const abi::Link]) -> Option<LinksWithKeys<'a>> {
+        // SAFETY: promised by the caller.
+        let read = |&link: &*const abi::Link| unsafe {
+            let link: abi::Link = read_sized(link);
+            (with_keys(slice(link.attributes, link.attribute_count)), link)
+        };
+        if !links.iter().any(|link| matches!(read(link).0, Cow::Owned(_))) {
+            return None;
+        }
+        let with_keys = |link| {
+            let (attributes, mut link) = read(link);
+            link.size = size_of::<abi::Link>();
+            (link.attributes, link.attribute_count) = (attributes.as_ptr(), attributes.len());
+            (Box::new(link), attributes)
+        };
+        let links: Vec<_> = links.iter().map(with_keys).collect();
+        Some(LinksWithKeys { pointers: links.iter().map(|(link, _)| ptr::from_ref(&**link)).collect(), _links: links })
+    }
+}
+
 /// Monotonic time in nanoseconds (`CLOCK_MONOTONIC_COARSE`), to the tick of the kernel: read in a fifth of the time.
 fn monotonic_ns() -> u64 {
     // Not by rustix, whose own look for the vDSO ends a process that runs under valgrind.
@@ -1300,19 +1333,33 @@ unsafe extern "C" fn host_set_attributes(data: *mut c_void, attributes: *const a
     // SAFETY: called in `span_start`, with what is borrowed for the call.
     unsafe {
         with_additions(data, |additions| {
-            slice(attributes, count).iter().for_each(|attribute| additions.set_attribute(attribute));
+            with_keys(slice(attributes, count)).iter().for_each(|attribute| additions.set_attribute(attribute));
         });
     }
 }
 
 unsafe extern "C" fn host_add_event(data: *mut c_void, event: *const abi::Event) {
     // SAFETY: as above.
-    unsafe { with_additions(data, |additions| additions.add_event(&read_sized(event))) };
+    unsafe {
+        with_additions(data, |additions| {
+            let mut event: abi::Event = read_sized(event);
+            let attributes = with_keys(slice(event.attributes, event.attribute_count));
+            (event.attributes, event.attribute_count) = (attributes.as_ptr(), attributes.len());
+            additions.add_event(&event);
+        });
+    }
 }
 
 unsafe extern "C" fn host_add_link(data: *mut c_void, link: *const abi::Link) {
     // SAFETY: as above.
-    unsafe { with_additions(data, |additions| additions.add_link(&read_sized(link))) };
+    unsafe {
+        with_additions(data, |additions| {
+            let mut link: abi::Link = read_sized(link);
+            let attributes = with_keys(slice(link.attributes, link.attribute_count));
+            (link.attributes, link.attribute_count) = (attributes.as_ptr(), attributes.len());
+            additions.add_link(&link);
+        });
+    }
 }
 
 unsafe extern "C" fn host_set_status(data: *mut c_void, code: u32, description: abi::Str) {
@@ -1411,6 +1458,11 @@ unsafe extern "C" fn span_start(
         // SAFETY: as above.
         let attributes = unsafe { with_keys(slice(start.attributes, start.attribute_count)) };
         (start.attributes, start.attribute_count) = (attributes.as_ptr(), attributes.len());
+        // SAFETY: as above.
+        let links = unsafe { LinksWithKeys::of(slice(start.links, start.link_count)) };
+        if let Some(links) = &links {
+            (start.links, start.link_count) = (links.pointers.as_ptr(), links.pointers.len());
+        }
         // The numbers are the host's.
         (start.prefix_id, start.prefix_count) = (0, 0);
         // SAFETY: as above.

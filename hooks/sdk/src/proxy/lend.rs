@@ -32,13 +32,13 @@ impl Loan {
     }
 
     // Read by the API's proxies, of which a build for hooks alone has none.
-    #[cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-33")), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")), allow(dead_code))]
     pub(crate) fn is_valid(&self) -> bool {
         self.span.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Calls `f` with the table and the span, unless the span was taken back.
-    #[cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-33")), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")), allow(dead_code))]
     pub(crate) fn with(&self, f: impl FnOnce(&'static Tracing, *mut c_void)) {
         let span = self.span.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(Handle(span)) = *span {

@@ -3,7 +3,7 @@
 use opentelemetry_0_31 as api;
 use opentelemetry_0_31::trace::{SpanBuilder, Status};
 
-// The other version loads the same file: what differs between the two is in this one.
+// The other versions load the same file: what differs between them is in this one.
 #[allow(clippy::duplicate_mod)]
 #[path = "spans.rs"]
 mod spans;

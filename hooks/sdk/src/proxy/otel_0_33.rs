@@ -3,7 +3,7 @@
 use opentelemetry as api;
 use opentelemetry::trace::{SpanBuilder, Status};
 
-// The other version loads the same file: what differs between the two is in this one.
+// The other versions load the same file: what differs between them is in this one.
 #[allow(clippy::duplicate_mod)]
 #[path = "spans.rs"]
 mod spans;

@@ -1,5 +1,5 @@
 //! Translation that needs no OpenTelemetry: texts, times, and the context of a span in plain words.
-#![cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-33")), allow(dead_code))]
+#![cfg_attr(not(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33")), allow(dead_code))]
 
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
