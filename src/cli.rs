@@ -259,6 +259,7 @@ impl From<std::io::Error> for CommandError {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     forget_empty_variables();
+    crate::hook::log_to_standard_error();
     let arguments: Vec<_> = std::env::args_os().collect();
     let format = parse::wanted_format(&arguments);
     let cli = match parse::parse(&arguments) {

@@ -91,11 +91,27 @@
 //!
 //! # What is deliberately not there
 //!
-//! * [`scheduler`] and [`head::reactor`] read no clock, open no file and know no socket. Time is an argument.
-//! * Only `hook::module` opens a shared library. Only [`hook`] and the crates under `hooks` touch the ABI's pointers.
-//! * Only `head::process` and `worker::command` start or signal processes; nothing is ever found by name.
-//! * Only `head::recovery` and the tables behind a recorder write span files. Only `head::journal` writes what the head has to remember.
-//! * Only `cli::report` prints. Workers and modules write to their own standard error, which is a log.
+//! Nothing but these files does these things; a test (`tests/integration/invariants.rs`) reads the sources and compares. Paths are relative to
+//! `src`, and a folder ends with `/`.
+//!
+//! | these alone | files |
+//! |---|---|
+//! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager) |
+//! | signal processes | `head/process.rs`, `head/guard.rs`, `head/world.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests) |
+//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `serve.rs`, `serve/link.rs`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
+//! | open shared libraries | `host/hook/module.rs` |
+//! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
+//! | run on tokio | `serve.rs`, `serve/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime) |
+//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `cli/submit.rs`, `client/cluster/init.rs`, `hooks/abi/`, `hooks/sdk/` |
+//! | decide, from arguments alone | `reactor/` |
+//!
+//! And beside the table:
+//!
+//! * What decides reads no clock, opens no file and knows no socket. Time is an argument.
+//! * A process is signalled by whoever started it, or by its pid and birth; nothing is ever found by name.
+//! * Where a program uses the library, what tracer itself would log goes to a file of the session and not to the program's standard error.
+//! * Only [`hook`] and the crates under `hooks` touch the ABI's pointers.
+//! * Only `head::journal` writes what the head has to remember.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
 //! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`serve`], a process of

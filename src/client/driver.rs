@@ -740,6 +740,7 @@ impl Driver {
             self.tracing.recorder = Some(recorder);
             return None;
         }
+        tracer_host::hook::log_in(&self.welcome.session_dir);
         let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
         // Without a spool the spans are recorded all the same; they only do not survive this process.
         let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));

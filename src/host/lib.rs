@@ -3,7 +3,7 @@
 //! **For** workers, drivers and the HTTP API, which make spans, and for the verbs that describe modules. **Uses** `tracer-core`, `tracer-ipc`
 //! and `tracer-abi`; the other side of the boundary is `tracer-sdk`, which it does not know.
 //!
-//! **Never** talks to a head, decides what a task does next, or prints. Only [`hook::Module`] opens a shared library, and only here are the
+//! **Never** talks to a head, or decides what a task does next. What it has to say goes to the log of its process, through `hook::log` alone. Only [`hook::Module`] opens a shared library, and only here are the
 //! ABI's pointers followed.
 //!
 //! | | |

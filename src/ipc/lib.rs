@@ -3,8 +3,8 @@
 //!
 //! **For** head, workers and drivers alike. **Uses** `tracer-core`, and `tracer-abi` for the form of a span in a spool.
 //!
-//! **Never** decides what a task does next, starts or signals a process, loads a library, runs a hook, or prints. `unsafe` code is here
-//! for shared memory alone: rings, spools, and values that are mapped.
+//! **Never** decides what a task does next, starts or signals a process, loads a library, runs a hook, or prints (but [`fork`], when a
+//! forked copy of a worker ends). `unsafe` code is here for shared memory, rings, spools and mapped values, and for `fork`.
 //!
 //! | | |
 //! |---|---|

@@ -23,6 +23,7 @@ mod hostile;
 mod http_api;
 mod http_client;
 mod hygiene;
+mod invariants;
 mod journal;
 mod json;
 mod large_values;

@@ -15,6 +15,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 use tracer_abi as abi;
 
+use super::log::log;
 use super::otel_versions::{self, OtelVersion};
 use super::recorder::Recorder;
 use super::{HookContract, Located, ModuleError, SearchPath, builtin};
@@ -316,12 +317,12 @@ impl Module {
         (!unserved.is_empty()).then(|| otel_versions::advice(&unserved, &text(self.record.producer)))
     }
 
-    /// Says once in a session, on standard error, that spans of this module are lost.
+    /// Says once in a session, in the log of this process, that spans of this module are lost.
     fn tell_of_lost_spans(&self) {
         self.tell_once("otel", || self.otel_advice());
     }
 
-    /// Says once in a session, on standard error, that others could change what is loaded.
+    /// Says once in a session, in the log of this process, that others could change what is loaded.
     fn tell_of_others(&self) {
         self.tell_once("others", || {
             let said = super::changeable_by_others(self.path?)?;
@@ -329,7 +330,7 @@ impl Module {
         });
     }
 
-    /// Says something of this library on standard error, once in a session. `what` is a name for it.
+    /// Says something of this library in the log of this process, once in a session. `what` is a name for it.
     fn tell_once(&self, what: &str, advice: impl FnOnce() -> Option<String>) {
         let (Some(path), Some(folder)) = (self.path, NOTED.get()) else { return };
         let len = path.metadata().map_or(0, |metadata| metadata.len());
@@ -340,7 +341,7 @@ impl Module {
             return;
         }
         if let Some(advice) = advice() {
-            eprintln!("tracer: module `{}` ({}): {advice}", self.name, path.display());
+            log(&format!("module `{}` ({}): {advice}", self.name, path.display()));
         }
     }
 
@@ -426,7 +427,7 @@ fn to_open(stored: &StoredModule) -> Result<PathBuf, String> {
     if stored.stands_alone() {
         match in_memory(&stored.library) {
             Ok(path) => return Ok(path),
-            Err(error) => eprintln!("tracer: warning: a library cannot be copied to memory: {error}"),
+            Err(error) => log(&format!("warning: a library cannot be copied to memory: {error}")),
         }
     }
     let (source, folder) = (stored.source(), stored.library.parent().unwrap_or(&stored.library));
@@ -436,10 +437,10 @@ fn to_open(stored: &StoredModule) -> Result<PathBuf, String> {
         format!("nothing may be executed in `{}` (it is mounted noexec)", folder.display())
     };
     if FileState::of(source).is_ok_and(|state| state == *stored.source_state()) {
-        eprintln!(
-            "tracer: warning: `{}` is loaded where it is, because {why}; do not overwrite it while workers run, but replace it",
+        log(&format!(
+            "warning: `{}` is loaded where it is, because {why}; do not overwrite it while workers run, but replace it",
             source.display()
-        );
+        ));
         return Ok(source.into());
     }
     Err(format!("it has changed since the task was submitted, and its copy cannot be loaded: {why}"))
@@ -593,8 +594,8 @@ unsafe extern "C" fn host_log(level: u32, line: abi::Str) {
         abi::LOG_WARN => "warning",
         _ => "info",
     };
-    // A worker's stderr goes to its log in the session folder, and to whoever watches the running task.
-    eprintln!("tracer: {level}: {}", text(line));
+    // A worker's standard error goes to its log in the session folder, and to whoever watches the running task.
+    log(&format!("{level}: {}", text(line)));
 }
 
 const _: () = assert!(offset_of!(abi::Module, version) == 40, "the first five fields never change");

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tracer_abi as abi;
 
 use super::deliveries::{self, Deliveries, Sink};
+use super::log::log;
 use super::module::{read_sized, text};
 use tracer_core::clock::now_unix_nano;
 use tracer_core::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
@@ -1154,10 +1155,8 @@ unsafe fn with_keys(attributes: &[abi::KeyValue]) -> Cow<'_, [abi::KeyValue]> {
     }
     static WARNING: Once = Once::new();
     WARNING.call_once(|| {
-        eprintln!(
-            "tracer: an attribute with an empty key was dropped, as are further ones\n\
-             (hint: OpenTelemetry wants a key that is not empty)"
-        );
+        log("an attribute with an empty key was dropped, as are further ones\n\
+             (hint: OpenTelemetry wants a key that is not empty)");
     });
     attributes.iter().filter(|attribute| attribute.key.len > 0).copied().collect()
 }

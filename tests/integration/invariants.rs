@@ -1,0 +1,250 @@
+//! The page of invariants in `src/lib.rs` ("What is deliberately not there"): its table names the files that may do something, and the sources
+//! agree with it, in both directions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The rows of the table, and the words by which a file is known to do what a row is about.
+const RIGHTS: [(&str, &[&str]); 7] = [
+    ("start processes", &["Command::new(", "libc::fork(", "libc::execve(", "libc::posix_spawn"]),
+    ("signal processes", &["kill_process(", "kill_process_group(", "pidfd_send_signal(", "libc::kill(", "child.kill("]),
+    (
+        "print",
+        &[
+            "println!",
+            "print!",
+            "eprintln!",
+            "eprint!",
+            "dbg!",
+            "stdout().lock",
+            "stderr().lock",
+            "ProgressDrawTarget::stderr(",
+        ],
+    ),
+    ("open shared libraries", &["libloading::", "libc::dlopen"]),
+    ("write span files", &["SpanFile::try_"]),
+    ("run on tokio", &["tokio::"]),
+    ("use `unsafe`", &["unsafe"]),
+];
+/// The row of what decides, and the words for clocks, files and sockets, which no file of it has.
+const PURE: (&str, &[&str]) = (
+    "decide, from arguments alone",
+    &[
+        "Instant::now",
+        "SystemTime",
+        "now_unix_nano(",
+        "std::fs",
+        "fs::",
+        "File::",
+        "OpenOptions",
+        "UnixStream",
+        "UnixListener",
+        "TcpStream",
+        "rustix::",
+        "libc::",
+        "std::env",
+        "env::var",
+        "std::thread",
+        "thread::",
+        "std::process",
+    ],
+);
+
+#[test]
+fn only_those_do_it_who_may() {
+    let (table, sources) = (table(), sources());
+    assert!(sources.len() > 200, "{} files were found", sources.len());
+    let mut wrong = Vec::new();
+    for (row, words) in RIGHTS {
+        let named = table.get(row).unwrap_or_else(|| panic!("the table of src/lib.rs has no row `{row}`"));
+        let mut used = BTreeSet::new();
+        for (file, code) in &sources {
+            let Some(word) = words.iter().find(|word| has(code, word)) else { continue };
+            match named.iter().find(|name| is_in(file, name)) {
+                Some(name) => drop(used.insert(name)),
+                None => wrong.push(format!("`{file}` has `{word}`, and is not among those who {row}")),
+            }
+        }
+        for name in named.iter().filter(|name| !used.contains(name)) {
+            wrong.push(format!("`{name}` is said to {row}, and nothing of it does"));
+        }
+    }
+    let (row, words) = PURE;
+    for name in &table[row] {
+        let files: Vec<_> = sources.iter().filter(|(file, _)| is_in(file, name)).collect();
+        if files.is_empty() {
+            wrong.push(format!("`{name}` is said to {row}, and there is no such file"));
+        }
+        for (file, code) in files {
+            let found = words.iter().filter(|word| has(code, word));
+            wrong.extend(found.map(|word| format!("`{file}` is said to {row}, and has `{word}`")));
+        }
+    }
+    assert!(wrong.is_empty(), "the table in src/lib.rs and the sources differ:\n{}", wrong.join("\n"));
+}
+
+/// The cells of the table: what is done, and by which files (relative to `src`, or beginning with `hooks/`; a folder ends with `/`).
+fn table() -> BTreeMap<String, Vec<String>> {
+    let page = fs::read_to_string(root().join("src/lib.rs")).expect("it is there");
+    let (_, page) = page.split_once("# What is deliberately not there").expect("src/lib.rs has the page of invariants");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("//! | ")?.strip_suffix(" |")?.split_once(" | "));
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    rows.map(|(row, cell)| (row.to_owned(), names(cell))).collect()
+}
+
+fn is_in(file: &str, name: &str) -> bool {
+    if name.ends_with('/') { file.starts_with(name) } else { file == name }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The code of each file of the product, without comments, texts and tests.
+fn sources() -> BTreeMap<String, String> {
+    let mut sources = BTreeMap::new();
+    for folder in ["src", "hooks"] {
+        collect(&root().join(folder), &mut |path| {
+            let name = path.strip_prefix(root()).expect("it is in there").to_str().expect("names are ASCII");
+            let code = fs::read_to_string(path).expect("it can be read");
+            // Not a process, but the description of a command line.
+            let code = without_tests(&code_only(&code)).replace("clap::Command::new(", "");
+            sources.insert(name.strip_prefix("src/").unwrap_or(name).to_owned(), code);
+        });
+    }
+    sources
+}
+
+fn collect(folder: &Path, found: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(folder).expect("it can be listed") {
+        let path = entry.expect("it can be listed").path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if stem == "tests" || stem == "testing" || stem.ends_with("_tests") || stem == "build" {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found(&path);
+        }
+    }
+}
+
+/// Whether the word is there as such, and not as the end of a longer one. One of letters alone is not the beginning of a longer one either.
+fn has(code: &str, word: &str) -> bool {
+    let is_letter = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let is_word = word.bytes().all(|byte| byte.is_ascii_lowercase());
+    code.match_indices(word).any(|(at, _)| {
+        let before = at.checked_sub(1).map(|before| code.as_bytes()[before]);
+        let after = code.as_bytes().get(at + word.len()).copied();
+        !is_letter(before) && (!is_word || !is_letter(after))
+    })
+}
+
+/// Rust without its comments, and with nothing in its strings and characters.
+fn code_only(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let Some(length) =
+            string(rest).filter(|_| !code.ends_with(|last: char| last.is_alphanumeric() || last == '_'))
+        {
+            code.push_str("\"\"");
+            length
+        } else if let Some(length) = character(rest) {
+            code.push_str("' '");
+            length
+        } else {
+            code.push(next);
+            next.len_utf8()
+        };
+        rest = &rest[skipped..];
+    }
+    code
+}
+
+/// The length of the string literal at the beginning of a text.
+fn string(text: &str) -> Option<usize> {
+    let after_prefix = text.trim_start_matches(['b', 'c']);
+    if text.len() - after_prefix.len() > 1 {
+        return None;
+    }
+    if let Some(raw) = after_prefix.strip_prefix('r') {
+        let hashes = raw.len() - raw.trim_start_matches('#').len();
+        let body = raw[hashes..].strip_prefix('"')?;
+        let end = format!("\"{}", "#".repeat(hashes));
+        return Some(text.len() - body.len() + body.find(&end)? + end.len());
+    }
+    let body = after_prefix.strip_prefix('"')?;
+    let mut is_escaped = false;
+    let end = body.bytes().position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    })?;
+    Some(text.len() - body.len() + end + 1)
+}
+
+/// The length of the character literal at the beginning of a text; none for a lifetime.
+fn character(text: &str) -> Option<usize> {
+    let mut body = text.strip_prefix('\'')?.char_indices();
+    let (_, first) = body.next()?;
+    let (at, next) = body.next()?;
+    if first != '\\' {
+        return (next == '\'').then_some(1 + at + 1);
+    }
+    // What is escaped may be a quotation mark itself.
+    let (end, _) = body.find(|(_, letter)| *letter == '\'')?;
+    Some(1 + end + 1)
+}
+
+/// Code without the items that are for tests alone.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = rest.find("#[cfg(test)]") {
+        kept.push_str(&rest[..at]);
+        let mut depth = 0;
+        let end = rest[at..].bytes().position(|byte| match byte {
+            b'{' => {
+                depth += 1;
+                false
+            }
+            b'}' => {
+                depth -= 1;
+                depth == 0
+            }
+            b';' => depth == 0,
+            _ => false,
+        });
+        rest = end.map_or("", |end| &rest[at + end + 1..]);
+    }
+    kept + rest
+}
+
+#[test]
+fn comments_texts_and_tests_are_not_code() {
+    let source = r##"
+        // unsafe in a comment, and println!("unsafe")
+        /* unsafe */ fn code<'a>(quote: char) -> &'a str { if quote == '"' || quote == '\'' { r#"unsafe " "# } else { "\"unsafe" } }
+        #[cfg(test)]
+        mod tests { fn f() { let g = || { unsafe {} }; } }
+        #[cfg(test)]
+        #[path = "unsafe.rs"]
+        mod other;
+        fn last() { b"unsafe"; not_unsafe(); }
+    "##;
+    let code = without_tests(&code_only(source));
+    assert!(!has(&code, "unsafe"), "{code}");
+    assert!(has(&code, "fn last()") && has(&code, "fn code<"), "{code}");
+    assert!(
+        has("let x = unsafe { 1 };", "unsafe")
+            && has("x = std::println!()", "println!")
+            && !has("eprintln!()", "println!")
+    );
+}
