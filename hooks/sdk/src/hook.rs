@@ -28,6 +28,7 @@
 //! hooks; the host does.
 
 mod additions;
+mod box_ring;
 mod builder;
 mod convert;
 mod delivery;
@@ -41,6 +42,11 @@ mod pause;
 mod ring;
 mod sink;
 mod table;
+
+/// What a [`box_ring`] is made of; loom's in its model.
+mod sync {
+    pub(super) use std::sync::{Mutex, PoisonError, atomic};
+}
 
 pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
 pub use convert::trace_state_as_sent;

@@ -17,7 +17,7 @@ use tracer_abi as abi;
 
 use super::convert;
 use super::guard::GuardedProcessor;
-use super::ring::EndedRing;
+use super::ring::{self, EndedRing};
 
 /// Writes spans that nobody but a durable processor gets, piece by piece.
 ///
@@ -226,7 +226,7 @@ impl Local {
     /// Gives the writer what this thread has put down, which comes before what ends now.
     fn write_all(&self) {
         if let Some(ring) = &self.ring {
-            ring.write_all();
+            ring::write_all(ring);
         }
     }
 
@@ -239,7 +239,7 @@ impl Local {
         let waits = span.direct().is_some_and(DirectSpan::is_small);
         let put = match &self.ring {
             Some(ring) if waits => ring.put(span).or_else(|span| {
-                ring.write_all();
+                ring::write_all(ring);
                 while let Some(spare) = ring.take_back() {
                     keep(&mut self.spares, spare);
                 }

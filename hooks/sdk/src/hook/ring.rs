@@ -5,113 +5,33 @@
 //! written of the span has left the processor.
 
 use std::cell::Cell;
-use std::fmt;
-use std::ptr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use super::box_ring::BoxRing;
 use super::direct::{Handle, write};
 
 /// How many a thread puts down: enough that the lock is not felt, and few enough that their memory, which comes back in turn, stays in
 /// the nearest cache.
 const ROOM: usize = 16;
 
+/// One thread's ring.
+pub(super) type EndedRing = BoxRing<Handle, ROOM>;
+
 thread_local! {
     /// Whether this thread gives spans to a writer.
     static IS_WRITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// One thread's ring.
-///
-/// Threads: [`put`](Self::put) and [`take_back`](Self::take_back) are for the owner, [`write_all`](Self::write_all) is for all.
-pub(super) struct EndedRing {
-    /// From `taken_back` up to `put`, each place holds a box: from `written` on of a span that the writer does not have, which nobody
-    /// changes, and before that of one that is the owner's again.
-    places: [AtomicPtr<Handle>; ROOM],
-    /// How many the owner has put down.
-    put: AtomicU32,
-    /// How many of them the writer has. Changed under the lock.
-    written: AtomicU32,
-    /// How many of these the owner has taken back.
-    taken_back: AtomicU32,
-    /// Held while spans are given to the writer.
-    writing: Mutex<()>,
-    /// Whether the owner has ended, or has turned to another provider.
-    is_abandoned: AtomicBool,
-}
-
-impl EndedRing {
-    fn new() -> EndedRing {
-        EndedRing {
-            places: [const { AtomicPtr::new(ptr::null_mut()) }; ROOM],
-            put: AtomicU32::new(0),
-            written: AtomicU32::new(0),
-            taken_back: AtomicU32::new(0),
-            writing: Mutex::new(()),
-            is_abandoned: AtomicBool::new(false),
-        }
+/// Gives the writer what it does not have of a ring, in order. Nothing happens when this thread is about that already: a writer may make spans.
+pub(super) fn write_all(ring: &EndedRing) {
+    if ring.is_drained() || IS_WRITING.get() {
+        return;
     }
-
-    fn place(&self, number: u32) -> &AtomicPtr<Handle> {
-        &self.places[number as usize % ROOM]
-    }
-
-    /// Puts an ended span down. It comes back when there is no room.
-    pub(super) fn put(&self, span: Box<Handle>) -> Result<(), Box<Handle>> {
-        let put = self.put.load(Relaxed);
-        if put.wrapping_sub(self.taken_back.load(Relaxed)) as usize == ROOM {
-            return Err(span);
-        }
-        self.place(put).store(Box::into_raw(span), Relaxed);
-        self.put.store(put.wrapping_add(1), Release);
-        Ok(())
-    }
-
-    /// Takes back the memory of a span that the writer has.
-    pub(super) fn take_back(&self) -> Option<Box<Handle>> {
-        let taken_back = self.taken_back.load(Relaxed);
-        if taken_back == self.written.load(Acquire) {
-            return None;
-        }
-        self.taken_back.store(taken_back.wrapping_add(1), Relaxed);
-        // SAFETY: `put` got it from a box. It is taken back once, by the owner, and whoever wrote it has let go of it.
-        Some(unsafe { Box::from_raw(self.place(taken_back).load(Relaxed)) })
-    }
-
-    /// Gives the writer what it does not have, in order. Nothing happens when this thread is about that already: a writer may make spans.
-    pub(super) fn write_all(&self) {
-        if self.put.load(Acquire) == self.written.load(Acquire) || IS_WRITING.get() {
-            return;
-        }
-        let _writing = lock(&self.writing);
+    ring.drain(|spans| {
         IS_WRITING.set(true);
-        let (put, written) = (self.put.load(Acquire), self.written.load(Relaxed));
-        let numbers = (0..put.wrapping_sub(written)).map(|count| written.wrapping_add(count));
-        // SAFETY: `put` got it from a box, and nobody changes it or takes it back before `written` says so.
-        let handles = numbers.map(|number| unsafe { &*self.place(number).load(Relaxed) });
-        write(handles.filter_map(Handle::direct));
-        self.written.store(put, Release);
+        write(spans.filter_map(Handle::direct));
         IS_WRITING.set(false);
-    }
-
-    /// The owner uses it no more.
-    pub(super) fn abandon(&self) {
-        self.is_abandoned.store(true, Release);
-    }
-}
-
-impl Drop for EndedRing {
-    fn drop(&mut self) {
-        // Whoever had it last has written all.
-        while self.take_back().is_some() {}
-    }
-}
-
-impl fmt::Debug for EndedRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EndedRing").finish_non_exhaustive()
-    }
+    });
 }
 
 /// The rings of all threads.
@@ -125,7 +45,7 @@ impl EndedRings {
     #[cold]
     pub(super) fn new_ring(&self) -> Option<Arc<EndedRing>> {
         let mut rings = try_lock(&self.rings)?;
-        let ring = Arc::new(EndedRing::new());
+        let ring = Arc::new(EndedRing::default());
         rings.push(Arc::clone(&ring));
         Some(ring)
     }
@@ -137,8 +57,8 @@ impl EndedRings {
         }
         lock(&self.rings).retain(|ring| {
             // Asked first: what an owner has put down last is seen by whoever sees that it is gone.
-            let is_abandoned = ring.is_abandoned.load(Acquire);
-            ring.write_all();
+            let is_abandoned = ring.is_abandoned();
+            write_all(ring);
             !is_abandoned
         });
     }
@@ -159,7 +79,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+    use std::ptr;
     use std::sync::OnceLock;
+    use std::sync::atomic::Ordering::{Acquire, Release};
 
     use opentelemetry::trace::Event;
     use opentelemetry_sdk::Resource;
