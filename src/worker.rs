@@ -181,7 +181,7 @@ fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static 
         eprintln!("tracer: {failure}");
     }
     for failure in &run.further_failures {
-        eprintln!("tracer: a further hook failed, which gets this worker's spans through another process: {failure}");
+        eprintln!("tracer: an additional hook failed; it gets this worker's spans through another process: {failure}");
     }
     let further = run.further_failures.into_iter().next().filter(|_| hook.is_required);
     (run.recorder, run.failure.or(further))

@@ -316,7 +316,10 @@ impl fmt::Display for DriverError {
                 write!(f, "; try again, or end it with `kill {pid}`)")
             }
             DriverError::Refused(reason) => write!(f, "the head refused: {reason}"),
-            DriverError::Protocol(_) => f.write_str("the head sent a message that this version cannot decode"),
+            DriverError::Protocol(_) => {
+                write!(f, "the head sent a message that this version ({}) cannot decode", tracer_ipc::VERSION)?;
+                f.write_str("\n(hint: compare `tracer --version` with `tracer status`)")
+            }
             DriverError::Failed { id, failure, past } => {
                 write!(f, "task {id} failed: {failure}{}", PastAttempts(past))
             }

@@ -317,7 +317,7 @@ impl Handover {
                     self.give_up(&waiting);
                     return Some(format!("{spans} were given up: no exporter took them"));
                 }
-                let text = format!("an exporter did not take {spans}; it is tried again and again");
+                let text = format!("an exporter did not take {spans}; they are offered again until one does");
                 // Behind the others: perhaps only this one is at fault.
                 queue.waiting.push_back(waiting);
                 is_first.then_some(text)

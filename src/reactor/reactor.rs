@@ -166,7 +166,7 @@ pub fn on_worker_started(state: &mut State, worker: WorkerId, pid: u32, now: Now
 pub fn on_worker_start_failed(state: &mut State, effects: &mut impl Effects, reason: &str, now: Now) {
     if state.has_started {
         if state.start_again.is_none() {
-            effects.log(format!("a worker could not be started, which is tried again and again: {reason}"));
+            effects.log(format!("failed to start a worker, retrying every second: {reason}"));
         }
         let monotonic_ns = now.monotonic_ns.saturating_add(START_AGAIN_NS);
         state.start_again = Some(StartAgain { reason: reason.into(), monotonic_ns });

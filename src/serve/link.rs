@@ -64,7 +64,7 @@ impl Link {
         });
         let further = driver.further_failures().iter().map(|failure| {
             format!(
-                "a further hook failed in the process of the HTTP API, and gets its spans through another one: {failure}"
+                "an additional hook failed in the process of the HTTP API; it gets its spans through another process: {failure}"
             )
         });
         let failures: Vec<_> = failure.into_iter().chain(further).collect();

@@ -35,7 +35,7 @@ impl SpanSink {
         let over = Arc::clone(&is_over);
         let run = move || {
             if let Err(error) = take_offers(stream, inbox, recorder) {
-                eprintln!("tracer: worker {worker} takes no spans over any more: {error}");
+                eprintln!("tracer: worker {worker} no longer accepts spans of other processes: {error}");
             }
             *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             over.1.notify_all();

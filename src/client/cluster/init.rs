@@ -504,7 +504,7 @@ impl Init {
             None => {}
         }
         warnings.extend(driver.further_failures().iter().map(|failure| {
-            format!("a further hook failed here, which gets this program's spans through another process: {failure}")
+            format!("an additional hook failed here; it gets this program's spans through another process: {failure}")
         }));
         Ok(())
     }
