@@ -14,7 +14,7 @@
 //! `journal` is the record from which a head recovers; `place` hears of what happens to its files; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
 //! The head makes no spans of its own, so it loads no hook.
 
-pub(crate) use tracer_reactor::{actors, inputs, nesting};
+pub(crate) use tracer_reactor::{actors, inputs, nesting, submit};
 pub use tracer_reactor::{lanes, reactor, state, versions, workers};
 
 mod connection;

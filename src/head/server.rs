@@ -25,14 +25,14 @@ use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
-use super::reactor::{self, Effects, LeftClaim, LostAttempt, Submission, WorkerExit};
+use super::reactor::{self, Effects, LeftClaim, LostAttempt, WorkerExit};
 use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
 use super::world::{Source, World};
-use super::{actors, guard, inputs, nesting, versions, watch};
-use crate::config::{self, check_memory, otel};
+use super::{actors, guard, inputs, nesting, submit, versions, watch};
+use crate::config::{self, otel};
 use crate::control_group::Group;
 use crate::count::{Count, Size};
 use crate::fault;
@@ -40,20 +40,20 @@ use crate::hook::SearchPath;
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::module_store::ModuleStore;
 use crate::propagation::Propagators;
-use crate::protocol::frame::{PAYLOAD_LIMIT, put_frame};
+use crate::protocol::frame::put_frame;
 use crate::protocol::wire::{Put, Take, WireError};
 use crate::protocol::{
-    Accepted, ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure,
-    HookReport, MemoryReport, PROTOCOL_VERSION, Period, Query, QueueMemoryReport, Reply, ResourceReport, Role,
-    SpanCounts, StatusReport, StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady,
-    kind, put_reply, put_value, refusal, take_value,
+    ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport,
+    MemoryReport, PROTOCOL_VERSION, Query, QueueMemoryReport, Reply, ResourceReport, Role, SpanCounts, StatusReport,
+    StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value,
+    take_value,
 };
 use crate::serve::HttpSettings;
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
 use crate::spool::Story;
 use crate::stored::{self, SpareValues};
-use crate::task::{ActorRole, Demand, Envelope, Failure, InputSource, JobId, Outcome, TaskId, WorkerId};
+use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
 use tracer_core::clock::now_unix_nano;
 
 /// What a head runs with.
@@ -379,6 +379,7 @@ impl Server {
         let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.cores = std::thread::available_parallelism().map_or(1, usize::from);
         state.max_processes = world.settings.max_processes;
+        state.open_bytes_limit = world.settings.queue_memory;
         let history = usize::try_from(world.settings.queue_memory).unwrap_or(usize::MAX);
         state.history_bytes_limit = state.history_bytes_limit.min(history);
         let resource = |(name, total): &(String, u64)| lanes::Resource { name: name.as_str().into(), total: *total };
@@ -1115,148 +1116,12 @@ impl Server {
         now: Now,
     ) -> Result<(), String> {
         self.spin.request_began();
-        let submissions = Submissions::decode(body).map_err(|error| error.to_string())?;
-        let tags = submissions.first_tag..;
-        if self.state.is_stopping {
-            put_frame(outbox, kind::REFUSED, |out| {
-                out.put_str(&format!("{} and takes no more tasks", refusal::STOPPING))
-            });
-            return Ok(());
-        }
-        let envelopes = submissions.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        let mut submissions = Vec::with_capacity(envelopes.len());
-        let mut has_key = false;
-        for (tag, &bytes) in tags.zip(&envelopes) {
-            let envelope = Envelope::decode(bytes).map_err(|error| error.to_string())?;
-            has_key |= !envelope.policy.idempotency_key.is_empty();
-            has_key |= matches!(envelope.spec.actor(), ActorRole::Create(options) if options.or_existing);
-            if envelope.demand != Demand::default()
-                && let Err(reason) = self.check_demand(&envelope.demand)
-            {
-                put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
-                return Ok(());
-            }
-            let Some(job) = job.or_else(|| Some(self.state.tasks.get(envelope.submitter?)?.job)) else {
-                let reason = "the task that submitted it is not known any more, so nothing was accepted";
-                put_frame(outbox, kind::REFUSED, |out| out.put_str(reason));
-                return Ok(());
-            };
-            let (driver, queued_unix_nano) = (Some(DriverId(id)), now.unix_nano);
-            submissions.push(Submission { driver, tag, job, bytes, envelope, queued_unix_nano });
-        }
-        if let Err(reason) = self.check_room(job.is_none(), &envelopes) {
-            put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
-            return Ok(());
-        }
-        // No lease could carry it.
-        if let Some(envelope) = envelopes.iter().find(|envelope| envelope.len() > PAYLOAD_LIMIT) {
-            let length = envelope.len();
-            return Err(format!("a task of {length} bytes arrived, but at most {PAYLOAD_LIMIT} are taken"));
-        }
-        if !has_key {
-            return self.accept_tasks(submissions, outbox, now).map(drop);
-        }
-        // One by one: some may be tasks that are known already.
-        for submission in submissions {
-            let (tag, envelope) = (submission.tag, &submission.envelope);
-            let existing = actors::find_existing(&self.state, envelope).map(|actor| Ok(Some(actor)));
-            match existing.unwrap_or_else(|| reactor::find_by_key(&self.state, envelope)) {
-                Ok(Some(known)) => {
-                    self.remove_arguments(envelope);
-                    Accepted { first_tag: tag, first_task: known, count: 1, journaled: None }.encode(outbox);
-                    reactor::on_submitted_again(&mut self.state, &mut self.world, known, DriverId(id), tag);
-                }
-                Ok(None) => {
-                    if !self.accept_tasks(vec![submission], outbox, now)? {
-                        return Ok(());
-                    }
-                }
-                Err(taken) => {
-                    self.remove_arguments(envelope);
-                    let reason = format!(
-                        "{}`{}` names task {} already, which runs `{}` and is another one",
-                        refusal::KEY_TAKEN,
-                        taken.key,
-                        taken.task,
-                        taken.target
-                    );
-                    put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Says that there are as many tasks as the head has memory for, if so. Those that tasks submit may take twice as much: what has begun shall
-    /// end.
-    fn check_room(&self, is_of_task: bool, envelopes: &[&[u8]]) -> Result<(), String> {
-        let limit = self.world.settings.queue_memory.saturating_mul(if is_of_task { 2 } else { 1 });
-        let more: u64 = envelopes.iter().map(|envelope| envelope.len() as u64 + TASK_BYTES).sum();
-        if self.state.open_bytes + more <= limit {
-            return Ok(());
-        }
-        let tasks = Count(self.state.tally.counts().waiting + self.state.tally.counts().leased, "task");
-        Err(format!(
-            "{}: {tasks} that have not ended take {} of memory, and may take {}; nothing was accepted\n\
-             (hint: submit more when some have ended, or start the head with a higher --queue-memory)",
-            refusal::FULL,
-            Size(self.state.open_bytes),
-            Size(limit)
-        ))
-    }
-
-    /// Says why a task with this demand can never run here, if so.
-    fn check_demand(&self, demand: &Demand<'_>) -> Result<(), String> {
-        if let Some(bytes) = demand.memory_bytes {
-            check_memory(bytes).map_err(|problem| format!("the memory of an attempt: {problem}"))?;
-        }
-        lanes::check(&self.state, demand.num_cpus, &demand.resources)
-    }
-
-    /// The files of the arguments of a submission go that makes no task.
-    fn remove_arguments(&mut self, envelope: &Envelope<'_>) {
-        for input in &envelope.inputs {
-            if let InputSource::Stored(stored) = &input.source {
-                self.state.values_to_remove.push(stored.name.clone());
-            }
-        }
-    }
-
-    /// Takes tasks in, with tags in a row, and acknowledges them, all or none. False when they were refused.
-    fn accept_tasks(
-        &mut self,
-        mut submissions: Vec<Submission<'_>>,
-        outbox: &mut Vec<u8>,
-        now: Now,
-    ) -> Result<bool, String> {
-        let Some(first_tag) = submissions.first().map(|submission| submission.tag) else { return Ok(true) };
-        let count = u32::try_from(submissions.len()).map_err(|error| error.to_string())?;
-        let traces_runtime = submissions.iter().any(|submission| submission.envelope.traces_runtime);
-        let journal_start = traces_runtime.then(now_unix_nano);
-        // In the journal before they are acknowledged, and before they can be leased.
-        let first_task = self.state.tasks.next_id();
-        let submitted = (first_task.0..).zip(&submissions).map(|(task, submission)| Submitted {
-            task: TaskId(task),
-            job: submission.job,
-            submitted_unix_nano: now.unix_nano,
-            envelope: submission.bytes,
-        });
-        if let Err(error) = self.world.journal.submit(submitted) {
-            let reason = format!("{}, so nothing was accepted: {error}", refusal::JOURNAL);
-            put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason));
-            return Ok(false);
-        }
-        let journaled = journal_start
-            .map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) });
-        if let Some(journaled) = journaled {
-            submissions.iter_mut().for_each(|submission| submission.queued_unix_nano = journaled.end_unix_nano);
-        }
-        for submission in submissions {
-            reactor::on_submission(&mut self.state, submission, now);
-        }
-        Accepted { first_tag, first_task, count, journaled }.encode(outbox);
-        Ok(true)
+        let batch = Submissions::decode(body).map_err(|error| error.to_string())?;
+        let answer = &mut |answer| match answer {
+            submit::Answer::Accepted(accepted) => accepted.encode(outbox),
+            submit::Answer::Refused(reason) => put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason)),
+        };
+        submit::on_submit(&mut self.state, &mut self.world, (DriverId(id), job), batch, answer, now)
     }
 
     /// Answers a query; none when the answer comes later.

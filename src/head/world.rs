@@ -15,21 +15,21 @@ use super::connection::{Connection, Peer, drain};
 use super::front::Front;
 use super::guard;
 use super::handover::Handover;
-use super::journal::Journal;
+use super::journal::{Journal, Submitted};
 use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, Loss, Watchers, Why, watchers};
+use super::reactor::{Effects, Loss, Submission, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
 use super::server::HeadSettings;
-use super::state::{DriverId, Ended, State};
+use super::state::{DriverId, Ended, Now, State};
 use super::watch::Seen;
 use crate::children;
 use crate::control_group::Group;
 use crate::identity::open_pidfd;
 use crate::protocol::frame::{FRAME_TARGET, put_frame};
 use crate::protocol::wire::Put;
-use crate::protocol::{CommandUsage, Finished, Lease, Output, SpanCounts, Stream, kind, put_value};
+use crate::protocol::{CommandUsage, Finished, Lease, Output, Period, SpanCounts, Stream, kind, put_value};
 use crate::session;
 use crate::spool::{ClaimState, Story};
 use crate::task::{AttemptReport, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
@@ -750,6 +750,24 @@ impl Effects for World {
             put_frame(&mut connection.outbox, kind::RUN, |out| lease.put(out));
             self.dirty.push(id);
         }
+    }
+
+    fn journal_submit(
+        &mut self,
+        first: TaskId,
+        submissions: &[Submission<'_>],
+        now: Now,
+    ) -> Result<Option<Period>, String> {
+        let traces_runtime = submissions.iter().any(|submission| submission.envelope.traces_runtime);
+        let start = traces_runtime.then(now_unix_nano);
+        let submitted = (first.0..).zip(submissions).map(|(task, submission)| Submitted {
+            task: TaskId(task),
+            job: submission.job,
+            submitted_unix_nano: now.unix_nano,
+            envelope: submission.bytes,
+        });
+        self.journal.submit(submitted).map_err(|error| error.to_string())?;
+        Ok(start.map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) }))
     }
 
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended) {

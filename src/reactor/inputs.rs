@@ -12,7 +12,7 @@ use super::reactor::{Effects, end_task, keep_no_longer, unstarted};
 use super::state::{Links, Now, Progress, State};
 use super::table::TaskTable;
 use tracer_core::codec::Put;
-use tracer_core::task::{Failure, Input, InputSource, Outcome, TaskId};
+use tracer_core::task::{Envelope, Failure, Input, InputSource, Outcome, TaskId};
 use tracer_ipc::protocol::{LEASED_FILE, LEASED_VALUE};
 use tracer_ipc::stored::Stored;
 
@@ -60,6 +60,15 @@ fn remove_stored(state: &mut State, id: TaskId) {
     for input in inputs_of(state, id) {
         if let InputSource::Stored(stored) = input.source {
             state.values_to_remove.push(stored.name);
+        }
+    }
+}
+
+/// The files of the arguments of a submission go that makes no task.
+pub(super) fn drop_files(state: &mut State, envelope: &Envelope<'_>) {
+    for input in &envelope.inputs {
+        if let InputSource::Stored(stored) = &input.source {
+            state.values_to_remove.push(stored.name.clone());
         }
     }
 }

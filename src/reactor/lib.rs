@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`reactor`] | what is done about each input: submissions, results, exits, cancellations, the passing of time |
 //! | [`state`] | tasks, jobs, workers and actors as data, with their invariants (`State::check`) |
+//! | [`submit`] | what is accepted: checked, journaled, acknowledged |
 //! | [`progress`] | the life of a task as one table, and what is counted |
 //! | [`scheduler`], [`lanes`], [`workers`] | which tasks begin where, and how many are leased at a time |
 //! | [`actors`], [`inputs`], [`nesting`] | actors, tasks that wait for results of others, tasks that wait for their own tasks |
@@ -28,6 +29,7 @@ pub mod progress;
 pub mod reactor;
 pub mod scheduler;
 pub mod state;
+pub mod submit;
 mod table;
 pub mod versions;
 pub mod workers;

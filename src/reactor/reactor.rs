@@ -35,6 +35,14 @@ pub trait Effects {
     fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers);
     /// Enters a lease in the worker's ring of claims and sends it.
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
+    /// Writes submissions to the journal, as the tasks with consecutive ids from `first` on, before they are acknowledged. When it fails, none of
+    /// them is in it. Returns how long it took, if one of them traces the runtime.
+    fn journal_submit(
+        &mut self,
+        first: TaskId,
+        submissions: &[Submission<'_>],
+        now: Now,
+    ) -> Result<Option<Period>, String>;
     /// Notes in the journal how a task ended, before anyone is told.
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended);
     /// Notes in the journal that an attempt is about to start, of a task that must not be started twice. It is there when this

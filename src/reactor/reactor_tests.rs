@@ -23,6 +23,10 @@ struct Remember {
     /// Task and attempt of starts that were journaled.
     starts: Vec<(u64, u32)>,
     is_disk_full: bool,
+    /// How many submissions fit the disk, if that is bounded.
+    room: Option<usize>,
+    /// The first task and the number of submissions that were journaled together.
+    submitted: Vec<(u64, usize)>,
     /// Task, number and failure of attempts that were journaled.
     attempts: Vec<(u64, u32, String)>,
     /// What was journaled of actors.
@@ -62,6 +66,20 @@ impl Effects for Remember {
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.claims.insert((worker, lease.number), ClaimState::Claimed);
         self.leases.push((worker.0, lease.number, lease.task.0, lease.attempt));
+    }
+
+    fn journal_submit(
+        &mut self,
+        first: TaskId,
+        submissions: &[Submission<'_>],
+        _now: Now,
+    ) -> Result<Option<Period>, String> {
+        if self.is_disk_full || self.room.is_some_and(|room| room < submissions.len()) {
+            return Err("no space left".into());
+        }
+        self.room = self.room.map(|room| room - submissions.len());
+        self.submitted.push((first.0, submissions.len()));
+        Ok(None)
     }
 
     fn journal_end(&mut self, task: TaskId, _attempt: u32, _ended: &Ended) {
@@ -2127,6 +2145,9 @@ mod actor_stories;
 
 #[path = "deadlock_tests.rs"]
 mod deadlock_stories;
+
+#[path = "submit_tests.rs"]
+mod submit_stories;
 
 #[path = "scale_tests.rs"]
 mod scale_stories;

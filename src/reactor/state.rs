@@ -56,6 +56,8 @@ pub struct State {
     pub values_to_remove: Vec<String>,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub open_bytes: u64,
+    /// The most of it; beyond that, drivers' submissions are refused.
+    pub open_bytes_limit: u64,
     /// Tasks that are to fail because an argument will not come.
     pub without_input: Vec<(TaskId, Failure)>,
     /// Tasks with a limit on how long they may wait that have not begun, by when it is reached.
@@ -830,6 +832,7 @@ impl State {
             children: HashMap::new(),
             abandoned: Vec::new(),
             open_bytes: 0,
+            open_bytes_limit: u64::MAX,
             without_input: Vec::new(),
             queue_limits: BTreeSet::new(),
             keys: HashMap::new(),

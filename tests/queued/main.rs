@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tracer::head::reactor::{self, Effects, Submission, Watchers};
 use tracer::head::state::{DriverId, Ended, Now, State};
-use tracer::protocol::{AttemptResult, Lease, TaskFilter, WorkerReady};
+use tracer::protocol::{AttemptResult, Lease, Period, TaskFilter, WorkerReady};
 use tracer::spool::ClaimState;
 use tracer::task::{
     AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
@@ -53,6 +53,15 @@ impl Effects for World {
     }
 
     fn lease_inline(&mut self, _worker: WorkerId, _lease: Lease<'_>) {}
+
+    fn journal_submit(
+        &mut self,
+        _first: TaskId,
+        _submissions: &[Submission<'_>],
+        _now: Now,
+    ) -> Result<Option<Period>, String> {
+        Ok(None)
+    }
 
     fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
 

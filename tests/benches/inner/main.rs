@@ -31,7 +31,7 @@ use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
-use tracer::protocol::{AttemptResult, Lease, WorkerReady, kind};
+use tracer::protocol::{AttemptResult, Lease, Period, WorkerReady, kind};
 use tracer::spool::{ClaimState, Prefix, SpanOpening, Spool};
 use tracer::task::{
     AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
@@ -448,6 +448,15 @@ impl Effects for Remembered {
     }
 
     fn lease_inline(&mut self, _worker: WorkerId, _lease: Lease<'_>) {}
+
+    fn journal_submit(
+        &mut self,
+        _first: TaskId,
+        _submissions: &[Submission<'_>],
+        _now: Now,
+    ) -> Result<Option<Period>, String> {
+        Ok(None)
+    }
 
     fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
 
