@@ -15,6 +15,7 @@
 //! | [`scheduler`], [`lanes`], [`workers`] | which tasks begin where, and how many are leased at a time |
 //! | [`actors`], [`inputs`], [`nesting`] | actors, tasks that wait for results of others, tasks that wait for their own tasks |
 //! | `deadlock` | calls that wait for each other in a cycle: found when a wait begins, and broken |
+//! | [`seams`] | a page: what an engine of many machines and deployments will need |
 //! | [`explain`] | why a task waits, what it is at, why it ended as it did |
 
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ pub mod nesting;
 pub mod progress;
 pub mod reactor;
 pub mod scheduler;
+pub mod seams;
 pub mod state;
 pub mod submit;
 mod table;
