@@ -8,7 +8,7 @@
 //!
 //! So nothing waits for ever. A task waits only for tasks that it has submitted itself, and a task that is held for results only for
 //! those that the same submitter had submitted before: there is no cycle, but through the calls of an actor, of which one waits until
-//! another has ended. Those are found when a wait begins, and [broken](super::deadlock). What runs inline is what the task beside it
+//! another has ended. Those are found when a wait begins, and broken (`deadlock`). What runs inline is what the task beside it
 //! needs, so the processes add no wait to those.
 //!
 //! A task that is cancelled, runs too long or loses its worker takes what it has submitted with it, as far as that has not ended: nobody could get

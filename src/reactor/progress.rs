@@ -9,8 +9,8 @@
 //! | **leased** | not let go | not let go | not let go | leased already | between | not let go |
 //! | **ended** | ended | ended | ended | ended | ended | ended |
 //!
-//! A row is where a task [is](Progress), a column what [happens](Event). [`Task::advance`] is the only function that changes either the
-//! progress or the [counts](Tally); what it refuses has a [name](Refusal).
+//! A row is where a task [is](Progress), a column what happens (`Event`). `Task::advance` is the only function that changes either the
+//! progress or the [counts](Tally); what it refuses has a name (`Refusal`).
 
 use std::collections::BTreeSet;
 
@@ -126,7 +126,7 @@ fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
     }
 }
 
-/// The tasks by progress, kept up with every change. [`State::check`](super::state::State::check) compares it with what is there.
+/// The tasks by progress, kept up with every change. [`check`](super::state::State::check) compares it with what is there.
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: TaskCounts,
@@ -193,7 +193,7 @@ impl Tally {
     }
 }
 
-/// A task's progress, which only [`Task::advance`] changes.
+/// A task's progress, which only `Task::advance` changes.
 #[derive(Debug, Default)]
 pub struct Stage(Progress);
 
