@@ -16,6 +16,7 @@
 //! | [`session`] | the folder of a session, its lock and its record |
 //! | [`environment`], [`start_report`] | the variables and folders of a session; what a head that has started says |
 //! | [`identity`] | which process a number means: birth times against reused pids |
+//! | [`private_file`] | small files of a session |
 //! | [`page`] | the size of a page |
 //! | [`fork`] | a word of memory that a forked child finds wiped |
 //! | [`fault`] | points at which a test may have a process killed |
@@ -26,6 +27,7 @@ pub mod fault;
 pub mod fork;
 pub mod identity;
 pub mod page;
+pub mod private_file;
 pub mod protocol;
 pub mod session;
 pub mod spin;

@@ -32,6 +32,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::identity;
+use crate::private_file;
 use crate::stored;
 use tracer_core::suggestion::shell_word;
 
@@ -412,7 +413,7 @@ pub const DISCARDED: &str = "discarded";
 /// Tells the head, if one runs, that parcels were removed from its folder.
 pub fn tell_of_discarded(handover: &Path) -> io::Result<()> {
     let unfinished = handover.join(format!("{DISCARDED}.{}.part", std::process::id()));
-    fs::write(&unfinished, "").and_then(|()| fs::rename(&unfinished, handover.join(DISCARDED)))
+    private_file::replace(&handover.join(DISCARDED), &unfinished, b"")
 }
 
 /// The folder of a session in which spans wait for an exporter.

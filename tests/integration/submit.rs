@@ -254,7 +254,7 @@ fn get_of_a_task_that_never_was_says_so() {
         "error: there is no task 7: it was never submitted to this head, or ended too long ago\n\
          (hint: `tracer list tasks` shows those that are known)\n",
     );
-    cluster.tracer(&["get", "x"]).status(2).stdout("").stderr_contains("found `x`");
+    cluster.tracer(&["get", "x"]).status(1).stdout("").stderr_contains("error: there is no actor `x`\n");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::Parcel;
 use super::hooks;
+use crate::private_file;
 
 /// The folder, in the one for parcels, with those that no hook of the session is to have.
 pub const FOREIGN: &str = "foreign";
@@ -35,7 +36,7 @@ impl Owners {
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let unfinished = folder.join(format!("{PREFIX}{:08x}.part", self.mark));
         let text: String = self.names.iter().map(|name| format!("{name}\n")).collect();
-        fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path(folder, self.mark)))
+        private_file::replace(&path(folder, self.mark), &unfinished, text.as_bytes())
     }
 
     /// Copies all such files from one folder to another.

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::private_file;
+
 /// The longest pause that is kept, whatever a receiver asks for.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -46,7 +48,7 @@ impl Pause {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let unfinished = folder.join(format!("pause.{hook:x}.{}-{number}.part", std::process::id()));
         let text = format!("{until} {failures}\n");
-        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path(folder, hook)));
+        let written = private_file::replace(&path(folder, hook), &unfinished, text.as_bytes());
         written.inspect_err(|_| {
             let _ = fs::remove_file(&unfinished);
         })
