@@ -1,5 +1,6 @@
 //! `tracer prune`.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use super::hooks::undelivered;
 use super::trace::SourceArgs;
 use super::{CommandResult, FormatArgs, report};
 use crate::config::{parse_duration, parse_size};
@@ -14,15 +16,17 @@ use crate::count::{Count, Size};
 use crate::exit;
 use crate::identity;
 use crate::session;
-use crate::spool::owners;
+use crate::spool::{Parcel, owners};
 
-/// Remove old span files and the folders of old sessions
+/// Remove old span files, undelivered spans, put-aside journals and the folders of old sessions
 ///
 /// Sessions are those of this place, with their logs. Span files are those named by a process, such as `4711.json`, in the folder that `tracer trace`
-/// reads; a file counts as old as its last span, so that what a process wrote is kept or removed as a whole.
+/// reads; a file counts as old as its last span, so that what a process wrote is kept or removed as a whole. Undelivered spans are discarded, as by
+/// `tracer hooks undelivered --discard`: no exporter gets them any more. Journals that `tracer start --fresh` put aside, or that were kept because they
+/// were damaged, count as old as their last record and are removed by age alone.
 ///
-/// What is in use stays, whatever its age: the session of the head that runs or was killed last, a session with spans that were not delivered yet, and
-/// files of processes that live. Works with and without a head.
+/// What is in use stays, whatever its age: the session of the head that runs or was killed last, a session with undelivered spans (until the next
+/// time), and files of processes that live. Works with and without a head.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer prune --older-than 7d --dry-run\n  tracer prune --max-size 1GiB")]
 #[command(group(clap::ArgGroup::new("which").required(true).multiple(true)))]
@@ -68,13 +72,29 @@ struct Report {
     spans_dir: PathBuf,
     span_files: Counted,
     sessions: Counted,
+    /// Files, with batches of spans for an exporter.
+    undelivered: Counted,
+    /// The spans that were removed with them.
+    undelivered_spans_removed: u64,
+    journals: Counted,
 }
 
-/// A span file or a session.
+/// What a candidate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    SpanFile,
+    Session,
+    /// Spans that wait for the exporters of hooks.
+    Undelivered(Parcel),
+    /// A journal that is not read any more: put aside, or kept because it was damaged.
+    Journal,
+}
+
+/// Something that may be removed.
 #[derive(Debug)]
 struct Candidate {
     path: PathBuf,
-    is_session: bool,
+    kind: Kind,
     bytes: u64,
     modified: SystemTime,
     is_in_use: bool,
@@ -85,10 +105,20 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let temp_dir = args.source.temp_dir();
     let mut candidates = span_files(&spans_dir);
     candidates.extend(sessions(&temp_dir));
+    candidates.extend(undelivered_spans(&temp_dir));
+    candidates.extend(journals(&temp_dir));
     let chosen = choose(&mut candidates, SystemTime::now(), args.older_than, args.max_size);
-    let mut result =
-        Report { dry_run: args.dry_run, spans_dir, span_files: Counted::default(), sessions: Counted::default() };
+    let mut result = Report {
+        dry_run: args.dry_run,
+        spans_dir,
+        span_files: Counted::default(),
+        sessions: Counted::default(),
+        undelivered: Counted::default(),
+        undelivered_spans_removed: 0,
+        journals: Counted::default(),
+    };
     let mut failures = 0;
+    let mut discarded: BTreeSet<PathBuf> = BTreeSet::new();
     for (candidate, is_chosen) in candidates.iter().zip(chosen) {
         let is_removed = is_chosen
             && (args.dry_run
@@ -97,7 +127,18 @@ pub(super) fn run(args: &Args) -> CommandResult {
                     report::warning(&format!("`{}` cannot be removed: {error}", candidate.path.display()));
                     false
                 }));
-        let counted = if candidate.is_session { &mut result.sessions } else { &mut result.span_files };
+        let counted = match &candidate.kind {
+            Kind::SpanFile => &mut result.span_files,
+            Kind::Session => &mut result.sessions,
+            Kind::Journal => &mut result.journals,
+            Kind::Undelivered(parcel) => {
+                if is_removed {
+                    result.undelivered_spans_removed += parcel.spans;
+                    discarded.extend((!args.dry_run).then(|| undelivered::handover_of(parcel)));
+                }
+                &mut result.undelivered
+            }
+        };
         if is_removed {
             counted.removed += 1;
             counted.removed_bytes += candidate.bytes;
@@ -107,6 +148,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             counted.in_use += u64::from(candidate.is_in_use);
         }
     }
+    undelivered::tell_heads(&discarded);
     report::value(args.format.format, &result, render);
     // Each of them was said.
     Ok(if failures == 0 { exit::OK } else { exit::FAILED })
@@ -122,10 +164,17 @@ fn render(result: &Report) -> String {
         let (removed, kept) = (Size(counted.removed_bytes), Size(counted.kept_bytes));
         format!("{verb} {} ({removed}), kept {} ({kept}{in_use})\n", Count(counted.removed, noun), counted.kept)
     };
-    line(&result.span_files, "span file") + &line(&result.sessions, "session")
+    let mut text = line(&result.span_files, "span file") + &line(&result.sessions, "session");
+    for (counted, noun) in [(&result.undelivered, "undelivered batch"), (&result.journals, "put-aside journal")] {
+        if *counted != Counted::default() {
+            text += &line(counted, noun);
+        }
+    }
+    text
 }
 
-/// Says for each whether it is to be removed: the old ones, and of the others the oldest until they fit. Sorts them by age, the oldest first.
+/// Says for each whether it is to be removed: the old ones, and of the others the oldest until they fit. Sorts them by age, the oldest first. The size is
+/// that of all but journals.
 fn choose(
     candidates: &mut [Candidate],
     now: SystemTime,
@@ -133,13 +182,15 @@ fn choose(
     max_bytes: Option<u64>,
 ) -> Vec<bool> {
     candidates.sort_by_key(|candidate| candidate.modified);
-    let mut left: u64 = candidates.iter().map(|candidate| candidate.bytes).sum();
+    let size = |candidate: &Candidate| if candidate.kind == Kind::Journal { 0 } else { candidate.bytes };
+    let mut left: u64 = candidates.iter().map(size).sum();
     let choose = |candidate: &Candidate| {
         // One that was changed in the future, as clocks go, is new.
         let age = now.duration_since(candidate.modified).unwrap_or_default();
         let is_old = older_than.is_some_and(|limit| age > limit);
-        let is_chosen = !candidate.is_in_use && (is_old || max_bytes.is_some_and(|max| left > max));
-        left -= if is_chosen { candidate.bytes } else { 0 };
+        let is_too_much = candidate.kind != Kind::Journal && max_bytes.is_some_and(|max| left > max);
+        let is_chosen = !candidate.is_in_use && (is_old || is_too_much);
+        left -= if is_chosen { size(candidate) } else { 0 };
         is_chosen
     };
     candidates.iter().map(choose).collect()
@@ -147,8 +198,10 @@ fn choose(
 
 /// False if it has been changed meanwhile: then it is in use.
 fn remove(candidate: &Candidate) -> std::io::Result<bool> {
-    if candidate.is_session {
-        return fs::remove_dir_all(&candidate.path).map(|()| true);
+    match &candidate.kind {
+        Kind::Session => return fs::remove_dir_all(&candidate.path).map(|()| true),
+        Kind::Undelivered(parcel) => return undelivered::discard(parcel.clone(), parcel.hooks),
+        Kind::SpanFile | Kind::Journal => {}
     }
     if fs::symlink_metadata(&candidate.path)?.modified()? != candidate.modified {
         return Ok(false);
@@ -167,23 +220,44 @@ fn pid_of_file(path: &Path) -> Option<u32> {
     pid.parse().ok()
 }
 
-/// This user's span files in a folder. Links and what others have put there are not.
+impl Candidate {
+    /// A regular file of this user's. Links and what others have put there are none.
+    fn of_file(path: PathBuf, kind: Kind, is_in_use: impl FnOnce() -> bool) -> Option<Candidate> {
+        let is_own = |metadata: &Metadata| metadata.uid() == rustix::process::geteuid().as_raw();
+        let metadata = fs::symlink_metadata(&path).ok().filter(|metadata| metadata.is_file() && is_own(metadata))?;
+        let is_in_use = is_in_use();
+        Some(Candidate { path, kind, bytes: metadata.len(), modified: metadata.modified().ok()?, is_in_use })
+    }
+}
+
+/// The span files in a folder.
 fn span_files(folder: &Path) -> Vec<Candidate> {
-    let is_own = |metadata: &Metadata| metadata.uid() == rustix::process::geteuid().as_raw();
     let candidate = |path: PathBuf| {
         let pid = pid_of_file(&path)?;
-        let metadata = fs::symlink_metadata(&path).ok().filter(|metadata| metadata.is_file() && is_own(metadata))?;
-        let is_in_use = !identity::is_gone_or_going(pid);
-        Some(Candidate {
-            path,
-            is_session: false,
-            bytes: metadata.len(),
-            modified: metadata.modified().ok()?,
-            is_in_use,
-        })
+        Candidate::of_file(path, Kind::SpanFile, || !identity::is_gone_or_going(pid))
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| candidate(entry.path())).collect()
+}
+
+/// The spans in all sessions of a place that wait for exporters.
+fn undelivered_spans(temp_dir: &Path) -> Vec<Candidate> {
+    let sessions = session::all_sessions(temp_dir);
+    let parcels = sessions.iter().flat_map(|session| owners::all_parcels(&session::handover_dir(session)));
+    parcels.filter_map(|parcel| Candidate::of_file(parcel.path.clone(), Kind::Undelivered(parcel), || false)).collect()
+}
+
+/// The journals of a place that no head reads any more.
+fn journals(temp_dir: &Path) -> Vec<Candidate> {
+    let entries = fs::read_dir(temp_dir).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path()).filter(|path| is_put_aside(path));
+    paths.filter_map(|path| Candidate::of_file(path, Kind::Journal, || false)).collect()
+}
+
+/// Whether a file is named as a journal that was put aside, or kept because it was damaged.
+fn is_put_aside(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    ["tasks.journal.old-", "tasks.journal.damaged-"].iter().any(|start| name.starts_with(start))
 }
 
 /// The sessions of a place.
@@ -193,18 +267,20 @@ fn sessions(temp_dir: &Path) -> Vec<Candidate> {
     let current = session::find_head(temp_dir).ok().or_else(|| session::find_dead_head(temp_dir));
     let candidate = |path: PathBuf| {
         let metadata = fs::symlink_metadata(&path).ok().filter(Metadata::is_dir)?;
-        let (bytes, modified) = measure(&path, metadata.modified().ok()?);
+        // Undelivered spans are counted for themselves.
+        let handover = session::handover_dir(&path);
+        let (bytes, modified) = measure(&path, &handover, metadata.modified().ok()?);
         let is_empty = |name: &str| fs::read_dir(path.join(name)).map_or(true, |mut entries| entries.next().is_none());
-        let has_parcels = !owners::all_parcels(&session::handover_dir(&path)).is_empty();
+        let has_parcels = !owners::all_parcels(&handover).is_empty();
         let is_current = current.as_ref().is_some_and(|head| head.session_dir.file_name() == path.file_name());
         let is_in_use = is_current || !is_empty("spool") || has_parcels;
-        Some(Candidate { path, is_session: true, bytes, modified, is_in_use })
+        Some(Candidate { path, kind: Kind::Session, bytes, modified, is_in_use })
     };
     folders.into_iter().filter_map(candidate).collect()
 }
 
-/// The bytes of the files below a folder, and when one of them was last changed.
-fn measure(folder: &Path, modified: SystemTime) -> (u64, SystemTime) {
+/// The bytes of the files below a folder but for one folder in it, and when one of them was last changed.
+fn measure(folder: &Path, without: &Path, modified: SystemTime) -> (u64, SystemTime) {
     let (mut bytes, mut modified) = (0, modified);
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -212,7 +288,7 @@ fn measure(folder: &Path, modified: SystemTime) -> (u64, SystemTime) {
             // Of the entry itself, not of what a link leads to.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
-                folders.push(entry.path());
+                folders.extend(Some(entry.path()).filter(|path| path != without));
             } else {
                 bytes += metadata.len();
                 modified = modified.max(metadata.modified().unwrap_or(modified));
@@ -246,11 +322,44 @@ mod tests {
     }
 
     #[test]
+    fn only_journals_that_nobody_reads_are_pruned() {
+        for (name, expected) in [
+            ("tasks.journal.old-20251124T160000.123Z", true),
+            ("/a/tasks.journal.damaged-20251124T160000.123Z-2", true),
+            ("tasks.journal", false),
+            ("tasks.journal.new", false),
+            ("tasks.journal.replaced-20251124T160000.123Z", false),
+            ("my.tasks.journal.old-1", false),
+        ] {
+            assert_eq!(is_put_aside(Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn journals_go_by_age_alone() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        let candidate = |kind, age| Candidate {
+            path: "x".into(),
+            kind,
+            bytes: 10,
+            modified: now - Duration::from_secs(age),
+            is_in_use: false,
+        };
+        let chosen = |older_than, max_bytes| {
+            let mut all = [candidate(Kind::Journal, 500), candidate(Kind::SpanFile, 400), candidate(Kind::Journal, 10)];
+            choose(&mut all, now, older_than, max_bytes)
+        };
+        assert_eq!(chosen(Some(Duration::from_secs(100)), None), [true, true, false]);
+        assert_eq!(chosen(None, Some(10)), [false; 3], "they are not counted");
+        assert_eq!(chosen(None, Some(9)), [false, true, false]);
+    }
+
+    #[test]
     fn the_old_go_and_then_the_oldest_until_the_rest_fits() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let candidate = |age: u64, bytes, is_in_use| Candidate {
             path: age.to_string().into(),
-            is_session: false,
+            kind: Kind::SpanFile,
             bytes,
             modified: now - Duration::from_secs(age),
             is_in_use,

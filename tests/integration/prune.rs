@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::support::Cluster;
+use crate::support::{Cluster, wait_until};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -75,6 +75,53 @@ fn old_span_files_and_sessions_go_and_what_is_in_use_stays() {
     assert_eq!(sessions(&cluster), 0);
     cluster.start_head(&[]).success();
     cluster.stop().success();
+}
+
+#[test]
+fn old_undelivered_spans_and_put_aside_journals_go_with_and_without_a_head() {
+    let cluster = Cluster::traced();
+    cluster.submit("demo:my_function", &[]).success();
+    cluster.stop().success();
+    let session = fs::read_dir(cluster.temp_dir().join("sessions")).expect("there is one").flatten().next();
+    let handover = session.expect("there is one").path().join("handover");
+    let put = |folder: &Path, name: &str, is_old: bool| {
+        fs::write(folder.join(name), "spans").expect("the folder is ours");
+        age(&folder.join(name), if is_old { 8 * DAY } else { 6 * DAY });
+    };
+    // Spans of hooks that nobody knows: a head does not deliver them.
+    put(&handover, "worker-1.2.00000001.7.otlp", true);
+    put(&handover, "worker-2.2.00000001.5.otlp", false);
+    put(&handover.join("foreign"), "worker-3.2.00000001.3.otlp", true);
+    let place = cluster.temp_dir();
+    put(&place, "tasks.journal.old-20251124T160000.123Z", true);
+    put(&place, "tasks.journal.damaged-20251124T160000.123Z", true);
+    put(&place, "tasks.journal.damaged-20251125T160000.123Z", false);
+    let journals = || {
+        let names = fs::read_dir(&place).expect("it is there").flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("tasks.journal")).count()
+    };
+
+    let older = ["--older-than", "7d"];
+    let dry = prune(&cluster, &[&older[..], &["--dry-run"]].concat());
+    assert_eq!((&dry["undelivered"]["removed"], &dry["undelivered"]["kept"]), (&json!(2), &json!(1)), "{dry}");
+    assert_eq!((&dry["undelivered_spans_removed"], &dry["undelivered"]["removed_bytes"]), (&json!(10), &json!(10)));
+    assert_eq!((&dry["journals"]["removed"], &dry["journals"]["kept"]), (&json!(2), &json!(1)), "{dry}");
+    assert_eq!(journals(), 4);
+    // A head takes them over, and is told what went.
+    cluster.start_head(&[]).success();
+    let waiting = || cluster.status()["spans"]["waiting_for_other_hooks"].as_u64();
+    assert_eq!(waiting(), Some(15));
+    let done = prune(&cluster, &older);
+    assert_eq!(done["undelivered"], dry["undelivered"]);
+    assert_eq!((&done["undelivered_spans_removed"], journals()), (&json!(10), 2), "{done}");
+    wait_until("the head knows", || (waiting() == Some(5)).then_some(()));
+    cluster.stop().success();
+    // By size, without a head: journals stay.
+    let text = cluster.tracer(&["prune", "--max-size", "1B"]).success().stdout_text();
+    assert!(text.contains("removed 1 undelivered batch (5 B)"), "{text}");
+    assert!(text.contains("removed 0 put-aside journals (0 B), kept 1 (5 B)"), "{text}");
+    cluster.tracer(&["hooks", "undelivered"]).success().stdout("no undelivered spans\n");
+    assert_eq!(journals(), 2);
 }
 
 #[test]

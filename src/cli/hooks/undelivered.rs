@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -75,8 +76,15 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let modified = fs::metadata(&parcel.path).and_then(|metadata| metadata.modified()).ok();
             let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
             let age = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
-            if args.discard && !discard(parcel.clone(), meant.iter().fold(0, |all, hook| all | hook))? {
-                continue;
+            if args.discard {
+                let hooks = meant.iter().fold(0, |all, hook| all | hook);
+                let cannot = |error: io::Error| {
+                    let text = format!("`{}` cannot be removed: {error}", parcel.path.display());
+                    CommandError::from(io::Error::new(error.kind(), text))
+                };
+                if !discard(parcel.clone(), hooks).map_err(cannot)? {
+                    continue;
+                }
             }
             changed.extend(args.discard.then(|| folder.clone()));
             report.spans += parcel.spans;
@@ -89,26 +97,35 @@ pub(super) fn run(args: &Args) -> CommandResult {
             }
         }
     }
-    for folder in changed {
-        // A head that is not told finds out when it offers them.
-        let _ = session::tell_of_discarded(&folder);
-    }
+    tell_heads(&changed);
     report.hooks = by_name.into_iter().map(|(hook, found)| OfHook { hook, ..found }).collect();
     report::value(args.format.format, &crate::json::with_times(&report), |_| render(&report));
     Ok(exit::OK)
 }
 
+/// Tells whoever is the head of these `handover` folders that parcels in them were discarded.
+pub(in crate::cli) fn tell_heads<'f>(folders: impl IntoIterator<Item = &'f PathBuf>) {
+    for folder in folders {
+        // A head that is not told finds out when it offers them.
+        let _ = session::tell_of_discarded(folder);
+    }
+}
+
+/// The `handover` folder of a parcel, also of one that no hook of the session is to have.
+pub(in crate::cli) fn handover_of(parcel: &Parcel) -> PathBuf {
+    let folder = parcel.path.parent().unwrap_or(Path::new(""));
+    let is_foreign = folder.file_name().is_some_and(|name| name == owners::FOREIGN);
+    if is_foreign { folder.parent().unwrap_or(folder).into() } else { folder.into() }
+}
+
 /// Discards a parcel, as far as it is for these hooks. False when it has been delivered meanwhile.
-fn discard(mut parcel: Parcel, hooks: u32) -> Result<bool, CommandError> {
+pub(in crate::cli) fn discard(mut parcel: Parcel, hooks: u32) -> io::Result<bool> {
     let left = parcel.hooks & !hooks;
     let done = if left == 0 { fs::remove_file(&parcel.path) } else { parcel.restrict(left) };
     match done {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => {
-            let text = format!("`{}` cannot be removed: {error}", parcel.path.display());
-            Err(std::io::Error::new(error.kind(), text).into())
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
