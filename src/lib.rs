@@ -69,8 +69,6 @@
 //!
 //! # The rooms
 //!
-//! | | |
-//! |---|---|
 //! Crates, from the lowest; each may use those above it in this table, and its first page says what it never does:
 //!
 //! | crate | folder | |
