@@ -647,7 +647,8 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         worker: Some(worker_id),
         worker_pid: Some(pid),
         started_unix_nano: Some(result.started_unix_nano),
-        ended_unix_nano: now.unix_nano,
+        // Not the time now: the wall clock may have been set since it began.
+        ended_unix_nano: result.started_unix_nano.saturating_add(result.run_ns),
     };
     end_attempt(state, effects, grant.task, ended, result.span, now);
     nesting::on_attempt_ended(state, worker_id, grant.task);
@@ -713,6 +714,14 @@ pub struct LostAttempt {
     pub previous: Option<SpanLink>,
     /// The task's encoded [`Envelope`].
     pub envelope: Box<[u8]>,
+}
+
+/// When an attempt ended that its worker did not report: now, but never before it began, and not later than if it had begun when it was
+/// granted. So a wall clock that was set meanwhile makes neither a negative duration nor one of days.
+fn lost_unix_nano(started_unix_nano: u64, granted: Now, now: Now) -> u64 {
+    let longest_ns = now.monotonic_ns.saturating_sub(granted.monotonic_ns);
+    let ran_ns = now.unix_nano.checked_sub(started_unix_nano).map_or(longest_ns, |ns| ns.min(longest_ns));
+    started_unix_nano.saturating_add(ran_ns)
 }
 
 /// A worker process has ended. Its claimed tasks are charged and tried again, or fail; the others go back to the front of the queue,
@@ -806,12 +815,13 @@ pub fn on_worker_exited(
             },
         };
         let since = running.filter(|&(lease, _)| lease == grant.number).map(|(_, since)| since);
+        let started_unix_nano = since.unwrap_or(grant.granted.unix_nano);
         let ended = Ended {
             outcome: Outcome::Failed(failure),
             worker: Some(worker_id),
             worker_pid: Some(worker.pid),
-            started_unix_nano: Some(since.unwrap_or(grant.granted.unix_nano)),
-            ended_unix_nano: now.unix_nano,
+            started_unix_nano: Some(started_unix_nano),
+            ended_unix_nano: lost_unix_nano(started_unix_nano, grant.granted, now),
         };
         end_attempt(state, effects, grant.task, ended, None, now);
     }

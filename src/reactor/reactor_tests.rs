@@ -703,6 +703,48 @@ fn a_running_task_says_since_when() {
 }
 
 #[test]
+fn an_attempt_lasts_as_long_as_it_ran_whatever_the_wall_clock_is_set_to() {
+    const DAY: u64 = 86_400_000_000_000;
+    let times = |story: &Story| {
+        let task = get_task(&story.state, &story.effects, TaskId(1)).unwrap();
+        (task.started_unix_nano, task.ended_unix_nano)
+    };
+    let began = Now { monotonic_ns: 7_000, unix_nano: 10 * DAY };
+    let later = |unix_nano| Now { monotonic_ns: began.monotonic_ns + 900, unix_nano };
+    // The clock, when the end is learnt of, and how long an attempt ran by it that nobody reported.
+    for (now, lost_ns) in [
+        (later(9 * DAY), 900),
+        (later(0), 900),
+        (later(10 * DAY), 0),
+        (later(10 * DAY + 850), 850),
+        (later(11 * DAY), 900),
+        (later(u64::MAX), 900),
+    ] {
+        let begin = || {
+            let mut story = Story::with_workers(1);
+            story.now = began;
+            story.submit(1);
+            story.schedule();
+            story.claim(1, 0);
+            story
+        };
+        let mut story = begin();
+        story.now = now;
+        let outcome = Outcome::Returned(vec![1]);
+        let started_unix_nano = began.unix_nano;
+        let result = AttemptResult { lease: 0, started_unix_nano, run_ns: 700, span: None, outcome, usage: None };
+        on_result(&mut story.state, &mut story.effects, WorkerId(1), result, now);
+        story.check();
+        assert_eq!(times(&story), (Some(10 * DAY), Some(10 * DAY + 700)), "{now:?}");
+
+        let mut story = begin();
+        story.now = now;
+        story.exit(1);
+        assert_eq!(times(&story), (Some(10 * DAY), Some(10 * DAY + lost_ns)), "{now:?}");
+    }
+}
+
+#[test]
 fn a_stop_lets_running_tasks_end_and_fails_the_others() {
     let mut story = Story::with_workers(1);
     story.measure(1_000_000);
@@ -1864,7 +1906,7 @@ fn the_times_of_a_task_are_told_only_if_it_traces_the_runtime() {
         if is_reported {
             story.result(worker, lease, 20);
         } else {
-            story.now.unix_nano += 1_000;
+            (story.now.unix_nano, story.now.monotonic_ns) = (claimed + 1_000, story.now.monotonic_ns + 1_100);
             story.exit(worker);
         }
         // As the worker says, and when it does not, when the head heard of it.

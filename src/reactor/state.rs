@@ -414,7 +414,8 @@ pub struct Ended {
     /// When the attempt began, in nanoseconds since the Unix epoch: as the worker says, or, for a worker that was
     /// lost, when the lease was granted. None when it never began.
     pub started_unix_nano: Option<u64>,
-    /// When the head learnt of the end, in nanoseconds since the Unix epoch.
+    /// When the attempt ended, in nanoseconds since the Unix epoch: [`started_unix_nano`](Self::started_unix_nano) and how long it ran by the
+    /// monotonic clock. For a worker that was lost, or a task that never began, when the head learnt of the end.
     pub ended_unix_nano: u64,
 }
 

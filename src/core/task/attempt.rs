@@ -18,7 +18,8 @@ pub struct AttemptReport {
     pub worker_pid: Option<u32>,
     /// When it began, in nanoseconds since the Unix epoch.
     pub started_unix_nano: Option<u64>,
-    /// When the head learnt of its end, in nanoseconds since the Unix epoch.
+    /// When it ended, in nanoseconds since the Unix epoch: when it began and how long it ran, whatever the wall clock was set to meanwhile. Of
+    /// an attempt that was lost, when the head learnt of it.
     pub ended_unix_nano: u64,
     /// Why it failed, for programs; none when it succeeded.
     pub failure: Option<Failure>,
