@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -12,7 +11,7 @@ use tracer::propagation::Carrier;
 use tracer::protocol::{Query, Reply, WorkerState};
 use tracer::task::{Failure, Outcome, TaskId};
 
-use crate::support::{Background, Cluster, HOOK, Receiver, Span, Spans, is_alive, kill, wait_until};
+use crate::support::{Background, Cluster, HOOK, Random, Receiver, Span, Spans, is_alive, kill, wait_until};
 
 const TARGET: &str = "misbehaving_tasks:makes_spans";
 const ATTEMPT: &str = "misbehaving_tasks.makes_spans tracer.remote_worker";
@@ -220,7 +219,7 @@ impl Submitter {
             ready.retain(|pid| !killed.contains(pid));
             (!ready.is_empty()).then_some(ready)
         });
-        let victim = ready[random.below(ready.len())];
+        let victim = *random.choose(&ready).expect("one is ready");
         killed.push(victim);
         kill(victim, Signal::KILL);
     }
@@ -349,24 +348,12 @@ fn results_of_one_lease_are_recorded_when_its_worker_dies_after_they_were_sent()
     a_worker_dies_among_many("after_result", 2);
 }
 
-/// Numbers that look random; the same seed gives the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-}
-
 #[test]
 fn workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_task() {
     const ROUNDS: usize = 20;
     const WAVE: usize = 50;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right");
-    let mut random = Random(u64::from(since.subsec_nanos()));
     let cluster = Cluster::builder().workers(2).hook(HOOK).start();
-    cluster.note(format!("the seed is {}", random.0));
+    let mut random = Random::of_test(&cluster);
     let mut submitter = Submitter::of(&cluster);
     let mut submitted = 0;
     let mut killed = Vec::new();
@@ -379,7 +366,7 @@ fn workers_that_are_killed_at_random_leave_one_outcome_and_one_span_for_each_tas
             submitter.submit("misbehaving_tasks:makes_one_span", submitted);
             submitted += 1;
         }
-        for _ in 0..=random.below(WAVE) {
+        for _ in 0..=random.below(WAVE as u64) {
             has_ended(&mut submitter);
         }
         submitter.kill_a_worker(&mut random, &mut killed);
@@ -514,9 +501,7 @@ struct Known {
 fn ten_thousand_tasks_among_killed_workers(cluster: &Cluster) -> HashMap<TaskId, Outcome> {
     const KILLS: usize = 40;
     const WAVE: u64 = 250;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right");
-    let mut random = Random(u64::from(since.subsec_nanos()));
-    cluster.note(format!("the seed is {}", random.0));
+    let mut random = Random::of_test(cluster);
     let mut submitter = Submitter::of(cluster);
     let mut killed = Vec::new();
     let mut submitted = 0;
@@ -525,7 +510,7 @@ fn ten_thousand_tasks_among_killed_workers(cluster: &Cluster) -> HashMap<TaskId,
             submitter.submit("misbehaving_tasks:makes_one_span", submitted);
             submitted += 1;
         }
-        for _ in 0..=random.below(WAVE as usize) {
+        for _ in 0..=random.below(WAVE) {
             submitter.next_ended();
         }
         submitter.kill_a_worker(&mut random, &mut killed);
@@ -654,10 +639,8 @@ fn ten_thousand_tasks_among_killed_workers_leave_every_span_at_the_exporter() {
 fn a_worker_that_is_killed_amid_spans_on_several_threads_leaves_whole_traces() {
     const ROUNDS: usize = 12;
     const THREADS: u32 = 6;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right");
-    let mut random = Random(u64::from(since.subsec_nanos()));
     let cluster = Cluster::traced();
-    cluster.note(format!("the seed is {}", random.0));
+    let mut random = Random::of_test(&cluster);
     for round in 1..=ROUNDS {
         let started = cluster.file(&format!("started-{round}"));
         let (threads, path) = (THREADS.to_string(), format!("\"{}\"", started.display()));

@@ -1,6 +1,6 @@
 //! Heads and workers are killed at random while tasks flow, for as long as one likes: whatever was accepted has one outcome, and keeps it.
 //!
-//! `TRACER_SOAK_SECONDS` says how long; without it, not long. `TRACER_SOAK_SEED` repeats the choices of a run, which says its seed when it fails.
+//! `TRACER_SOAK_SECONDS` says how long; without it, not long. `TRACER_TEST_SEED` repeats the choices of a run, which says its seed when it fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tracer::Driver;
 
-use crate::support::{Cluster, HOOK, is_alive, kill, wait_until, wait_until_within};
+use crate::support::{Cluster, HOOK, Random, is_alive, kill, wait_until, wait_until_within};
 
 const SECONDS: u64 = 15;
 /// Tasks between two looks at all of them. Well below what a head remembers.
@@ -18,18 +18,6 @@ const EPOCH: usize = 1500;
 
 fn number_of(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
-}
-
-/// Numbers that look random (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
 }
 
 /// What was accepted and not looked at since.
@@ -138,12 +126,10 @@ fn look(cluster: &Cluster, open: &mut Open, before: &mut BTreeMap<u64, Value>) {
 
 #[test]
 fn whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed() {
-    let seed = number_of("TRACER_SOAK_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let limit = Duration::from_secs(number_of("TRACER_SOAK_SECONDS").unwrap_or(SECONDS));
-    let mut random = Random(seed);
     let builder = Cluster::builder().workers(2).hook(HOOK).env("TRACER_TEST_SETTING", "compaction_bytes=100000");
     let cluster = builder.start();
-    cluster.note(format!("TRACER_SOAK_SEED={seed}"));
+    let mut random = Random::of_test(&cluster);
     let (mut open, mut before) = (Open::default(), BTreeMap::new());
     let (mut heads, mut workers) = (0, 0);
     let begun = Instant::now();
@@ -152,7 +138,7 @@ fn whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed() 
         let kills_head = random.below(6) == 0;
         if random.below(3) == 0 {
             let pids = cluster.worker_pids();
-            if let Some(&pid) = pids.get(random.below(pids.len().max(1) as u64) as usize) {
+            if let Some(&pid) = random.choose(&pids) {
                 kill(pid, Signal::KILL);
                 workers += 1;
             }

@@ -1,0 +1,39 @@
+//! Choices that look random and can be made again.
+
+use super::Cluster;
+
+/// The variable that repeats the choices of a run.
+const SEED: &str = "TRACER_TEST_SEED";
+
+/// Numbers that look random (SplitMix64); the same seed gives the same.
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Of the seed that the environment variable `TRACER_TEST_SEED` names, else of one of this run; a test that fails prints it with the logs of
+    /// its cluster.
+    pub fn of_test(cluster: &Cluster) -> Random {
+        let seed = match std::env::var(SEED) {
+            Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("{SEED} is a whole number, and not `{seed}`")),
+            Err(_) => {
+                let since = std::time::UNIX_EPOCH.elapsed().expect("the clock is right");
+                u64::from(since.subsec_nanos()) << 22 ^ u64::from(std::process::id())
+            }
+        };
+        cluster.note(format!("{SEED}={seed} repeats the choices of this run"));
+        Random(seed)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+
+    /// One of `choices`; none of none.
+    pub fn choose<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
+        (!choices.is_empty()).then(|| &choices[self.below(choices.len() as u64) as usize])
+    }
+}
