@@ -36,6 +36,7 @@
 #![no_std]
 
 use core::ffi::c_void;
+use core::ptr;
 
 /// The major version of this contract. A host refuses a module whose major version differs.
 pub const ABI_MAJOR: u32 = 1;
@@ -1083,6 +1084,42 @@ impl TextBuffer {
     pub fn filled(&self) -> usize {
         self.len.min(self.capacity)
     }
+}
+
+impl SpanStart {
+    /// A span that begins a new trace now, with nothing but a name and a kind.
+    pub const fn new(name: Str, kind: u32) -> SpanStart {
+        SpanStart {
+            size: size_of::<SpanStart>(),
+            name,
+            kind,
+            start_time_unix_nano: 0,
+            parent: ptr::null(),
+            attributes: ptr::null(),
+            attribute_count: 0,
+            links: ptr::null(),
+            link_count: 0,
+            events: ptr::null(),
+            event_count: 0,
+            baggage: Str::EMPTY,
+            runtime: ptr::null(),
+            prefix_id: 0,
+            prefix_count: 0,
+            additions: ptr::null(),
+        }
+    }
+}
+
+impl SpanStarted {
+    /// Room for what `span_start` says.
+    pub const EMPTY: SpanStarted = SpanStarted {
+        size: size_of::<SpanStarted>(),
+        trace_id: [0; 16],
+        span_id: [0; 8],
+        trace_flags: 0,
+        is_recording: 0,
+        has_trace_state: 0,
+    };
 }
 
 impl SpanContext {

@@ -81,35 +81,11 @@ fn elements<T>(elements: &'static [T]) -> abi::ValueUnion {
 }
 
 fn start(name: abi::Str) -> abi::SpanStart {
-    abi::SpanStart {
-        size: size_of::<abi::SpanStart>(),
-        name,
-        kind: abi::SPAN_KIND_INTERNAL,
-        start_time_unix_nano: 0,
-        parent: ptr::null(),
-        attributes: ptr::null(),
-        attribute_count: 0,
-        links: ptr::null(),
-        link_count: 0,
-        events: ptr::null(),
-        event_count: 0,
-        baggage: abi::Str::EMPTY,
-        runtime: std::ptr::null(),
-        prefix_id: 0,
-        prefix_count: 0,
-        additions: ptr::null(),
-    }
+    abi::SpanStart::new(name, abi::SPAN_KIND_INTERNAL)
 }
 
 fn start_span(table: &abi::Tracing, start: &abi::SpanStart) -> (*mut c_void, abi::SpanStarted) {
-    let mut said = abi::SpanStarted {
-        size: size_of::<abi::SpanStarted>(),
-        trace_id: [0; 16],
-        span_id: [0; 8],
-        trace_flags: 0,
-        is_recording: 0,
-        has_trace_state: 0,
-    };
+    let mut said = abi::SpanStarted::EMPTY;
     // SAFETY: the table is live, and what is passed outlives the call.
     let span = unsafe { table.span_start.unwrap()(table.data, start, &raw mut said) };
     (span, said)

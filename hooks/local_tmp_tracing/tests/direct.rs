@@ -153,31 +153,16 @@ fn span_named(
         ..abi::SpanContext::INVALID
     };
     let start = abi::SpanStart {
-        size: size_of::<abi::SpanStart>(),
-        name: abi::Str { ptr: name.as_ptr(), len: name.len() },
-        kind: abi::SPAN_KIND_CONSUMER,
         start_time_unix_nano: 1_795_203_275_000_000_000,
         parent: if has_parent { &parent } else { ptr::null() },
         attributes: attributes.as_ptr(),
         attribute_count: attributes.len(),
-        links: ptr::null(),
-        link_count: 0,
-        events: ptr::null(),
-        event_count: 0,
         baggage: abi::Str::new("tenant=acme"),
-        runtime: ptr::null(),
         prefix_id,
         prefix_count,
-        additions: ptr::null(),
+        ..abi::SpanStart::new(abi::Str { ptr: name.as_ptr(), len: name.len() }, abi::SPAN_KIND_CONSUMER)
     };
-    let mut started = abi::SpanStarted {
-        size: size_of::<abi::SpanStarted>(),
-        trace_id: [0; 16],
-        span_id: [0; 8],
-        trace_flags: 0,
-        is_recording: 0,
-        has_trace_state: 0,
-    };
+    let mut started = abi::SpanStarted::EMPTY;
     // SAFETY: the table's own functions; everything is borrowed for the calls, and each handle is given back once.
     unsafe {
         let tracer = table.tracer.unwrap()(table.data, &scope);

@@ -311,24 +311,8 @@ fn the_hook_writes_where_the_environment_says() {
                 attribute_count: 0,
             };
             let tracer = table.tracer.unwrap()(table.data, &raw const scope);
-            let start = tracer_abi::SpanStart {
-                size: size_of::<tracer_abi::SpanStart>(),
-                name: tracer_abi::Str::new("through the table"),
-                kind: tracer_abi::SPAN_KIND_CONSUMER,
-                start_time_unix_nano: 0,
-                parent: std::ptr::null(),
-                attributes: std::ptr::null(),
-                attribute_count: 0,
-                links: std::ptr::null(),
-                link_count: 0,
-                events: std::ptr::null(),
-                event_count: 0,
-                baggage: tracer_abi::Str::EMPTY,
-                runtime: std::ptr::null(),
-                prefix_id: 0,
-                prefix_count: 0,
-                additions: std::ptr::null(),
-            };
+            let start =
+                tracer_abi::SpanStart::new(tracer_abi::Str::new("through the table"), tracer_abi::SPAN_KIND_CONSUMER);
             let span = table.span_start.unwrap()(tracer, &raw const start, std::ptr::null_mut());
             table.span_release.unwrap()(span);
             assert_eq!(table.commit.unwrap()(table.data, std::ptr::null_mut()), tracer_abi::STATUS_OK);

@@ -201,24 +201,7 @@ impl Drop for Tracer {
 }
 
 fn start(name: &str) -> abi::SpanStart {
-    abi::SpanStart {
-        size: size_of::<abi::SpanStart>(),
-        name: abi::Str { ptr: name.as_ptr(), len: name.len() },
-        kind: abi::SPAN_KIND_INTERNAL,
-        start_time_unix_nano: 0,
-        parent: ptr::null(),
-        attributes: ptr::null(),
-        attribute_count: 0,
-        links: ptr::null(),
-        link_count: 0,
-        events: ptr::null(),
-        event_count: 0,
-        baggage: abi::Str::EMPTY,
-        runtime: std::ptr::null(),
-        prefix_id: 0,
-        prefix_count: 0,
-        additions: ptr::null(),
-    }
+    abi::SpanStart::new(abi::Str { ptr: name.as_ptr(), len: name.len() }, abi::SPAN_KIND_INTERNAL)
 }
 
 fn context(flags: u8, trace_state: &'static str) -> abi::SpanContext {

@@ -128,6 +128,17 @@ mod tests {
     use super::*;
     use crate::task::{ActorRole, CommandSpec, FunctionSpec, TaskId};
 
+    fn program() -> TaskSpec<'static> {
+        TaskSpec::Command(CommandSpec {
+            program: b"/bin/true",
+            arguments: vec![],
+            environment: vec![],
+            replaces_environment: false,
+            input: b"",
+            directory: b"/",
+        })
+    }
+
     #[test]
     fn names_are_the_targets_with_the_suffix() {
         let mut table = SpanNameTable::new("suffix");
@@ -137,15 +148,7 @@ mod tests {
             assert_eq!(table.of(&function("/x/liba.so", "f")).span, "a.f suffix");
             assert_eq!(table.of(&function("a", "f")).target, "a.f");
         }
-        let program = CommandSpec {
-            program: b"/bin/true",
-            arguments: vec![],
-            environment: vec![],
-            replaces_environment: false,
-            input: b"",
-            directory: b"/",
-        };
-        assert_eq!(table.of(&TaskSpec::Command(program)).span, "true suffix");
+        assert_eq!(table.of(&program()).span, "true suffix");
         let method =
             FunctionSpec { actor: ActorRole::Call(TaskId(7)), ..FunctionSpec::of_task("a", "Type.method", &[]) };
         for _ in 0..2 {
@@ -169,15 +172,7 @@ mod tests {
         assert_eq!(ids.len(), 9, "all are different");
         assert!(!ids.contains(&0));
         assert_eq!(one.of(&function("f")).prefix_id(JobId(1 << 32), true), 0, "no room for the job");
-        let program = CommandSpec {
-            program: b"/bin/true",
-            arguments: vec![],
-            environment: vec![],
-            replaces_environment: false,
-            input: b"",
-            directory: b"/",
-        };
-        assert_eq!(one.of(&TaskSpec::Command(program)).prefix_id(JobId(1), false), 0);
+        assert_eq!(one.of(&program()).prefix_id(JobId(1), false), 0);
     }
 
     #[test]

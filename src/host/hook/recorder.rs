@@ -424,24 +424,18 @@ impl Recorder {
         // The contract takes an array of pointers; this is one of one.
         let links = link.as_ref().map(ptr::from_ref);
         let mut start = abi::SpanStart {
-            size: size_of::<abi::SpanStart>(),
-            name: abi::Str::new(request.name),
-            kind: request.kind,
             start_time_unix_nano: request.start_time_unix_nano,
             parent: parent.as_ref().map_or(ptr::null(), ptr::from_ref),
             attributes: attributes.as_ptr(),
             attribute_count: attributes.len(),
             links: links.as_ref().map_or(ptr::null(), ptr::from_ref),
             link_count: links.iter().count(),
-            events: ptr::null(),
-            event_count: 0,
             baggage: abi::Str::new(request.baggage),
-            runtime: ptr::null(),
             prefix_id: request.prefix.id,
             prefix_count,
-            additions: ptr::null(),
+            ..abi::SpanStart::new(abi::Str::new(request.name), request.kind)
         };
-        let mut started = empty_started();
+        let mut started = abi::SpanStarted::EMPTY;
         let tracer = self.own_tracer.load(Acquire);
         // SAFETY: everything in `start` is borrowed from locals; the tracer is a RecordedTracer or null.
         let span = unsafe { self.start_recorded(tracer.cast(), &mut start, &mut started, request.is_attempt) };
@@ -1371,17 +1365,6 @@ unsafe extern "C" fn host_update_name(data: *mut c_void, name: abi::Str) {
     unsafe { with_additions(data, |additions| additions.update_name(name.as_bytes())) };
 }
 
-fn empty_started() -> abi::SpanStarted {
-    abi::SpanStarted {
-        size: size_of::<abi::SpanStarted>(),
-        trace_id: [0; 16],
-        span_id: [0; 8],
-        trace_flags: 0,
-        is_recording: 0,
-        has_trace_state: 0,
-    }
-}
-
 /// Lends a buffer that is large enough for any tracestate.
 fn read_text(write: impl FnOnce(&mut abi::TextBuffer)) -> String {
     let mut buffer = vec![0; 8192];
@@ -1447,7 +1430,7 @@ unsafe extern "C" fn span_start(
     started: *mut abi::SpanStarted,
 ) -> *mut c_void {
     guard(ptr::null_mut(), || {
-        let mut local = empty_started();
+        let mut local = abi::SpanStarted::EMPTY;
         // SAFETY: made by `tracer`.
         let Some(recorder) = (unsafe { tracer.cast::<RecordedTracer>().as_ref() }).map(|tracer| tracer.recorder) else {
             return ptr::null_mut();
@@ -1858,25 +1841,13 @@ mod tests {
             attribute_count: pairs.len(),
         };
         let start = abi::SpanStart {
-            size: size_of::<abi::SpanStart>(),
-            name: abi::Str::new("step"),
-            kind: abi::SPAN_KIND_INTERNAL,
-            start_time_unix_nano: 0,
-            parent: ptr::null(),
             attributes: pairs.as_ptr(),
             attribute_count: pairs.len(),
-            links: ptr::null(),
-            link_count: 0,
-            events: ptr::null(),
-            event_count: 0,
-            baggage: abi::Str::EMPTY,
-            runtime: ptr::null(),
-            prefix_id: 0,
-            prefix_count: 0,
-            additions: ptr::null(),
+            ..abi::SpanStart::new(abi::Str::new("step"), abi::SPAN_KIND_INTERNAL)
         };
+        let mut started = abi::SpanStarted::EMPTY;
         // SAFETY: a tracer of the lent table; everything is borrowed for the calls.
-        let span = unsafe { span_start(tracer, &start, &mut empty_started()) };
+        let span = unsafe { span_start(tracer, &start, &mut started) };
         // SAFETY: as above.
         unsafe {
             span_set_attributes(span, pairs.as_ptr(), pairs.len());
@@ -1903,25 +1874,15 @@ mod tests {
         let spans = [1, 2].map(|number| {
             let attribute = key_value(&("number", Attribute::I64(number)));
             let start = abi::SpanStart {
-                size: size_of::<abi::SpanStart>(),
-                name: abi::Str::new("step"),
-                kind: abi::SPAN_KIND_INTERNAL,
-                start_time_unix_nano: 0,
-                parent: ptr::null(),
                 attributes: &attribute,
                 attribute_count: 1,
-                links: ptr::null(),
-                link_count: 0,
-                events: ptr::null(),
-                event_count: 0,
-                baggage: abi::Str::EMPTY,
-                runtime: ptr::null(),
                 prefix_id: 7,
                 prefix_count: 1,
-                additions: ptr::null(),
+                ..abi::SpanStart::new(abi::Str::new("step"), abi::SPAN_KIND_INTERNAL)
             };
+            let mut started = abi::SpanStarted::EMPTY;
             // SAFETY: a tracer of the lent table; everything is borrowed for the call.
-            unsafe { span_start(tracer, &start, &mut empty_started()) }
+            unsafe { span_start(tracer, &start, &mut started) }
         });
         let story = Story::open(&folder.path().join("test.spool")).unwrap();
         let mut found: Vec<_> = story.spans().iter().map(|span| span.record.attributes.clone()).collect();

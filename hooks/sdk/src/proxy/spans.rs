@@ -211,14 +211,7 @@ impl api::trace::Tracer for Tracer {
             prefix_count: 0,
             additions: ptr::null(),
         };
-        let mut started = abi::SpanStarted {
-            size: size_of::<abi::SpanStarted>(),
-            trace_id: [0; 16],
-            span_id: [0; 8],
-            trace_flags: 0,
-            is_recording: 0,
-            has_trace_state: 0,
-        };
+        let mut started = abi::SpanStarted::EMPTY;
         // SAFETY: the handle is a tracer of this table; everything in the request outlives the call.
         let handle = unsafe { start(tracer.handle, &request, &mut started) };
 
