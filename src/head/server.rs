@@ -281,9 +281,9 @@ struct Server {
     /// Whether to look for what is about to come.
     spin: Spin,
     spare_values: SpareValues,
-    /// What a person should know of what was found in the place.
+    /// Warnings about the state of the place, for people.
     warnings_at_start: Vec<String>,
-    /// What was forgotten of earlier heads.
+    /// Tasks of earlier heads that were forgotten.
     put_aside: Option<PutAside>,
 }
 

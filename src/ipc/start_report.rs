@@ -27,7 +27,7 @@ pub struct Started {
     pub head_pid: u32,
     /// The folder of the session.
     pub session_dir: PathBuf,
-    /// How many workers take leases.
+    /// Number of workers that take leases.
     pub workers_ready: usize,
     /// Workers that run without the hook, and why.
     pub hook_failures: Vec<HookFailure>,
@@ -35,7 +35,7 @@ pub struct Started {
     pub recovered: SpanCounts,
     /// Tasks that a dead head had accepted, and that wait again.
     pub tasks_restored: usize,
-    /// Those of them that were running when their head died, and are started again.
+    /// Restored tasks that were running when their head died, and are started again.
     pub tasks_again: usize,
     /// Tasks that were running when their head died and are not started again; they have failed.
     pub tasks_lost: usize,
@@ -47,10 +47,10 @@ pub struct Started {
     /// Whether the hook may be why.
     #[serde(default)]
     pub is_hook_to_blame: bool,
-    /// What a person should know of what was found in the place.
+    /// Warnings about the state of the place, for people.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// What was forgotten of earlier heads, if that was wanted and there was something.
+    /// Tasks of earlier heads that were forgotten, if that was wanted and there were some.
     #[serde(default)]
     pub put_aside: Option<PutAside>,
 }
@@ -60,8 +60,8 @@ pub struct Started {
 pub struct PutAside {
     /// How many there were.
     pub tasks: usize,
-    /// Those of them that had not ended, and actors that lived.
+    /// Tasks among them that had not ended, and actors that lived.
     pub unfinished: usize,
-    /// What the journal is called now.
+    /// Path of the journal now.
     pub journal: PathBuf,
 }

@@ -159,7 +159,7 @@ impl Stuck {
         Some(Stuck { tasks })
     }
 
-    /// What each of these tasks waits for.
+    /// Waits of each of these tasks.
     fn waits(&self, id: TaskId) -> impl Iterator<Item = (TaskId, WaitsFor)> {
         let conditions = self.tasks.get(&id).into_iter().flatten();
         conditions.flat_map(|condition| condition.of.iter().map(|&id| (id, condition.waits_for)))
@@ -278,7 +278,7 @@ impl<E: Effects> Search<'_, E> {
         })
     }
 
-    /// What a task that runs waits for in its code.
+    /// Wait that a running task makes in its code.
     fn waits_of(&self, worker_id: WorkerId, id: TaskId) -> Vec<Condition> {
         let has_ended =
             |id: TaskId| self.state.tasks.get(id).is_none_or(|task| matches!(task.progress(), Progress::Ended(_)));
@@ -295,7 +295,7 @@ impl<E: Effects> Search<'_, E> {
         conditions.filter(|condition| condition.wanted > 0).collect()
     }
 
-    /// What a call that has not begun waits for in its actor.
+    /// Reason for which a call that has not begun waits in its actor.
     fn place_in_line(&mut self, id: TaskId, task: &Task) -> Vec<Condition> {
         let Part::Call(actor) = task.actor else { return Vec::new() };
         let (state, effects) = (self.state, self.effects);

@@ -46,7 +46,7 @@ impl Story {
         self.claim(worker, lease);
     }
 
-    /// What a task failed with.
+    /// Failure of a task.
     fn failure(&self, id: TaskId) -> Option<Failure> {
         match self.state.tasks.get(id).map(|task| task.progress()) {
             Some(Progress::Ended(ended)) => match &ended.outcome {

@@ -140,7 +140,7 @@ impl Tally {
         self.counts
     }
 
-    /// How many tasks are held.
+    /// Number of tasks that are held.
     pub fn held(&self) -> usize {
         self.held
     }

@@ -110,7 +110,7 @@ pub fn resource_json(resource: &Resource) -> ResourceJson {
     ResourceJson::new(Pairs(&pairs), resource.schema_url().unwrap_or(""))
 }
 
-/// Those attributes that have a key. The host drops others before they come here, but not what the hook's own processors add.
+/// Keeps the attributes that have a key. The host drops others before they come here, but not those that the hook's own processors add.
 fn with_keys(attributes: &[KeyValue]) -> Cow<'_, [KeyValue]> {
     let has_key = |attribute: &&KeyValue| !attribute.key.as_str().is_empty();
     if attributes.iter().all(|attribute| has_key(&attribute)) {

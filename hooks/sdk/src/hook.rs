@@ -43,7 +43,7 @@ mod ring;
 mod sink;
 mod table;
 
-/// What a [`box_ring`] is made of; loom's in its model.
+/// Atomics and locks of a [`box_ring`]; its model has loom's.
 mod sync {
     pub(super) use std::sync::{Mutex, PoisonError, atomic};
 }

@@ -124,7 +124,7 @@ struct Slots {
     loose: HashMap<Identity, bool>,
     /// Spans that the next commit covers besides those in `ended`.
     beside: Beside,
-    /// How many slots commits that are under way will free.
+    /// Number of slots that commits under way will free.
     being_written: usize,
     /// Whether the last commit failed.
     is_refused: bool,

@@ -19,7 +19,7 @@ const PREFIX: &str = "hooks.";
 /// The hooks of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// What tells them from those of another session.
+    /// Fingerprint that tells them from hooks of another session.
     pub mark: u32,
     /// Their import strings, in their order.
     pub names: Vec<String>,

@@ -17,9 +17,9 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// The pause of one hook's receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
-    /// How long it lasts from now on.
+    /// Time that is left of it.
     pub left: Duration,
-    /// How often in a row the receiver has failed without saying for how long; 0 when it has asked for the pause.
+    /// Failures of the receiver in a row; 0 when it has asked for the pause.
     pub failures: u32,
 }
 

@@ -24,13 +24,13 @@ struct SlotCache {
     /// Those up to `free_len` are free, and the owner's. Only it changes them, or, once it is gone, whoever collects.
     free: [AtomicU32; FREE_ROOM],
     free_len: AtomicU32,
-    /// How many it was given the last time. Changed under the lock.
+    /// Count of slots given the last time. Changed under the lock.
     given: AtomicU32,
     /// A ring of slots of ended spans.
     ended: [AtomicU32; ENDED_ROOM],
-    /// How many the owner has put down.
+    /// Count of items that the owner has put down.
     put: AtomicU32,
-    /// How many of them were collected. Changed under the lock.
+    /// Count of slots that were collected. Changed under the lock.
     collected: AtomicU32,
     /// Whether the owner has ended, or has turned to another spool.
     is_abandoned: AtomicBool,

@@ -17,7 +17,7 @@ use super::convert;
 ///
 /// # Safety
 ///
-/// What `start` points to is valid during the call.
+/// The pointers in `start` are valid during the call.
 pub(super) unsafe fn tell(span: &Span, start: &abi::SpanStart) {
     if start.additions.is_null() {
         return;

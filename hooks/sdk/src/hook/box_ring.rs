@@ -16,11 +16,11 @@ pub(super) struct BoxRing<T, const ROOM: usize> {
     /// From `taken_back` up to `put`, each place holds a box: from `drained` on of an item that nobody has drained, which nobody
     /// changes, and before that of one that is the owner's again.
     places: [AtomicPtr<T>; ROOM],
-    /// How many the owner has put down.
+    /// Count of items that the owner has put down.
     put: AtomicU32,
-    /// How many of them were drained. Changed under the lock.
+    /// Count of items that were drained. Changed under the lock.
     drained: AtomicU32,
-    /// How many of these the owner has taken back.
+    /// Count of drained boxes that the owner has taken back.
     taken_back: AtomicU32,
     /// Held while items are drained.
     draining: Mutex<()>,

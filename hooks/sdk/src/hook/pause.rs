@@ -20,7 +20,7 @@ pub struct SharedPause {
 pub struct Pause {
     /// From now on.
     pub left: Duration,
-    /// How often in a row the receiver has failed without saying for how long; 0 when it has asked for the pause.
+    /// Failures of the receiver in a row; 0 when it has asked for the pause.
     pub failures: u32,
 }
 

@@ -260,7 +260,7 @@ unsafe extern "C" fn span_start(
 ///
 /// # Safety
 ///
-/// What `start` points to is valid as long as the result is used.
+/// The pointers in `start` are valid as long as the result is used.
 #[inline]
 unsafe fn parent_of<'a>(
     start: &abi::SpanStart,
