@@ -23,10 +23,10 @@ use crate::spool::owners::{self, Owners};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer hooks undelivered\n  tracer hooks undelivered otlp:setup_tracing --discard")]
 pub(in crate::cli) struct Args {
-    /// Those of this hook alone, `module:attribute`
+    /// Show or discard the spans of this hook only, `module:attribute`
     #[arg(value_name = "MODULE:ATTRIBUTE")]
     hook: Option<String>,
-    /// Discard them: no hook gets them any more
+    /// Discard the spans: no hook gets them any more
     #[arg(long)]
     discard: bool,
     #[command(flatten)]
