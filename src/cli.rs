@@ -294,7 +294,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => man::run(&args),
         Command::Head => start::run_head(),
         Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
-        Command::Http { session_dir, head_pid, log_limit } => crate::serve::run(&session_dir, head_pid, log_limit)
+        Command::Http { session_dir, head_pid, log_limit } => crate::http_api::run(&session_dir, head_pid, log_limit)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
         Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)

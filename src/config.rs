@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::count::Size;
+use crate::http_api::LoopbackAddress;
 use crate::memory_limit::{self, MemoryLimit};
 use crate::propagation::Propagators;
-use crate::serve::LoopbackAddress;
 use crate::spool::hooks::FURTHER_LIMIT;
 use crate::task::{parse_resource, sort_resources};
 

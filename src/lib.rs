@@ -78,7 +78,7 @@
 //! | `tracer-reactor` | `src/reactor` | what the head decides: plain functions over its state |
 //! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
 //! | `tracer-client` | `src/client` | the side that submits: [`driver`], [`cluster`] |
-//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`serve`], [`trace`] |
+//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`trace`] |
 //!
 //! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
 //! (clap, hyper, tokio, ...) are not built.
@@ -96,10 +96,10 @@
 //! |---|---|
 //! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager) |
 //! | signal processes | `head/process.rs`, `head/guard.rs`, `head/world.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests) |
-//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `serve.rs`, `serve/link.rs`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
+//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `serve.rs`, `serve/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime) |
+//! | run on tokio | `http_api.rs`, `http_api/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime) |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `cli/submit.rs`, `client/cluster/init.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/` |
 //!
@@ -112,7 +112,7 @@
 //! * Only `head::journal` writes what the head has to remember.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
-//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`serve`], a process of
+//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`http_api`], a process of
 //!   its own, has one.
 
 // The library of a program that submits tasks.
@@ -140,11 +140,11 @@ pub mod guide;
 #[cfg(feature = "program")]
 pub mod head;
 #[cfg(feature = "program")]
+pub mod http_api;
+#[cfg(feature = "program")]
 mod json;
 #[cfg(feature = "program")]
 mod memory_limit;
-#[cfg(feature = "program")]
-pub mod serve;
 #[cfg(feature = "program")]
 mod standard_input;
 #[cfg(feature = "program")]

@@ -12,8 +12,8 @@ use super::{
     Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_log_size, check_max_processes,
     check_memory, check_num_workers, hooks_of, parse_duration, parse_size,
 };
+use crate::http_api::AddressError;
 use crate::propagation::Propagators;
-use crate::serve::AddressError;
 use crate::suggestion;
 use crate::task::check_resource;
 

@@ -1,6 +1,6 @@
 //! The HTTP API on the head's side: its port, its token, and the process that serves it.
 //!
-//! The head listens and never accepts. It hands the port to a process of its own ([`crate::serve`]), which is a driver like any
+//! The head listens and never accepts. It hands the port to a process of its own ([`crate::http_api`]), which is a driver like any
 //! other: what HTTP clients do to that process reaches no memory and no file of the head's. When it dies it is started
 //! again with the same port and token; who connects meanwhile waits.
 
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use super::process::{FrontCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
 use super::world::{Source, World};
+use crate::http_api::{self, HttpSettings, LoopbackAddress};
 use crate::protocol::HttpReport;
-use crate::serve::{self, HttpSettings, LoopbackAddress};
 
 /// How long to wait before a process that has ended is started again.
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -87,7 +87,7 @@ impl Front {
         listener.set_nonblocking(true).map_err(listen_error)?;
         let bound = listener.local_addr().map_err(listen_error)?;
         let address = LoopbackAddress::try_from(bound).unwrap_or(settings.address);
-        serve::place::write(session_dir, &HttpSettings { address, ..settings })
+        http_api::place::write(session_dir, &HttpSettings { address, ..settings })
             .map_err(|source| FrontError::Files { folder: session_dir.into(), source })?;
         Ok(Front {
             listener: Some(listener),
@@ -111,7 +111,7 @@ impl Front {
     pub(super) fn report(&self) -> HttpReport {
         HttpReport {
             url: self.address.url(),
-            token_path: serve::place::token_path(&self.session_dir),
+            token_path: http_api::place::token_path(&self.session_dir),
             allows_commands: self.allows_commands,
             pid: self.pid(),
             restarts: self.restarts,
@@ -135,7 +135,7 @@ impl Front {
     /// Asks the process to end, and kills it when it takes too long. True when it has ended.
     pub(super) fn end(&mut self, is_forced: bool) -> bool {
         if self.listener.take().is_some() {
-            serve::place::remove(&self.session_dir);
+            http_api::place::remove(&self.session_dir);
         }
         self.start_at = None;
         let Some(process) = &self.process else { return true };

@@ -37,6 +37,7 @@ use crate::control_group::Group;
 use crate::count::{Count, Size};
 use crate::fault;
 use crate::hook::SearchPath;
+use crate::http_api::HttpSettings;
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::module_store::ModuleStore;
 use crate::propagation::Propagators;
@@ -48,7 +49,6 @@ use crate::protocol::{
     StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value,
     take_value,
 };
-use crate::serve::HttpSettings;
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
 use crate::spool::Story;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{builder, traced, untraced};
 use crate::support::{Api, Cluster, HOOK, is_alive, kill, read_answer, read_head, wait_until};
 
-/// As in `src/serve/limits.rs`, which the description repeats.
+/// As in `src/http_api/limits.rs`, which the description repeats.
 const CONNECTIONS: usize = 256;
 const WAITS: usize = 96;
 const REQUESTS_PER_SECOND: usize = 1000;
