@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::io::{HeadIo, Source};
 use super::process::{FrontCommand, FrontProcess, describe_exit};
 use super::reactor::Effects;
-use super::world::{Source, World};
 use crate::http_api::{self, HttpSettings, LoopbackAddress};
 use crate::protocol::HttpReport;
 
@@ -156,7 +156,7 @@ impl Front {
     }
 }
 
-impl World {
+impl HeadIo {
     /// Starts the process of the HTTP API, if there is one and it is time.
     pub(super) fn start_front(&mut self) {
         let Some(front) = &mut self.front else { return };

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
+use super::io::HeadIo;
 use super::reactor::{Effects, WorkerExit};
 use super::state::State;
-use super::world::World;
 use crate::children;
 use crate::control_group::Group;
 use crate::task::{MemoryExceeded, WorkerId};
@@ -62,7 +62,7 @@ impl Bound {
     }
 }
 
-impl World {
+impl HeadIo {
     /// Bounds the memory of a worker: as every worker, and as its task says.
     pub(super) fn bound_memory(&mut self, worker: WorkerId, of_task: Option<u64>) {
         self.set_bound(worker, of_task);

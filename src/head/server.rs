@@ -30,7 +30,7 @@ use super::recovery::left_by_a_dead_head;
 use super::state::{DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
-use super::world::{Source, World};
+use super::io::{HeadIo, Source};
 use super::{actors, guard, inputs, nesting, submit, versions, watch};
 use crate::config::{self, otel};
 use crate::control_group::Group;
@@ -189,7 +189,7 @@ pub(crate) fn run(
     let mut server = Server::new(settings, session)?;
     server.put_aside = put_aside;
     if let Some(program) = program {
-        server.world.watch(program.as_fd(), Source::Program)?;
+        server.io.watch(program.as_fd(), Source::Program)?;
         server.program = Some(program);
     }
     {
@@ -230,22 +230,21 @@ pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> i
         // The place is still that of a dead head, for whoever comes when the program has ended.
         return Ok(());
     }
-    for pid in server.world.ending.keys().copied().collect::<Vec<_>>() {
+    for pid in server.io.ending.keys().copied().collect::<Vec<_>>() {
         if wait_for_end(pid, PROGRAM_LIMIT) {
-            server.world.on_owner_exit(pid);
+            server.io.on_owner_exit(pid);
         }
     }
-    server.world.handover.look();
-    let handover = &server.world.handover;
-    let is_anything_left =
-        handover.spans_waiting() + handover.spans_of_others() > 0 || server.world.spans.unwritten > 0;
+    server.io.handover.look();
+    let handover = &server.io.handover;
+    let is_anything_left = handover.spans_waiting() + handover.spans_of_others() > 0 || server.io.spans.unwritten > 0;
     server.session.close();
     if is_anything_left { Ok(()) } else { std::fs::remove_dir_all(place) }
 }
 
 struct Server {
     state: State,
-    world: World,
+    io: HeadIo,
     session: Session,
     place: PlaceWatch,
     listener: UnixListener,
@@ -318,7 +317,7 @@ impl Server {
             Journal::open(&journal, now_unix_nano()).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let own_hooks = settings.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
-        let world = World {
+        let mut io = HeadIo {
             session_dir: session.dir().into(),
             node_id: node_id(),
             epoll,
@@ -357,38 +356,37 @@ impl Server {
             log,
             settings,
         };
-        let mut world = world;
         if torn > 0 {
             let bytes = Count(torn, "byte");
-            world.log(format!("the journal ended in {bytes} that were no whole record; they were cut off"));
+            io.log(format!("the journal ended in {bytes} that were no whole record; they were cut off"));
         }
         let warnings_at_start: Vec<_> = damage.iter().map(ToString::to_string).collect();
         for warning in &warnings_at_start {
-            world.log(warning.clone());
-            world.warnings.push(warning.clone());
+            io.log(warning.clone());
+            io.warnings.push(warning.clone());
         }
-        world.watch(listener.as_fd(), Source::Listener)?;
-        world.watch(signals.as_fd(), Source::Signal)?;
-        world.watch(place.watched(), Source::Place)?;
-        world.watch(world.handover.watched(), Source::Handover)?;
-        world.watch(world.journal.watched(), Source::Journal)?;
-        if world.settings.journal_sync {
-            world.journal.start_syncing()?;
+        io.watch(listener.as_fd(), Source::Listener)?;
+        io.watch(signals.as_fd(), Source::Signal)?;
+        io.watch(place.watched(), Source::Place)?;
+        io.watch(io.handover.watched(), Source::Handover)?;
+        io.watch(io.journal.watched(), Source::Journal)?;
+        if io.settings.journal_sync {
+            io.journal.start_syncing()?;
         }
-        let hook = world.settings.hook.as_ref();
-        let mut state = State::new(world.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
+        let hook = io.settings.hook.as_ref();
+        let mut state = State::new(io.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.cores = std::thread::available_parallelism().map_or(1, usize::from);
-        state.max_processes = world.settings.max_processes;
-        state.open_bytes_limit = world.settings.queue_memory;
-        let history = usize::try_from(world.settings.queue_memory).unwrap_or(usize::MAX);
+        state.max_processes = io.settings.max_processes;
+        state.open_bytes_limit = io.settings.queue_memory;
+        let history = usize::try_from(io.settings.queue_memory).unwrap_or(usize::MAX);
         state.history_bytes_limit = state.history_bytes_limit.min(history);
         let resource = |(name, total): &(String, u64)| lanes::Resource { name: name.as_str().into(), total: *total };
-        state.resources = world.settings.resources.iter().map(resource).collect();
+        state.resources = io.settings.resources.iter().map(resource).collect();
         state.hook = hook.map(|hook| hook.import_string.clone());
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
-            world,
+            io,
             session,
             place,
             listener,
@@ -426,7 +424,7 @@ impl Server {
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
                 Some(pid) if session::worker_of_spool(&spool).is_none() || !wait_for_end(pid, DYING_LIMIT) => {
-                    self.world.finish_at_end_of(pid, vec![spool.clone()], left_by_a_dead_head(Vec::new()));
+                    self.io.finish_at_end_of(pid, vec![spool.clone()], left_by_a_dead_head(Vec::new()));
                     // A worker that takes its time to die has begun what it has begun.
                     dying.push(spool);
                 }
@@ -446,10 +444,10 @@ impl Server {
             let pid = noted.or_else(|| Story::open(spool).ok()?.pid());
             let is_here = |lost: &&LostAttempt| claimed.get(&lost.task).map(|claim| claim.worker_pid) == pid;
             let attempts = lost.iter().filter(is_here).cloned().collect();
-            self.world.finish_left(spool, &left_by_a_dead_head(attempts));
+            self.io.finish_left(spool, &left_by_a_dead_head(attempts));
         }
-        reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
-        self.world.handover.take_over(&self.session.handovers_left());
+        reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.attempt_spans));
+        self.io.handover.take_over(&self.session.handovers_left());
         self.recovered_at_start = self.span_counts();
         Ok(())
     }
@@ -458,9 +456,9 @@ impl Server {
     fn restore(&mut self, claimed: &HashMap<TaskId, LeftClaim>) -> io::Result<Vec<LostAttempt>> {
         let now = self.now();
         let mut started = HashMap::new();
-        let (state, next_job) = (&mut self.state, &mut self.world.next_job);
+        let (state, next_job) = (&mut self.state, &mut self.io.next_job);
         let mut unread = Vec::new();
-        self.world.journal.read(|record| match record {
+        self.io.journal.read(|record| match record {
             Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
                 *next_job = (*next_job).max(job.0 + 1);
                 let restored = reactor::on_restored_submission(state, task, job, submitted_unix_nano, envelope);
@@ -492,18 +490,18 @@ impl Server {
                 *next_job = (*next_job).max(job.0);
             }
         })?;
-        unread.into_iter().for_each(|line| self.world.log(line));
+        unread.into_iter().for_each(|line| self.io.log(line));
         self.state.tasks.reserve(self.next_task);
-        let lost = reactor::on_restored(&mut self.state, &mut self.world, claimed, &started, now);
+        let lost = reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
         let needed = inputs::files(&self.state);
-        stored::remove_others(&stored::folder(&self.world.session_dir), |name| needed.contains(name));
+        stored::remove_others(&stored::folder(&self.io.session_dir), |name| needed.contains(name));
         self.tasks_restored = self.state.tally.counts().waiting;
         let is_again = |lost: &&LostAttempt| {
             self.state.tasks.get(lost.task).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
         };
         self.tasks_again = lost.iter().filter(is_again).count();
         self.tasks_lost = lost.len() - self.tasks_again;
-        self.world.write_journal();
+        self.io.write_journal();
         Ok(lost)
     }
 
@@ -511,19 +509,19 @@ impl Server {
     fn keep_journal_short(&mut self) {
         let open = self.state.tally.counts().waiting + self.state.tally.counts().leased;
         let open_bytes = self.state.open_bytes.saturating_sub(open as u64 * TASK_BYTES);
-        if !self.world.journal.needs_compaction(open_bytes) {
+        if !self.io.journal.needs_compaction(open_bytes) {
             return;
         }
-        if let Err(error) = self.world.journal.begin_compaction() {
-            self.world.log(format!("the journal cannot be compacted: {error}"));
+        if let Err(error) = self.io.journal.begin_compaction() {
+            self.io.log(format!("the journal cannot be compacted: {error}"));
         }
     }
 
     fn run(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) -> io::Result<HeadEnd> {
         let now = self.now();
-        reactor::start_missing_workers(&mut self.state, &mut self.world, now);
+        reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
-        self.world.start_front();
+        self.io.start_front();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut pieces = Vec::new();
         // How often it has looked into the rings since it has asked the kernel.
@@ -532,9 +530,9 @@ impl Server {
         loop {
             self.say_started(on_started);
             if let Some(end) = self.finished() {
-                self.world.write_journal();
-                self.world.flush();
-                self.world.settle();
+                self.io.write_journal();
+                self.io.flush();
+                self.io.settle();
                 return Ok(end);
             }
             events.clear();
@@ -542,30 +540,30 @@ impl Server {
             let at_once = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
             let will_look = self.spin.will_look();
             if will_look {
-                self.world.wake_up();
+                self.io.wake_up();
             }
             self.spin.look(|| {
-                self.world.find_pieces(&mut pieces);
+                self.io.find_pieces(&mut pieces);
                 looks += 1;
-                if looks >= LOOKS_INTO_RINGS || pieces.is_empty() && self.world.ringed.is_empty() {
+                if looks >= LOOKS_INTO_RINGS || pieces.is_empty() && self.io.ringed.is_empty() {
                     looks = 0;
                     // What goes wrong here goes wrong below too.
-                    let _ = wait(&self.world.epoll, &mut events, at_once);
+                    let _ = wait(&self.io.epoll, &mut events, at_once);
                 }
                 !pieces.is_empty() || !events.is_empty()
             });
             if events.is_empty() && pieces.is_empty() {
-                self.world.fall_asleep(&mut pieces);
+                self.io.fall_asleep(&mut pieces);
             }
-            if events.is_empty() && pieces.is_empty() && !will_look && !self.world.late.is_empty() {
+            if events.is_empty() && pieces.is_empty() && !will_look && !self.io.late.is_empty() {
                 // An epoll instance waits for whole milliseconds.
-                let _ = is_readable(&self.world.epoll, PATIENCE);
-                wait(&self.world.epoll, &mut events, at_once)?;
+                let _ = is_readable(&self.io.epoll, PATIENCE);
+                wait(&self.io.epoll, &mut events, at_once)?;
             }
             if events.is_empty() && pieces.is_empty() {
-                self.world.flush();
+                self.io.flush();
                 let timeout = self.timeout();
-                wait(&self.world.epoll, &mut events, timeout.as_ref())?;
+                wait(&self.io.epoll, &mut events, timeout.as_ref())?;
             }
             let now = self.now();
             if !(events.is_empty() && pieces.is_empty()) {
@@ -581,7 +579,7 @@ impl Server {
                 self.handle(source, &mut buffer, now);
             }
             self.respond(now);
-            if std::mem::take(&mut self.world.has_told_an_end) {
+            if std::mem::take(&mut self.io.has_told_an_end) {
                 self.spin.request_ended();
             }
         }
@@ -596,7 +594,7 @@ impl Server {
 
     fn start_limit_ns(&self) -> u64 {
         let all = |hook: &HookChoice| hook.timeout_ms.saturating_mul(1 + hook.further.len() as u64);
-        let hook = self.world.settings.hook.as_ref().map_or(0, all);
+        let hook = self.io.settings.hook.as_ref().map_or(0, all);
         u64::try_from((Duration::from_millis(hook) + START_ALLOWANCE).as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -621,10 +619,10 @@ impl Server {
         // A limit is reached a little after the sleep, never a little before.
         let listen = self.listens_again.map(|again| again.saturating_duration_since(Instant::now()));
         let orphans = self.orphans_again.map(|again| again.saturating_duration_since(Instant::now()));
-        let handover = self.world.handover.next_ns(now.monotonic_ns);
+        let handover = self.io.handover.next_ns(now.monotonic_ns);
         let handover = handover.map(|next| Duration::from_nanos(next.saturating_sub(now.monotonic_ns)));
         let program = self.program_ended.map(|limit| limit.saturating_duration_since(Instant::now()));
-        let front = self.world.front.as_ref().and_then(Front::next);
+        let front = self.io.front.as_ref().and_then(Front::next);
         let front = front.map(|next| next.saturating_duration_since(Instant::now()));
         let all = tick.into_iter().chain(stop).chain(listen).chain(handover).chain(orphans).chain(program).chain(front);
         let wait = all.min()? + Duration::from_micros(100);
@@ -646,18 +644,18 @@ impl Server {
             Source::Program => self.on_program_ended(now),
             Source::Connection(id) => drop(self.read_connection(id, now)),
             Source::WorkerOutput(worker, stream) => {
-                self.world.read_output(&self.state, worker, stream, buffer);
+                self.io.read_output(&self.state, worker, stream, buffer);
                 reactor::on_output(&mut self.state, worker, now);
             }
             Source::WorkerExit(worker) => self.on_worker_exit(worker, buffer, now),
-            Source::OwnerExit(pid) => self.world.on_owner_exit(pid),
-            Source::Handover => self.world.handover.on_change(),
-            Source::Journal => self.world.on_journal_told(),
+            Source::OwnerExit(pid) => self.io.on_owner_exit(pid),
+            Source::Handover => self.io.handover.on_change(),
+            Source::Journal => self.io.on_journal_told(),
             Source::Place => {
                 self.place.take();
                 self.check_place(now);
             }
-            Source::FrontExit => self.world.on_front_exit(),
+            Source::FrontExit => self.io.on_front_exit(),
         }
     }
 
@@ -667,58 +665,58 @@ impl Server {
             && !stop.is_forced
         {
             stop.is_forced = true;
-            reactor::on_stop_overdue(&mut self.state, &mut self.world);
+            reactor::on_stop_overdue(&mut self.state, &mut self.io);
         }
         if self.place.is_due(now.monotonic_ns) {
             self.session.touch();
             self.check_place(now);
         }
         if self.listens_again.is_some_and(|again| again <= Instant::now())
-            && self.world.watch(self.listener.as_fd(), Source::Listener).is_ok()
+            && self.io.watch(self.listener.as_fd(), Source::Listener).is_ok()
         {
             self.listens_again = None;
         }
         if self.orphans_again.is_some_and(|again| again <= Instant::now()) {
-            self.orphans_again = self.world.end_orphans().then(|| Instant::now() + ORPHANS_PAUSE);
+            self.orphans_again = self.io.end_orphans().then(|| Instant::now() + ORPHANS_PAUSE);
         }
         if self.stop.is_none() {
-            self.world.start_front();
+            self.io.start_front();
         }
-        for job in std::mem::take(&mut self.world.gone_jobs) {
+        for job in std::mem::take(&mut self.io.gone_jobs) {
             actors::on_driver_gone(&mut self.state, job);
         }
-        reactor::start_missing_workers(&mut self.state, &mut self.world, now);
+        reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
-        reactor::fail_if_no_worker(&mut self.state, &mut self.world, now);
-        reactor::schedule(&mut self.state, &mut self.world, now);
-        for (_, worker, _) in &self.world.held {
+        reactor::fail_if_no_worker(&mut self.state, &mut self.io, now);
+        reactor::schedule(&mut self.state, &mut self.io, now);
+        for (_, worker, _) in &self.io.held {
             // Its command would write if it were read.
             reactor::on_output(&mut self.state, *worker, now);
         }
         let start_limit = self.start_limit_ns();
-        self.next_tick = reactor::on_tick(&mut self.state, &mut self.world, start_limit, now);
-        if self.memory_again.is_none_or(|again| again <= now.monotonic_ns) && self.world.has_to_watch() {
-            self.memory_again = self.world.watch_memory(&self.state, now.monotonic_ns);
+        self.next_tick = reactor::on_tick(&mut self.state, &mut self.io, start_limit, now);
+        if self.memory_again.is_none_or(|again| again <= now.monotonic_ns) && self.io.has_to_watch() {
+            self.memory_again = self.io.watch_memory(&self.state, now.monotonic_ns);
         }
         if self.look_again.is_some_and(|again| again <= now.monotonic_ns) {
-            let is_again = self.world.look_after(&self.state);
+            let is_again = self.io.look_after(&self.state);
             self.look_again = is_again.then(|| now.monotonic_ns + watch::pause().as_nanos() as u64);
         }
         if self.heap.is_due(self.state.open_bytes, now.monotonic_ns) {
             heap::give_back();
         }
-        self.world.offer_spans(now.monotonic_ns, false);
-        self.world.write_journal();
+        self.io.offer_spans(now.monotonic_ns, false);
+        self.io.write_journal();
         self.remove_values();
         self.remove_module_copies();
         self.spare_values.expire(now.monotonic_ns);
         self.keep_journal_short();
-        self.world.flush();
+        self.io.flush();
     }
 
     /// The actors, with what spans call the versions of their modules.
     fn actors(&self) -> Vec<ActorReport> {
-        let store = ModuleStore::of_session(&self.world.session_dir);
+        let store = ModuleStore::of_session(&self.io.session_dir);
         let mut actors = actors::list(&self.state);
         for actor in &mut actors {
             let version = actor.module_version.as_deref().and_then(|version| version.parse().ok());
@@ -736,7 +734,7 @@ impl Server {
             return;
         }
         if let Some(needed) = versions::needed(&self.state) {
-            ModuleStore::of_session(&self.world.session_dir).prune(|version| needed.contains(&version));
+            ModuleStore::of_session(&self.io.session_dir).prune(|version| needed.contains(&version));
         }
     }
 
@@ -745,7 +743,7 @@ impl Server {
         if self.state.values_to_remove.is_empty() {
             return;
         }
-        let folder = stored::folder(&self.world.session_dir);
+        let folder = stored::folder(&self.io.session_dir);
         let now = self.now().monotonic_ns;
         for name in std::mem::take(&mut self.state.values_to_remove).iter().filter(|name| !name.is_empty()) {
             self.spare_values.put(&folder.join(name), now);
@@ -753,13 +751,13 @@ impl Server {
     }
 
     fn next_to_start(&mut self) -> Option<WorkerId> {
-        let next = &mut self.world.to_start;
+        let next = &mut self.io.to_start;
         (!next.is_empty()).then(|| next.remove(0))
     }
 
     fn start_workers(&mut self, now: Now) {
         while let Some(worker) = self.next_to_start() {
-            match self.world.spawn(worker) {
+            match self.io.spawn(worker) {
                 Ok(pid) => reactor::on_worker_started(&mut self.state, worker, pid, now),
                 Err(error) => {
                     let mut reason = format!("could not be started: {error}");
@@ -768,10 +766,10 @@ impl Server {
                         reason.push_str(&format!(": {error}"));
                         cause = error.source();
                     }
-                    reactor::on_worker_start_failed(&mut self.state, &mut self.world, &reason, now);
+                    reactor::on_worker_start_failed(&mut self.state, &mut self.io, &reason, now);
                     if !self.state.has_started {
                         // Nothing else wakes the loop, in which it is tried again until the head gives up.
-                        reactor::start_missing_workers(&mut self.state, &mut self.world, now);
+                        reactor::start_missing_workers(&mut self.state, &mut self.io, now);
                     }
                 }
             }
@@ -781,14 +779,14 @@ impl Server {
     fn accept(&mut self) {
         loop {
             // A worker that is about to connect must not be kept waiting behind drivers that wait for workers.
-            let is_worker_awaited = || self.world.processes.values().any(|process| process.connection.is_none());
-            if self.world.connections.len() >= self.world.connection_limit() && !is_worker_awaited() {
+            let is_worker_awaited = || self.io.processes.values().any(|process| process.connection.is_none());
+            if self.io.connections.len() >= self.io.connection_limit() && !is_worker_awaited() {
                 return self.stop_listening("as many are open as the limit on open files leaves room for");
             }
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    if let Err(error) = self.world.add_connection(stream) {
-                        self.world.log(format!("a connection could not be taken: {error}"));
+                    if let Err(error) = self.io.add_connection(stream) {
+                        self.io.log(format!("a connection could not be taken: {error}"));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -821,12 +819,12 @@ impl Server {
             let again = again.unwrap_or_else(|error| format!("cannot be made anew: {error}"));
             self.warn(format!("the socket `{}` was removed or replaced, and {again}", socket.display()));
         }
-        if !self.world.journal.check_place() {
+        if !self.io.journal.check_place() {
             let journal = self.session.temp_dir().join("tasks.journal");
             let text = "was removed or replaced, and is written anew; what was found in its place is kept beside it";
             self.warn(format!("the journal `{}` {text}", journal.display()));
         }
-        if self.world.journal.is_cut_short() {
+        if self.io.journal.is_cut_short() {
             let journal = self.session.temp_dir().join("tasks.journal");
             let text = "was cut short by somebody: tasks that were accepted before then are lost if the head is killed\n\
                         (hint: when they have ended, `tracer stop` and `tracer start --head --fresh` begin a whole one)";
@@ -836,9 +834,9 @@ impl Server {
 
     /// Says something in the log, and in `tracer status` from now on.
     fn warn(&mut self, text: String) {
-        if !self.world.warnings.contains(&text) {
-            self.world.log(text.clone());
-            self.world.warnings.push(text);
+        if !self.io.warnings.contains(&text) {
+            self.io.log(text.clone());
+            self.io.warnings.push(text);
         }
     }
 
@@ -849,33 +847,33 @@ impl Server {
         let listener = self.session.listen().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         self.place.note_socket(&self.session);
-        let _ = epoll::delete(&self.world.epoll, &self.listener);
+        let _ = epoll::delete(&self.io.epoll, &self.listener);
         self.listener = listener;
         self.listens_again = None;
-        self.world.watch(self.listener.as_fd(), Source::Listener)
+        self.io.watch(self.listener.as_fd(), Source::Listener)
     }
 
     /// Leaves those who want to connect waiting for a moment: they would wake the loop again and again.
     fn stop_listening(&mut self, reason: &str) {
-        let _ = epoll::delete(&self.world.epoll, &self.listener);
+        let _ = epoll::delete(&self.io.epoll, &self.listener);
         self.listens_again = Some(Instant::now() + LISTEN_PAUSE);
         // Once, however often it happens.
-        if !self.world.has_refused {
-            self.world.has_refused = true;
-            self.world.log(format!("no connection can be accepted for now: {reason}"));
+        if !self.io.has_refused {
+            self.io.has_refused = true;
+            self.io.log(format!("no connection can be accepted for now: {reason}"));
             let hint = "(hint: a head that is started with a higher `ulimit -n` takes more)";
-            self.world.warnings.push(format!("commands had to wait for a connection: {reason}\n{hint}"));
+            self.io.warnings.push(format!("commands had to wait for a connection: {reason}\n{hint}"));
         }
     }
 
     /// Reads from a connection and handles what has come. True when there may be more.
     fn read_connection(&mut self, id: u64, now: Now) -> bool {
         // Taken out while it is handled, so that handling may look at the others.
-        let Some(mut connection) = self.world.connections.remove(&id) else { return false };
+        let Some(mut connection) = self.io.connections.remove(&id) else { return false };
         let read = connection.read();
         let handled = self.handle_frames(id, &mut connection, now);
         if let (Peer::Worker(worker) | Peer::Tasks(worker) | Peer::Sink(worker), Err(_)) = (connection.peer, &handled) {
-            self.world.break_with(worker, "what came on its connection was no message of a worker");
+            self.io.break_with(worker, "what came on its connection was no message of a worker");
         }
         let reason = match (&read, handled) {
             (_, Err(error)) => Some(error),
@@ -887,40 +885,39 @@ impl Server {
             self.close(id, connection, &reason);
             return false;
         }
-        if std::mem::take(&mut connection.wants_rings) && self.world.ringed.len() < RINGED {
+        if std::mem::take(&mut connection.wants_rings) && self.io.ringed.len() < RINGED {
             // Without rings it goes on with its socket.
             if connection.give_rings().is_ok() {
-                self.world.ringed.push(id);
+                self.io.ringed.push(id);
             }
         }
         if connection.has_backlog() {
-            if std::mem::take(&mut connection.may_wait) { &mut self.world.patient } else { &mut self.world.dirty }
-                .push(id);
+            if std::mem::take(&mut connection.may_wait) { &mut self.io.patient } else { &mut self.io.dirty }.push(id);
         }
-        self.world.connections.insert(id, connection);
+        self.io.connections.insert(id, connection);
         matches!(read, Ok(ReadState::More))
     }
 
     /// Forgets a connection. A worker whose connection breaks is of no more use, and is killed if it is not dead already.
     fn close(&mut self, id: u64, connection: Connection, reason: &str) {
-        self.world.unwatch(id, &connection);
+        self.io.unwatch(id, &connection);
         if !reason.is_empty() {
-            self.world.log(format!("connection {id} is closed: {reason}"));
+            self.io.log(format!("connection {id} is closed: {reason}"));
         }
         if let Peer::Driver(_) | Peer::Tasks(_) = connection.peer {
-            self.world.on_driver_gone(id, connection.peer, connection.pid);
+            self.io.on_driver_gone(id, connection.peer, connection.pid);
         }
         if let Peer::Sink(_) = connection.peer {
-            self.world.handover.on_gone(id);
+            self.io.handover.on_gone(id);
         }
         if let Peer::Worker(worker) = connection.peer {
-            if let Some(process) = self.world.processes.get_mut(&worker) {
+            if let Some(process) = self.io.processes.get_mut(&worker) {
                 process.connection = None;
             }
             if self.state.workers.get(&worker).is_some_and(|worker| worker.phase != WorkerPhase::Stopping)
                 || !reason.is_empty()
             {
-                self.world.kill(worker);
+                self.io.kill(worker);
             }
         }
     }
@@ -964,11 +961,11 @@ impl Server {
                     let (tag, task) = (take.u64(), take.u64());
                     let (tag, task) =
                         (tag.map_err(|error| error.to_string())?, task.map_err(|error| error.to_string())?);
-                    reactor::on_submitted_again(&mut self.state, &mut self.world, TaskId(task), DriverId(id), tag);
+                    reactor::on_submitted_again(&mut self.state, &mut self.io, TaskId(task), DriverId(id), tag);
                 }
                 (Peer::Tasks(worker), kind::WAIT) => {
                     let wait = Wait::decode(body).map_err(|error| error.to_string())?;
-                    nesting::on_wait(&mut self.state, &mut self.world, worker, &wait, now);
+                    nesting::on_wait(&mut self.state, &mut self.io, worker, &wait, now);
                 }
                 (Peer::Tasks(worker), kind::GO_ON) => {
                     let number = Take::new(body).u64().map_err(|error| error.to_string())?;
@@ -982,26 +979,26 @@ impl Server {
                 }
                 (Peer::Worker(worker), kind::WORKER_READY) => {
                     let ready: WorkerReady = take_value(body).map_err(|error| error.to_string())?;
-                    reactor::on_worker_ready(&mut self.state, &mut self.world, worker, ready, now);
+                    reactor::on_worker_ready(&mut self.state, &mut self.io, worker, ready, now);
                 }
                 (Peer::Worker(worker), kind::ACTOR_METHODS) => {
                     let methods: ActorMethods = take_value(body).map_err(|error| error.to_string())?;
                     actors::on_methods(&mut self.state, worker, &methods);
                 }
                 (Peer::Worker(worker), kind::RESULTS) => {
-                    self.world.read_watched_output(&self.state, worker);
+                    self.io.read_watched_output(&self.state, worker);
                     let mut take = Take::new(body);
                     while !take.is_empty() {
                         let result = AttemptResult::take(&mut take).map_err(|error| error.to_string())?;
                         if let Outcome::Failed(Failure::OutOfMemory { .. }) = result.outcome
-                            && let Some(process) = self.world.processes.get_mut(&worker)
+                            && let Some(process) = self.io.processes.get_mut(&worker)
                         {
                             process.bound.note_kills();
                         }
                         if let Some(usage) = &result.usage {
-                            self.world.tell_usage(&self.state, worker, result.lease, usage);
+                            self.io.tell_usage(&self.state, worker, result.lease, usage);
                         }
-                        reactor::on_result(&mut self.state, &mut self.world, worker, result, now);
+                        reactor::on_result(&mut self.state, &mut self.io, worker, result, now);
                     }
                 }
                 (Peer::Driver(_) | Peer::Worker(_), kind::RINGS) => {
@@ -1010,8 +1007,8 @@ impl Server {
                 }
                 (Peer::Sink(_), kind::SPANS_DONE) => {
                     let done = take_value(body).map_err(|error| error.to_string())?;
-                    if let Some(line) = self.world.handover.on_done(id, &done, now.monotonic_ns) {
-                        self.world.log(line);
+                    if let Some(line) = self.io.handover.on_done(id, &done, now.monotonic_ns) {
+                        self.io.log(line);
                     }
                 }
                 _ => return Err(format!("a frame of kind {frame_kind} is not for this end of the connection")),
@@ -1037,12 +1034,12 @@ impl Server {
         }
         let peer = match hello.role {
             Role::Driver => {
-                let job = JobId(self.world.next_job);
-                self.world.next_job += 1;
+                let job = JobId(self.io.next_job);
+                self.io.next_job += 1;
                 actors::on_driver(&mut self.state, job);
                 Peer::Driver(job)
             }
-            Role::Worker(worker) => match self.world.processes.get_mut(&worker) {
+            Role::Worker(worker) => match self.io.processes.get_mut(&worker) {
                 Some(process) if process.worker.pid() == hello.pid && process.connection.is_none() => {
                     process.connection = Some(id);
                     Peer::Worker(worker)
@@ -1054,7 +1051,7 @@ impl Server {
                     );
                 }
             },
-            Role::Tasks(worker) => match self.world.processes.get_mut(&worker) {
+            Role::Tasks(worker) => match self.io.processes.get_mut(&worker) {
                 Some(process) if process.worker.pid() == hello.pid => {
                     process.tasks_connection = Some(id);
                     Peer::Tasks(worker)
@@ -1066,11 +1063,11 @@ impl Server {
                     );
                 }
             },
-            Role::Sink(worker) => match self.world.processes.get(&worker) {
+            Role::Sink(worker) => match self.io.processes.get(&worker) {
                 Some(process) if process.worker.pid() == hello.pid => {
                     // A worker that comes when the head stops delivers what it has, and takes nothing over.
                     if self.stop.is_none() {
-                        self.world.handover.on_sink(id);
+                        self.io.handover.on_sink(id);
                     }
                     Peer::Sink(worker)
                 }
@@ -1082,13 +1079,13 @@ impl Server {
                 }
             },
         };
-        let settings = &self.world.settings;
+        let settings = &self.io.settings;
         let welcome = Welcome {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),
-            node_id: self.world.node_id.clone(),
+            node_id: self.io.node_id.clone(),
             job_id: if let Peer::Driver(job) = peer { job } else { JobId(0) },
-            session_dir: self.world.session_dir.clone(),
+            session_dir: self.io.session_dir.clone(),
             spans_dir: settings.spans_dir.clone(),
             module_path: settings.module_path.clone(),
             module_folders: SearchPath { module_path: settings.module_path.clone(), is_complete: false }.folders(),
@@ -1121,7 +1118,7 @@ impl Server {
             submit::Answer::Accepted(accepted) => accepted.encode(outbox),
             submit::Answer::Refused(reason) => put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason)),
         };
-        submit::on_submit(&mut self.state, &mut self.world, (DriverId(id), job), batch, answer, now)
+        submit::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
     }
 
     /// Answers a query; none when the answer comes later.
@@ -1130,22 +1127,22 @@ impl Server {
             self.check_place(now);
             return Some(Reply::Status(Box::new(self.status(now))));
         }
-        let (state, world) = (&mut self.state, &mut self.world);
+        let (state, io) = (&mut self.state, &mut self.io);
         Some(match query {
             Query::Status => Reply::Status(Box::new(self.status(now))),
-            Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, world, limit, &which)),
-            Query::Task { id } => Reply::Task(reactor::get_task(state, world, id).map(Box::new)),
-            Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, world, id).map(Box::new)),
+            Query::Tasks { limit, which } => Reply::Tasks(reactor::list_tasks(state, io, limit, &which)),
+            Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
+            Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(actors::find(state, &wanted).map(Box::new)),
-            Query::Workers => Reply::Workers(reactor::list_workers(state, world, now)),
-            Query::Running { job } => Reply::Running(reactor::count_running(state, world, job)),
+            Query::Workers => Reply::Workers(reactor::list_workers(state, io, now)),
+            Query::Running { job } => Reply::Running(reactor::count_running(state, io, job)),
             Query::Cancel { which, grace_ms } => {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
-                Reply::Cancelled(reactor::on_cancel_many(state, world, &which, grace_ns, now))
+                Reply::Cancelled(reactor::on_cancel_many(state, io, &which, grace_ns, now))
             }
             Query::HttpTracing { pid, failures } => {
-                if let Some(front) = world.front.as_mut().filter(|front| front.pid() == Some(pid)) {
+                if let Some(front) = io.front.as_mut().filter(|front| front.pid() == Some(pid)) {
                     front.hook_failures = failures;
                 }
                 Reply::Noted
@@ -1160,10 +1157,10 @@ impl Server {
     /// The program has ended that this head is embedded in: nobody can get anything from it any more.
     fn on_program_ended(&mut self, now: Now) {
         if let Some(program) = self.program.take() {
-            let _ = epoll::delete(&self.world.epoll, &program);
-            self.world.log("the program that this head is embedded in has ended".into());
+            let _ = epoll::delete(&self.io.epoll, &program);
+            self.io.log("the program that this head is embedded in has ended".into());
             self.program_ended = Some(Instant::now() + PROGRAM_LIMIT);
-            reactor::on_cancel_many(&mut self.state, &mut self.world, &CancelWhich::All, None, now);
+            reactor::on_cancel_many(&mut self.state, &mut self.io, &CancelWhich::All, None, now);
             self.begin_stop(None, PROGRAM_GRACE, false, now);
         }
     }
@@ -1179,31 +1176,31 @@ impl Server {
         stop.asked_by.extend(asked_by);
         stop.deadline = stop.deadline.min(Instant::now() + grace);
         stop.is_forced |= force;
-        self.world.end_handover(now.monotonic_ns);
-        reactor::on_stop(&mut self.state, &mut self.world, force, now);
+        self.io.end_handover(now.monotonic_ns);
+        reactor::on_stop(&mut self.state, &mut self.io, force, now);
     }
 
     fn on_worker_exit(&mut self, worker: WorkerId, buffer: &mut [u8], now: Now) {
-        let Some(mut process) = self.world.processes.remove(&worker) else { return };
+        let Some(mut process) = self.io.processes.remove(&worker) else { return };
         // What it sent before it died counts.
         if let Some(id) = process.connection {
-            self.world.processes.insert(worker, process);
+            self.io.processes.insert(worker, process);
             while self.read_connection(id, now) {}
-            let Some(again) = self.world.processes.remove(&worker) else { return };
+            let Some(again) = self.io.processes.remove(&worker) else { return };
             process = again;
         }
         let watchers = reactor::watchers(&self.state, worker, |lease| process.worker.claims.state(lease));
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.world.read_process_output(&watchers, worker, &mut process, stream, buffer);
+            self.io.read_process_output(&watchers, worker, &mut process, stream, buffer);
         }
-        let spool = session::worker_spool(&self.world.session_dir, worker);
+        let spool = session::worker_spool(&self.io.session_dir, worker);
         // Before it is reaped: its pid, and so its group, is still its own.
         process.worker.kill(&spool);
         let counter = oom::counter_of(process.worker.pid());
         let exit = match process.worker.try_reap() {
             Ok(Some(status)) => process.bound.end(self.oom_kills.explain(describe_exit(status), counter)),
             Ok(None) => {
-                self.world.processes.insert(worker, process);
+                self.io.processes.insert(worker, process);
                 return;
             }
             // It is gone all the same.
@@ -1212,10 +1209,10 @@ impl Server {
                 WorkerExit { cause, error_type: "unknown".into(), memory: None }
             }
         };
-        if let Some((id, connection)) = process.connection.and_then(|id| self.world.connections.remove_entry(&id)) {
-            self.world.unwatch(id, &connection);
+        if let Some((id, connection)) = process.connection.and_then(|id| self.io.connections.remove_entry(&id)) {
+            self.io.unwatch(id, &connection);
         }
-        let _ = epoll::delete(&self.world.epoll, &process.worker.pidfd);
+        let _ = epoll::delete(&self.io.epoll, &process.worker.pidfd);
         if let Some(stop) = &mut self.stop {
             let pids = if process.was_killed { &mut stop.report.killed } else { &mut stop.report.stopped };
             pids.push(process.worker.pid());
@@ -1228,21 +1225,21 @@ impl Server {
         let is_gone = !spool.exists() && !was_asked;
         let left = if is_gone { process.worker.claims.story() } else { None };
         if is_gone || process.worker.claims.is_damaged() || left.as_ref().is_some_and(Story::is_damaged) {
-            self.world.note_damage(worker, process.worker.pid());
+            self.io.note_damage(worker, process.worker.pid());
         }
         // The reactor asks for claims, which are in the process's ring.
-        self.world.processes.insert(worker, process);
-        let loss = reactor::on_worker_exited(&mut self.state, &mut self.world, worker, &exit, now);
-        self.world.processes.remove(&worker);
-        self.world.to_watch.remove(&worker);
-        self.world.logs.close(worker);
+        self.io.processes.insert(worker, process);
+        let loss = reactor::on_worker_exited(&mut self.state, &mut self.io, worker, &exit, now);
+        self.io.processes.remove(&worker);
+        self.io.to_watch.remove(&worker);
+        self.io.logs.close(worker);
         // Whatever it left behind has become the head's.
         self.orphans_again = Some(Instant::now());
         if let Some(loss) = loss {
             // What was charged is in the journal before the claims are gone that would tell the next head.
-            self.world.write_journal();
-            self.world.finish_story(&spool, left, &loss, Some(worker));
-            reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.world.attempt_spans));
+            self.io.write_journal();
+            self.io.finish_story(&spool, left, &loss, Some(worker));
+            reactor::on_attempt_spans(&mut self.state, std::mem::take(&mut self.io.attempt_spans));
         }
     }
 
@@ -1256,24 +1253,24 @@ impl Server {
         self.state.has_started = true;
         let started = Started {
             head_pid: std::process::id(),
-            session_dir: self.world.session_dir.clone(),
+            session_dir: self.io.session_dir.clone(),
             workers_ready: self.state.workers.values().filter(|worker| worker.phase == WorkerPhase::Ready).count(),
             hook_failures: self.hook_failures(),
             recovered: self.recovered_at_start,
             tasks_restored: self.tasks_restored,
             tasks_again: self.tasks_again,
             tasks_lost: self.tasks_lost,
-            http: self.world.front.as_ref().map(Front::report),
+            http: self.io.front.as_ref().map(Front::report),
             no_worker: self.state.no_worker.clone(),
             is_hook_to_blame: self.state.is_hook_to_blame(),
             warnings: self.warnings_at_start.clone(),
             put_aside: self.put_aside.clone(),
         };
-        on_started(&started, &self.world.session_dir);
+        on_started(&started, &self.io.session_dir);
         // Also when some are ready: whoever asked for more is told that it did not start, and waits for this end.
         if self.state.no_worker.is_some() {
             // What another head had accepted waits for one that can start.
-            self.world.journal.suspend();
+            self.io.journal.suspend();
             let now = self.now();
             self.begin_stop(None, Duration::ZERO, true, now);
         }
@@ -1291,33 +1288,33 @@ impl Server {
     }
 
     fn finished(&mut self) -> Option<HeadEnd> {
-        self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.world.processes.is_empty())?;
+        self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.io.processes.is_empty())?;
         // There is no next head in this place that would finish the program's spans.
-        if self.program_ended.is_some_and(|limit| !self.world.ending.is_empty() && Instant::now() < limit) {
+        if self.program_ended.is_some_and(|limit| !self.io.ending.is_empty() && Instant::now() < limit) {
             return None;
         }
         // It tells its clients how the last tasks have ended, which it has to hear of first.
         let is_forced = self.stop.as_ref().is_some_and(|stop| stop.is_forced);
-        self.world.flush();
-        if !self.world.front.as_mut().is_none_or(|front| front.end(is_forced)) {
+        self.io.flush();
+        if !self.io.front.as_mut().is_none_or(|front| front.end(is_forced)) {
             return None;
         }
         let mut stop = self.stop.take()?;
-        self.world.handover.look();
-        stop.report.spans_waiting = self.world.handover.spans_waiting();
-        stop.report.spans_of_other_hooks = self.world.handover.spans_of_others();
+        self.io.handover.look();
+        stop.report.spans_waiting = self.io.handover.spans_waiting();
+        stop.report.spans_of_other_hooks = self.io.handover.spans_of_others();
         for (connection, number) in &stop.asked_by {
-            if let Some(connection) = self.world.connections.get_mut(connection) {
+            if let Some(connection) = self.io.connections.get_mut(connection) {
                 put_reply(&mut connection.outbox, *number, &Reply::Stopped(stop.report.clone()));
             }
         }
-        self.world.dirty.extend(stop.asked_by.iter().map(|(connection, _)| *connection));
-        self.world.log("the head has stopped".into());
+        self.io.dirty.extend(stop.asked_by.iter().map(|(connection, _)| *connection));
+        self.io.log("the head has stopped".into());
         match &self.state.no_worker {
             Some(reason) if stop.asked_by.is_empty() => Some(HeadEnd::NoWorker {
                 reason: reason.clone(),
                 is_hook_to_blame: self.state.is_hook_to_blame(),
-                session_dir: self.world.session_dir.clone(),
+                session_dir: self.io.session_dir.clone(),
             }),
             _ => Some(HeadEnd::Stopped(stop.report)),
         }
@@ -1325,14 +1322,14 @@ impl Server {
 
     /// What needed help or was lost, the spools of the living included.
     fn span_counts(&self) -> SpanCounts {
-        let living = self.world.processes.values().map(|process| process.worker.claims.counts());
-        let handover = &self.world.handover;
+        let living = self.io.processes.values().map(|process| process.worker.claims.counts());
+        let handover = &self.io.handover;
         let of_the_head = SpanCounts {
             handed_over: handover.delivered,
             waiting: handover.spans_waiting(),
             waiting_for_other_hooks: handover.spans_of_others(),
-            given_up: self.world.spans.given_up + handover.given_up,
-            ..self.world.spans
+            given_up: self.io.spans.given_up + handover.given_up,
+            ..self.io.spans
         };
         let all = living.fold(of_the_head, |sum, counts| SpanCounts {
             cut: sum.cut.saturating_add(counts.cut),
@@ -1365,7 +1362,7 @@ impl Server {
             of_pool().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
         };
         let waiting = of_pool().filter(|worker| worker.phase == WorkerPhase::Ready && worker.is_waiting()).count();
-        let settings = &self.world.settings;
+        let settings = &self.io.settings;
         let hook_failures = self.hook_failures();
         let mut warnings = Vec::new();
         if let Some(reason) = &self.state.no_worker {
@@ -1382,7 +1379,7 @@ impl Server {
                 first.reason
             ));
         }
-        let dropped = self.world.logs.dropped();
+        let dropped = self.io.logs.dropped();
         if dropped > 0 {
             warnings.push(format!(
                 "{} of output of workers were dropped from the logs of the session, which may take {} (--max-log-size)",
@@ -1390,32 +1387,32 @@ impl Server {
                 Size(settings.max_log_size)
             ));
         }
-        if let Some((count, worker, pid, what)) = self.world.disturbed {
+        if let Some((count, worker, pid, what)) = self.io.disturbed {
             warnings.push(format!(
                 "a worker was replaced, because {what} ({} so far, the last was worker {worker}, pid {pid}); \
                  a task may have used its connection to the head",
                 Count(count, "worker")
             ));
         }
-        if let Some((count, worker, pid)) = self.world.damaged {
+        if let Some((count, worker, pid)) = self.io.damaged {
             warnings.push(format!(
                 "a task wrote over the spool of its worker, or cut or removed it ({} so far, the last was worker {worker}, pid {pid}); \
                  spans that were only there are lost",
                 Count(count, "worker")
             ));
         }
-        if self.world.spans.unwritten > 0 {
-            let spans = Count(self.world.spans.unwritten, "span");
+        if self.io.spans.unwritten > 0 {
+            let spans = Count(self.io.spans.unwritten, "span");
             warnings.push(format!("{spans} of dead processes could not be written to the span folder"));
         }
-        if let Some(reason) = &self.world.journal_failure {
+        if let Some(reason) = &self.io.journal_failure {
             warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
         }
-        warnings.extend(self.world.front.iter().flat_map(Front::warnings));
-        if self.world.journal.has_sync_failed() {
+        warnings.extend(self.io.front.iter().flat_map(Front::warnings));
+        if self.io.journal.has_sync_failed() {
             warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
         }
-        warnings.extend(self.world.warnings.iter().cloned());
+        warnings.extend(self.io.warnings.iter().cloned());
         for actor in self.actors().iter().filter(|actor| actor.is_outdated) {
             let name = actor.name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
             let (id, module, type_name) = (actor.id, &actor.module, &actor.type_name);
@@ -1426,8 +1423,8 @@ impl Server {
         StatusReport {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),
-            node_id: self.world.node_id.clone(),
-            session_dir: self.world.session_dir.clone(),
+            node_id: self.io.node_id.clone(),
+            session_dir: self.io.session_dir.clone(),
             spans_dir: settings.spans_dir.clone(),
             uptime_ns: now.monotonic_ns,
             tracing_off: settings.tracing_off.clone(),
@@ -1460,12 +1457,12 @@ impl Server {
                 used: self.state.workers.slots() as u64,
             },
             resources: self.resource_reports(),
-            http: self.world.front.as_ref().map(Front::report),
+            http: self.io.front.as_ref().map(Front::report),
             worker_memory: self
-                .world
+                .io
                 .settings
                 .worker_memory
-                .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.world.groups.is_some() }),
+                .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.io.groups.is_some() }),
             queue_memory: Some(QueueMemoryReport {
                 bytes: settings.queue_memory,
                 used: self.state.open_bytes,

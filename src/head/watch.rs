@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use super::connection::Peer;
+use super::io::HeadIo;
 use super::reactor::Effects;
 use super::state::{State, WorkerPhase};
-use super::world::World;
 use crate::fault;
 use crate::protocol::INLINE_LEASE;
 use crate::spool::ClaimState;
@@ -44,7 +44,7 @@ pub(super) fn pause() -> Duration {
     Duration::from_millis(fault::setting("look_ms").unwrap_or(1_000))
 }
 
-impl World {
+impl HeadIo {
     /// Looks at everybody once. True when somebody is to be looked at again, even if nothing happens until then.
     pub(super) fn look_after(&mut self, state: &State) -> bool {
         let is_anybody_silent = self.look_after_connections();

@@ -99,8 +99,8 @@ impl Source {
     }
 }
 
-/// Everything outside of the state: what the reactor's effects act on.
-pub(super) struct World {
+/// Everything outside of the state, which the reactor's effects act on: connections, worker processes, journal, logs, and spans of the dead.
+pub(super) struct HeadIo {
     pub(super) settings: HeadSettings,
     pub(super) session_dir: PathBuf,
     pub(super) node_id: String,
@@ -227,7 +227,7 @@ impl Process {
     }
 }
 
-impl World {
+impl HeadIo {
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let data = epoll::EventData::new_u64(source.token());
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
@@ -714,7 +714,7 @@ impl World {
     }
 }
 
-impl Effects for World {
+impl Effects for HeadIo {
     fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers) {
         let mut buffer = [0; 4096];
         let Some(mut process) = self.processes.remove(&worker) else { return };
@@ -855,7 +855,7 @@ impl Effects for World {
     }
 
     fn bound_memory(&mut self, worker: WorkerId, limit_bytes: Option<u64>) {
-        World::bound_memory(self, worker, limit_bytes);
+        HeadIo::bound_memory(self, worker, limit_bytes);
     }
 
     fn kill(&mut self, worker: WorkerId) {
