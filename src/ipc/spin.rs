@@ -40,6 +40,14 @@ const HIGHEST_LEVEL: u32 = 10;
 /// process with it starts has it too.
 const VARIABLE: &str = "TRACER_TEST_SPINNING";
 
+/// A wait that has not slept yet.
+#[derive(Debug)]
+pub struct Look {
+    begun_ns: u64,
+    /// When others were let run last.
+    last_ns: u64,
+}
+
 /// Decides whether to look for an answer or to sleep. One for each side of a conversation.
 #[derive(Debug)]
 pub struct Spin {
@@ -128,33 +136,60 @@ impl Spin {
         self.told.unwrap_or(self.paid_looks >= PAID_OFTEN)
     }
 
+    /// Begins to look, if that pays just now, for whoever returns to an event loop between two looks: a task of an executor, which must
+    /// not keep its thread. It looks, lets others run, and asks whether it [looks on](Self::looks_on), until it [has
+    /// found](Self::has_found) something or is to sleep.
+    pub fn begin_look(&mut self) -> Option<Look> {
+        let clock = self.clock;
+        self.begin_look_at(|| clock.now_ns())
+    }
+
+    /// Whether to look again, after others were let run. If not, the look was in vain.
+    pub fn looks_on(&mut self, look: &mut Look) -> bool {
+        let now_ns = self.clock.now_ns();
+        self.looks_on_at(look, now_ns)
+    }
+
+    /// Says that a look has found something.
+    pub fn has_found(&mut self, _: Look) {
+        self.saved_ns += SAVED_NS;
+        self.paid_looks = self.paid_looks.saturating_add(1);
+    }
+
     fn look_with(
         &mut self,
         mut is_ready: impl FnMut() -> bool,
         mut let_others_run: impl FnMut(),
         mut now_ns: impl FnMut() -> u64,
     ) {
-        if !self.is_close {
-            return;
-        }
-        let begun = now_ns();
-        if begun < self.sleeps_until_ns {
-            return;
-        }
-        let (mut before, mut now) = (begun, begun);
-        while now - before <= LATE_NS {
-            if is_ready() {
-                self.saved_ns += SAVED_NS;
-                self.paid_looks = self.paid_looks.saturating_add(1);
+        let Some(mut look) = self.begin_look_at(&mut now_ns) else { return };
+        while !is_ready() {
+            let_others_run();
+            if !self.looks_on_at(&mut look, now_ns()) {
                 return;
             }
-            if now - begun > LOOK_NS {
-                break;
-            }
-            let_others_run();
-            (before, now) = (now, now_ns());
         }
-        self.was_in_vain(now, now - begun);
+        self.has_found(look);
+    }
+
+    #[inline]
+    fn begin_look_at(&mut self, now_ns: impl FnOnce() -> u64) -> Option<Look> {
+        if !self.is_close {
+            return None;
+        }
+        let now_ns = now_ns();
+        (now_ns >= self.sleeps_until_ns).then_some(Look { begun_ns: now_ns, last_ns: now_ns })
+    }
+
+    #[inline]
+    fn looks_on_at(&mut self, look: &mut Look, now_ns: u64) -> bool {
+        let is_late = now_ns - look.last_ns > LATE_NS;
+        look.last_ns = now_ns;
+        if is_late || now_ns - look.begun_ns > LOOK_NS {
+            self.was_in_vain(now_ns, now_ns - look.begun_ns);
+            return false;
+        }
+        true
     }
 
     fn was_in_vain(&mut self, now_ns: u64, cost_ns: u64) {
@@ -274,6 +309,41 @@ mod tests {
         assert_eq!(spin.level, 0);
         now = look(&mut spin, now, u64::MAX, 1_000).1;
         assert_eq!(look(&mut spin, now, 0, 1).0, 0, "nothing was saved since");
+    }
+
+    #[test]
+    fn whoever_returns_to_an_event_loop_between_looks_decides_as_one_that_blocks() {
+        for (ready_after, yields) in
+            [(0, 1_000), (5_000, 1_000), (u64::MAX, 1_000), (u64::MAX, LATE_NS + 1), (1, LATE_NS)]
+        {
+            let (mut blocking, mut stepping) = (close(), close());
+            let (mut now, mut looks) = (0, 0);
+            for _ in 0..40 {
+                let blocked = look(&mut blocking, now, ready_after, yields);
+                let begun = now;
+                let mut count = 0;
+                if let Some(mut look) = stepping.begin_look_at(|| now) {
+                    count += 1;
+                    while now - begun < ready_after {
+                        now += yields;
+                        if !stepping.looks_on_at(&mut look, now) {
+                            break;
+                        }
+                        count += 1;
+                    }
+                    if now - begun >= ready_after {
+                        stepping.has_found(look);
+                    }
+                }
+                assert_eq!((count, now), blocked);
+                let told = |spin: &Spin| (spin.sleeps_until_ns, spin.level, spin.saved_ns, spin.paid_looks);
+                assert_eq!(told(&stepping), told(&blocking));
+                looks += count;
+                now += 10_000;
+            }
+            assert_ne!(looks, 0);
+        }
+        assert!(Spin::default().begin_look().is_none(), "there was no request before");
     }
 
     #[test]
