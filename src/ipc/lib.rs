@@ -11,6 +11,7 @@
 //! | [`protocol`] | messages between head, workers and drivers, and their frames |
 //! | [`channel`] | transport of one connection: a Unix stream socket, upgraded on request to a pair of shared-memory ring buffers |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
+//! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
 //! | [`stored`] | files of large values |
 //! | [`session`] | the folder of a session, its lock and its record |
@@ -22,6 +23,7 @@
 //! | [`fault`] | points at which a test may have a process killed |
 
 pub mod channel;
+pub mod claims;
 pub mod environment;
 pub mod fault;
 pub mod fork;

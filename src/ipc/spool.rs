@@ -35,9 +35,10 @@ mod rescue;
 mod slot_cache;
 mod story;
 
+pub use crate::claims::{CLAIM_COUNT, ClaimState};
 pub use additions::Additions;
-pub use claims::{ClaimRing, ClaimState};
-pub use layout::{CLAIM_COUNT, INLINE_LIMIT, SLOT_COUNT, SLOT_SIZE, SpoolError};
+pub use claims::ClaimRing;
+pub use layout::{INLINE_LIMIT, SLOT_COUNT, SLOT_SIZE, SpoolError};
 pub use owner::{Arrival, Batch, Committing, SlotIndex, SpanOpening, Spool};
 pub use owners::Owners;
 pub use parcel::{PARCEL_SPANS, Parcel};

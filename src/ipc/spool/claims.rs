@@ -1,38 +1,19 @@
-//! The ring of claims.
+//! The ring of claims: the [claims](crate::claims) of a worker's leases, which the head grants.
 //!
-//! Lease number `n` of a worker lives in entry `n % CLAIM_COUNT`. The head writes it before it sends the lease; from
-//! then on the entry changes once, by compare-and-swap: to claimed, by the worker, or to revoked, by the head.
-//! So both always agree on who has the task. The worker passes its leases in order, and holds fewer than
-//! `CLAIM_COUNT`, so an entry is not written again before it was passed.
+//! The worker passes its leases in order, and holds fewer than `CLAIM_COUNT`, so an entry is not written again before it was passed.
 //!
 //! What a task writes where it should not may hit the ring. An entry that says nothing of the kind above counts for what the
 //! [grants](super::grants) say, a file of the head's own: claimed, unless the worker has surely not come so far.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::grants::{Grants, Reached};
-use super::layout::{CLAIM_COUNT, INLINE_COUNT, Mapping, SpoolError, inline_seal};
+use super::layout::{INLINE_COUNT, Mapping, SpoolError, inline_seal};
 use super::story::{SpoolCounts, Story};
+use crate::claims::ClaimState;
 use crate::identity::BirthWindow;
 use tracer_core::task::StopReason;
-
-/// What became of a lease, as the spool has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimState {
-    /// Sent to the worker; not begun.
-    Granted,
-    /// The worker began it.
-    Claimed,
-    /// The head took it back.
-    Revoked,
-    /// There is no such worker any more.
-    Unknown,
-}
-
-const GRANTED: u64 = 1;
-const CLAIMED: u64 = 2;
-const REVOKED: u64 = 3;
 
 /// The head's view of a worker's claims.
 pub struct ClaimRing {
@@ -61,12 +42,12 @@ impl ClaimRing {
     /// Enters a lease, before it is sent.
     pub fn grant(&self, lease: u64, task: u64, attempt: u32) {
         self.grants.grant(lease, task, attempt);
-        self.mapping.claims()[entry(lease)].store(lease << 2 | GRANTED, Release);
+        self.mapping.claims().grant(lease);
     }
 
     /// Takes an unclaimed lease back. False when the worker was faster.
     pub fn revoke(&self, lease: u64) -> bool {
-        let is_revoked = change(&self.mapping, lease, REVOKED);
+        let is_revoked = self.mapping.claims().revoke(lease);
         if is_revoked {
             self.grants.revoke(lease);
         }
@@ -158,30 +139,21 @@ pub(super) fn stop_reason(mapping: &Mapping, task: u64, attempt: u32) -> Option<
 ///
 /// When the ring says something that no ring says: the head and this worker cannot agree on anything any more.
 pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
-    let is_claimed = change(mapping, lease, CLAIMED);
-    if !is_claimed {
-        let found = mapping.claims()[entry(lease)].load(Acquire);
-        assert!(
-            found >> 2 == lease && found & 3 > GRANTED,
-            "a task has overwritten the claims in the spool of this worker, which ends"
-        );
-    }
+    let is_claimed = mapping.claims().claim(lease);
+    assert!(
+        is_claimed || matches!(mapping.claims().state(lease), Some(ClaimState::Claimed | ClaimState::Revoked)),
+        "a task has overwritten the claims in the spool of this worker, which ends"
+    );
     is_claimed
 }
 
 /// What became of a lease.
 fn state(mapping: &Mapping, grants: &Grants, lease: u64) -> ClaimState {
-    let found = mapping.claims()[entry(lease)].load(Acquire);
-    match (found >> 2 == lease, found & 3) {
-        (true, GRANTED) => ClaimState::Granted,
-        (true, CLAIMED) => ClaimState::Claimed,
-        (true, REVOKED) => ClaimState::Revoked,
+    mapping.claims().state(lease).unwrap_or_else(|| match grants.reached() {
         // Nobody has written this who should.
-        _ => match grants.reached() {
-            Reached::Lease(reached) if reached <= lease => ClaimState::Granted,
-            Reached::Lease(_) | Reached::Unknown => ClaimState::Claimed,
-        },
-    }
+        Reached::Lease(reached) if reached <= lease => ClaimState::Granted,
+        Reached::Lease(_) | Reached::Unknown => ClaimState::Claimed,
+    })
 }
 
 /// The tasks that a worker has begun and which attempts at them these were, whether or not they have ended; of those whose entries were
@@ -250,18 +222,11 @@ impl InlineEntries {
     }
 }
 
-fn change(mapping: &Mapping, lease: u64, to: u64) -> bool {
-    mapping.claims()[entry(lease)].compare_exchange(lease << 2 | GRANTED, lease << 2 | to, AcqRel, Acquire).is_ok()
-}
-
-fn entry(lease: u64) -> usize {
-    (lease % CLAIM_COUNT as u64) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Spool;
     use super::*;
+    use crate::claims::CLAIM_COUNT;
 
     #[test]
     fn a_lease_is_claimed_or_revoked_but_never_both() {
@@ -307,7 +272,7 @@ mod tests {
         };
         use ClaimState::{Claimed, Granted};
         for byte in [0, 1, 0xff] {
-            ring.mapping.claims().iter().for_each(|entry| entry.store(u64::from_ne_bytes([byte; 8]), Release));
+            ring.mapping.claims().0.iter().for_each(|entry| entry.store(u64::from_ne_bytes([byte; 8]), Release));
             assert_eq!((states(), claimed()), ([Claimed, Claimed, Granted], vec![(100, 1), (102, 1)]));
         }
         // A worker that cannot agree with its head any more ends.

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::layout::{CLAIM_COUNT, INLINE_COUNT, SpoolError, VERSION, back, seal};
+use super::layout::{INLINE_COUNT, SpoolError, VERSION, back, seal};
 use super::rescue::Rescue;
+use crate::claims::CLAIM_COUNT;
 
 const PAGE: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"TRACERGR");

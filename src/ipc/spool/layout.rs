@@ -13,9 +13,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::rescue::Rescue;
+use crate::claims::{CLAIM_COUNT, Claims};
 
-/// Leases a worker may hold at once, counting those taken back that it has not passed yet.
-pub const CLAIM_COUNT: usize = 1024;
 /// Tasks that a worker remembers to have begun while others of its tasks waited.
 pub(super) const INLINE_COUNT: usize = 256;
 /// Tasks that a worker may run inside of one another: half of those that it remembers, so that some that have ended are among them.
@@ -31,7 +30,7 @@ pub(super) const VERSION: u32 = 10;
 const PATH_SIZE: usize = 1024;
 const RESOURCE_SIZE: usize = 8192;
 const CLAIMS_OFFSET: usize = size_of::<Header>();
-pub(super) const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + CLAIM_COUNT * size_of::<AtomicU64>()).next_multiple_of(4096);
+pub(super) const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + size_of::<Claims>()).next_multiple_of(4096);
 /// Slots that get their space on the disk together.
 pub(super) const SLOTS_PER_STEP: usize = 32;
 pub(super) const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
@@ -288,9 +287,9 @@ impl Mapping {
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
-    pub(super) fn claims(&self) -> &[AtomicU64; CLAIM_COUNT] {
+    pub(super) fn claims(&self) -> &Claims {
         // SAFETY: within the mapping, aligned, and atomics.
-        unsafe { self.base.add(CLAIMS_OFFSET).cast::<[AtomicU64; CLAIM_COUNT]>().as_ref() }
+        unsafe { self.base.add(CLAIMS_OFFSET).cast::<Claims>().as_ref() }
     }
 
     /// Whether the header begins as it was made.

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 use tracer_abi as abi;
 
 use super::grants::Reach;
-use super::layout::{
-    CLAIM_COUNT, Mapping, PARENT_IS_REMOTE, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError,
-};
+use super::layout::{Mapping, PARENT_IS_REMOTE, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::slot_cache::{self, SlotCaches};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
+use crate::claims::CLAIM_COUNT;
 use crate::fork;
 use crate::identity::BirthWindow;
 use tracer_core::propagation::FLAG_SAMPLED;

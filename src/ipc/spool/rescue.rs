@@ -109,12 +109,12 @@ mod tests {
         let path = folder.path().join("test.spool");
         let mut mapping = Mapping::create(&path).unwrap();
         mapping.rescue();
-        mapping.claims()[7].store(70, Relaxed);
+        mapping.claims().0[7].store(70, Relaxed);
         assert!(mapping.header().pid.load(Relaxed) == 0 && mapping.slots_backed() > 0);
         std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-        assert_eq!(mapping.claims()[7].load(Relaxed), 0);
+        assert_eq!(mapping.claims().0[7].load(Relaxed), 0);
         assert_eq!(mapping.slots_backed(), 0);
-        mapping.claims()[7].store(71, Relaxed);
-        assert_eq!(mapping.claims()[7].load(Relaxed), 71, "the page is this process's own");
+        mapping.claims().0[7].store(71, Relaxed);
+        assert_eq!(mapping.claims().0[7].load(Relaxed), 71, "the page is this process's own");
     }
 }

@@ -1,0 +1,134 @@
+//! Claims: entries of shared memory by which two processes agree who has a piece of work, without asking each other.
+//!
+//! One process *grants* a number before it sends the work; from then on the entry changes once, by compare-and-swap: to claimed, by whoever
+//! was sent the work and begins it, or to revoked, by whoever granted it. So also whoever looks after a death knows what had begun.
+//!
+//! Anyone may grant: the head to a worker, for whose leases the entries are in its [spool](crate::spool); a proxy, or a replica that calls
+//! another, to a replica. Number `n` has entry `n % CLAIM_COUNT`, and whoever grants sees to it that the entry is not used again before what
+//! was granted there is over: numbers of leases are consecutive, because a worker passes them in order.
+//!
+//! Nothing in an entry is believed: one that says something which no entry says has no [state](Claims::state).
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+/// Numbers that are granted at once, at most.
+pub const CLAIM_COUNT: usize = 1024;
+
+const GRANTED: u64 = 1;
+const CLAIMED: u64 = 2;
+const REVOKED: u64 = 3;
+
+/// What became of a number that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimState {
+    /// Sent; not begun.
+    Granted,
+    /// Begun by whoever it was sent to.
+    Claimed,
+    /// Taken back by whoever has granted it.
+    Revoked,
+    /// There is no such worker any more.
+    Unknown,
+}
+
+/// The entries, in memory that both sides have mapped.
+#[repr(transparent)]
+pub struct Claims(pub(crate) [AtomicU64; CLAIM_COUNT]);
+
+impl Claims {
+    /// Enters a number, before its work is sent.
+    #[inline]
+    pub fn grant(&self, number: u64) {
+        self.entry(number).store(number << 2 | GRANTED, Release);
+    }
+
+    /// Begins the work of a number that was granted. False when it is not to be had: see its [state](Self::state).
+    #[inline]
+    pub fn claim(&self, number: u64) -> bool {
+        self.change(number, CLAIMED)
+    }
+
+    /// Takes a number back that nobody has claimed. False when whoever has it was faster.
+    #[inline]
+    pub fn revoke(&self, number: u64) -> bool {
+        self.change(number, REVOKED)
+    }
+
+    /// What became of a number. None when its entry says nothing of it: something else has written there, or the entry is another one's by
+    /// now.
+    #[inline]
+    pub fn state(&self, number: u64) -> Option<ClaimState> {
+        let found = self.entry(number).load(Acquire);
+        match (found >> 2 == number, found & 3) {
+            (true, GRANTED) => Some(ClaimState::Granted),
+            (true, CLAIMED) => Some(ClaimState::Claimed),
+            (true, REVOKED) => Some(ClaimState::Revoked),
+            _ => None,
+        }
+    }
+
+    fn change(&self, number: u64, to: u64) -> bool {
+        self.entry(number).compare_exchange(number << 2 | GRANTED, number << 2 | to, AcqRel, Acquire).is_ok()
+    }
+
+    fn entry(&self, number: u64) -> &AtomicU64 {
+        &self.0[(number % CLAIM_COUNT as u64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claims() -> Claims {
+        Claims([const { AtomicU64::new(0) }; CLAIM_COUNT])
+    }
+
+    #[test]
+    fn an_entry_speaks_of_the_number_that_was_granted_last_and_of_no_other() {
+        let claims = claims();
+        assert!(claims.state(0).is_none() && !claims.claim(0) && !claims.revoke(0), "nothing was granted");
+        let again = 5 + CLAIM_COUNT as u64;
+        claims.grant(5);
+        assert!(!claims.claim(again), "it is not granted yet");
+        assert!(claims.claim(5));
+        claims.grant(again);
+        assert_eq!((claims.state(5), claims.state(again)), (None, Some(ClaimState::Granted)));
+        assert!(!claims.claim(5) && claims.revoke(again) && !claims.claim(again));
+    }
+
+    #[test]
+    fn of_many_callers_that_race_for_the_same_numbers_one_has_each() {
+        let claims = claims();
+        let numbers = 0..CLAIM_COUNT as u64;
+        numbers.clone().for_each(|number| claims.grant(number));
+        let takers: Vec<_> = std::thread::scope(|scope| {
+            let take = |is_owner: bool| {
+                let (claims, numbers) = (&claims, numbers.clone());
+                scope.spawn(move || {
+                    let take = |&number: &u64| if is_owner { claims.revoke(number) } else { claims.claim(number) };
+                    numbers.filter(take).collect::<Vec<_>>()
+                })
+            };
+            let takers = [true, false, true, false].map(take);
+            takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+        });
+        let mut all: Vec<u64> = takers.concat();
+        all.sort_unstable();
+        assert_eq!(all, numbers.collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_an_entry_nothing_is_begun_that_was_not_granted(found: u64, number in 0_u64..1 << 62) {
+            let claims = claims();
+            claims.entry(number).store(found, Release);
+            let state = claims.state(number);
+            prop_assert_eq!(claims.claim(number), state == Some(ClaimState::Granted));
+            prop_assert_eq!(state == Some(ClaimState::Granted), found == number << 2 | GRANTED);
+        }
+    }
+}
