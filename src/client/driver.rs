@@ -60,7 +60,7 @@ use tracer_ipc::protocol::{
 };
 use tracer_ipc::session::{self, SessionError};
 use tracer_ipc::spin::{Spin, is_readable};
-use tracer_ipc::spool::Spool;
+use tracer_ipc::spool::{SLOT_COUNT, Spool};
 use tracer_ipc::stored::{self, Pending, STORED_FROM, Stored, StoredError, Value, ValueWriter, WriteError, Written};
 
 pub use actors::{Actor, ActorHandle, Call};
@@ -746,7 +746,8 @@ impl Driver {
         tracer_host::hook::log_in(&self.welcome.session_dir);
         let path = session::driver_spool(&self.welcome.session_dir, std::process::id(), now_unix_nano());
         // Without a spool the spans are recorded all the same; they only do not survive this process.
-        let spool: Option<&'static Spool> = Spool::create(&path).ok().map(|spool| &*Box::leak(Box::new(spool)));
+        let spool: Option<&'static Spool> =
+            Spool::create(&path, SLOT_COUNT).ok().map(|spool| &*Box::leak(Box::new(spool)));
         let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
         let run = run_hook(&hook, own, spool, quiet);
         *of_process = run.recorder;

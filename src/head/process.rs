@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 
 use super::reactor::WorkerExit;
 use crate::config::SamplingRatio;
-use crate::spool::{ClaimRing, Story};
+use crate::spool::{ClaimRing, SLOT_COUNT, Story};
 use crate::task::WorkerId;
 
 /// What a worker is started with.
@@ -53,7 +53,7 @@ impl WorkerProcess {
     /// Starts a worker: makes its spool, its log and its process.
     pub(super) fn spawn(command: &WorkerCommand<'_>) -> io::Result<WorkerProcess> {
         let spool = crate::session::worker_spool(command.session_dir, command.worker);
-        let claims = ClaimRing::create(&spool).map_err(io::Error::other)?;
+        let claims = ClaimRing::create(&spool, SLOT_COUNT).map_err(io::Error::other)?;
         let spawned = WorkerProcess::spawn_with(command, claims);
         if spawned.is_err() {
             let _ = Story::remove(&spool);

@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::propagation::FLAG_SAMPLED;
-    use crate::spool::{Prefix, SpanOpening, Spool};
+    use crate::spool::{Prefix, SLOT_COUNT, SpanOpening, Spool};
     use crate::trace::Loaded;
     use crate::trace::fixture::EPOCH;
 
@@ -206,7 +206,7 @@ mod tests {
     fn what_runs_is_seen_with_its_age_and_what_ended_with_its_end() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("spool")).unwrap();
-        let spool = Spool::create(&folder.path().join("spool/worker-1.spool")).unwrap();
+        let spool = Spool::create(&folder.path().join("spool/worker-1.spool"), SLOT_COUNT).unwrap();
         // A name that could be taken for the key.
         spool.open(&opening(1, r#"x", "end_time": "no"#)).unwrap();
         let ended = spool.open(&opening(2, "ended")).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
-use tracer::spool::Spool;
+use tracer::spool::{SLOT_COUNT, Spool};
 
 struct Counting;
 
@@ -82,7 +82,7 @@ fn a_span_that_is_not_sampled_allocates_next_to_nothing_and_leaves_nothing() {
     // SAFETY: this is the only test of its process, and no other thread reads the environment.
     unsafe { std::env::set_var(SPANS_DIR_VARIABLE, &spans) };
     let table = tracer_sdk::hook::export(hook).expect("the folder can be written to");
-    let spool = Spool::create(&folder.path().join("test.spool")).expect("the folder can be written to");
+    let spool = Spool::create(&folder.path().join("test.spool"), SLOT_COUNT).expect("the folder can be written to");
     let spool: &'static Spool = Box::leak(Box::new(spool));
     // SAFETY: a table that a hook returned, which lives as long as the process.
     let recorder = unsafe { Recorder::install(table, &[], 0, Some(spool), std::time::Duration::ZERO) };

@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::ptr;
 
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
-use tracer::spool::Spool;
+use tracer::spool::{SLOT_COUNT, Spool};
 use tracer_abi as abi;
 
 #[path = "../support/skip.rs"]
@@ -63,7 +63,7 @@ fn with_recorder(make: impl FnOnce(&'static Recorder)) {
     unsafe { std::env::set_var("TRACER_SPANS_DIR", folder.path().join("spans")) };
     let table =
         tracer_sdk::hook::export(tracer_local_tmp_tracing::setup_tracing).expect("the folder can be written to");
-    let spool = Spool::create(&folder.path().join("test.spool")).expect("the folder can be written to");
+    let spool = Spool::create(&folder.path().join("test.spool"), SLOT_COUNT).expect("the folder can be written to");
     // SAFETY: a table that a hook returned, which lives as long as the process.
     make(unsafe { Recorder::install(table, &[], 0, Some(Box::leak(Box::new(spool))), std::time::Duration::ZERO) });
 }

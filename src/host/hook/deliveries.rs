@@ -118,7 +118,7 @@ pub(super) fn listener(spool: &'static Spool, hook: u32, quiet: Duration) -> &'s
         size: size_of::<abi::DeliveryListener>(),
         data: std::ptr::from_ref(listening).cast_mut().cast(),
         // Half of the slots are for spans that are open, or wait to be put aside.
-        in_flight_max: tracer_ipc::spool::SLOT_COUNT / 2,
+        in_flight_max: spool.slot_count() / 2,
         host_delivered: Some(host_delivered),
         quiet_ms: u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX),
         host_pause: Some(host_pause),

@@ -1686,15 +1686,15 @@ mod tests {
 
     use super::super::own::{OwnSettings, OwnTracing};
     use super::*;
-    use tracer_ipc::spool::Story;
     use tracer_ipc::spool::record::OwnedValue;
+    use tracer_ipc::spool::{SLOT_COUNT, Story};
 
     /// A recorder with the default hook's format, all of whose files are in `folder`.
     fn recorder(folder: &Path) -> &'static Recorder {
         let spans_dir = folder.join("spans");
         let settings = OwnSettings { spans_dir: &spans_dir, sampling_ratio: Default::default() };
         let hook = OwnTracing::table(settings).unwrap();
-        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&folder.join("test.spool")).unwrap()));
+        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&folder.join("test.spool"), SLOT_COUNT).unwrap()));
         // SAFETY: a table that lives as long as the process.
         unsafe { Recorder::install(hook, &[], 0, Some(spool), Duration::ZERO) }
     }

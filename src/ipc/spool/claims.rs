@@ -23,9 +23,9 @@ pub struct ClaimRing {
 }
 
 impl ClaimRing {
-    /// Makes the spool file of a worker that is about to be started.
-    pub fn create(path: &Path) -> Result<ClaimRing, SpoolError> {
-        let mut mapping = Mapping::create(path)?;
+    /// Makes the spool file of a worker that is about to be started, with room for so many spans.
+    pub fn create(path: &Path, slot_count: usize) -> Result<ClaimRing, SpoolError> {
+        let mut mapping = Mapping::create(path, slot_count)?;
         mapping.rescue();
         let grants = Grants::create(path).inspect_err(|_| {
             // It would be taken for what a process left behind.
@@ -224,7 +224,7 @@ impl InlineEntries {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Spool;
+    use super::super::{SLOT_COUNT, Spool};
     use super::*;
     use crate::claims::CLAIM_COUNT;
 
@@ -232,7 +232,7 @@ mod tests {
     fn a_lease_is_claimed_or_revoked_but_never_both() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("worker.spool");
-        let ring = ClaimRing::create(&path).unwrap();
+        let ring = ClaimRing::create(&path, SLOT_COUNT).unwrap();
         let spool = Spool::attach(&path).unwrap();
 
         for lease in 0..4 {
@@ -259,7 +259,7 @@ mod tests {
     fn what_something_else_has_written_over_counts_as_begun_unless_the_worker_has_surely_not_come_so_far() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("worker.spool");
-        let ring = ClaimRing::create(&path).unwrap();
+        let ring = ClaimRing::create(&path, SLOT_COUNT).unwrap();
         let spool = Spool::attach(&path).unwrap();
         (0..4).for_each(|lease| ring.grant(lease, 100 + lease, 1));
         assert!(spool.claim(0, 70) && ring.revoke(1) && spool.claim(2, 71));
@@ -297,7 +297,7 @@ mod tests {
     fn tasks_inside_of_others_are_on_record_while_they_run_and_for_a_while_after() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("worker.spool");
-        let ring = ClaimRing::create(&path).unwrap();
+        let ring = ClaimRing::create(&path, SLOT_COUNT).unwrap();
         let spool = Spool::attach(&path).unwrap();
         let first = spool.begin_inline(7, 2).unwrap();
         assert!(ring.has_begun_inline(7, 2) && !ring.has_begun_inline(8, 2));
@@ -319,7 +319,7 @@ mod tests {
     fn an_attempt_is_told_that_it_is_to_end_and_no_other_one_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("worker.spool");
-        let ring = ClaimRing::create(&path).unwrap();
+        let ring = ClaimRing::create(&path, SLOT_COUNT).unwrap();
         let spool = Spool::attach(&path).unwrap();
         assert_eq!(spool.stop_reason(7, 2), None);
         ring.ask_to_stop(7, 2, StopReason::IdleTimeout);
@@ -334,7 +334,7 @@ mod tests {
     fn worker_and_head_that_race_for_a_lease_agree() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("worker.spool");
-        let ring = ClaimRing::create(&path).unwrap();
+        let ring = ClaimRing::create(&path, SLOT_COUNT).unwrap();
         let spool = Spool::attach(&path).unwrap();
         let leases = 0..CLAIM_COUNT as u64;
         leases.clone().for_each(|lease| ring.grant(lease, lease, 1));

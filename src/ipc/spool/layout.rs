@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -19,8 +20,10 @@ use crate::claims::{CLAIM_COUNT, Claims};
 pub(super) const INLINE_COUNT: usize = 256;
 /// Tasks that a worker may run inside of one another: half of those that it remembers, so that some that have ended are among them.
 pub const INLINE_LIMIT: usize = INLINE_COUNT / 2;
-/// Spans that may be open or unwritten at once.
+/// Spans that may be open or unwritten at once, in the spool of a process that asks for no more.
 pub const SLOT_COUNT: usize = 4096;
+/// Slots that a spool has at most: what a file says of itself is not believed beyond that.
+pub(super) const SLOT_LIMIT: usize = 1 << 17;
 /// Bytes of a slot, header included. What does not fit is cut from the spool's copy, never from the span itself. No power of two: then the
 /// first parts of all slots, which are used most, would be in the same few places of the processor's caches. 32 of them fill pages.
 pub const SLOT_SIZE: usize = 2176;
@@ -33,7 +36,6 @@ const CLAIMS_OFFSET: usize = size_of::<Header>();
 pub(super) const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + size_of::<Claims>()).next_multiple_of(4096);
 /// Slots that get their space on the disk together.
 pub(super) const SLOTS_PER_STEP: usize = 32;
-pub(super) const FILE_SIZE: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE;
 
 /// Why a spool could not be made or read.
 #[derive(Debug)]
@@ -186,6 +188,8 @@ const _: () = assert!(size_of::<SlotHeader>() == 88 && SLOT_SIZE.is_multiple_of(
 /// A mapped spool file, or a copy of one in private memory.
 pub(super) struct Mapping {
     base: NonNull<u8>,
+    /// By the size of the file when it was mapped.
+    slot_count: usize,
     pub(super) file: File,
     /// Answers for pages that the file has lost, in a process that must not end with its workers' files.
     rescue: Option<Rescue>,
@@ -198,14 +202,19 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a new spool file, private to the user.
-    pub(super) fn create(path: &Path) -> Result<Mapping, SpoolError> {
+    /// Makes a new spool file with so many slots, private to the user. Slots that are never used have no space on the disk and no memory.
+    ///
+    /// # Panics
+    ///
+    /// With no slots, or more than a spool may have.
+    pub(super) fn create(path: &Path, slot_count: usize) -> Result<Mapping, SpoolError> {
+        assert!((1..=SLOT_LIMIT).contains(&slot_count), "a spool of {slot_count} slots");
         let io = |source| SpoolError::Io { path: path.into(), source };
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
-        let made = file.set_len(FILE_SIZE as u64).and_then(|()| {
+        let made = file.set_len(size_of_file(slot_count) as u64).and_then(|()| {
             back(&file, 0, SLOTS_OFFSET)?;
-            let mapping = Mapping::map(file)?;
-            mapping.back_more_slots()?;
+            let mapping = Mapping::map(file, slot_count)?;
+            mapping.back_more_slots(0)?;
             Ok(mapping)
         });
         let mapping = made.map_err(|error| {
@@ -216,7 +225,7 @@ impl Mapping {
         let header = mapping.header();
         header.inline_seals.iter().for_each(|seal| seal.store(inline_seal(0, 0), Relaxed));
         header.version.store(VERSION, Relaxed);
-        header.slot_count.store(SLOT_COUNT as u32, Relaxed);
+        header.slot_count.store(slot_count as u32, Relaxed);
         header.slot_size.store(SLOT_SIZE as u32, Relaxed);
         header.claim_count.store(CLAIM_COUNT as u32, Relaxed);
         header.magic.store(MAGIC, Release);
@@ -229,27 +238,30 @@ impl Mapping {
         let foreign = |found: String| SpoolError::Foreign { path: path.into(), found };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        if length != FILE_SIZE as u64 {
-            return Err(foreign(format!("it has {length} bytes, expected {FILE_SIZE}")));
+        let slot_count = check_start(&file, path)?;
+        let expected = size_of_file(slot_count);
+        if length != expected as u64 || slot_count > SLOT_LIMIT {
+            return Err(foreign(format!("it has {length} bytes, expected {expected} for {slot_count} slots")));
         }
-        check_start(&file, path)?;
-        Mapping::map(file).map_err(io)
+        Mapping::map(file, slot_count).map_err(io)
     }
 
-    /// Private memory for a [copy](Self::copy) of what is in a file.
-    pub(super) fn for_copies(file: File) -> io::Result<Mapping> {
+    /// Private memory for a [copy](Self::copy) of what is in a file of this length, which decides how many slots there are, whatever the
+    /// header says.
+    pub(super) fn for_copies(file: File, length: u64) -> io::Result<Mapping> {
+        let slot_count = slots_in(length);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let (access, size) = (ProtFlags::READ | ProtFlags::WRITE, size_of_file(slot_count));
         // SAFETY: new memory at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), FILE_SIZE, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), size, access, flags)? };
         let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Mapping { base, file, rescue: None })
+        Ok(Mapping { base, slot_count, file, rescue: None })
     }
 
     /// Reads this part of the file again. Returns how many bytes the file has there; the others are zero from now on. Only for
     /// [private memory](Self::for_copies).
     pub(super) fn copy(&self, offset: usize, length: usize) -> io::Result<usize> {
-        assert!(offset + length <= FILE_SIZE, "bytes {offset} to {} are not in the spool", offset + length);
+        assert!(offset + length <= self.size(), "bytes {offset} to {} are not in the spool", offset + length);
         // SAFETY: within the mapping by the assertion, which is this process's own memory and is reached through atomics, and through bytes
         // that are copied before anything else is read here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.add(offset).as_ptr(), length) };
@@ -268,18 +280,28 @@ impl Mapping {
 
     /// Has the kernel's answer to a page that the file has lost be a page of zeroes, instead of the end of this process.
     pub(super) fn rescue(&mut self) {
-        self.rescue = Rescue::new(self.base, FILE_SIZE);
+        self.rescue = Rescue::new(self.base, self.size());
     }
 
-    fn map(file: File) -> io::Result<Mapping> {
+    fn map(file: File, slot_count: usize) -> io::Result<Mapping> {
+        let size = size_of_file(slot_count);
         let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base = unsafe { mmap(std::ptr::null_mut(), FILE_SIZE, flags.0, flags.1, &file, 0)? };
+        let base = unsafe { mmap(std::ptr::null_mut(), size, flags.0, flags.1, &file, 0)? };
         // The file is one big hole of which a few pages are ever used; reading ahead would fill the others with zeroes.
         // SAFETY: it was mapped just now with this size, and the advice changes no contents. A kernel that does not take it is only slower.
-        let _ = unsafe { madvise(base, FILE_SIZE, Advice::Random) };
+        let _ = unsafe { madvise(base, size, Advice::Random) };
         let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Mapping { base, file, rescue: None })
+        Ok(Mapping { base, slot_count, file, rescue: None })
+    }
+
+    fn size(&self) -> usize {
+        size_of_file(self.slot_count)
+    }
+
+    /// How many slots there are, whether or not they may be touched.
+    pub(super) fn slot_count(&self) -> usize {
+        self.slot_count
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -292,39 +314,45 @@ impl Mapping {
         unsafe { self.base.add(CLAIMS_OFFSET).cast::<Claims>().as_ref() }
     }
 
-    /// Whether the header begins as it was made.
+    /// Whether the header begins as it was made. Of a file that was cut short since, too.
     pub(super) fn is_sound(&self) -> bool {
         let header = self.header();
-        let numbers = [&header.version, &header.slot_count, &header.slot_size, &header.claim_count];
-        let expected = [VERSION, SLOT_COUNT as u32, SLOT_SIZE as u32, CLAIM_COUNT as u32];
-        header.magic.load(Acquire) == MAGIC && numbers.map(|number| number.load(Relaxed)) == expected
+        let numbers = [&header.version, &header.slot_size, &header.claim_count];
+        let expected = [VERSION, SLOT_SIZE as u32, CLAIM_COUNT as u32];
+        header.magic.load(Acquire) == MAGIC
+            && numbers.map(|number| number.load(Relaxed)) == expected
+            && (self.slot_count..=SLOT_LIMIT).contains(&(header.slot_count.load(Relaxed) as usize))
+    }
+
+    /// Whether a file of this length has the slots that its header says it has.
+    pub(super) fn is_whole(&self, length: u64) -> bool {
+        length == size_of_file(self.header().slot_count.load(Relaxed) as usize) as u64
     }
 
     /// How many slots, from the first on, may be touched.
     pub(super) fn slots_backed(&self) -> usize {
-        (self.header().slots_backed.load(Acquire) as usize).min(SLOT_COUNT)
+        (self.header().slots_backed.load(Acquire) as usize).min(self.slot_count)
     }
 
-    /// Gets space on the disk for the next few slots. Called by one thread at a time of one process at a time: who makes the file, then
-    /// who owns it.
-    pub(super) fn back_more_slots(&self) -> io::Result<()> {
-        let backed = self.slots_backed();
-        let count = SLOTS_PER_STEP.min(SLOT_COUNT - backed);
+    /// Gets space on the disk for the few slots that follow the first `backed` ones. Returns how many have it then. Called by one thread at
+    /// a time of one process at a time: who makes the file, then who owns it.
+    pub(super) fn back_more_slots(&self, backed: usize) -> io::Result<usize> {
+        let count = SLOTS_PER_STEP.min(self.slot_count - backed);
         back(&self.file, SLOTS_OFFSET + backed * SLOT_SIZE, count * SLOT_SIZE)?;
         self.header().slots_backed.store((backed + count) as u32, Release);
-        Ok(())
+        Ok(backed + count)
     }
 
     /// The slot's header. `index` is below [`slots_backed`](Self::slots_backed).
     pub(super) fn slot(&self, index: usize) -> &SlotHeader {
-        assert!(index < SLOT_COUNT, "slot {index} is not in the spool");
+        assert!(index < self.slot_count, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion, aligned by the assertion on SLOT_SIZE, and atomics.
         unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE).cast::<SlotHeader>().as_ref() }
     }
 
     /// The slot's bytes for entries.
     pub(super) fn entries(&self, index: usize) -> NonNull<[u8]> {
-        assert!(index < SLOT_COUNT, "slot {index} is not in the spool");
+        assert!(index < self.slot_count, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion.
         let start = unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE + size_of::<SlotHeader>()) };
         NonNull::slice_from_raw_parts(start, ENTRIES_SIZE)
@@ -343,20 +371,33 @@ impl Mapping {
     }
 }
 
-/// Fails when a file does not begin as a spool of this version does.
-pub(super) fn check_start(file: &File, path: &Path) -> Result<(), SpoolError> {
+fn size_of_file(slot_count: usize) -> usize {
+    SLOTS_OFFSET + slot_count * SLOT_SIZE
+}
+
+/// How many whole slots a file of this length has room for.
+fn slots_in(length: u64) -> usize {
+    let slots = length.saturating_sub(SLOTS_OFFSET as u64) / SLOT_SIZE as u64;
+    usize::try_from(slots).map_or(SLOT_LIMIT, |slots| slots.min(SLOT_LIMIT))
+}
+
+/// Fails when a file does not begin as a spool of this version does. Returns how many slots it says that it has.
+pub(super) fn check_start(file: &File, path: &Path) -> Result<usize, SpoolError> {
     let foreign = |found: String| SpoolError::Foreign { path: path.into(), found };
-    let mut start = [0u8; 12];
-    file.read_exact_at(&mut start, 0).map_err(|source| SpoolError::Io { path: path.into(), source })?;
-    let (magic, version) = start.split_at(8);
+    let read = |bytes: &mut [u8], offset: usize| {
+        file.read_exact_at(bytes, offset as u64).map_err(|source| SpoolError::Io { path: path.into(), source })
+    };
+    let (mut magic, mut version, mut slot_count) = ([0; 8], [0; 4], [0; 4]);
+    read(&mut magic, offset_of!(Header, magic))?;
+    read(&mut version, offset_of!(Header, version))?;
+    read(&mut slot_count, offset_of!(Header, slot_count))?;
     if magic != MAGIC.to_ne_bytes() {
         return Err(foreign("it does not begin with the mark of a spool".into()));
     }
     if version != VERSION.to_ne_bytes() {
-        let found = version.try_into().map_or(0, u32::from_ne_bytes);
-        return Err(foreign(format!("it has version {found}")));
+        return Err(foreign(format!("it has version {}", u32::from_ne_bytes(version))));
     }
-    Ok(())
+    Ok(u32::from_ne_bytes(slot_count) as usize)
 }
 
 /// What stands beside an entry for a task that runs inside of others.
@@ -383,6 +424,6 @@ impl Drop for Mapping {
         // Before another mapping can be in its place.
         self.rescue = None;
         // SAFETY: mapped with this size, and nothing borrowed from `self` is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), FILE_SIZE) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.size()) };
     }
 }

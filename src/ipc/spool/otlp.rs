@@ -121,7 +121,7 @@ fn any(value: OwnedValue) -> AnyValue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Prefix, SpanOpening, Spool, Story};
+    use super::super::{Prefix, SLOT_COUNT, SpanOpening, Spool, Story};
     use super::*;
     use tracer_core::propagation::FLAG_SAMPLED;
 
@@ -132,7 +132,7 @@ mod tests {
     fn flags_and_scopes_survive_the_spool() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let open = |id: u8, trace_flags, parent: u8, is_parent_remote, scope_version: &[u8]| {
             let opening = SpanOpening {
                 trace_id: [7; 16],

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tracer_abi as abi;
 
 use super::grants::Reach;
-use super::layout::{Mapping, PARENT_IS_REMOTE, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
+use super::layout::{Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
 use super::slot_cache::{self, SlotCaches};
 use super::story::{self, SpanStory, SpoolCounts};
@@ -105,6 +105,8 @@ struct Beginning {
 struct Slots {
     /// Last used first, so that few pages are ever touched.
     free: Vec<u32>,
+    /// Slots from the first on that are in use or in `free`. The others have no space on the disk yet.
+    backed: usize,
     /// What threads have in hand.
     caches: SlotCaches,
     /// Ended, oldest first, until someone says that they are written.
@@ -205,9 +207,9 @@ pub struct Undelivered {
 }
 
 impl Spool {
-    /// Makes a spool of this process's own.
-    pub fn create(path: &Path) -> Result<Spool, SpoolError> {
-        Ok(Spool::over(Mapping::create(path)?, None, path))
+    /// Makes a spool of this process's own, with room for so many spans that are open or not written yet.
+    pub fn create(path: &Path, slot_count: usize) -> Result<Spool, SpoolError> {
+        Ok(Spool::over(Mapping::create(path, slot_count)?, None, path))
     }
 
     /// Attaches to the spool that the head has made for this process.
@@ -220,8 +222,12 @@ impl Spool {
         let header = mapping.header();
         header.owner_birth.store(crate::identity::birth(std::process::id()).unwrap_or(0), Relaxed);
         header.pid.store(std::process::id(), Release);
+        let backed = mapping.slots_backed();
+        let mut free = Vec::with_capacity(mapping.slot_count());
+        free.extend((0..backed as u32).rev());
         let slots = Slots {
-            free: (0..SLOT_COUNT as u32).rev().collect(),
+            free,
+            backed,
             caches: SlotCaches::default(),
             ended: VecDeque::new(),
             under_way: HashMap::new(),
@@ -240,11 +246,11 @@ impl Spool {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Spool {
             number: NEXT.fetch_add(1, Relaxed),
+            beginnings: beginnings(mapping.slot_count()),
             mapping,
             reach,
             path: path.into(),
             is_kept: AtomicBool::new(false),
-            beginnings: (0..SLOT_COUNT).map(|_| Beginning::default()).collect(),
             slots: Mutex::new(slots),
             has_undelivered: Condvar::new(),
             relief: OnceLock::new(),
@@ -252,6 +258,11 @@ impl Spool {
             has_written: Condvar::new(),
             inline: Mutex::default(),
         }
+    }
+
+    /// How many spans may be open or not written at once.
+    pub fn slot_count(&self) -> usize {
+        self.mapping.slot_count()
     }
 
     /// Its file.
@@ -808,7 +819,7 @@ impl Spool {
         slots.collect();
         // With a file alone, what has ended is written by now.
         let written = if self.hooks() == hooks::FILE { slots.ended.len() } else { 0 };
-        slots.free.len() + slots.caches.free() + slots.told.len() + written < SLOT_COUNT
+        slots.free.len() + slots.caches.free() + slots.told.len() + written < slots.backed
     }
 
     /// Leaves the file to the next head, whatever is in it: the claims in there say what this process has begun.
@@ -835,18 +846,21 @@ impl Spool {
         if slots.free.is_empty() || slots.caches.is_all_given() {
             slots.collect();
         }
-        if slots.free.is_empty() {
+        if slots.free.is_empty() && slots.backed == self.slot_count() {
             slots = self.make_room(slots);
         }
-        // Those without space are taken last, in order, because slots are given back to the front.
-        let can_use_free = slots.free.last().is_some_and(|&next| {
-            (next as usize) < self.mapping.slots_backed() || self.mapping.back_more_slots().is_ok()
-        });
-        let free = if can_use_free { slots.free.pop() } else { None };
+        // Those without space are taken last, in order.
+        if slots.free.is_empty()
+            && slots.backed < self.slot_count()
+            && let Ok(backed) = self.mapping.back_more_slots(slots.backed)
+        {
+            let before = std::mem::replace(&mut slots.backed, backed);
+            slots.free.extend((before as u32..backed as u32).rev());
+        }
+        let free = slots.free.pop();
         if free.is_some() {
             let Slots { free, caches, .. } = &mut *slots;
-            let has_space = |&mut next: &mut u32| (next as usize) < self.mapping.slots_backed();
-            caches.give(self.number, || free.pop_if(has_space));
+            caches.give(self.number, || free.pop());
         }
         free.or_else(|| slots.told.pop_front()).or_else(|| self.evict(&mut slots))
     }
@@ -950,6 +964,15 @@ impl Slots {
     }
 }
 
+/// One for each slot, in memory that is not touched before its slot is.
+fn beginnings(slot_count: usize) -> Box<[Beginning]> {
+    const { assert!(size_of::<Beginning>() == size_of::<[u64; 2]>()) };
+    const { assert!(align_of::<Beginning>() == align_of::<[u64; 2]>()) };
+    let zeroes = Box::into_raw(vec![[0_u64; 2]; slot_count].into_boxed_slice());
+    // SAFETY: memory of the same layout by the assertions, which nobody else has, and atomics that are zero are what `default` makes.
+    unsafe { Box::from_raw(zeroes as *mut [Beginning]) }
+}
+
 fn take(queue: &mut VecDeque<u32>, at_most: usize) -> Vec<SlotIndex> {
     let count = queue.len().min(at_most);
     queue.drain(..count).map(SlotIndex).collect()
@@ -970,7 +993,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::super::layout::SLOTS_PER_STEP;
-    use super::super::{SLOT_SIZE, Story};
+    use super::super::{SLOT_COUNT, SLOT_SIZE, Story};
     use super::*;
 
     fn opening(span_id: u8) -> SpanOpening<'static> {
@@ -1001,7 +1024,7 @@ mod tests {
     fn a_prefix_is_laid_out_as_its_attributes_are() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let first = [number("a", 1), number("b", 2)];
         let all = |last| [first[0], first[1], number("last", last)];
         // The second and the fourth are found again, the third is in the place of the others.
@@ -1028,7 +1051,7 @@ mod tests {
     fn a_prefix_that_does_not_fit_is_cut_and_is_whole_where_it_does() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let text: &'static str = "x".repeat(SLOT_SIZE / 2).leak();
         let value = abi::Value { tag: abi::VALUE_STR, as_: abi::ValueUnion { str_: abi::Str::new(text) } };
         let prefix = [number("a", 1), abi::KeyValue { key: abi::Str::new("long"), value }];
@@ -1048,7 +1071,7 @@ mod tests {
     fn a_slot_that_is_used_again_says_what_its_new_span_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let story = Story::open(&path).unwrap();
         let open = |id: u64, name, trace_state, last: i64| {
             let attributes = [number("of_prefix", id as i64), number("last", last)];
@@ -1082,7 +1105,7 @@ mod tests {
     fn what_threads_make_and_others_commit_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let commit = || {
             let batch = spool.take_handed_over(true);
             let count = batch.slots.len();
@@ -1118,7 +1141,7 @@ mod tests {
     #[test]
     fn a_commit_is_due_now_and_then() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::create(&folder.path().join("test.spool")).unwrap();
+        let spool = Spool::create(&folder.path().join("test.spool"), SLOT_COUNT).unwrap();
         for _ in 0..3 {
             let is_due = |_: &usize| {
                 let slot = spool.open(&opening(1)).unwrap();
@@ -1138,7 +1161,7 @@ mod tests {
     fn many_threads_with_few_spans_each_are_committed_in_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         for per_thread in [1, 5, 12] {
             let (mut uncommitted, mut most) = (0, 0);
             for _ in 0..1_000 {
@@ -1172,7 +1195,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
         let space = || std::fs::metadata(&path).unwrap().blocks() as usize * 512;
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let at_first = space();
         assert!(at_first >= SLOTS_PER_STEP * SLOT_SIZE, "{at_first} bytes for the first slots");
         assert_eq!(spool.mapping.slots_backed(), SLOTS_PER_STEP);
@@ -1189,5 +1212,48 @@ mod tests {
         (0..2 * SLOTS_PER_STEP).for_each(|_| assert!(spool.open(&opening(3)).is_some()));
         assert_eq!(spool.mapping.slots_backed(), 2 * SLOTS_PER_STEP, "slots that have space are used first");
         assert_eq!(Story::open(&path).unwrap().spans().len(), 2 * SLOTS_PER_STEP);
+    }
+
+    #[test]
+    fn a_spool_may_have_many_slots_and_those_that_no_span_needs_cost_nothing() {
+        const MANY: usize = 60_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let space = || std::fs::metadata(&path).unwrap().blocks() as usize * 512;
+        let spool = Spool::create(&path, MANY).unwrap();
+        assert_eq!(spool.slot_count(), MANY);
+        assert!(space() < 1 << 20, "{} bytes for slots that nobody uses", space());
+        (0..=SLOT_COUNT).for_each(|_| assert!(spool.open(&opening(1)).is_some()));
+        assert!(space() < (SLOT_COUNT + 3 * SLOTS_PER_STEP) * SLOT_SIZE, "{} bytes", space());
+        let story = Story::open(&path).unwrap();
+        assert_eq!((story.spans().len(), story.is_damaged()), (SLOT_COUNT + 1, false));
+        (SLOT_COUNT + 1..MANY).for_each(|count| assert!(spool.open(&opening(1)).is_some(), "after {count} spans"));
+        assert_eq!((spool.open(&opening(2)), story.counts().at_risk), (None, 1));
+        assert_eq!(story.spans().len(), MANY);
+    }
+
+    #[test]
+    fn a_spool_is_read_by_the_size_of_its_file_whatever_its_header_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.spool");
+        let spool = Spool::create(&path, 100).unwrap();
+        (0..100).for_each(|_| assert!(spool.open(&opening(1)).is_some()));
+        for said in [0, 1, 99, 101, u32::MAX] {
+            spool.mapping.header().slot_count.store(said, Relaxed);
+            let story = Story::open(&path).unwrap();
+            assert_eq!((story.spans().len(), story.is_damaged()), (100, true), "{said} slots");
+            let error = Mapping::open(&path).err().unwrap().to_string();
+            assert!(error.contains(&format!("for {said} slots")), "{error}");
+        }
+        spool.mapping.header().slot_count.store(100, Relaxed);
+        spool.mapping.header().slots_backed.store(u32::MAX, Relaxed);
+        assert_eq!(Story::open(&path).unwrap().spans().len(), 100);
+        assert_eq!(spool.open(&opening(2)), None, "the owner knows how many slots it has");
+        spool.mapping.file.set_len((super::super::layout::SLOTS_OFFSET + 10 * SLOT_SIZE) as u64).unwrap();
+        let story = Story::open(&path).unwrap();
+        assert_eq!((story.spans().len(), story.is_damaged()), (10, true));
+        assert_eq!(story.counts().at_risk, 1, "the counts are in the part that is left");
+        // The owner may not touch its mapping any more.
+        std::mem::forget(spool);
     }
 }

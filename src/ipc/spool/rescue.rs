@@ -107,7 +107,7 @@ mod tests {
     fn a_file_that_is_cut_short_reads_as_zeroes_and_ends_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let mut mapping = Mapping::create(&path).unwrap();
+        let mut mapping = Mapping::create(&path, 64).unwrap();
         mapping.rescue();
         mapping.claims().0[7].store(70, Relaxed);
         assert!(mapping.header().pid.load(Relaxed) == 0 && mapping.slots_backed() > 0);

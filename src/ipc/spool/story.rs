@@ -13,8 +13,8 @@ use tracer_abi as abi;
 use super::claims;
 use super::grants::{self, Grants};
 use super::layout::{
-    ENTRIES_SIZE, FILE_SIZE, Header, Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET,
-    SlotHeader, SpoolError, check_start,
+    ENTRIES_SIZE, Header, Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_OPEN, SLOT_SIZE, SLOTS_OFFSET, SlotHeader,
+    SpoolError, check_start,
 };
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 use crate::identity::BirthWindow;
@@ -128,10 +128,10 @@ impl Story {
             return Err(SpoolError::Foreign { path: path.into(), found: format!("it has {length} bytes") });
         }
         check_start(&file, path)?;
-        let is_cut = length != FILE_SIZE as u64;
-        let story = Story { copy: Mapping::for_copies(file).map_err(io)?, grants: Grants::read(path), is_cut };
-        story.copy.copy(0, SLOTS_OFFSET).map_err(io)?;
-        Ok(story)
+        let copy = Mapping::for_copies(file, length).map_err(io)?;
+        copy.copy(0, SLOTS_OFFSET).map_err(io)?;
+        let is_cut = !copy.is_whole(length);
+        Ok(Story { copy, grants: Grants::read(path), is_cut })
     }
 
     /// What the header says now.
@@ -362,7 +362,7 @@ mod tests {
     fn spool() -> (tempfile::TempDir, Spool, Story) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.spool");
-        let spool = Spool::create(&path).unwrap();
+        let spool = Spool::create(&path, SLOT_COUNT).unwrap();
         let story = Story::open(&path).unwrap();
         (folder, spool, story)
     }
@@ -595,7 +595,7 @@ mod tests {
             0;
             std::fs::metadata({
                 let good = folder.path().join("good.spool");
-                Spool::create(&good).unwrap();
+                Spool::create(&good, SLOT_COUNT).unwrap();
                 good
             })
             .unwrap()

@@ -32,7 +32,7 @@ use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
 use tracer::protocol::wire::{Put, Take};
 use tracer::protocol::{AttemptResult, Lease, Period, WorkerReady, kind};
-use tracer::spool::{ClaimState, Prefix, SpanOpening, Spool};
+use tracer::spool::{ClaimState, Prefix, SLOT_COUNT, SpanOpening, Spool};
 use tracer::task::{
     AttemptReport, Demand, Envelope, FunctionSpec, JobId, Outcome, Policy, SpanLink, StopReason, TaskId, TaskSpec,
     TraceLink, WorkerId,
@@ -109,7 +109,8 @@ fn recorder() -> &'static Recorder {
     RECORDER.get_or_init(|| {
         let table = tracer_sdk::hook::export(default_hook).expect("the folder can be written to");
         let path = SPANS_DIR.get_or_init(folder).path().join("bench.spool");
-        let spool: &'static Spool = Box::leak(Box::new(Spool::create(&path).expect("the folder can be written to")));
+        let spool: &'static Spool =
+            Box::leak(Box::new(Spool::create(&path, SLOT_COUNT).expect("the folder can be written to")));
         // SAFETY: a table that a hook returned, which lives as long as the process.
         unsafe { Recorder::install(table, &[], 0, Some(spool), std::time::Duration::ZERO) }
     })
@@ -291,7 +292,7 @@ impl Committer {
 /// What makes a span survive its process: its slot in the spool, from open to free.
 fn spool(criterion: &mut Criterion) {
     let folder = folder();
-    let spool = Spool::create(&folder.path().join("bench.spool")).expect("the folder can be written to");
+    let spool = Spool::create(&folder.path().join("bench.spool"), SLOT_COUNT).expect("the folder can be written to");
     let attributes: Vec<_> = ["tracer.remote", "tracer.function", "tracer.pid", "tracer.queued_ns", "tracer.node_id"]
         .into_iter()
         .map(|key| tracer_abi::KeyValue {
