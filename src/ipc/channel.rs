@@ -25,19 +25,18 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
 };
 
+use crate::pages::Pages;
 use crate::protocol::frame::{FrameBuffer, put_frame};
 use crate::protocol::kind;
 use crate::spin::Spin;
@@ -73,16 +72,11 @@ const TAKEN: u64 = 2;
 const TAKEN_BACK: u64 = 3;
 const STATE: u64 = (1 << STATE_BITS) - 1;
 
-/// A pair of rings, mapped.
+/// A pair of rings, mapped, and reached through atomics only.
 #[derive(Debug)]
 struct Rings {
-    base: NonNull<AtomicU64>,
+    pages: Pages,
 }
-
-// SAFETY: the mapping is reached through atomics only, and is unmapped when nobody has it any more.
-unsafe impl Send for Rings {}
-// SAFETY: as above.
-unsafe impl Sync for Rings {}
 
 impl Rings {
     /// Makes rings, and the file from which the other end maps them.
@@ -110,22 +104,12 @@ impl Rings {
     }
 
     fn map(file: &OwnedFd) -> io::Result<Rings> {
-        // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
-        Ok(Rings { base: NonNull::new(base.cast()).expect("a successful mmap is never at null") })
+        Ok(Rings { pages: Pages::shared(file, SIZE)? })
     }
 
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped with this size, page-aligned, and all bytes are atomics for whoever has them.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), WORDS) }
-    }
-}
-
-impl Drop for Rings {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this size in `map`, and nothing borrowed from `self` is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), SIZE) };
+        unsafe { std::slice::from_raw_parts(self.pages.base().as_ptr().cast(), WORDS) }
     }
 }
 

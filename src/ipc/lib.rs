@@ -29,6 +29,7 @@ pub mod fault;
 pub mod fork;
 pub mod identity;
 pub mod page;
+mod pages;
 pub mod private_file;
 pub mod protocol;
 pub mod session;

@@ -18,14 +18,15 @@ use std::io::{self, Read, Write};
 use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, madvise};
 use serde::Deserialize;
 
 use crate::page::page_size;
+use crate::pages::Pages;
 pub use tracer_core::Stored;
 use tracer_core::clock::now_unix_nano;
 use tracer_core::value::{self, ValueError};
@@ -441,35 +442,6 @@ impl Value {
     }
 }
 
-/// The first bytes of a file, mapped. The file stays for as long as they do, even when it has no name any more.
-#[derive(Debug)]
-struct Pages {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: a mapping belongs to the process and no thread of it, and has one owner; what is written through it is so with that one borrowed alone.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// Maps so many bytes, which are at least one.
-    fn map(file: &File, bytes: usize, access: ProtFlags) -> Option<Pages> {
-        // Not populated: the pages are in memory, and a fault maps many of them for less than what it costs to ask for each.
-        // SAFETY: a new mapping at an address of the kernel's choosing, which is unmapped in `drop` only.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
-        Some(Pages { base: NonNull::new(base.ok()?.cast())?, bytes })
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length, and nothing borrows from it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
 /// The first bytes of a file, mapped to be read, and a lock on it.
 #[derive(Debug)]
 struct MappedFile {
@@ -481,9 +453,9 @@ struct MappedFile {
 impl MappedFile {
     /// Maps `bytes` bytes, which are at least one, of a file that has as many and is locked.
     fn map(file: File, bytes: usize) -> Result<MappedFile, File> {
-        match Pages::map(&file, bytes, ProtFlags::READ) {
-            Some(pages) => Ok(MappedFile { pages, _file: file }),
-            None => Err(file),
+        match Pages::read_only(&file, bytes) {
+            Ok(pages) => Ok(MappedFile { pages, _file: file }),
+            Err(_) => Err(file),
         }
     }
 
@@ -491,7 +463,7 @@ impl MappedFile {
         // SAFETY: the mapping is that long, and the file was when it was mapped. The file is in a folder of this user's that nobody else can
         // enter, and has mode 0600. Processes of tracer write to a file of a value, or cut it, only under an exclusive lock, and this one has a
         // shared lock on it for as long as it lives; removing the file does nothing to the mapping.
-        unsafe { std::slice::from_raw_parts(self.pages.base.as_ptr(), self.pages.bytes) }
+        unsafe { std::slice::from_raw_parts(self.pages.base().as_ptr(), self.pages.bytes()) }
     }
 }
 

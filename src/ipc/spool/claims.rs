@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(claimed(), [(100, 1), (102, 1), (200, 1)]);
         ring.mapping.header().inline_tasks[7].store(0, Release);
         let file = std::fs::File::options().write(true).open(path.with_extension("grants")).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 0).unwrap();
+        crate::pages::FileExt::write_all_at(&file, &[0; 4096], 0).unwrap();
         assert_eq!((states(), claimed()), ([Claimed; 3], vec![(100, 1), (102, 1), (103, 1)]));
         std::fs::remove_file(&path).unwrap();
         let (_, without) = Story::claimed_tasks_without_spool(&path).unwrap_or_default();

@@ -8,17 +8,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::layout::{INLINE_COUNT, SpoolError, VERSION, back, seal};
 use super::rescue::Rescue;
 use crate::claims::CLAIM_COUNT;
+use crate::pages::{FileExt, Pages};
 
 const PAGE: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"TRACERGR");
@@ -67,17 +65,12 @@ pub(super) enum Reached {
     Unknown,
 }
 
-/// The head's side.
+/// The head's side. The mapping is reached through atomics.
 pub(super) struct Grants {
-    base: NonNull<u8>,
-    /// Answers for pages that the file has lost.
-    rescue: Option<Rescue>,
+    /// Answers for pages that the file has lost. Dropped before the mapping goes.
+    _rescue: Option<Rescue>,
+    pages: Pages,
 }
-
-// SAFETY: the mapping is shared memory that is reached through atomics.
-unsafe impl Send for Grants {}
-// SAFETY: as above.
-unsafe impl Sync for Grants {}
 
 impl Grants {
     /// Makes the file beside a spool.
@@ -101,34 +94,27 @@ impl Grants {
     /// Reads the file beside a spool; none when there is none, or none of this version.
     pub(super) fn read(spool: &Path) -> Option<Grants> {
         let file = File::open(path_of(spool)).ok()?;
-        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: new memory at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), FILE_SIZE, flags.0, flags.1).ok()? };
-        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        let grants = Grants { base, rescue: None };
+        let grants = Grants { _rescue: None, pages: Pages::private(FILE_SIZE).ok()? };
         // SAFETY: all of the memory above, which nobody else knows of yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), FILE_SIZE) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(grants.pages.base().as_ptr(), FILE_SIZE) };
         file.read_exact_at(bytes, 0).ok()?;
         let granted = grants.granted();
         (granted.magic.load(Acquire) == MAGIC && granted.version.load(Relaxed) == VERSION).then_some(grants)
     }
 
     fn map(file: &File) -> io::Result<Grants> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base = unsafe { mmap(std::ptr::null_mut(), FILE_SIZE, access, MapFlags::SHARED, file, 0)? };
-        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Grants { base, rescue: Rescue::new(base, FILE_SIZE) })
+        let pages = Pages::shared(file, FILE_SIZE)?;
+        Ok(Grants { _rescue: Rescue::new(pages.base(), FILE_SIZE), pages })
     }
 
     fn progress(&self) -> &Progress {
         // SAFETY: the mapping is page-aligned and larger than that, and its fields are atomics.
-        unsafe { self.base.cast::<Progress>().as_ref() }
+        unsafe { self.pages.base().cast::<Progress>().as_ref() }
     }
 
     fn granted(&self) -> &Granted {
         // SAFETY: within the mapping, aligned to a page, and atomics.
-        unsafe { self.base.add(PAGE).cast::<Granted>().as_ref() }
+        unsafe { self.pages.base().add(PAGE).cast::<Granted>().as_ref() }
     }
 
     /// Says who the worker is.
@@ -188,15 +174,6 @@ impl Grants {
     }
 }
 
-impl Drop for Grants {
-    fn drop(&mut self) {
-        // Before another mapping can be in its place.
-        self.rescue = None;
-        // SAFETY: mapped with this size in `map`, and nothing borrowed from `self` is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), FILE_SIZE) };
-    }
-}
-
 impl Progress {
     fn set(&self, claimed: u64) {
         self.seal.store(seal(claimed), Relaxed);
@@ -211,15 +188,10 @@ impl Progress {
 
 /// The worker's side: the page on which it says how far it has come, between two that nobody can touch.
 pub(super) struct Reach {
-    page: NonNull<u8>,
+    page: Pages,
 }
 
-// SAFETY: the mapping is shared memory that is reached through atomics.
-unsafe impl Send for Reach {}
-// SAFETY: as above.
-unsafe impl Sync for Reach {}
-
-/// Pages on either side of the worker's own.
+/// Bytes on either side of the worker's own page.
 const GAP: usize = 64 * PAGE;
 
 impl Reach {
@@ -228,30 +200,15 @@ impl Reach {
         let path = path_of(spool);
         let io = |source| SpoolError::Io { path: path.clone(), source };
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory at an address of the kernel's choosing, and then the file over a part of it, which nobody knows of yet. Both stay
-        // mapped as long as this process lives, or until `drop`.
-        let page = unsafe {
-            let room = mmap_anonymous(std::ptr::null_mut(), 2 * GAP + PAGE, ProtFlags::empty(), MapFlags::PRIVATE)
-                .map_err(|error| io(error.into()))?;
-            let page = room.cast::<u8>().add(GAP).cast();
-            mmap(page, PAGE, access, MapFlags::SHARED | MapFlags::FIXED, &file, 0).map_err(|error| io(error.into()))?
-        };
-        Ok(Reach { page: NonNull::new(page.cast()).expect("a successful mmap is never at null") })
+        let page = Pages::shared_between_gaps(&file, PAGE, GAP).map_err(io)?;
+        Ok(Reach { page })
     }
 
     /// Says that a lease was claimed.
     #[inline]
     pub(super) fn claimed(&self, lease: u64) {
         // SAFETY: the page is mapped as long as `self` lives, and its fields are atomics.
-        unsafe { self.page.cast::<Progress>().as_ref() }.set(lease + 1);
-    }
-}
-
-impl Drop for Reach {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this size around the page in `open`.
-        let _ = unsafe { munmap(self.page.sub(GAP).as_ptr().cast(), 2 * GAP + PAGE) };
+        unsafe { self.page.base().cast::<Progress>().as_ref() }.set(lease + 1);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::Advice;
 
 use super::rescue::Rescue;
 use crate::claims::{CLAIM_COUNT, Claims};
+use crate::pages::{FileExt, Pages};
 
 /// Tasks that a worker remembers to have begun while others of its tasks waited.
 pub(super) const INLINE_COUNT: usize = 256;
@@ -186,20 +187,16 @@ pub(super) const ENTRIES_SIZE: usize = SLOT_SIZE - size_of::<SlotHeader>();
 const _: () = assert!(size_of::<SlotHeader>() == 88 && SLOT_SIZE.is_multiple_of(align_of::<SlotHeader>()));
 
 /// A mapped spool file, or a copy of one in private memory.
+///
+/// It is reached through atomics, and through entry bytes that one thread at a time writes under the owner's lock of the slot.
 pub(super) struct Mapping {
-    base: NonNull<u8>,
     /// By the size of the file when it was mapped.
     slot_count: usize,
-    pub(super) file: File,
-    /// Answers for pages that the file has lost, in a process that must not end with its workers' files.
+    /// Answers for pages that the file has lost, in a process that must not end with its workers' files. Dropped before the mapping goes.
     rescue: Option<Rescue>,
+    pages: Pages,
+    pub(super) file: File,
 }
-
-// SAFETY: the mapping is shared memory reached through atomics, and through entry bytes that one thread at a time
-// writes under the owner's lock of the slot.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Makes a new spool file with so many slots, private to the user. Slots that are never used have no space on the disk and no memory.
@@ -250,12 +247,7 @@ impl Mapping {
     /// header says.
     pub(super) fn for_copies(file: File, length: u64) -> io::Result<Mapping> {
         let slot_count = slots_in(length);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let (access, size) = (ProtFlags::READ | ProtFlags::WRITE, size_of_file(slot_count));
-        // SAFETY: new memory at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), size, access, flags)? };
-        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Mapping { base, slot_count, file, rescue: None })
+        Ok(Mapping { slot_count, rescue: None, pages: Pages::private(size_of_file(slot_count))?, file })
     }
 
     /// Reads this part of the file again. Returns how many bytes the file has there; the others are zero from now on. Only for
@@ -264,7 +256,7 @@ impl Mapping {
         assert!(offset + length <= self.size(), "bytes {offset} to {} are not in the spool", offset + length);
         // SAFETY: within the mapping by the assertion, which is this process's own memory and is reached through atomics, and through bytes
         // that are copied before anything else is read here.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.add(offset).as_ptr(), length) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.pages.base().add(offset).as_ptr(), length) };
         let mut filled = 0;
         while filled < length {
             match self.file.read_at(&mut bytes[filled..], (offset + filled) as u64) {
@@ -280,23 +272,18 @@ impl Mapping {
 
     /// Has the kernel's answer to a page that the file has lost be a page of zeroes, instead of the end of this process.
     pub(super) fn rescue(&mut self) {
-        self.rescue = Rescue::new(self.base, self.size());
+        self.rescue = Rescue::new(self.pages.base(), self.size());
     }
 
     fn map(file: File, slot_count: usize) -> io::Result<Mapping> {
-        let size = size_of_file(slot_count);
-        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choosing; it is unmapped in `drop` only.
-        let base = unsafe { mmap(std::ptr::null_mut(), size, flags.0, flags.1, &file, 0)? };
+        let pages = Pages::shared(&file, size_of_file(slot_count))?;
         // The file is one big hole of which a few pages are ever used; reading ahead would fill the others with zeroes.
-        // SAFETY: it was mapped just now with this size, and the advice changes no contents. A kernel that does not take it is only slower.
-        let _ = unsafe { madvise(base, size, Advice::Random) };
-        let base = NonNull::new(base.cast::<u8>()).expect("a successful mmap is never at null");
-        Ok(Mapping { base, slot_count, file, rescue: None })
+        pages.advise(Advice::Random);
+        Ok(Mapping { slot_count, rescue: None, pages, file })
     }
 
     fn size(&self) -> usize {
-        size_of_file(self.slot_count)
+        self.pages.bytes()
     }
 
     /// How many slots there are, whether or not they may be touched.
@@ -306,12 +293,12 @@ impl Mapping {
 
     pub(super) fn header(&self) -> &Header {
         // SAFETY: the mapping is page-aligned and larger than a header, whose fields are atomics.
-        unsafe { self.base.cast::<Header>().as_ref() }
+        unsafe { self.pages.base().cast::<Header>().as_ref() }
     }
 
     pub(super) fn claims(&self) -> &Claims {
         // SAFETY: within the mapping, aligned, and atomics.
-        unsafe { self.base.add(CLAIMS_OFFSET).cast::<Claims>().as_ref() }
+        unsafe { self.pages.base().add(CLAIMS_OFFSET).cast::<Claims>().as_ref() }
     }
 
     /// Whether the header begins as it was made. Of a file that was cut short since, too.
@@ -347,14 +334,14 @@ impl Mapping {
     pub(super) fn slot(&self, index: usize) -> &SlotHeader {
         assert!(index < self.slot_count, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion, aligned by the assertion on SLOT_SIZE, and atomics.
-        unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE).cast::<SlotHeader>().as_ref() }
+        unsafe { self.pages.base().add(SLOTS_OFFSET + index * SLOT_SIZE).cast::<SlotHeader>().as_ref() }
     }
 
     /// The slot's bytes for entries.
     pub(super) fn entries(&self, index: usize) -> NonNull<[u8]> {
         assert!(index < self.slot_count, "slot {index} is not in the spool");
         // SAFETY: within the mapping by the assertion.
-        let start = unsafe { self.base.add(SLOTS_OFFSET + index * SLOT_SIZE + size_of::<SlotHeader>()) };
+        let start = unsafe { self.pages.base().add(SLOTS_OFFSET + index * SLOT_SIZE + size_of::<SlotHeader>()) };
         NonNull::slice_from_raw_parts(start, ENTRIES_SIZE)
     }
 
@@ -412,18 +399,12 @@ pub(super) fn seal(value: u64) -> u64 {
 
 /// Gets space on the disk for a part of the file that nobody has used yet.
 pub(super) fn back(file: &File, offset: usize, length: usize) -> io::Result<()> {
+    if cfg!(miri) {
+        return Ok(());
+    }
     match fallocate(file, FallocateFlags::empty(), offset as u64, length as u64) {
         // Not every file system can; then zeroes are written, which are what is there.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&vec![0; length], offset as u64),
         outcome => Ok(outcome?),
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // Before another mapping can be in its place.
-        self.rescue = None;
-        // SAFETY: mapped with this size, and nothing borrowed from `self` is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.size()) };
     }
 }

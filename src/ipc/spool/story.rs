@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
@@ -18,6 +17,7 @@ use super::layout::{
 };
 use super::record::{OwnedValue, SpanRecord, read_attributes};
 use crate::identity::BirthWindow;
+use crate::pages::FileExt;
 
 /// The spool of another process, dead or alive.
 ///

@@ -12,10 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::fstatfs;
-use rustix::mm::{Advice, ProtFlags, madvise};
+use rustix::mm::{Advice, madvise};
 
-use super::{Pages, SPARE_BYTES, SPARE_FILES, SPARE_FOR_NS};
+use super::{SPARE_BYTES, SPARE_FILES, SPARE_FOR_NS};
 use crate::page::page_size;
+use crate::pages::Pages;
 
 /// Parts of so many bytes are copied in this way; for shorter ones it is not worth it, and who reads them finds them in a cache after a `write`.
 const COPIED_FROM: usize = 8 << 20;
@@ -47,7 +48,7 @@ fn copy_mapped(file: &File, offset: u64, part: &[u8]) -> Option<()> {
     let begin = usize::try_from(offset).ok()?;
     let end = begin.checked_add(part.len()).filter(|end| *end as u64 <= metadata.len())?;
     let id = FileId { device: metadata.dev(), inode: metadata.ino() };
-    let kept = lock().take(id).filter(|mapping| mapping.pages.bytes >= end);
+    let kept = lock().take(id).filter(|mapping| mapping.pages.bytes() >= end);
     let mut mapping = match kept {
         Some(mapping) => mapping,
         None => Mapping::new(file, id, usize::try_from(metadata.len()).ok()?)?,
@@ -116,14 +117,14 @@ struct Mapping {
 
 impl Mapping {
     fn new(file: &File, id: FileId, bytes: usize) -> Option<Mapping> {
-        Some(Mapping { pages: Pages::map(file, bytes, ProtFlags::READ | ProtFlags::WRITE)?, id })
+        Some(Mapping { pages: Pages::shared(file, bytes).ok()?, id })
     }
 
     /// The bytes of the file, if it has as many as then. Only for whoever has the file locked, so that nobody else looks at them or changes them;
     /// only what was [made sure of](make_sure_of) may be touched.
     fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is that long, and is borrowed as a whole. Processes of tracer look at the file only with a lock on it.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.base.as_ptr(), self.pages.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.pages.base().as_ptr(), self.pages.bytes()) }
     }
 }
 
@@ -158,7 +159,7 @@ impl MappingCache {
     }
 
     fn bytes(&self) -> u64 {
-        self.mappings.iter().map(|(_, mapping)| mapping.pages.bytes as u64).sum()
+        self.mappings.iter().map(|(_, mapping)| mapping.pages.bytes() as u64).sum()
     }
 
     /// Removes those that were not used for a while, and says when there will be more to remove; none when nothing is left.
