@@ -8,14 +8,13 @@
 //!     └─────────────── effects: lease, finish, start ◀─── └────────────────┘
 //! ```
 //!
-//! [`state`] is data with its invariants, [`workers`] knows of all workers together what is asked for with each wake-up, [`lanes`] decides which tasks with demands may begin, [`versions`] which workers have an old version of a module, [`reactor`] is plain functions over it, `server` is the loop around them: one
+//! [`state`] is data with its invariants, [`reactor`] is plain functions over it, `server` is the loop around them: one
 //! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
 //! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers, `memory` bounds what they take;
 //! `journal` is the record from which a head recovers; `place` hears of what happens to its files; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
 //! The head makes no spans of its own, so it loads no hook.
 
-pub(crate) use tracer_reactor::{actors, inputs, nesting, submit};
-pub use tracer_reactor::{lanes, reactor, state, versions, workers};
+pub use tracer_reactor::{self as reactor, state};
 
 mod connection;
 mod front;

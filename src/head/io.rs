@@ -10,7 +10,6 @@ use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use super::actors::Death;
 use super::connection::{Connection, Peer, drain};
 use super::front::Front;
 use super::guard;
@@ -22,7 +21,7 @@ use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
 use super::reactor::{Effects, Loss, Submission, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
 use super::server::HeadSettings;
-use super::state::{DriverId, Ended, Now, State};
+use super::state::{Death, DriverId, Now, State, TaskEnd};
 use super::watch::Seen;
 use crate::children;
 use crate::control_group::Group;
@@ -770,7 +769,7 @@ impl Effects for HeadIo {
         Ok(start.map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) }))
     }
 
-    fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &Ended) {
+    fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd) {
         self.journal.ended(task, attempt, ended);
     }
 

@@ -36,9 +36,8 @@ use scan::Scanned;
 use sync::{Events, Syncer};
 use tracer_span_file::SpaceAhead;
 
-use super::actors::Death;
-use super::reactor::Remembered;
-use super::state::Ended;
+use super::reactor::PastTask;
+use super::state::{Death, TaskEnd};
 use crate::count::Count;
 use crate::fault;
 use crate::protocol::wire::{Put, Take, WireError};
@@ -88,7 +87,7 @@ pub(super) struct Submitted<E> {
 pub(super) struct EndedRecord {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
-    pub(super) ended: Ended,
+    pub(super) ended: TaskEnd,
 }
 
 /// What a record says.
@@ -97,7 +96,7 @@ pub(super) enum Record<'a> {
     Submitted(Submitted<Cow<'a, [u8]>>),
     Ended(Box<EndedRecord>),
     /// What is left of a task whose end follows.
-    Remembered(TaskId, Remembered<'a>),
+    Remembered(TaskId, PastTask<'a>),
     /// An attempt that failed, and after which the task was to be tried again.
     Attempt {
         task: TaskId,
@@ -378,7 +377,7 @@ impl Journal {
     }
 
     /// Notes that a task has ended. It is written with [`write`](Self::write).
-    pub(super) fn ended(&mut self, task: TaskId, attempt: u32, ended: &Ended) {
+    pub(super) fn ended(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd) {
         if self.is_suspended {
             return;
         }
@@ -774,7 +773,7 @@ pub(super) fn put_submitted(out: &mut Vec<u8>, submitted: &Submitted<&[u8]>) {
 }
 
 /// Appends the end of a task.
-pub(super) fn put_ended(out: &mut Vec<u8>, task: TaskId, attempt: u32, ended: &Ended) {
+pub(super) fn put_ended(out: &mut Vec<u8>, task: TaskId, attempt: u32, ended: &TaskEnd) {
     put_record(out, ENDED, |out| {
         out.put_u64(task.0);
         out.put_u32(attempt);
@@ -787,7 +786,7 @@ pub(super) fn put_ended(out: &mut Vec<u8>, task: TaskId, attempt: u32, ended: &E
 }
 
 /// Appends what is left of a task that has ended; its end follows.
-pub(super) fn put_remembered(out: &mut Vec<u8>, task: TaskId, remembered: &Remembered<'_>) {
+pub(super) fn put_remembered(out: &mut Vec<u8>, task: TaskId, remembered: &PastTask<'_>) {
     put_record(out, REMEMBERED, |out| {
         out.put_u64(task.0);
         out.put_u64(remembered.job.0);
@@ -877,12 +876,12 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             let ended_unix_nano = take.u64()?;
             let outcome = Outcome::take(&mut take)?;
             take.finish()?;
-            let ended = Ended { outcome, worker, worker_pid, started_unix_nano, ended_unix_nano };
+            let ended = TaskEnd { outcome, worker, worker_pid, started_unix_nano, ended_unix_nano };
             Ok(Record::Ended(Box::new(EndedRecord { task, attempt, ended })))
         }
         REMEMBERED => {
             let task = TaskId(take.u64()?);
-            let remembered = Remembered {
+            let remembered = PastTask {
                 job: JobId(take.u64()?),
                 submitted_unix_nano: take.u64()?,
                 trace_id: take.array()?,
@@ -951,9 +950,9 @@ mod tests {
         })
     }
 
-    fn ended(outcome: Outcome) -> Ended {
+    fn ended(outcome: Outcome) -> TaskEnd {
         let worker = Some(WorkerId(3));
-        Ended { outcome, worker, worker_pid: Some(77), started_unix_nano: Some(5), ended_unix_nano: 9 }
+        TaskEnd { outcome, worker, worker_pid: Some(77), started_unix_nano: Some(5), ended_unix_nano: 9 }
     }
 
     fn submitted(task: u64) -> Submitted<&'static [u8]> {

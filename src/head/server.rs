@@ -20,18 +20,17 @@ use super::front::{self, Front};
 use super::handover::Handover;
 use super::heap::{self, Heap};
 use super::journal::{self, Journal, Opened, Record, Submitted};
-use super::lanes::{self, Free};
 use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
-use super::reactor::{self, Effects, LeftClaim, LostAttempt, WorkerExit};
+use super::reactor::{self, Effects, Free, LeftClaim, LostAttempt, WorkerExit};
 use super::recovery::left_by_a_dead_head;
-use super::state::{DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
+use super::state::{self, DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
 use super::io::{HeadIo, Source};
-use super::{actors, guard, inputs, nesting, submit, versions, watch};
+use super::{guard, watch};
 use crate::config::{self, otel};
 use crate::control_group::Group;
 use crate::count::{Count, Size};
@@ -380,7 +379,7 @@ impl Server {
         state.open_bytes_limit = io.settings.queue_memory;
         let history = usize::try_from(io.settings.queue_memory).unwrap_or(usize::MAX);
         state.history_bytes_limit = state.history_bytes_limit.min(history);
-        let resource = |(name, total): &(String, u64)| lanes::Resource { name: name.as_str().into(), total: *total };
+        let resource = |(name, total): &(String, u64)| state::Resource { name: name.as_str().into(), total: *total };
         state.resources = io.settings.resources.iter().map(resource).collect();
         state.hook = hook.map(|hook| hook.import_string.clone());
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
@@ -483,7 +482,7 @@ impl Server {
                 reactor::on_restored_key(state, task, key, fingerprint);
             }
             Record::Actor { task, attempt, restarts, death } => {
-                actors::on_restored_actor(state, task, attempt, restarts, death);
+                reactor::on_restored_actor(state, task, attempt, restarts, death);
             }
             Record::NextIds { task, job } => {
                 state.tasks.reserve(task);
@@ -493,7 +492,7 @@ impl Server {
         unread.into_iter().for_each(|line| self.io.log(line));
         self.state.tasks.reserve(self.next_task);
         let lost = reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
-        let needed = inputs::files(&self.state);
+        let needed = reactor::value_files(&self.state);
         stored::remove_others(&stored::folder(&self.io.session_dir), |name| needed.contains(name));
         self.tasks_restored = self.state.tally.counts().waiting;
         let is_again = |lost: &&LostAttempt| {
@@ -683,7 +682,7 @@ impl Server {
             self.io.start_front();
         }
         for job in std::mem::take(&mut self.io.gone_jobs) {
-            actors::on_driver_gone(&mut self.state, job);
+            reactor::on_driver_gone(&mut self.state, job);
         }
         reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
@@ -717,7 +716,7 @@ impl Server {
     /// The actors, with what spans call the versions of their modules.
     fn actors(&self) -> Vec<ActorReport> {
         let store = ModuleStore::of_session(&self.io.session_dir);
-        let mut actors = actors::list(&self.state);
+        let mut actors = reactor::list_actors(&self.state);
         for actor in &mut actors {
             let version = actor.module_version.as_deref().and_then(|version| version.parse().ok());
             if let Some(version) = version {
@@ -733,7 +732,7 @@ impl Server {
         if !std::mem::take(&mut self.state.versions.has_new) {
             return;
         }
-        if let Some(needed) = versions::needed(&self.state) {
+        if let Some(needed) = reactor::needed_versions(&self.state) {
             ModuleStore::of_session(&self.io.session_dir).prune(|version| needed.contains(&version));
         }
     }
@@ -953,7 +952,7 @@ impl Server {
                 (Peer::Tasks(_), kind::SUBMIT) => self.on_submit(id, None, body, outbox, now)?,
                 (Peer::Driver(_) | Peer::Tasks(_), kind::FORGET) => {
                     for task in take_all(body, Take::u64).map_err(|error| error.to_string())? {
-                        inputs::on_forget(&mut self.state, TaskId(task));
+                        reactor::on_result_forgotten(&mut self.state, TaskId(task));
                     }
                 }
                 (Peer::Driver(_), kind::WATCH) => {
@@ -965,11 +964,11 @@ impl Server {
                 }
                 (Peer::Tasks(worker), kind::WAIT) => {
                     let wait = Wait::decode(body).map_err(|error| error.to_string())?;
-                    nesting::on_wait(&mut self.state, &mut self.io, worker, &wait, now);
+                    reactor::on_wait(&mut self.state, &mut self.io, worker, &wait, now);
                 }
                 (Peer::Tasks(worker), kind::GO_ON) => {
                     let number = Take::new(body).u64().map_err(|error| error.to_string())?;
-                    nesting::on_go_on(&mut self.state, worker, number);
+                    reactor::on_go_on(&mut self.state, worker, number);
                 }
                 (Peer::Driver(_) | Peer::Tasks(_), kind::QUERY) => {
                     let (number, query) = take_value(body).map_err(|error| error.to_string())?;
@@ -983,7 +982,7 @@ impl Server {
                 }
                 (Peer::Worker(worker), kind::ACTOR_METHODS) => {
                     let methods: ActorMethods = take_value(body).map_err(|error| error.to_string())?;
-                    actors::on_methods(&mut self.state, worker, &methods);
+                    reactor::on_methods(&mut self.state, worker, &methods);
                 }
                 (Peer::Worker(worker), kind::RESULTS) => {
                     self.io.read_watched_output(&self.state, worker);
@@ -1036,7 +1035,7 @@ impl Server {
             Role::Driver => {
                 let job = JobId(self.io.next_job);
                 self.io.next_job += 1;
-                actors::on_driver(&mut self.state, job);
+                reactor::on_driver(&mut self.state, job);
                 Peer::Driver(job)
             }
             Role::Worker(worker) => match self.io.processes.get_mut(&worker) {
@@ -1115,10 +1114,10 @@ impl Server {
         self.spin.request_began();
         let batch = Submissions::decode(body).map_err(|error| error.to_string())?;
         let answer = &mut |answer| match answer {
-            submit::Answer::Accepted(accepted) => accepted.encode(outbox),
-            submit::Answer::Refused(reason) => put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason)),
+            reactor::Answer::Accepted(accepted) => accepted.encode(outbox),
+            reactor::Answer::Refused(reason) => put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason)),
         };
-        submit::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
+        reactor::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
     }
 
     /// Answers a query; none when the answer comes later.
@@ -1134,7 +1133,7 @@ impl Server {
             Query::Task { id } => Reply::Task(reactor::get_task(state, io, id).map(Box::new)),
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
-            Query::Actor { wanted } => Reply::Actor(actors::find(state, &wanted).map(Box::new)),
+            Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),
             Query::Workers => Reply::Workers(reactor::list_workers(state, io, now)),
             Query::Running { job } => Reply::Running(reactor::count_running(state, io, job)),
             Query::Cancel { which, grace_ms } => {
@@ -1347,7 +1346,7 @@ impl Server {
 
     fn resource_reports(&self) -> Vec<ResourceReport> {
         let free = Free::of(&self.state);
-        let report = |(resource, free): (&lanes::Resource, u64)| ResourceReport {
+        let report = |(resource, free): (&state::Resource, u64)| ResourceReport {
             name: resource.name.as_ref().into(),
             total: resource.total,
             used: resource.total - free,

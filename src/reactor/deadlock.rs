@@ -9,10 +9,13 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
-use super::actors::{self, Line, Part};
-use super::inputs;
-use super::reactor::{Effects, end_task, end_unbegun, unstarted};
-use super::state::{Now, Progress, State, Task};
+use crate::{
+    actors::line::{self, Line},
+    effects::Effects,
+    lifecycle,
+    state::{State, actor::Part, now::Now, progress::Progress, task::Task},
+    waiting,
+};
 use tracer_core::task::{Failure, Input, TaskId, WorkerId};
 use tracer_ipc::protocol::{BlockedTask, Cycle, INLINE_LEASE, WaitsFor};
 use tracer_ipc::spool::ClaimState;
@@ -23,9 +26,9 @@ const LOOKS_LIMIT: usize = 1 << 17;
 const ROUNDS: usize = 4;
 
 /// Fails calls that have not begun, until this attempt, which blocks its thread, may go on.
-pub(super) fn break_cycles(state: &mut State, effects: &mut impl Effects, waiter: TaskId, now: Now) {
+pub(crate) fn break_cycles(state: &mut State, effects: &mut impl Effects, waiter: TaskId, now: Now) {
     for _ in 0..ROUNDS {
-        if !actors::may_block(state) {
+        if !line::may_block(state) {
             return;
         }
         let Some(stuck) = Stuck::of(state, effects, waiter, Waits::Blocking) else { return };
@@ -50,8 +53,8 @@ pub(super) fn break_cycles(state: &mut State, effects: &mut impl Effects, waiter
 }
 
 /// The cycle that this task is in, or waits for, whatever may end the waits.
-pub(super) fn find(state: &State, effects: &impl Effects, id: TaskId) -> Option<Cycle> {
-    if !actors::may_block(state) {
+pub(crate) fn find(state: &State, effects: &impl Effects, id: TaskId) -> Option<Cycle> {
+    if !line::may_block(state) {
         return None;
     }
     let stuck = Stuck::of(state, effects, id, Waits::All)?;
@@ -62,14 +65,14 @@ pub(super) fn find(state: &State, effects: &impl Effects, id: TaskId) -> Option<
 fn fail(state: &mut State, effects: &mut impl Effects, id: TaskId, failure: Failure, now: Now) -> bool {
     match state.tasks.get(id).map(|task| task.progress()) {
         Some(Progress::Waiting | Progress::Held) => {
-            inputs::take_out(state, id);
-            end_task(state, effects, id, unstarted(failure, now));
+            waiting::take_out(state, id);
+            lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now));
             true
         }
         Some(&Progress::Leased { worker }) => {
             let lease = state.workers.get(&worker).and_then(|worker| worker.lease_of(id));
             let Some(lease) = lease.filter(|&lease| effects.revoke(worker, lease)) else { return false };
-            end_unbegun(state, effects, worker, lease, failure, now);
+            lifecycle::end_unbegun(state, effects, worker, lease, failure, now);
             true
         }
         Some(Progress::Between | Progress::Retrying { .. } | Progress::Ended(_)) | None => false,
@@ -263,7 +266,7 @@ impl<E: Effects> Search<'_, E> {
                 true => self.waits_of(worker, id),
                 false => self.place_in_line(id, task),
             },
-            Progress::Ended(_) => match actors::worker_that_makes_again(self.state, id) {
+            Progress::Ended(_) => match line::worker_that_makes_again(self.state, id) {
                 Some(worker) if self.has_begun(worker, id) => self.waits_of(worker, id),
                 _ => Vec::new(),
             },
@@ -299,7 +302,7 @@ impl<E: Effects> Search<'_, E> {
     fn place_in_line(&mut self, id: TaskId, task: &Task) -> Vec<Condition> {
         let Part::Call(actor) = task.actor else { return Vec::new() };
         let (state, effects) = (self.state, self.effects);
-        let line = self.lines.entry(actor).or_insert_with(|| actors::line(state, effects, actor));
+        let line = self.lines.entry(actor).or_insert_with(|| line::line(state, effects, actor));
         let Some(line) = line else { return Vec::new() };
         let blockers = line.blockers(state, id, task).into_iter();
         blockers.map(|(wanted, of)| Condition { wanted, of, waits_for: WaitsFor::Actor }).collect()
@@ -309,3 +312,7 @@ impl<E: Effects> Search<'_, E> {
 fn all(of: Vec<TaskId>, waits_for: WaitsFor) -> Condition {
     Condition { wanted: of.len(), of: of.into(), waits_for }
 }
+
+#[cfg(test)]
+#[path = "deadlock_tests.rs"]
+mod tests;

@@ -1,10 +1,6 @@
 //! Stories of calls that wait for each other.
 
-use super::actor_stories::NAMED;
-use super::*;
-use crate::actors;
-use tracer_core::task::ActorOptions;
-use tracer_ipc::protocol::{ActorMethods, Cycle, Reason};
+use crate::testing::*;
 
 /// Calls of it run beside each other, two at a time.
 const BESIDE: &str = "Counter.beside";
@@ -19,7 +15,7 @@ impl Story {
         let actors: Vec<_> = (0..count).map(|_| story.living(UNNAMED)).collect();
         for &(actor, worker) in &actors {
             let methods = ActorMethods { actor, concurrent: vec![BESIDE.into()], max_concurrency: 2 };
-            actors::on_methods(&mut story.state, WorkerId(worker), &methods);
+            on_methods(&mut story.state, WorkerId(worker), &methods);
         }
         (story, actors)
     }
@@ -220,7 +216,7 @@ fn as_many_calls_fail_as_the_wait_needs() {
     let task = story.submit_nested(outer);
     story.block(outer, worker, 1, &[any[0], task]);
     assert!(story.failure(any[0]).is_none(), "the other one ends");
-    nesting::on_go_on(&mut story.state, WorkerId(worker), 1_000_000 + outer.0);
+    on_go_on(&mut story.state, WorkerId(worker), 1_000_000 + outer.0);
     story.block(outer, worker, 2, &any);
     assert_eq!(any.map(|call| story.failure(call).is_some()), [true, true, false]);
 }
@@ -248,7 +244,7 @@ fn a_wait_that_may_end_otherwise_breaks_nothing_and_is_explained() {
              task {outer} has ended; none of them goes on before one is cancelled or stops waiting"
         )
     );
-    nesting::on_go_on(&mut story.state, WorkerId(worker), 1);
+    on_go_on(&mut story.state, WorkerId(worker), 1);
     assert!(story.explained_cycle(behind).is_none());
 }
 

@@ -1,10 +1,19 @@
 //! Why a task waits, what it is at, or why it ended as it did: a part of the [reactor](super::reactor) that only looks.
 
-use super::actors::{self, Part};
-use super::lanes::{self, Free};
-use super::reactor::{Effects, report};
-use super::state::{Ending, Progress, State, Task, Worker, WorkerPhase};
-use super::{deadlock, nesting};
+use crate::{
+    actors::listing,
+    deadlock,
+    effects::Effects,
+    nesting, report,
+    resources::{self, Free},
+    state::{
+        State,
+        actor::Part,
+        progress::Progress,
+        task::Task,
+        worker::{Ending, Worker, WorkerPhase},
+    },
+};
 use tracer_core::task::{Failure, Input, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{Explanation, Holder, INLINE_LEASE, OtherTask, Reason, RunningTask, TaskReport};
 use tracer_ipc::spool::ClaimState;
@@ -13,12 +22,12 @@ use tracer_ipc::spool::ClaimState;
 const NAMED_LIMIT: usize = 100;
 
 /// Explains one task; none when it is not remembered.
-pub(super) fn explain(state: &State, effects: &impl Effects, id: TaskId) -> Option<Explanation> {
+pub fn explain_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<Explanation> {
     let task = state.tasks.get(id)?;
-    let row = report(state, effects, id, task);
+    let row = report::report(state, effects, id, task);
     let reasons = match task.progress() {
         Progress::Held => vec![needs_results(state, effects, id, task)],
-        Progress::Waiting if task.actor != Part::None => actors::why_it_waits(state, id).into_iter().collect(),
+        Progress::Waiting if task.actor != Part::None => listing::why_it_waits(state, id).into_iter().collect(),
         Progress::Waiting => why_it_waits(state, effects, id, task),
         Progress::Between => Vec::new(),
         Progress::Retrying { .. } => {
@@ -57,7 +66,7 @@ fn open_tasks(state: &State, effects: &impl Effects, ids: impl Iterator<Item = T
         if tasks.len() == NAMED_LIMIT || tasks.iter().any(|known| known.id == id) {
             continue;
         }
-        let row = report(state, effects, id, task);
+        let row = report::report(state, effects, id, task);
         if !row.state.has_ended() {
             tasks.push(OtherTask { id, target: row.target, state: row.state });
         }
@@ -68,11 +77,11 @@ fn open_tasks(state: &State, effects: &impl Effects, ids: impl Iterator<Item = T
 fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if let Some(needs) = &task.needs
-        && let Err(why) = lanes::check(state, needs.cpus, &needs.resources)
+        && let Err(why) = resources::check(state, needs.cpus, &needs.resources)
     {
         return vec![Reason::NeverHere { why: why.lines().next().unwrap_or_default().to_owned() }];
     }
-    let before = state.queue.lane_of(task).take_while(|&queued| queued != id).count();
+    let before = state.queue.alike(task).take_while(|&queued| queued != id).count();
     if before > 0 {
         reasons.push(match task.needs {
             None => Reason::Behind { tasks: before },
@@ -85,7 +94,7 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) 
     if lacks_resources {
         return reasons;
     }
-    if let Some(other) = state.queue.kept_for.filter(|&other| other != id && before == 0) {
+    if let Some(other) = state.queue.reserved_for.filter(|&other| other != id && before == 0) {
         reasons.push(Reason::KeptFor { task: other });
         return reasons;
     }
@@ -114,11 +123,11 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
     let free = Free::of(state);
     let mut lacks = Vec::new();
     for (name, asked, free) in free.short(state, needs) {
-        let mut holders: Vec<_> = lanes::holders(state, name)
+        let mut holders: Vec<_> = resources::holders(state, name)
             .into_iter()
             .filter_map(|(holder, amount)| {
                 let target = state.targets.name(state.tasks.get(holder)?.target).into();
-                Some(Holder { task: holder, target, amount, waits_for_this: lanes::waits_for(state, holder, id) })
+                Some(Holder { task: holder, target, amount, waits_for_this: resources::waits_for(state, holder, id) })
             })
             .collect();
         let left_out = holders.len().saturating_sub(NAMED_LIMIT);
@@ -204,3 +213,7 @@ fn why_worker_ends(worker: &Worker) -> Option<String> {
         Ending::Stopped => "the head is stopping".into(),
     })
 }
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

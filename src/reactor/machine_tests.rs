@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::*;
+use crate::testing::*;
 
 /// What waking a worker that sleeps costs a core.
 const WAKE_UP_NS: u64 = 30_000;

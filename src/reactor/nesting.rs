@@ -16,37 +16,48 @@
 
 use std::collections::BTreeSet;
 
-use super::lanes::{self, Free};
-use super::progress::Event;
-use super::reactor::{Effects, end_task, on_cancel, take_back_unclaimed, time_in_queue, unstarted};
-use super::state::{Ending, Grant, Now, Progress, State, Wait, Worker, WorkerPhase};
-use super::{actors, deadlock, inputs};
+use crate::{
+    actors::place,
+    attempt, deadlock,
+    effects::Effects,
+    lifecycle,
+    resources::{self, Free},
+    state::{
+        State,
+        now::Now,
+        progress::{Event, Progress},
+        worker::{Ending, Grant, Wait, Worker, WorkerPhase},
+    },
+    values, waiting,
+};
 use tracer_core::count::{Count, Size};
-use tracer_core::task::{Failure, Outcome, TaskId, WorkerId};
+use tracer_core::task::{Failure, TaskId, WorkerId};
 use tracer_ipc::protocol::{INLINE_LEASE, Wait as WaitMessage};
 use tracer_ipc::spool::INLINE_LIMIT;
 
 /// How long workers live that are not needed any more. They may be again: what waits once often waits again.
 const SURPLUS_LIVES_NS: u64 = 2_000_000_000;
+
 /// Workers whose tasks wait for others that are looked at in one turn, while anything goes on elsewhere.
 const WAITERS_PER_TURN: usize = 64;
+
 /// How soon the others are looked at.
 const NEXT_WAITERS_NS: u64 = 1_000_000;
 
 /// How many more tasks may be begun now.
-pub(super) fn free_slots(state: &State) -> usize {
+pub(crate) fn free_slots(state: &State) -> usize {
     state.workers_wanted.saturating_sub(state.workers.slots())
 }
 
 /// How many workers are to be started: those that died, those that take the slots of tasks that wait, and those of actors.
-pub(super) fn missing_workers(state: &State) -> usize {
+pub(crate) fn missing_workers(state: &State) -> usize {
     let missing = state.workers_wanted.saturating_sub(state.workers.of_pool());
     let coming = state.workers.starting() + state.workers.idle();
-    let for_tasks = match state.queue.has_lanes() {
-        true => lanes::may_begin(state),
+    let for_tasks = match state.queue.has_demanding() {
+        true => resources::may_begin(state),
         false => free_slots(state).min(state.queue.len()),
     };
-    let wanted = for_tasks + actors::placeable(state);
+    let wanted = for_tasks + place::placeable(state);
     let most = state.max_processes.max(state.workers_wanted);
     missing.max(wanted.saturating_sub(coming)).min(most.saturating_sub(state.workers.len()))
 }
@@ -67,7 +78,7 @@ pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerI
     drop(worker);
     if took_leases {
         // They would wait behind that task.
-        take_back_unclaimed(state, effects, worker_id);
+        lifecycle::take_back_unclaimed(state, effects, worker_id);
     }
     if let Some(waiter) = message.blocked {
         deadlock::break_cycles(state, effects, waiter, now);
@@ -81,34 +92,8 @@ pub fn on_go_on(state: &mut State, worker_id: WorkerId, number: u64) {
     }
 }
 
-/// A task has ended: whoever waits for it may go on.
-pub(super) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<TaskId>) {
-    let Some(Progress::Leased { worker: worker_id }) =
-        submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| submitter.progress())
-    else {
-        return;
-    };
-    let Some(mut worker) = state.workers.get_mut(worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
-    for wait in &mut worker.waits {
-        if wait.open.remove(&id) {
-            wait.left -= 1;
-        }
-    }
-    worker.waits.retain(|wait| wait.left > 0);
-}
-
-/// An attempt of this worker has ended, and with it what it waited for.
-pub(super) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: TaskId) {
-    let waits = |worker: &Worker| !worker.waits.is_empty();
-    if state.workers.get(&worker_id).is_some_and(waits)
-        && let Some(mut worker) = state.workers.get_mut(&worker_id)
-    {
-        worker.waits.retain(|wait| wait.task != task && wait.blocked != Some(task));
-    }
-}
-
 /// Where slots are free and no process is there to take them, nor may be started, awaited tasks run in processes that wait for them.
-pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
+pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
     let from = state.waiters_from.take();
     let may_start =
         state.workers.len() < state.max_processes && state.no_worker.is_none() && state.start_again.is_none();
@@ -156,14 +141,14 @@ pub(super) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
 }
 
 /// A task that this worker waits for, or that such a one needs, and that nobody has begun; one that may begin.
-fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId) -> bool) -> Option<TaskId> {
+pub(crate) fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId) -> bool) -> Option<TaskId> {
     let top = worker.inline.last().map(|running| running.task);
     let waits = worker.waits.iter().filter(|wait| top.is_none_or(|top| wait.task == top));
-    waits.flat_map(|wait| &wait.open).filter_map(|&id| inputs::runnable(state, id)).find(may_begin)
+    waits.flat_map(|wait| &wait.open).filter_map(|&id| waiting::runnable(state, id)).find(may_begin)
 }
 
-fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
-    let inputs = inputs::values(&state.tasks, id);
+pub(crate) fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
+    let inputs = values::values(&state.tasks, id);
     let (Some(task), Some(mut worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
     if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
         // A full disk: it is tried again with the next turn.
@@ -179,38 +164,38 @@ fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: Worker
     let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
     worker.inline.push(Grant { number, task: id, slots, expected_ns: 0, granted: now });
     worker.bind(number, task.limits.as_deref(), task.needs.as_ref(), now);
-    let queued = time_in_queue(task, &state.runtime_since, id, now);
+    let queued = attempt::time_in_queue(task, &state.runtime_since, id, now);
     effects.lease_inline(worker_id, task.lease(id, number, queued, &inputs));
 }
 
 fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
-    inputs::take_out(state, id);
+    waiting::take_out(state, id);
     let processes = Count(state.max_processes, "worker process");
     let message = format!(
         "all {processes} that there may be wait for other tasks, and {INLINE_LIMIT} tasks run inside of one another in the one \
          that waits for this\n(hint: start the head with a higher --max-processes)"
     );
-    end_task(state, effects, id, unstarted(Failure::NoWorker { message }, now));
+    lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::NoWorker { message }, now));
 }
 
 fn fail_without_process(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
     let bytes = state.tasks.get(id).and_then(|task| task.limits.as_ref()).map_or(0, |limits| limits.memory_bytes);
-    inputs::take_out(state, id);
+    waiting::take_out(state, id);
     let (size, processes) = (Size(bytes), Count(state.max_processes, "worker process"));
     let message = format!(
         "it may take {size} of memory (--memory), so it needs a process of its own, but all {processes} that there may be \
          wait for other tasks\n(hint: start the head with a higher --max-processes)"
     );
-    end_task(state, effects, id, unstarted(Failure::NoWorker { message }, now));
+    lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::NoWorker { message }, now));
 }
 
 /// When the next of the workers are to be looked at whose tasks wait for others, if not all have been.
-pub(super) fn next_waiters_ns(state: &State, now: Now) -> Option<u64> {
+pub(crate) fn next_waiters_ns(state: &State, now: Now) -> Option<u64> {
     state.waiters_from.filter(|_| !state.is_stopping).map(|_| now.monotonic_ns + NEXT_WAITERS_NS)
 }
 
 /// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
-pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
+pub(crate) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
     let needed = state.workers_wanted + state.workers.beside();
     let surplus = state.workers.staying_in_pool().saturating_sub(needed).min(state.workers.idle());
     if surplus == 0 || state.is_stopping {
@@ -235,78 +220,6 @@ pub(super) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: No
     None
 }
 
-/// A task was submitted, perhaps by another.
-pub(super) fn note_child(state: &mut State, id: TaskId) {
-    let submitter = state.tasks.get(id).and_then(|task| task.submitter);
-    let is_open = |submitter: &TaskId| {
-        state.tasks.get(*submitter).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
-    };
-    if let Some(submitter) = submitter.filter(is_open) {
-        state.children.entry(submitter).or_default().insert(id);
-    }
-}
-
-/// A task has ended: it is nobody's open child any more, and has none that matter. Returns those that it had.
-pub(super) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId> {
-    if let Some(submitter) = state.tasks.get(id).and_then(|task| task.submitter)
-        && let Some(siblings) = state.children.get_mut(&submitter)
-    {
-        siblings.remove(&id);
-        if siblings.is_empty() {
-            state.children.remove(&submitter);
-        }
-    }
-    state.children.remove(&id).unwrap_or_default()
-}
-
-/// A task has ended. What it has submitted runs on if it came to an end of its own, good or bad; else nobody can get those results, and
-/// whoever submits the task again submits those again too.
-pub(super) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
-    let children = forget_children(state, id);
-    if was_cut_short(outcome) {
-        state.abandoned.extend(children);
-    }
-}
-
-/// An attempt has ended and the task is tried again, so its submitter still waits for it. It submits again what it has submitted; what it did
-/// not get to the end of goes.
-pub(super) fn leave_children_of_attempt(state: &mut State, id: TaskId, outcome: &Outcome) {
-    if was_cut_short(outcome) {
-        state.abandoned.extend(state.children.remove(&id).unwrap_or_default());
-    }
-}
-
-/// Whether a task did not get to an end of its own.
-fn was_cut_short(outcome: &Outcome) -> bool {
-    matches!(
-        outcome,
-        Outcome::Failed(
-            Failure::Cancelled
-                | Failure::Abandoned { .. }
-                | Failure::TimedOut { .. }
-                | Failure::WorkerLost { .. }
-                | Failure::OutOfMemory { .. }
-                | Failure::HeadLost
-                | Failure::Lost { .. }
-        )
-    )
-}
-
-/// Cancels what was submitted by tasks that did not get to their end.
-pub(super) fn cancel_abandoned(state: &mut State, effects: &mut impl Effects, now: Now) {
-    while let Some(id) = state.abandoned.pop() {
-        on_cancel(state, effects, id, None, now);
-    }
-}
-
-/// What a task fails with that is cancelled.
-pub(super) fn why_cancelled(state: &State, id: TaskId) -> Failure {
-    let submitter = state.tasks.get(id).and_then(|task| task.submitter);
-    let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| task.progress()) {
-        Some(Progress::Ended(ended)) => matches!(ended.outcome, Outcome::Failed(_)),
-        // It is tried again, and knows no more of what an attempt before has submitted.
-        Some(_) => !state.children.get(submitter).is_some_and(|children| children.contains(&id)),
-        None => false,
-    };
-    submitter.filter(has_left_it).map_or(Failure::Cancelled, |submitter| Failure::Abandoned { submitter })
-}
+#[cfg(test)]
+#[path = "nesting_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 //! What a turn of the head costs, without a clock: how many workers are looked at for it. With ten thousand it is as few as with ten.
 
-use super::*;
-use tracer_core::task::ActorOptions;
+use crate::exits::LIVED_NS;
+use crate::testing::*;
 
 /// Workers that may be looked at in a turn in which one thing happens, each time one is.
 const LOOKS_LIMIT: usize = 200;
@@ -133,8 +133,8 @@ fn few_workers_are_looked_at_when_tasks_need_more_than_a_slot() {
             assert_eq!(leases.len(), begun);
         }
         story.turn(|story| story.submit(3));
-        story.turn(|story| story.now.monotonic_ns += 2 * lanes::PASSED_FOR_NS);
-        assert!(story.state.queue.kept_for.is_some());
+        story.turn(|story| story.now.monotonic_ns += 2 * PASSED_FOR_NS);
+        assert!(story.state.queue.reserved_for.is_some());
         for &(worker, lease, ..) in &leases[..4] {
             story.turn(|story| story.result(worker, lease, LONG_NS));
         }

@@ -4,14 +4,26 @@
 //! journaled, and only then acknowledged: all of it or nothing. Where a task has an idempotency key, or asks for an actor that may be there
 //! already, the tasks of the batch are accepted one by one, because some may be known; the first that is refused ends it.
 
-use super::reactor::{Effects, Submission, find_by_key, on_submission, on_submitted_again};
-use super::state::{DriverId, Now, State, TASK_BYTES};
-use super::{actors, inputs, lanes};
+use crate::{
+    actors::life,
+    children,
+    effects::{Effects, Submission},
+    lifecycle, resources,
+    state::{
+        Keyed, State,
+        actor::Part,
+        needs::Needs,
+        now::Now,
+        progress::{Progress, Stage},
+        target::TargetIndex,
+        task::{Description, DriverId, Limits, Links, TASK_BYTES, Task},
+    },
+    values, versions, waiting,
+};
 use tracer_core::count::{Count, Size};
 use tracer_core::size::check_memory;
-use tracer_core::task::{ActorRole, Demand, Envelope, JobId};
-use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
-use tracer_ipc::protocol::{Accepted, Submissions, refusal};
+use tracer_core::task::{ActorRole, Demand, Envelope, JobId, TaskId, TaskSpec};
+use tracer_ipc::protocol::{Accepted, Submissions, frame::PAYLOAD_LIMIT, refusal};
 
 /// What a driver is told of a batch, or of a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,10 +84,10 @@ pub fn on_submit(
     }
     for submission in submissions {
         let (tag, envelope) = (submission.tag, &submission.envelope);
-        let existing = actors::find_existing(state, envelope).map(|actor| Ok(Some(actor)));
+        let existing = life::find_existing(state, envelope).map(|actor| Ok(Some(actor)));
         match existing.unwrap_or_else(|| find_by_key(state, envelope)) {
             Ok(Some(known)) => {
-                inputs::drop_files(state, envelope);
+                values::drop_files(state, envelope);
                 answer(Answer::Accepted(Accepted { first_tag: tag, first_task: known, count: 1, journaled: None }));
                 on_submitted_again(state, effects, known, driver, tag);
             }
@@ -85,7 +97,7 @@ pub fn on_submit(
                 }
             }
             Err(taken) => {
-                inputs::drop_files(state, envelope);
+                values::drop_files(state, envelope);
                 answer(Answer::Refused(format!(
                     "{}`{}` names task {} already, which runs `{}` and is another one",
                     refusal::KEY_TAKEN,
@@ -124,7 +136,7 @@ fn check_demand(state: &State, demand: &Demand<'_>) -> Result<(), String> {
     if let Some(bytes) = demand.memory_bytes {
         check_memory(bytes).map_err(|problem| format!("the memory of an attempt: {problem}"))?;
     }
-    lanes::check(state, demand.num_cpus, &demand.resources)
+    resources::check(state, demand.num_cpus, &demand.resources)
 }
 
 /// Journals tasks with tags in a row, takes them in and acknowledges them, all or none. False when they were refused.
@@ -154,3 +166,150 @@ fn accept(
     answer(Answer::Accepted(Accepted { first_tag, first_task, count, journaled }));
     Ok(true)
 }
+
+/// Takes a task in and queues it.
+pub fn on_submission(state: &mut State, submission: Submission<'_>, now: Now) -> TaskId {
+    let queued_unix_nano = submission.queued_unix_nano;
+    let (task, keyed) = new_task(state, submission, now.unix_nano);
+    let traces_runtime = task.traces_runtime;
+    state.open_bytes += task.open_bytes();
+    let id = state.tasks.insert(task);
+    if traces_runtime {
+        state.runtime_since.insert(id, queued_unix_nano);
+    }
+    values::pin(state, id);
+    children::note_child(state, id);
+    life::on_task(state, id);
+    versions::on_task(state, id);
+    waiting::queue_or_hold(state, id);
+    remember_key(state, id, keyed);
+    lifecycle::watch_queue_limit(state, id, now.monotonic_ns);
+    id
+}
+
+/// A key that a submission named, which names another task already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KeyTaken {
+    /// The key.
+    pub key: String,
+    /// The task that it names.
+    pub task: TaskId,
+    /// What that task runs.
+    pub target: String,
+}
+
+/// The task that was submitted before under the key of this submission, if it has one and it is known.
+fn find_by_key(state: &State, envelope: &Envelope<'_>) -> Result<Option<TaskId>, KeyTaken> {
+    let key = envelope.policy.idempotency_key;
+    let Some(known) = (!key.is_empty()).then(|| state.keys.get(key)).flatten() else { return Ok(None) };
+    if known.fingerprint == envelope.spec.fingerprint() {
+        return Ok(Some(known.task));
+    }
+    let target = state.tasks.get(known.task).map(|task| state.targets.name(task.target).to_owned());
+    Err(KeyTaken { key: key.into(), task: known.task, target: target.unwrap_or_default() })
+}
+
+/// A driver has submitted a task again under its key: it waits for it too.
+pub fn on_submitted_again(state: &mut State, effects: &mut impl Effects, id: TaskId, driver: DriverId, tag: u64) {
+    let Some(task) = state.tasks.get(id) else { return };
+    match task.progress() {
+        Progress::Ended(ended) => {
+            effects.finished((driver, tag), id, task.attempt, &ended.outcome, None, lifecycle::past_attempts(task));
+        }
+        _ => state.also_waiting.entry(id).or_default().push((driver, tag)),
+    }
+}
+
+/// Enters a task's key, with what stands for what it runs.
+pub(crate) fn remember_key(state: &mut State, id: TaskId, fingerprint: u64) {
+    if let Some(key) = state.tasks.get(id).and_then(|task| task.key.clone()) {
+        state.keys.insert(*key, Keyed { task: id, fingerprint });
+    }
+}
+
+/// A task from its envelope, and what stands for what it runs if it has a key.
+pub(crate) fn new_task(state: &mut State, submission: Submission<'_>, submitted_unix_nano: u64) -> (Task, u64) {
+    let envelope = submission.envelope;
+    let is_command = matches!(envelope.spec, TaskSpec::Command(_));
+    let nanos = |limit: Option<std::time::Duration>| {
+        limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+    };
+    let limits = Limits {
+        run_ns: nanos(envelope.run_limit),
+        // Only a command's output is told from its worker's.
+        idle_ns: if is_command { nanos(envelope.policy.idle_limit) } else { 0 },
+        queue_ns: nanos(envelope.policy.queue_limit),
+        queue_until: 0,
+        memory_bytes: envelope.demand.memory_bytes.unwrap_or(0),
+    };
+    let target = target(state, &envelope);
+    let key = envelope.policy.idempotency_key;
+    let fingerprint = if key.is_empty() { 0 } else { envelope.spec.fingerprint() };
+    let actor = Part::of(envelope.spec.actor());
+    // A call whose output is wanted runs beside others if its method does: `actors::serve` decides that.
+    let is_watched_alone = envelope.wants_output && !matches!(actor, Part::Call(_));
+    let task = Task {
+        description: Description::Envelope(submission.bytes.into()),
+        target,
+        submitter: envelope.submitter,
+        links: (!envelope.inputs.is_empty()).then(|| Box::new(Links { inputs: envelope.inputs, ..Links::default() })),
+        driver: submission.driver,
+        tag: submission.tag,
+        job: submission.job,
+        submitted_unix_nano,
+        limits: (limits != Limits::default()).then(|| Box::new(limits)),
+        needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
+        is_command,
+        actor,
+        attempt: 0,
+        must_be_alone: limits.run_ns > 0
+            || limits.idle_ns > 0
+            || is_watched_alone
+            || envelope.policy.at_most_once
+            || envelope.demand != Demand::default(),
+        wants_output: envelope.wants_output,
+        traces_runtime: envelope.traces_runtime,
+        at_most_once: envelope.policy.at_most_once,
+        key: (!key.is_empty()).then(|| Box::new(key.into())),
+        past: None,
+        stage: Stage::default(),
+    };
+    (task, fingerprint)
+}
+
+pub(crate) fn target(state: &mut State, envelope: &Envelope<'_>) -> TargetIndex {
+    let name = target_name(state, &envelope.spec);
+    match (&envelope.spec, envelope.module_version) {
+        (TaskSpec::Function(function), Some(version)) => {
+            let version = state.versions.index(version, function.module);
+            state.targets.of_version(name, version)
+        }
+        _ => name,
+    }
+}
+
+fn target_name(state: &mut State, spec: &TaskSpec<'_>) -> TargetIndex {
+    match spec {
+        // The common case without an allocation: a function of a module given by name.
+        TaskSpec::Function(function)
+            if function.actor == ActorRole::None && !tracer_core::module_name::is_path(function.module) =>
+        {
+            let mut name = [0; 256];
+            let (module, function) = (function.module.as_bytes(), function.function.as_bytes());
+            let length = module.len() + 1 + function.len();
+            if let Some(name) = name.get_mut(..length) {
+                name[..module.len()].copy_from_slice(module);
+                name[module.len()] = b'.';
+                name[module.len() + 1..].copy_from_slice(function);
+                let name = std::str::from_utf8(name).expect("made of two strings and a dot");
+                return state.targets.index(name);
+            }
+            state.targets.index(&spec.target())
+        }
+        _ => state.targets.index(&spec.target()),
+    }
+}
+
+#[cfg(test)]
+#[path = "submit_tests.rs"]
+mod tests;

@@ -1,10 +1,8 @@
 //! Stories of what is accepted, and of what is refused and why.
 
-use super::*;
-use crate::submit::{Answer, on_submit};
-use tracer_core::task::ActorOptions;
+use super::find_by_key;
+use crate::testing::*;
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
-use tracer_ipc::protocol::{Submissions, refusal};
 
 const DRIVER: DriverId = DriverId(1);
 
@@ -194,4 +192,25 @@ fn a_head_that_stops_takes_nothing_and_what_no_lease_can_carry_ends_the_connecti
     on_stop(&mut story.state, &mut story.effects, false, story.now);
     let reason = format!("{} and takes no more tasks", refusal::STOPPING);
     assert_eq!(short(&story.of_driver(&[plain(NEVER_AGAIN)])), [Err(&*reason)]);
+}
+
+#[test]
+fn a_key_names_one_task_as_long_as_that_is_remembered() {
+    let mut story = Story::with_workers(1);
+    let nightly = plain(Policy { idempotency_key: "nightly", ..NEVER_AGAIN });
+    assert_eq!(find_by_key(&story.state, &nightly), Ok(None));
+    let id = story.submit_envelope(&nightly);
+    assert_eq!(find_by_key(&story.state, &nightly), Ok(Some(id)));
+    assert_eq!(find_by_key(&story.state, &plain(NEVER_AGAIN)), Ok(None), "no key is no key");
+    let other = TaskSpec::Function(FunctionSpec::of_task("demo", "my_function", &[0x91, 1]));
+    let taken = find_by_key(&story.state, &Envelope { spec: other, ..nightly.clone() }).unwrap_err();
+    assert_eq!((taken.key.as_str(), taken.task, taken.target.as_str()), ("nightly", id, "demo.my_function"));
+
+    on_submitted_again(&mut story.state, &mut story.effects, id, DriverId(2), 70);
+    let (worker, lease, ..) = story.schedule()[0];
+    story.claim(worker, lease);
+    story.result(worker, lease, 1);
+    assert_eq!(story.finished(), ended([0, 70], "ok"), "who submitted it again is told too");
+    on_submitted_again(&mut story.state, &mut story.effects, id, DriverId(2), 71);
+    assert_eq!(story.finished(), ended([71], "ok"), "at once when it has ended");
 }

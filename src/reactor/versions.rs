@@ -5,110 +5,22 @@
 //! that have the one before are given nothing more and end when they have run what they have. So is a worker that had to load two versions,
 //! while tasks of both were open. Actors keep theirs.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashSet;
 
-use rustc_hash::FxHashMap;
-
-use super::actors;
-use super::reactor::Effects;
-use super::state::{Ending, Progress, State, Worker, WorkerPhase};
-use tracer_core::task::{JobId, ModuleVersion, TaskId, WorkerId};
-
-/// Every version that a task was submitted with.
-#[derive(Debug, Default)]
-pub struct ModuleVersions {
-    all: Vec<Entry>,
-    by_number: FxHashMap<ModuleVersion, VersionIndex>,
-    /// Modules by name, in [`newest`](Self::newest).
-    modules: HashMap<Box<str>, usize>,
-    newest: Vec<Option<Newest>>,
-    /// Workers that are to be replaced and have something to do yet.
-    outdated: BTreeSet<WorkerId>,
-    /// Whether there is one that the server has not heard of.
-    pub has_new: bool,
-}
-
-/// A place in [`ModuleVersions`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VersionIndex(u32);
-
-#[derive(Debug)]
-struct Entry {
-    version: ModuleVersion,
-    module: usize,
-    /// Whether a task of it has been taken in.
-    is_known: bool,
-}
-
-/// What is submitted now.
-#[derive(Clone, Copy, Debug)]
-struct Newest {
-    version: VersionIndex,
-    /// The youngest job that has submitted it.
-    job: JobId,
-}
-
-impl ModuleVersions {
-    /// The place of a version, which is made if there is none.
-    pub(super) fn index(&mut self, version: ModuleVersion, module: &str) -> VersionIndex {
-        if let Some(&index) = self.by_number.get(&version) {
-            return index;
-        }
-        let module = match self.modules.get(module) {
-            Some(&module) => module,
-            None => {
-                self.newest.push(None);
-                self.modules.insert(module.into(), self.newest.len() - 1);
-                self.newest.len() - 1
-            }
-        };
-        let index = VersionIndex(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
-        self.all.push(Entry { version, module, is_known: false });
-        self.by_number.insert(version, index);
-        index
-    }
-
-    fn module(&self, index: VersionIndex) -> usize {
-        self.all[index.0 as usize].module
-    }
-
-    /// The version at a place.
-    pub fn version(&self, index: VersionIndex) -> ModuleVersion {
-        self.all[index.0 as usize].version
-    }
-
-    /// Whether another version of this one's module is submitted now.
-    pub(super) fn is_outdated(&self, version: ModuleVersion) -> bool {
-        let Some(&index) = self.by_number.get(&version) else { return false };
-        self.newest[self.module(index)].is_some_and(|newest| newest.version != index)
-    }
-
-    /// A worker is given a task of this version. A second version of one module is its last.
-    pub(super) fn on_lease(&mut self, id: WorkerId, worker: &mut Worker, index: VersionIndex) {
-        if worker.versions.contains(&index) {
-            return;
-        }
-        let has_other = self.has_other(worker, index);
-        worker.versions.push(index);
-        if has_other {
-            self.replace(id, worker);
-        }
-    }
-
-    fn has_other(&self, worker: &Worker, index: VersionIndex) -> bool {
-        worker.versions.iter().any(|&other| other != index && self.module(other) == self.module(index))
-    }
-
-    fn replace(&mut self, id: WorkerId, worker: &mut Worker) {
-        if worker.actor.is_none() {
-            worker.is_outdated = true;
-            self.outdated.insert(id);
-        }
-    }
-}
+use crate::{
+    actors::listing,
+    effects::Effects,
+    state::{
+        State,
+        progress::Progress,
+        version::Newest,
+        worker::{Ending, WorkerPhase},
+    },
+};
+use tracer_core::task::{ModuleVersion, TaskId};
 
 /// A task was taken in. If it is of another version of its module than those before, workers that have one of those take no more tasks.
-pub(super) fn on_task(state: &mut State, id: TaskId) {
+pub(crate) fn on_task(state: &mut State, id: TaskId) {
     let Some((index, job)) = state.tasks.get(id).and_then(|task| Some((state.targets.version(task.target)?, task.job)))
     else {
         return;
@@ -139,7 +51,7 @@ pub(super) fn on_task(state: &mut State, id: TaskId) {
 }
 
 /// Ends workers that are to be replaced and have nothing to do.
-pub(super) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
+pub(crate) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
     if state.versions.outdated.is_empty() || state.is_stopping {
         return;
     }
@@ -163,7 +75,7 @@ pub(super) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
 
 /// The versions whose copies are to be kept: those of open tasks and living actors, and those that are submitted now. None when that is not
 /// known of all tasks.
-pub fn needed(state: &State) -> Option<HashSet<ModuleVersion>> {
+pub fn needed_versions(state: &State) -> Option<HashSet<ModuleVersion>> {
     if state.targets.is_full() {
         return None;
     }
@@ -171,5 +83,5 @@ pub fn needed(state: &State) -> Option<HashSet<ModuleVersion>> {
     let of_tasks = open.filter_map(|(_, task)| state.targets.version(task.target));
     let newest = state.versions.newest.iter().flatten().map(|newest| newest.version);
     let known = of_tasks.chain(newest).map(|index| state.versions.version(index));
-    Some(known.chain(actors::versions(state)).collect())
+    Some(known.chain(listing::versions(state)).collect())
 }

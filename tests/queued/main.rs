@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tracer::head::reactor::{self, Effects, Submission, Watchers};
-use tracer::head::state::{DriverId, Ended, Now, State};
+use tracer::head::state::{DriverId, Now, State, TaskEnd};
 use tracer::protocol::{AttemptResult, Lease, Period, TaskFilter, WorkerReady};
 use tracer::spool::ClaimState;
 use tracer::task::{
@@ -63,7 +63,7 @@ impl Effects for World {
         Ok(None)
     }
 
-    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
+    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &TaskEnd) {}
 
     fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
         true
@@ -74,7 +74,7 @@ impl Effects for World {
         _actor: TaskId,
         _attempt: u32,
         _restarts: u32,
-        _death: Option<&tracer::head::reactor::Death>,
+        _death: Option<&tracer::head::state::Death>,
     ) {
     }
 

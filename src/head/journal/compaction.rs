@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use super::scan::for_each_record;
 use super::{Record, header, put_key, put_next_ids, put_remembered};
 use crate::fault;
-use crate::head::reactor::{HISTORY_LIMIT, Remembered};
+use crate::head::reactor::{HISTORY_LIMIT, PastTask};
 use crate::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
 
 /// What may be left to copy when the head takes over from the thread.
@@ -196,7 +196,7 @@ impl LiveTasks {
                 Record::Submitted(submitted) => {
                     bytes.clear();
                     let envelope = Envelope::decode(&submitted.envelope).map_err(io::Error::other)?;
-                    let remembered = Remembered {
+                    let remembered = PastTask {
                         job: submitted.job,
                         submitted_unix_nano: submitted.submitted_unix_nano,
                         trace_id: envelope.trace.map_or([0; 16], |trace| trace.trace_id),

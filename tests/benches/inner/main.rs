@@ -25,8 +25,8 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
-use tracer::head::reactor::{self, Death, Effects, Submission, Watchers, WorkerExit};
-use tracer::head::state::{DriverId, Ended, Now, State};
+use tracer::head::reactor::{self, Effects, Submission, Watchers, WorkerExit};
+use tracer::head::state::{Death, DriverId, Now, State, TaskEnd};
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
@@ -459,7 +459,7 @@ impl Effects for Remembered {
         Ok(None)
     }
 
-    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &Ended) {}
+    fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &TaskEnd) {}
 
     fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
         true

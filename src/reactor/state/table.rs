@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::state::Task;
+use crate::state::task::Task;
 use tracer_core::task::TaskId;
 
 /// Few enough that their memory comes in small pieces: no task waits for a large one.

@@ -14,8 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use super::state::{Ended, Task};
-use tracer_core::task::{TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Failure, Outcome, TaskId, WorkerId};
 use tracer_ipc::protocol::{TaskCounts, TaskState};
 
 /// Where a task is.
@@ -26,25 +25,25 @@ pub enum Progress {
     Between,
     /// A task has not ended whose result is an argument of this one, or its actor is dead and it is about to fail.
     Held,
-    /// In [`State::queue`](super::state::State::queue), or in line for a worker of its own or behind its actor.
+    /// In [`State::queue`](State::queue), or in line for a worker of its own or behind its actor.
     Waiting,
     /// In [`Tally::retrying`].
     Retrying {
         /// Until when, in nanoseconds of the monotonic clock.
         until: u64,
     },
-    /// Among the [leases](super::state::Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
+    /// Among the [leases](Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
     Leased {
         /// Which worker.
         worker: WorkerId,
     },
-    /// In [`State::ended`](super::state::State::ended) or [`State::kept`](super::state::State::kept), until it is forgotten.
-    Ended(Box<Ended>),
+    /// In [`State::ended`](State::ended) or [`State::kept`](State::kept), until it is forgotten.
+    Ended(Box<TaskEnd>),
 }
 
 /// What happens to a task.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// It may begin, and waits for its turn.
     Queued,
     /// It may not begin yet, or never will.
@@ -59,12 +58,12 @@ pub(super) enum Event {
     /// It is taken out of where it waits, or off its worker.
     LetGo,
     /// It has its one outcome.
-    Ended(Box<Ended>),
+    Ended(Box<TaskEnd>),
 }
 
 /// Why something cannot happen to a task where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+enum Refusal {
     /// It has ended: the first end counts, and nothing follows.
     HasEnded,
     /// Somebody has it, who has to let go of it first.
@@ -126,7 +125,7 @@ fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
     }
 }
 
-/// The tasks by progress, kept up with every change. [`check`](super::state::State::check) compares it with what is there.
+/// The tasks by progress, kept up with every change. [`check`](State::check) compares it with what is there.
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: TaskCounts,
@@ -151,7 +150,7 @@ impl Tally {
     }
 
     /// An ended task is remembered no more.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.counts.forgotten += 1;
     }
 
@@ -197,32 +196,32 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Stage(Progress);
 
-impl Task {
-    /// Where it is.
+impl Stage {
+    /// Current progress.
     pub fn progress(&self) -> &Progress {
-        &self.stage.0
+        &self.0
     }
 
     /// How it ended, if it has; what is kept of that may be dropped.
-    pub(super) fn ended_mut(&mut self) -> Option<&mut Ended> {
-        match &mut self.stage.0 {
+    pub(crate) fn end_mut(&mut self) -> Option<&mut TaskEnd> {
+        match &mut self.0 {
             Progress::Ended(ended) => Some(ended),
             _ => None,
         }
     }
 
     /// How it ended, if it has.
-    pub fn into_ended(self) -> Option<Box<Ended>> {
-        match self.stage.0 {
+    pub fn into_end(self) -> Option<Box<TaskEnd>> {
+        match self.0 {
             Progress::Ended(ended) => Some(ended),
             _ => None,
         }
     }
 
     /// Something happens to it. What the table refuses is a mistake of the caller's, and changes nothing.
-    pub(super) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
-        if let Err(refusal) = check(&self.stage.0, &event) {
-            debug_assert!(false, "task {id} is {:?}, and {event:?} is refused: {refusal:?}", self.stage.0);
+    pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
+        if let Err(refusal) = check(&self.0, &event) {
+            debug_assert!(false, "task {id} is {:?}, and {event:?} is refused: {refusal:?}", self.0);
             return;
         }
         let next = match event {
@@ -233,9 +232,59 @@ impl Task {
             Event::LetGo => Progress::Between,
             Event::Ended(ended) => Progress::Ended(ended),
         };
-        tally.leave(id, &self.stage.0);
+        tally.leave(id, &self.0);
         tally.enter(id, &next);
-        self.stage.0 = next;
+        self.0 = next;
+    }
+}
+
+/// How a task ended.
+#[derive(Debug)]
+pub struct TaskEnd {
+    /// The one outcome, as it was told to its driver.
+    pub outcome: Outcome,
+    /// The worker in which it ended; none when it never began.
+    pub worker: Option<WorkerId>,
+    /// That worker's process.
+    pub worker_pid: Option<u32>,
+    /// When the attempt began, in nanoseconds since the Unix epoch: as the worker says, or, for a worker that was
+    /// lost, when the lease was granted. None when it never began.
+    pub started_unix_nano: Option<u64>,
+    /// When the attempt ended, in nanoseconds since the Unix epoch: [`started_unix_nano`](Self::started_unix_nano) and how long it ran by the
+    /// monotonic clock. For a worker that was lost, or a task that never began, when the head learnt of the end.
+    pub ended_unix_nano: u64,
+}
+
+impl TaskEnd {
+    /// The attempt that ended the task; none when it never began.
+    pub fn attempt_report(&self, number: u32) -> Option<AttemptReport> {
+        self.worker?;
+        let failure = match &self.outcome {
+            Outcome::Failed(failure) => Some(failure),
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => None,
+        };
+        Some(AttemptReport {
+            number,
+            worker_id: self.worker,
+            worker_pid: self.worker_pid,
+            started_unix_nano: self.started_unix_nano,
+            ended_unix_nano: self.ended_unix_nano,
+            failure: failure.cloned(),
+            message: failure.map(ToString::to_string),
+        })
+    }
+
+    /// Bytes that it keeps.
+    pub fn size(&self) -> usize {
+        match &self.outcome {
+            Outcome::Returned(value) => value.len(),
+            Outcome::Stored(stored) => stored.name.len(),
+            Outcome::Completed => 0,
+            Outcome::Failed(
+                Failure::Error { message, stacktrace, .. } | Failure::Panic { message, stacktrace, .. },
+            ) => message.len() + stacktrace.len(),
+            Outcome::Failed(_) => 64,
+        }
     }
 }
 
@@ -244,8 +293,8 @@ mod tests {
     use super::*;
     use tracer_core::task::Outcome;
 
-    fn ended() -> Box<Ended> {
-        Box::new(Ended {
+    fn ended() -> Box<TaskEnd> {
+        Box::new(TaskEnd {
             outcome: Outcome::Completed,
             worker: None,
             worker_pid: None,
@@ -268,7 +317,7 @@ mod tests {
     }
 
     /// A task that has come to each row, in their order, with what it counts for.
-    fn tasks() -> Vec<(Task, Tally)> {
+    fn tasks() -> Vec<(Stage, Tally)> {
         let ways: [Vec<Event>; 6] = [
             vec![],
             vec![Event::Held],
@@ -278,7 +327,7 @@ mod tests {
             vec![Event::Ended(ended())],
         ];
         let task = |way: Vec<Event>| {
-            let (mut task, mut tally) = (Task::sample(1), Tally::default());
+            let (mut task, mut tally) = (Stage::default(), Tally::default());
             way.into_iter().for_each(|event| task.advance(TaskId(1), event, &mut tally));
             (task, tally)
         };

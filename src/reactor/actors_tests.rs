@@ -1,76 +1,6 @@
 //! Stories of actors: where they are placed, in which order they are called, and what becomes of them.
 
-use super::*;
-use crate::actors;
-use tracer_core::task::ActorOptions;
-use tracer_ipc::protocol::ActorState;
-
-pub(super) const NAMED: ActorOptions<'static> =
-    ActorOptions { name: "hits", is_detached: true, or_existing: false, max_restarts: 0, max_call_retries: 0 };
-
-impl Story {
-    /// Room for so many actors beside one worker.
-    pub(super) fn with_room(actors: usize) -> Story {
-        let mut story = Story::with_workers(1);
-        story.state.max_processes = 1 + actors;
-        story
-    }
-
-    pub(super) fn create(&mut self, options: ActorOptions<'static>) -> TaskId {
-        let actor = ActorRole::Create(options);
-        let function = FunctionSpec { actor, ..FunctionSpec::of_task("counter", "Counter.new", &[0x90]) };
-        self.submit_envelope(&Envelope { spec: TaskSpec::Function(function), ..plain(NEVER_AGAIN) })
-    }
-
-    pub(super) fn call(&mut self, actor: TaskId) -> TaskId {
-        self.call_with(actor, None, &[], Duration::ZERO)
-    }
-
-    fn call_with(
-        &mut self,
-        actor: TaskId,
-        submitter: Option<TaskId>,
-        inputs: &[TaskId],
-        run_limit: Duration,
-    ) -> TaskId {
-        let role = ActorRole::Call(actor);
-        let function = FunctionSpec { actor: role, ..FunctionSpec::of_task("counter", "Counter.get", &[0x90]) };
-        let input = |(argument, &task)| Input { argument, source: InputSource::Task(task) };
-        let inputs = (0..).zip(inputs).map(input).collect();
-        let run_limit = Some(run_limit).filter(|limit| !limit.is_zero());
-        let spec = TaskSpec::Function(function);
-        self.submit_envelope(&Envelope { spec, submitter, inputs, run_limit, ..plain(NEVER_AGAIN) })
-    }
-
-    /// Starts what is missing and gets it ready.
-    pub(super) fn get_ready(&mut self) {
-        self.effects.started.clear();
-        self.start_missing();
-        for worker in std::mem::take(&mut self.effects.started) {
-            self.ready(worker, None);
-        }
-    }
-
-    /// An actor that lives, alone in its worker, which is returned too; the tasks' worker is another.
-    pub(super) fn living(&mut self, options: ActorOptions<'static>) -> (TaskId, u64) {
-        let actor = self.create(options);
-        let leases = self.schedule();
-        let [(worker, lease, task, 1)] = leases[..] else { panic!("{leases:?}") };
-        assert_eq!(task, actor.0);
-        self.claim(worker, lease);
-        self.result(worker, lease, 1_000);
-        self.get_ready();
-        (actor, worker)
-    }
-
-    fn actor(&self, actor: TaskId) -> tracer_ipc::protocol::ActorReport {
-        actors::find(&self.state, &actor.to_string()).unwrap()
-    }
-
-    fn outcome(&self, tag: u64) -> &str {
-        &self.effects.finished.iter().find(|(finished, _)| *finished == tag).unwrap().1
-    }
-}
+use crate::testing::*;
 
 #[test]
 fn an_actor_gets_a_worker_for_itself_and_another_one_takes_its_place() {
@@ -133,12 +63,10 @@ fn calls_are_leased_ahead_in_the_order_of_their_submission() {
 
 #[test]
 fn watched_calls_run_beside_each_other_and_never_beside_what_runs_alone() {
-    use tracer_ipc::protocol::ActorMethods;
-
     let mut story = Story::with_room(1);
     let (actor, worker) = story.living(NAMED);
     let methods = ActorMethods { actor, concurrent: vec!["Counter.beside".into()], max_concurrency: 2 };
-    actors::on_methods(&mut story.state, WorkerId(worker), &methods);
+    on_methods(&mut story.state, WorkerId(worker), &methods);
     let mut call = |method, wants_output| {
         let function =
             FunctionSpec { actor: ActorRole::Call(actor), ..FunctionSpec::of_task("counter", method, &[0x90]) };
@@ -170,11 +98,12 @@ fn watched_calls_run_beside_each_other_and_never_beside_what_runs_alone() {
         "an ordinary call is not beside them"
     );
     story.claim(worker, first[0].0);
-    let watchers = watchers(&story.state, WorkerId(worker), |lease| story.effects.claim_state(WorkerId(worker), lease));
+    let watchers =
+        crate::watchers(&story.state, WorkerId(worker), |lease| story.effects.claim_state(WorkerId(worker), lease));
     assert_eq!((watchers.tasks.len(), watchers.is_shared), (1, false));
     story.claim(worker, first[1].0);
     let watchers =
-        super::watchers(&story.state, WorkerId(worker), |lease| story.effects.claim_state(WorkerId(worker), lease));
+        crate::watchers(&story.state, WorkerId(worker), |lease| story.effects.claim_state(WorkerId(worker), lease));
     assert_eq!((watchers.tasks.len(), watchers.is_shared), (1, true), "the other one may have written it");
     story.result(worker, first[0].0, 1_000);
     story.result(worker, first[1].0, 1_000);
@@ -333,8 +262,8 @@ fn a_name_is_one_actors_and_is_given_to_who_asks_for_it() {
     story.schedule();
     let message = get_task(&story.state, &story.effects, second).unwrap().message.unwrap();
     assert_eq!(message, "the head refused it: actor 1 (counter.Counter) has the name `hits`");
-    assert_eq!(actors::find(&story.state, "hits").unwrap().id, first);
-    let error = actors::find(&story.state, "hist").unwrap_err();
+    assert_eq!(find_actor(&story.state, "hits").unwrap().id, first);
+    let error = find_actor(&story.state, "hist").unwrap_err();
     assert_eq!(error, "there is no actor `hist`\n(hint: did you mean `hits`?)");
     let function = |type_name| FunctionSpec {
         actor: ActorRole::Create(ActorOptions { or_existing: true, ..NAMED }),
@@ -342,7 +271,7 @@ fn a_name_is_one_actors_and_is_given_to_who_asks_for_it() {
     };
     let existing = |type_name| {
         let envelope = Envelope { spec: TaskSpec::Function(function(type_name)), ..plain(NEVER_AGAIN) };
-        actors::find_existing(&story.state, &envelope)
+        actors::life::find_existing(&story.state, &envelope)
     };
     assert_eq!((existing("Counter.new"), existing("Other.new")), (Some(first), None));
 }
@@ -373,12 +302,12 @@ fn an_actor_that_is_ended_is_asked_and_then_killed() {
 #[test]
 fn an_actor_ends_with_its_job_unless_it_is_detached() {
     let mut story = Story::with_room(2);
-    actors::on_driver(&mut story.state, JobId(1));
+    on_driver(&mut story.state, JobId(1));
     let (bound, worker) = story.living(ActorOptions { is_detached: false, name: "", ..NAMED });
     let (detached, _) = story.living(NAMED);
     story.submit(1);
     let lease = story.schedule()[0];
-    actors::on_driver_gone(&mut story.state, JobId(1));
+    on_driver_gone(&mut story.state, JobId(1));
     story.schedule();
     assert_eq!(story.actor(bound).state, ActorState::Alive, "a task of the job goes on");
     story.claim(lease.0, lease.1);
@@ -405,12 +334,13 @@ fn under_the_next_head_a_detached_actor_begins_again_and_another_is_dead() {
         Envelope { spec: TaskSpec::Function(function), ..plain(NEVER_AGAIN) }.encode(&mut bytes);
         on_restored_submission(&mut story.state, TaskId(id), JobId(1), 5, &bytes).unwrap();
     }
-    let ended = || Ended { outcome: Outcome::Returned(vec![0xc0]), ..unstarted(Failure::HeadLost, story.now) };
+    let ended =
+        || TaskEnd { outcome: Outcome::Returned(vec![0xc0]), ..lifecycle::unstarted(Failure::HeadLost, story.now) };
     let ended = [ended(), ended(), ended()];
     for (id, ended) in (1..).zip(ended) {
         on_restored_end(&mut story.state, TaskId(id), 1, ended);
     }
-    actors::on_restored_actor(&mut story.state, TaskId(2), 3, 2, None);
+    on_restored_actor(&mut story.state, TaskId(2), 3, 2, None);
     // The first of the calls was going on.
     let claim = LeftClaim { attempt: 1, worker: WorkerId(9), worker_pid: 77 };
     let claimed = HashMap::from([(TaskId(4), claim)]);
@@ -559,7 +489,7 @@ impl Story {
                 on_cancel(&mut self.state, &mut self.effects, TaskId(task), None, self.now);
                 self.check();
             }
-            Step::DriverGone => actors::on_driver_gone(&mut self.state, JobId(1)),
+            Step::DriverGone => on_driver_gone(&mut self.state, JobId(1)),
         }
     }
 }
@@ -572,7 +502,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..120),
     ) {
         let mut story = Story::with_room(2);
-        actors::on_driver(&mut story.state, JobId(1));
+        on_driver(&mut story.state, JobId(1));
         let (mut created, mut begun) = (Vec::new(), HashMap::new());
         for step in &steps {
             story.take_step(step, &mut created, &mut begun);
@@ -594,7 +524,7 @@ proptest! {
                 is_idle &= !story.claim_next(worker, &mut begun);
                 is_idle &= !story.end_one(worker, 0, false);
             }
-            let living = created.iter().copied().find(|&id| actors::find(&story.state, &id.to_string())
+            let living = created.iter().copied().find(|&id| find_actor(&story.state, &id.to_string())
                 .is_ok_and(|actor| actor.state == ActorState::Alive));
             if let Some(living) = living.filter(|_| is_idle) {
                 on_cancel(&mut story.state, &mut story.effects, living, Some(0), story.now);

@@ -11,9 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::lanes::Needs;
-use super::state::{Ending, Worker, WorkerPhase};
-use crate::scheduler;
+use crate::{
+    scheduler,
+    state::{
+        needs::Needs,
+        worker::{Ending, Worker, WorkerPhase},
+    },
+};
 use tracer_core::task::WorkerId;
 
 /// Every worker process that has not been reaped, by id.
@@ -38,7 +42,7 @@ struct Entry {
 
 /// The place of a worker among those that take tasks: the one used last comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Recency {
     last_use: i64,
     /// The worker.
     pub worker: WorkerId,
@@ -54,7 +58,7 @@ struct Order {
 /// A worker with what it counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed {
-    place: Place,
+    place: Recency,
     standing: Standing,
 }
 
@@ -156,11 +160,11 @@ struct Totals {
     ready: BTreeSet<(u64, WorkerId)>,
     waiting: BTreeSet<WorkerId>,
     /// Those that take tasks and have nothing to do.
-    idle: BTreeSet<Place>,
+    idle: BTreeSet<Recency>,
     /// Those that have something to do, and room for more.
-    with_room: BTreeSet<Place>,
+    with_room: BTreeSet<Recency>,
     /// Those that take tasks and have several.
-    filled: BTreeSet<Place>,
+    filled: BTreeSet<Recency>,
     /// Those with a deadline, by it.
     deadlines: BTreeSet<(u64, WorkerId)>,
     /// How much is held of named resources.
@@ -304,7 +308,7 @@ impl Workers {
     /// Enters one.
     pub fn insert(&mut self, id: WorkerId, worker: Worker) {
         self.remove(&id);
-        let listed = Listed { place: Place { last_use: 0, worker: id }, standing: Standing::NONE };
+        let listed = Listed { place: Recency { last_use: 0, worker: id }, standing: Standing::NONE };
         self.all.insert(id, Entry { worker, listed, held: Vec::new() });
         drop(self.get_mut(&id));
     }
@@ -429,17 +433,17 @@ impl Workers {
     }
 
     /// The one used last of those that have nothing to do, or the next after this one.
-    pub fn idle_before(&self, place: Option<Place>) -> Option<Place> {
+    pub fn idle_before(&self, place: Option<Recency>) -> Option<Recency> {
         last_before(&self.totals.idle, place)
     }
 
     /// The one used last of those that have something to do and room for more, or the next after this one.
-    pub fn with_room_before(&self, place: Option<Place>) -> Option<Place> {
+    pub fn with_room_before(&self, place: Option<Recency>) -> Option<Recency> {
         last_before(&self.totals.with_room, place)
     }
 
     /// Of those that have several tasks, those that were used last, and those that were not for longest: so many of each.
-    pub fn filled(&self, most: usize) -> impl Iterator<Item = (Place, &Worker)> {
+    pub fn filled(&self, most: usize) -> impl Iterator<Item = (Recency, &Worker)> {
         let filled = &self.totals.filled;
         let places = filled.iter().take(most).chain(filled.iter().rev().take(most));
         places.filter_map(|&place| Some((place, self.get(&place.worker)?)))
@@ -484,7 +488,7 @@ impl Workers {
         if entry.listed.place.last_use == self.order.last {
             return;
         }
-        let place = Place { last_use: self.order.behind_all(), worker: id };
+        let place = Recency { last_use: self.order.behind_all(), worker: id };
         let is = Listed { place, ..entry.listed };
         self.totals.change(&entry.listed, &is);
         entry.listed = is;
@@ -520,7 +524,7 @@ impl Workers {
     }
 }
 
-fn last_before(places: &BTreeSet<Place>, place: Option<Place>) -> Option<Place> {
+fn last_before(places: &BTreeSet<Recency>, place: Option<Recency>) -> Option<Recency> {
     match place {
         None => places.last().copied(),
         Some(place) => places.range(..place).next_back().copied(),

@@ -1,0 +1,385 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    effects::Effects,
+    loss::LostAttempt,
+    state::{
+        State,
+        actor::{self, Actor, Actors, Death, Life, Part},
+        progress::{Event, Progress, TaskEnd},
+        worker::Grant,
+    },
+    values, waiting,
+};
+use tracer_core::task::{Envelope, Failure, FunctionSpec, JobId, Outcome, SpanLink, TaskId, TaskSpec, WorkerId};
+use tracer_ipc::protocol::ActorMethods;
+
+/// The living actor that a creation asks for by name, if it takes one that is there.
+pub(crate) fn find_existing(state: &State, envelope: &Envelope<'_>) -> Option<TaskId> {
+    let (function, options) = actor::options_of(envelope).filter(|(_, options)| options.or_existing)?;
+    let id = *state.actors.names.get(options.name)?;
+    let actor = state.actors.all.get(&id)?;
+    (*actor.module == *function.module && *actor.type_name == *actor::type_of(function.function)).then_some(id)
+}
+
+/// A task was taken in: if it makes an actor, that begins here.
+pub(crate) fn on_task(state: &mut State, id: TaskId) {
+    let Some(task) = state.tasks.get(id) else { return };
+    let job = task.job;
+    *state.actors.open.entry(job).or_default() += 1;
+    if task.actor != Part::Creation {
+        return;
+    }
+    let Ok(envelope) = Envelope::decode(task.envelope()) else { return };
+    let Some((function, options)) = actor::options_of(&envelope) else { return };
+    let mut actor = Actor {
+        module: function.module.into(),
+        type_name: actor::type_of(function.function).into(),
+        name: options.name.into(),
+        job,
+        submitted_unix_nano: task.submitted_unix_nano,
+        is_detached: options.is_detached,
+        max_restarts: options.max_restarts,
+        max_call_retries: options.max_call_retries,
+        restarts: 0,
+        envelope: task.envelope().into(),
+        attempt: 0,
+        span: None,
+        calls: BTreeSet::new(),
+        life: Life::Pending,
+        worker: None,
+        concurrent: BTreeSet::new(),
+        max_concurrency: 1,
+    };
+    match state.actors.names.get(options.name) {
+        Some(&first) => {
+            let other =
+                state.actors.all.get(&first).map(|first| {
+                    TaskSpec::Function(FunctionSpec::of_task(&first.module, &first.type_name, &[])).target()
+                });
+            let other = other.unwrap_or_default();
+            // It never had the name.
+            actor.name = Box::default();
+            actor.life = Life::Dead(Death::of(format!("actor {first} ({other}) has the name `{}`", options.name)));
+        }
+        None if options.name.is_empty() => {}
+        None => drop(state.actors.names.insert(options.name.into(), id)),
+    }
+    let is_bound = !actor.is_detached && !actor.is_dead();
+    state.actors.all.insert(id, actor);
+    if is_bound {
+        state.actors.bound.entry(job).or_default().insert(id);
+    }
+}
+
+/// Whether a lease of this task is to make an actor again: its creation has ended.
+pub(crate) fn is_restart(state: &State, id: TaskId) -> bool {
+    state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Ended(_)))
+}
+
+/// How often an attempt of a call or a creation may follow one that was lost; none for what is as its policy says.
+pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
+    match state.tasks.get(id)?.actor {
+        Part::None => None,
+        Part::Creation => state.actors.all.get(&id).filter(|actor| actor.is_dead()).map(|_| 0),
+        Part::Call(actor) => Some(match state.actors.all.get(&actor) {
+            Some(actor) if actor.life == Life::Alive && !may_restart(state, actor) => 0,
+            Some(actor) if !actor.is_dead() => actor.max_call_retries,
+            Some(_) | None => 0,
+        }),
+    }
+}
+
+fn may_restart(state: &State, actor: &Actor) -> bool {
+    let has_lived = matches!(actor.life, Life::Alive | Life::Restarting);
+    has_lived && actor.restarts < actor.max_restarts && !state.is_stopping
+}
+
+/// The worker of an actor has made it, and says which of its methods run beside each other.
+pub fn on_methods(state: &mut State, worker: WorkerId, methods: &ActorMethods) {
+    let Some(actor) = state.actors.all.get_mut(&methods.actor).filter(|actor| actor.worker == Some(worker)) else {
+        return;
+    };
+    actor.concurrent = methods.concurrent.iter().map(|method| state.targets.index(method)).collect();
+    actor.max_concurrency = methods.max_concurrency as usize;
+}
+
+/// A lease has ended in the worker of an actor: there is room for another.
+pub(crate) fn on_lease_ended(state: &mut State, actor: TaskId) {
+    state.actors.to_serve.insert(actor);
+}
+
+/// A task has ended, and nobody was told yet.
+pub(crate) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, outcome: &Outcome) {
+    let Some(task) = state.tasks.get(id) else { return };
+    let job = task.job;
+    let is_creation = task.actor == Part::Creation;
+    if let Some(open) = state.actors.open.get_mut(&job) {
+        *open -= 1;
+        if *open == 0 {
+            state.actors.open.remove(&job);
+            note_if_over(&mut state.actors, job);
+        }
+    }
+    if !is_creation {
+        return;
+    }
+    match outcome {
+        Outcome::Failed(failure) => {
+            let death = Death::of(failed_to_begin(failure));
+            set_free(state, id);
+            die(state, effects, id, death);
+        }
+        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => begin_life(state, id),
+    }
+}
+
+/// If a job is over, its actors end with the next turn.
+fn note_if_over(actors: &mut Actors, job: JobId) {
+    if actors.bound.contains_key(&job) && !actors.open.contains_key(&job) && !actors.connected.contains(&job) {
+        actors.ended_jobs.push(job);
+    }
+}
+
+fn failed_to_begin(failure: &Failure) -> String {
+    match failure {
+        Failure::Refused { message } => message.clone(),
+        failure => format!("its `new` failed: {failure}"),
+    }
+}
+
+fn begin_life(state: &mut State, id: TaskId) {
+    if let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_dead()) {
+        actor.life = Life::Alive;
+        state.actors.to_serve.insert(id);
+    }
+}
+
+/// The span of the attempt that has made an actor is known.
+pub(crate) fn on_span(state: &mut State, id: TaskId, span: SpanLink) {
+    if let Some(actor) = state.actors.all.get_mut(&id) {
+        actor.span = Some(span);
+    }
+}
+
+/// The worker that an actor had is none any more; it goes back to the others if it lives.
+pub(crate) fn set_free(state: &mut State, id: TaskId) {
+    let Some(worker_id) = state.actors.all.get_mut(&id).and_then(|actor| actor.worker.take()) else { return };
+    if let Some(mut worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id)) {
+        worker.actor = None;
+    }
+}
+
+/// A creation that was leased goes back to those that wait: the first one, or, when that has ended, one that is to make the actor again.
+pub(crate) fn put_back(state: &mut State, id: TaskId) {
+    set_free(state, id);
+    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    actor.attempt = actor.attempt.saturating_sub(1);
+    if actor.life == Life::Restarting {
+        state.actors.to_place.insert(id);
+    }
+}
+
+/// An actor was to be made again, and that has ended.
+pub(crate) fn on_restart_result(state: &mut State, effects: &mut impl Effects, id: TaskId, outcome: &Outcome) {
+    match outcome {
+        Outcome::Failed(failure) => {
+            let death = Death::of(format!("it was to begin again, and {}", failed_to_begin(failure)));
+            set_free(state, id);
+            die(state, effects, id, death);
+        }
+        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => begin_life(state, id),
+    }
+}
+
+/// What is needed to make the span of a further creation that was lost before it had one.
+pub(crate) fn lost_restart(state: &State, grant: &Grant) -> Option<LostAttempt> {
+    let actor = state.actors.all.get(&grant.task)?;
+    Some(LostAttempt {
+        task: grant.task,
+        attempt: actor.attempt,
+        job: actor.job,
+        submitted_unix_nano: actor.submitted_unix_nano,
+        granted_unix_nano: grant.granted.unix_nano,
+        previous: actor.span,
+        envelope: actor.envelope.clone(),
+    })
+}
+
+/// What a call fails with that was going on when its actor's worker was lost.
+pub(crate) fn why_lost(state: &State, call: TaskId, cause: &str, error_type: &str) -> Option<Failure> {
+    let Part::Call(id) = state.tasks.get(call)?.actor else { return None };
+    let death = Death { cause: cause.into(), error_type: error_type.into() };
+    let actor = state.actors.all.get(&id)?;
+    Some(match &actor.life {
+        Life::Dead(death) => actor.died(id, death, true),
+        Life::Pending | Life::Alive | Life::Restarting => actor.died(id, &death, true),
+    })
+}
+
+/// The worker of an actor is gone, and what it ran is charged. `had_begun` says whether its creation had begun in it.
+pub(crate) fn on_worker_lost(
+    state: &mut State,
+    effects: &mut impl Effects,
+    id: TaskId,
+    (cause, error_type): (String, String),
+    had_begun: bool,
+) {
+    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    actor.worker = None;
+    match actor.life {
+        // The creation has gone back or is charged like any task.
+        Life::Pending | Life::Dead(_) => return,
+        Life::Restarting if !had_begun => return,
+        Life::Alive | Life::Restarting => {}
+    }
+    let death = Death { cause, error_type };
+    match state.actors.all.get(&id).filter(|actor| may_restart(state, actor)) {
+        Some(_) => begin_again(state, effects, id, &death),
+        None => die(state, effects, id, death),
+    }
+}
+
+fn begin_again(state: &mut State, effects: &mut impl Effects, id: TaskId, death: &Death) {
+    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    actor.restarts += 1;
+    actor.life = Life::Restarting;
+    effects.journal_actor(id, actor.attempt, actor.restarts, None);
+    let left = actor.max_restarts - actor.restarts;
+    effects.log(format!("actor {id} ({}) is made again, {left} more times at most: {}", actor.target(), death.cause));
+    state.actors.to_place.insert(id);
+}
+
+/// An actor is dead from now on: its name is free, and what waits for it fails with the next turn.
+pub(crate) fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, death: Death) {
+    let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_dead()) else { return };
+    let kept_inputs = matches!(actor.life, Life::Alive | Life::Restarting);
+    effects.log(format!("actor {id} ({}) is dead: {}", actor.target(), death.cause));
+    if kept_inputs {
+        effects.journal_actor(id, actor.attempt, actor.restarts, Some(&death));
+    }
+    let calls = end_life(state, id, death);
+    for call in calls {
+        let failure = waiting::line_up(state, call);
+        let Some(task) = state.tasks.get_mut(call) else { continue };
+        if matches!(task.progress(), Progress::Waiting) {
+            task.advance(call, Event::Held, &mut state.tally);
+        }
+        state.without_input.extend(failure.map(|failure| (call, failure)));
+    }
+    if kept_inputs {
+        values::release(state, id);
+    }
+}
+
+fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
+    let Some(actor) = state.actors.all.get_mut(&id) else { return BTreeSet::new() };
+    if state.actors.names.get(&actor.name) == Some(&id) {
+        state.actors.names.remove(&actor.name);
+    }
+    actor.life = Life::Dead(death);
+    let calls = std::mem::take(&mut actor.calls);
+    let job = actor.job;
+    state.actors.to_place.remove(&id);
+    state.actors.to_serve.remove(&id);
+    state.keep_no_longer(id);
+    if let Some(bound) = state.actors.bound.get_mut(&job)
+        && bound.remove(&id)
+        && bound.is_empty()
+    {
+        state.actors.bound.remove(&job);
+    }
+    calls
+}
+
+/// A driver has connected, and this is its job.
+pub fn on_driver(state: &mut State, job: JobId) {
+    state.actors.connected.insert(job);
+}
+
+/// The driver of a job is gone.
+pub fn on_driver_gone(state: &mut State, job: JobId) {
+    state.actors.connected.remove(&job);
+    note_if_over(&mut state.actors, job);
+}
+
+/// No worker is left, and none will be started.
+pub(crate) fn fail_all(state: &mut State, effects: &mut impl Effects, message: &str) {
+    for id in std::mem::take(&mut state.actors.to_place) {
+        if is_restart(state, id) {
+            die(state, effects, id, Death::of(format!("no worker can run it: {message}")));
+        } else {
+            state.actors.to_place.insert(id);
+        }
+    }
+}
+
+/// The head stops: no actor is there afterwards.
+pub(crate) fn on_stop(state: &mut State, effects: &mut impl Effects) {
+    for id in state.actors.all.keys().copied().collect::<Vec<_>>() {
+        if state.actors.keeps_inputs(id) {
+            die(state, effects, id, Death::of("the head was stopped"));
+        }
+    }
+}
+
+/// What the journal says of an actor is read back.
+pub fn on_restored_actor(state: &mut State, id: TaskId, attempt: u32, restarts: u32, death: Option<Death>) {
+    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    (actor.attempt, actor.restarts) = (attempt, restarts);
+    if let Some(death) = death {
+        end_life(state, id, death);
+    }
+}
+
+/// The end of a creation is read back.
+pub(crate) fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended: &TaskEnd) {
+    let Some(actor) = state.actors.all.get_mut(&id) else { return };
+    match &ended.outcome {
+        Outcome::Failed(failure) => {
+            let death = Death::of(failed_to_begin(failure));
+            end_life(state, id, death);
+        }
+        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed if !actor.is_dead() => {
+            actor.life = Life::Alive;
+            actor.attempt = actor.attempt.max(attempt);
+        }
+        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => {}
+    }
+}
+
+const JOB_GONE: &str = "the head died, and the job that had created it is gone";
+
+/// Everything is read back. What lived has lost its worker with the head; of those, the detached begin again as often as they may.
+pub(crate) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed: impl Fn(TaskId) -> Option<u32>) {
+    state.actors.open = open_tasks(state);
+    for id in state.actors.all.keys().copied().collect::<Vec<_>>() {
+        let Some(actor) = state.actors.all.get_mut(&id) else { continue };
+        // What the dead head's workers had claimed of further creations counts.
+        actor.attempt = actor.attempt.max(claimed(id).unwrap_or(0));
+        let death = Death::of("the head died, and its worker with it");
+        let may_restart = actor.restarts < actor.max_restarts;
+        match (&actor.life, actor.is_detached) {
+            (Life::Dead(_), _) | (Life::Pending, true) => {}
+            // It fails with the next turn.
+            (Life::Pending, false) => drop(end_life(state, id, Death::of(JOB_GONE))),
+            (Life::Alive | Life::Restarting, true) if may_restart => {
+                begin_again(state, effects, id, &death);
+            }
+            (Life::Alive | Life::Restarting, true) => die(state, effects, id, death),
+            (Life::Alive | Life::Restarting, false) => {
+                die(state, effects, id, Death::of(JOB_GONE));
+            }
+        }
+    }
+}
+
+/// How many tasks of each job have not ended.
+pub(crate) fn open_tasks(state: &State) -> BTreeMap<JobId, usize> {
+    let mut open = BTreeMap::new();
+    for (_, task) in state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)))
+    {
+        *open.entry(task.job).or_default() += 1;
+    }
+    open
+}

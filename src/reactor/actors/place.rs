@@ -1,0 +1,153 @@
+//! Actors: a part of the [reactor](super::reactor).
+//!
+//! An actor is made by a task, its *creation*, whose id is the actor's. The creation is granted alone to a worker, which is the actor's from
+//! then on: it is in no pool, takes the actor's calls only, and another worker is started in its place. Where as many processes run as may,
+//! an actor waits; one process is always left for tasks.
+//!
+//! Calls are tasks too. They line up behind their actor in the order in which they were accepted, and are leased to its worker ahead of time,
+//! many at once; the worker decides what runs beside what. A call whose arguments are not there yet holds up those of the same
+//! submitter behind it, and no others: what is not there may hang on them.
+//!
+//! When the worker is lost, the actor is made again as often as its creation allows: a further attempt at the same task, whose one outcome
+//! stays what it was. What had been begun is charged or fails, what had not keeps its place. Beyond that the actor is dead, and every call fails
+//! with the reason.
+
+use std::collections::HashSet;
+
+use crate::{
+    actors::life,
+    attempt,
+    effects::Effects,
+    scheduler::LEASE_LIMIT,
+    state::{State, actor::Life, now::Now, progress::Progress, task::Task, worker::WorkerPhase},
+    values,
+};
+use tracer_core::task::{TaskId, WorkerId};
+use tracer_ipc::protocol::Lease;
+use tracer_ipc::spool::CLAIM_COUNT;
+
+/// How many actors there is room for, of those that wait for a worker. One process is always left for tasks.
+pub(crate) fn placeable(state: &State) -> usize {
+    let most = state.max_processes.max(state.workers_wanted).saturating_sub(1);
+    state.actors.to_place.len().min(most.saturating_sub(state.workers.of_actors()))
+}
+
+/// Gives actors that wait for one a worker that has nothing to do.
+pub(crate) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
+    for _ in 0..placeable(state) {
+        let Some(worker_id) = state.workers.last_idle() else { return };
+        let Some(id) = state.actors.to_place.pop_first() else { return };
+        if !make(state, effects, id, worker_id, now) {
+            state.actors.to_place.insert(id);
+            return;
+        }
+    }
+}
+
+/// Leases a creation to what is the actor's worker from now on.
+fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: WorkerId, now: Now) -> bool {
+    let Some(actor) = state.actors.all.get_mut(&id) else { return true };
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
+    if actor.life == Life::Restarting {
+        actor.attempt += 1;
+        actor.worker = Some(worker_id);
+        worker.actor = Some(id);
+        let limits = state.tasks.get(id).and_then(|task| task.limits.as_deref());
+        worker.bound_memory(effects, worker_id, limits.map_or(0, |limits| limits.memory_bytes));
+        let inputs = values::values(&state.tasks, id);
+        let number = worker.grant(id, 0, 0, false, now);
+        worker.bind(number, limits, None, now);
+        effects.lease(
+            worker_id,
+            Lease {
+                number,
+                task: id,
+                attempt: actor.attempt,
+                job: actor.job,
+                submitted_unix_nano: actor.submitted_unix_nano,
+                previous: actor.span,
+                envelope: &actor.envelope,
+                queued: None,
+                inputs: &inputs,
+            },
+        );
+        return true;
+    }
+    actor.worker = Some(worker_id);
+    worker.actor = Some(id);
+    drop(worker);
+    if !attempt::lease_to(state, effects, worker_id, id, now) {
+        life::set_free(state, id);
+        return false;
+    }
+    if let Some(actor) = state.actors.all.get_mut(&id) {
+        actor.attempt += 1;
+    }
+    true
+}
+
+/// Leases calls to the workers of actors that live.
+pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, now: Now) {
+    for actor in std::mem::take(&mut state.actors.to_serve) {
+        while let Some(worker) = may_be_served(state, actor) {
+            let Some(call) = next_call(state, actor) else { break };
+            let Some(is_alone) = may_be_leased(state, actor, worker, call) else { break };
+            if !attempt::lease_to(state, effects, worker, call, now) {
+                state.actors.to_serve.insert(actor);
+                break;
+            }
+            if let Some(mut worker) = state.workers.get_mut(&worker).filter(|_| is_alone) {
+                worker.load.is_exclusive = true;
+            }
+            if let Some(actor) = state.actors.all.get_mut(&actor) {
+                actor.calls.remove(&call);
+            }
+        }
+    }
+}
+
+/// Whether a call may be leased beside what its actor's worker has; and if so, whether nothing may be leased beside it.
+///
+/// What a call writes is told from what others write by which calls run. So one whose output somebody wants is leased with no call that might
+/// run just before or after it and be taken for it: alone, if its method runs alone, and else beside calls that begin while it runs.
+fn may_be_leased(state: &State, actor: TaskId, worker: WorkerId, call: TaskId) -> Option<bool> {
+    let (actor, task) = (state.actors.all.get(&actor)?, state.tasks.get(call)?);
+    let worker = state.workers.get(&worker)?;
+    let is_concurrent = |task: &Task| actor.concurrent.contains(&task.target);
+    let is_alone = task.must_be_alone || (task.wants_output && !is_concurrent(task));
+    let must_wait = if is_alone {
+        !worker.leases.is_empty()
+    } else if task.wants_output {
+        worker.leases.iter().any(|grant| state.tasks.get(grant.task).is_some_and(|task| !is_concurrent(task)))
+    } else {
+        !worker.watched.is_empty() && !is_concurrent(task)
+    };
+    (!must_wait).then_some(is_alone)
+}
+
+/// The worker of an actor, if it may be leased a call.
+fn may_be_served(state: &State, id: TaskId) -> Option<WorkerId> {
+    let actor = state.actors.all.get(&id).filter(|actor| actor.life == Life::Alive && !actor.calls.is_empty())?;
+    let worker_id = actor.worker?;
+    let worker = state.workers.get(&worker_id)?;
+    let is_open = worker.phase == WorkerPhase::Ready && worker.stopping.is_none() && worker.ending.is_none();
+    // The ring has room for this many numbers from the oldest lease on.
+    let in_ring = worker.leases.front().map_or(0, |oldest| worker.next_lease - oldest.number);
+    let has_room = worker.leases.len() < LEASE_LIMIT && in_ring < CLAIM_COUNT as u64;
+    (is_open && has_room && !worker.load.is_exclusive).then_some(worker_id)
+}
+
+/// The call of an actor whose turn it is. One that is held holds up those of its submitter that came after it.
+fn next_call(state: &State, actor: TaskId) -> Option<TaskId> {
+    let mut held = HashSet::new();
+    for &id in &state.actors.all.get(&actor)?.calls {
+        let Some(task) = state.tasks.get(id) else { continue };
+        let submitter = (task.submitter, task.job);
+        match task.progress() {
+            Progress::Waiting if !held.contains(&submitter) => return Some(id),
+            Progress::Waiting => {}
+            _ => drop(held.insert(submitter)),
+        }
+    }
+    None
+}

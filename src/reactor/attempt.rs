@@ -1,0 +1,71 @@
+use std::collections::HashMap;
+
+use crate::{
+    effects::{self, Effects},
+    state::{State, actor::Part, now::Now, progress::Event, task::Task},
+    values,
+};
+use tracer_core::task::{TaskId, WorkerId};
+use tracer_ipc::protocol::Period;
+
+/// Leases a task that waits to a worker. False when that cannot be done now: with the next turn it is tried again. The caller takes it out of
+/// where it waited.
+pub(crate) fn lease_to(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    id: TaskId,
+    now: Now,
+) -> bool {
+    if state.tasks.get(id).is_some_and(|task| task.wants_output) {
+        // What was written before it began is not this one's.
+        let watchers = effects::watchers(state, worker_id, |lease| effects.claim_state(worker_id, lease));
+        effects.drain_output(worker_id, &watchers);
+    }
+    let inputs = values::values(&state.tasks, id);
+    let (Some(task), Some(mut worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else {
+        return false;
+    };
+    if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
+        // A full disk.
+        return false;
+    }
+    task.attempt += 1;
+    task.advance(id, Event::Leased(worker_id), &mut state.tally);
+    // An actor's bound is that of its creation.
+    if !matches!(task.actor, Part::Call(_)) {
+        worker.bound_memory(effects, worker_id, task.limits.as_ref().map_or(0, |limits| limits.memory_bytes));
+    }
+    if let Some(version) = state.targets.version(task.target) {
+        state.versions.on_lease(worker_id, &mut worker, version);
+    }
+    let expected_ns = state.targets.run_time(task.target).expected_ns();
+    let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
+    let number = worker.grant(id, slots, expected_ns, task.must_be_alone, now);
+    worker.bind(number, task.limits.as_deref(), task.needs.as_ref(), now);
+    if task.wants_output {
+        worker.watched.push(number);
+    }
+    let queued = time_in_queue(task, &state.runtime_since, id, now);
+    effects.lease(worker_id, task.lease(id, number, queued, &inputs));
+    true
+}
+
+impl crate::state::worker::Worker {
+    /// Bounds its memory for what it is about to be given; 0 for what every worker may take.
+    pub(crate) fn bound_memory(&mut self, effects: &mut impl Effects, id: WorkerId, bytes: u64) {
+        let bound = Some(bytes).filter(|&bytes| bytes > 0);
+        if bound != self.memory_bytes {
+            self.memory_bytes = bound;
+            effects.bound_memory(id, bound);
+        }
+    }
+}
+
+/// How long a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.
+pub(crate) fn time_in_queue(task: &Task, since: &HashMap<TaskId, u64>, id: TaskId, now: Now) -> Option<Period> {
+    task.traces_runtime.then(|| {
+        let start_unix_nano = since.get(&id).copied().unwrap_or(now.unix_nano);
+        Period { start_unix_nano, end_unix_nano: now.unix_nano.max(start_unix_nano) }
+    })
+}

@@ -1,0 +1,103 @@
+use std::collections::BTreeSet;
+
+use crate::state::{State, progress::Progress, worker::Worker};
+use tracer_core::task::{Failure, Outcome, TaskId, WorkerId};
+
+/// A task has ended: whoever waits for it may go on.
+pub(crate) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<TaskId>) {
+    let Some(Progress::Leased { worker: worker_id }) =
+        submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| submitter.progress())
+    else {
+        return;
+    };
+    let Some(mut worker) = state.workers.get_mut(worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
+    for wait in &mut worker.waits {
+        if wait.open.remove(&id) {
+            wait.left -= 1;
+        }
+    }
+    worker.waits.retain(|wait| wait.left > 0);
+}
+
+/// An attempt of this worker has ended, and with it what it waited for.
+pub(crate) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: TaskId) {
+    let waits = |worker: &Worker| !worker.waits.is_empty();
+    if state.workers.get(&worker_id).is_some_and(waits)
+        && let Some(mut worker) = state.workers.get_mut(&worker_id)
+    {
+        worker.waits.retain(|wait| wait.task != task && wait.blocked != Some(task));
+    }
+}
+
+/// A task was submitted, perhaps by another.
+pub(crate) fn note_child(state: &mut State, id: TaskId) {
+    let submitter = state.tasks.get(id).and_then(|task| task.submitter);
+    let is_open = |submitter: &TaskId| {
+        state.tasks.get(*submitter).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
+    };
+    if let Some(submitter) = submitter.filter(is_open) {
+        state.children.entry(submitter).or_default().insert(id);
+    }
+}
+
+/// A task has ended: it is nobody's open child any more, and has none that matter. Returns those that it had.
+pub(crate) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId> {
+    if let Some(submitter) = state.tasks.get(id).and_then(|task| task.submitter)
+        && let Some(siblings) = state.children.get_mut(&submitter)
+    {
+        siblings.remove(&id);
+        if siblings.is_empty() {
+            state.children.remove(&submitter);
+        }
+    }
+    state.children.remove(&id).unwrap_or_default()
+}
+
+/// A task has ended. What it has submitted runs on if it came to an end of its own, good or bad; else nobody can get those results, and
+/// whoever submits the task again submits those again too.
+pub(crate) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
+    let children = forget_children(state, id);
+    if was_cut_short(outcome) {
+        state.abandoned.extend(children);
+    }
+}
+
+/// An attempt has ended and the task is tried again, so its submitter still waits for it. It submits again what it has submitted; what it did
+/// not get to the end of goes.
+pub(crate) fn leave_children_of_attempt(state: &mut State, id: TaskId, outcome: &Outcome) {
+    if was_cut_short(outcome) {
+        state.abandoned.extend(state.children.remove(&id).unwrap_or_default());
+    }
+}
+
+/// Whether a task did not get to an end of its own.
+fn was_cut_short(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Failed(
+            Failure::Cancelled
+                | Failure::Abandoned { .. }
+                | Failure::TimedOut { .. }
+                | Failure::WorkerLost { .. }
+                | Failure::OutOfMemory { .. }
+                | Failure::HeadLost
+                | Failure::Lost { .. }
+        )
+    )
+}
+
+/// What a task fails with that is cancelled.
+pub(crate) fn why_cancelled(state: &State, id: TaskId) -> Failure {
+    let submitter = state.tasks.get(id).and_then(|task| task.submitter);
+    let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| task.progress()) {
+        Some(Progress::Ended(ended)) => matches!(ended.outcome, Outcome::Failed(_)),
+        // It is tried again, and knows no more of what an attempt before has submitted.
+        Some(_) => !state.children.get(submitter).is_some_and(|children| children.contains(&id)),
+        None => false,
+    };
+    submitter.filter(has_left_it).map_or(Failure::Cancelled, |submitter| Failure::Abandoned { submitter })
+}
+
+#[cfg(test)]
+#[path = "children_tests.rs"]
+mod tests;

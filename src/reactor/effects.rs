@@ -1,0 +1,111 @@
+use crate::state::{
+    State,
+    actor::Death,
+    now::Now,
+    progress::{Progress, TaskEnd},
+    task::DriverId,
+};
+use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use tracer_ipc::protocol::{Lease, Period};
+use tracer_ipc::spool::ClaimState;
+
+/// Everything the reactor may cause. The server does it; tests remember it.
+pub trait Effects {
+    /// Hands out what a worker has written so far.
+    fn drain_output(&mut self, worker: WorkerId, watchers: &Watchers);
+    /// Enters a lease in the worker's ring of claims and sends it.
+    fn lease(&mut self, worker: WorkerId, lease: Lease<'_>);
+    /// Writes submissions to the journal, as the tasks with consecutive ids from `first` on, before they are acknowledged. When it fails, none of
+    /// them is in it. Returns how long it took, if one of them traces the runtime.
+    fn journal_submit(
+        &mut self,
+        first: TaskId,
+        submissions: &[Submission<'_>],
+        now: Now,
+    ) -> Result<Option<Period>, String>;
+    /// Notes in the journal how a task ended, before anyone is told.
+    fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd);
+    /// Notes in the journal that an attempt is about to start, of a task that must not be started twice. It is there when this
+    /// returns true; when it returns false, it could not be written.
+    fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool;
+    /// Notes in the journal that an actor whose creation had ended is made again, or why it is dead.
+    fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>);
+    /// Notes in the journal that an attempt failed after which the task is tried again.
+    fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>);
+    /// Tells a driver how its task ended, by the driver's own number for it, and when, if the task traces the runtime.
+    fn finished(
+        &mut self,
+        to: (DriverId, u64),
+        task: TaskId,
+        attempt: u32,
+        outcome: &Outcome,
+        ended_unix_nano: Option<u64>,
+        past: &[AttemptReport],
+    );
+    /// Sends a worker a task to run while others of its tasks wait. It has no place in the ring of claims.
+    fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>);
+    /// What became of a lease, as the spool of the worker has it.
+    fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
+    /// Whether a worker has begun this attempt at a task while others of its tasks waited.
+    fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool;
+    /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
+    /// running has ended, and its result is on the way.
+    fn running(&self, worker: WorkerId) -> Option<(u64, u64)>;
+    /// Takes an unclaimed lease back. False when the worker was faster.
+    fn revoke(&mut self, worker: WorkerId, lease: u64) -> bool;
+    /// Starts a worker; it will be heard of.
+    fn start_worker(&mut self, worker: WorkerId);
+    /// Asks a worker to end when its task has ended.
+    fn ask_to_end(&mut self, worker: WorkerId);
+    /// Tells a worker that an attempt is to end, and why: the task may ask, and the worker says so in its result.
+    fn ask_to_stop(&mut self, worker: WorkerId, task: TaskId, attempt: u32, why: StopReason);
+    /// Sends SIGTERM, or SIGKILL, to the command that a worker runs, with its group. False when there is none yet.
+    fn signal_command(&mut self, worker: WorkerId, kill: bool) -> bool;
+    /// Sends SIGTERM to a worker and its group.
+    fn terminate(&mut self, worker: WorkerId);
+    /// Bounds the memory of a worker and of what it starts, as its next task asks; none for what every worker may take.
+    fn bound_memory(&mut self, worker: WorkerId, limit_bytes: Option<u64>);
+    /// Kills a worker and what it runs.
+    fn kill(&mut self, worker: WorkerId);
+    /// Writes a line to the head's log.
+    fn log(&mut self, line: String);
+}
+
+/// Who is shown what a worker writes at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watchers {
+    /// The tasks that run and whose output somebody wants, each with who that is.
+    pub tasks: Vec<(TaskId, DriverId)>,
+    /// Whether any of several calls of an actor may be writing.
+    pub is_shared: bool,
+}
+
+/// Who is shown what this worker writes now. `claim_state` is what its ring of claims says of a lease.
+pub fn watchers(state: &State, worker_id: WorkerId, claim_state: impl Fn(u64) -> ClaimState) -> Watchers {
+    let worker = state.workers.get(&worker_id);
+    let Some(worker) = worker.filter(|worker| !worker.watched.is_empty() && worker.inline.is_empty()) else {
+        return Watchers::default();
+    };
+    let running = || worker.leases.iter().filter(|grant| claim_state(grant.number) == ClaimState::Claimed);
+    let watched = running().filter(|grant| worker.watched.contains(&grant.number)).filter_map(|grant| {
+        let task = state.tasks.get(grant.task).filter(|task| !matches!(task.progress(), Progress::Ended(_)))?;
+        Some((grant.task, task.driver?))
+    });
+    Watchers { tasks: watched.collect(), is_shared: running().nth(1).is_some() }
+}
+
+/// A submission.
+pub struct Submission<'a> {
+    /// Who is told how it ends; none when nobody waits.
+    pub driver: Option<DriverId>,
+    /// The driver's own number for it, given back in every message about it.
+    pub tag: u64,
+    /// The driver's job that it belongs to.
+    pub job: JobId,
+    /// The encoded envelope. It is copied.
+    pub bytes: &'a [u8],
+    /// What it says.
+    pub envelope: Envelope<'a>,
+    /// Since when it waits, in nanoseconds since the Unix epoch; asked for only if the task traces the runtime.
+    pub queued_unix_nano: u64,
+}

@@ -1,0 +1,54 @@
+use crate::{
+    state::{
+        State,
+        actor::Part,
+        progress::{Event, TaskEnd},
+    },
+    values,
+};
+use tracer_core::task::TaskId;
+
+/// Ended tasks that are remembered.
+pub const HISTORY_LIMIT: usize = 10_000;
+
+/// Keeps an outcome, as long as there is room for it.
+pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    state.open_bytes -= task.open_bytes();
+    task.forget_envelope();
+    if task.traces_runtime {
+        state.runtime_since.remove(&id);
+    }
+    state.ended_bytes += ended.size();
+    task.advance(id, Event::Ended(Box::new(ended)), &mut state.tally);
+    state.ended.push_back(id);
+    values::on_remembered(state, id);
+    loop {
+        let count = state.ended.len() + state.kept.len();
+        if count <= HISTORY_LIMIT && (state.ended_bytes <= state.history_bytes_limit || count <= 1) {
+            break;
+        }
+        let Some(oldest_id) = state.ended.pop_front() else { break };
+        // Those whose results are still to be arguments are kept, however many they are.
+        if values::is_pinned(state, oldest_id) || state.actors.is_living(oldest_id) {
+            state.kept.insert(oldest_id);
+            continue;
+        }
+        let Some(mut oldest) = state.tasks.remove(oldest_id) else { continue };
+        if let Some(key) = oldest.key.take() {
+            state.keys.remove(&*key);
+        }
+        if oldest.actor == Part::Creation {
+            state.actors.forget(oldest_id);
+        }
+        if let Some(ended) = oldest.into_end() {
+            state.ended_bytes -= ended.size();
+            values::drop_outcome(state, &ended.outcome);
+        }
+        state.tally.forget();
+    }
+}
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

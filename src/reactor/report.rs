@@ -1,0 +1,205 @@
+use crate::{
+    effects::Effects,
+    resources,
+    state::{
+        State,
+        actor::Part,
+        now::Now,
+        progress::Progress,
+        task::Task,
+        worker::{StopStep, WorkerPhase},
+    },
+};
+use tracer_core::task::{JobId, Outcome, TaskId};
+use tracer_core::value::JsonText;
+use tracer_ipc::protocol::{TaskFilter, TaskList, TaskReport, TaskState, WorkerReport, WorkerState};
+use tracer_ipc::spool::ClaimState;
+
+/// The newest tasks, of those that are asked for.
+pub fn list_tasks(state: &State, effects: &impl Effects, limit: usize, which: &TaskFilter) -> TaskList {
+    let forgotten = state.tally.counts().forgotten;
+    let row = |(id, task)| report(state, effects, id, task);
+    if *which == TaskFilter::default() {
+        let tasks: Vec<_> = state.tasks.iter_newest_first().take(limit).map(row).collect();
+        return TaskList { left_out: state.tasks.len() - tasks.len(), filtered_out: 0, forgotten, tasks };
+    }
+    let is_meant = |&(id, task): &(TaskId, &Task)| {
+        which.since_unix_nano.is_none_or(|since| task.submitted_unix_nano >= since)
+            && (which.states.is_empty() || which.states.contains(&phase(state, effects, id, task).0))
+            && which.name.as_ref().is_none_or(|name| tracer_core::pattern::fits(name, task.shown().name))
+            && which.module.as_ref().is_none_or(|module| {
+                module_of(state, id, task).is_some_and(|own| tracer_core::pattern::fits(module, own))
+            })
+    };
+    let mut meant = state.tasks.iter_newest_first().filter(is_meant);
+    let tasks: Vec<_> = meant.by_ref().take(limit).map(row).collect();
+    let left_out = meant.count();
+    TaskList { left_out, filtered_out: state.tasks.len() - tasks.len() - left_out, forgotten, tasks }
+}
+
+/// The module that a task's function or actor is of; none for commands.
+pub(crate) fn module_of<'a>(state: &'a State, id: TaskId, task: &Task) -> Option<&'a str> {
+    match task.actor {
+        Part::None if task.is_command => None,
+        Part::None => state.targets.name(task.target).split_once('.').map(|(module, _)| module),
+        Part::Creation => state.actors.module_of(id),
+        Part::Call(actor) => state.actors.module_of(actor),
+    }
+}
+
+/// One task with its result.
+pub fn get_task(state: &State, effects: &impl Effects, id: TaskId) -> Option<TaskReport> {
+    let task = state.tasks.get(id)?;
+    let mut report = report(state, effects, id, task);
+    if let Progress::Ended(ended) = task.progress() {
+        match &ended.outcome {
+            Outcome::Returned(value) => report.set_result(JsonText::of(value).ok()),
+            Outcome::Stored(stored) => report.stored = Some(stored.clone()),
+            Outcome::Completed | Outcome::Failed(_) => {}
+        }
+    }
+    Some(report)
+}
+
+/// Every worker.
+pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<WorkerReport> {
+    state
+        .workers
+        .iter()
+        .map(|(id, worker)| {
+            let running = effects.running(id).map(|(lease, _)| lease);
+            let running = worker.leases.iter().find(|grant| Some(grant.number) == running);
+            let running = worker.inline.last().or(running);
+            WorkerReport {
+                id,
+                pid: worker.pid,
+                state: match worker.phase {
+                    WorkerPhase::Starting => WorkerState::Starting,
+                    WorkerPhase::Stopping => WorkerState::Stopping,
+                    WorkerPhase::Ready if worker.leases.is_empty() => WorkerState::Idle,
+                    WorkerPhase::Ready if worker.is_waiting() => WorkerState::Waiting,
+                    WorkerPhase::Ready => WorkerState::Busy,
+                },
+                uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
+                task: running.map(|grant| grant.task),
+                actor: worker.actor,
+                leases: worker.leases.len(),
+                cpus: worker.slots() as u64,
+                resources: resources::held_resources(worker),
+                tasks_ended: worker.tasks_ended,
+                tracing: worker.tracing.clone(),
+                hook_failure: worker.hook_failure.clone(),
+            }
+        })
+        .collect()
+}
+
+/// How many tasks of a job run.
+pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize {
+    let is_of_job = |task: TaskId| state.tasks.get(task).is_some_and(|task| task.job == job);
+    let running = state.workers.iter().map(|(id, worker)| {
+        let lease = effects.running(id).map(|(lease, _)| lease);
+        let own = worker.leases.iter().find(|grant| Some(grant.number) == lease);
+        own.into_iter().chain(&worker.inline).filter(|grant| is_of_job(grant.task)).count()
+    });
+    running.sum()
+}
+
+/// Where a task is in its life, and since when it runs, if it does, in nanoseconds since the Unix epoch.
+pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> (TaskState, Option<u64>) {
+    let running = match task.progress() {
+        Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {
+            if let Some(grant) = worker.inline.iter().find(|grant| grant.task == id) {
+                return Some(grant.granted.unix_nano);
+            }
+            let lease = worker.leases.iter().find(|grant| grant.task == id)?.number;
+            (effects.claim_state(*worker_id, lease) == ClaimState::Claimed).then_some(())?;
+            if worker.actor.is_some() {
+                // Of several at once, the worker does not say since when.
+                return worker.leases.iter().find(|grant| grant.task == id).map(|grant| grant.granted.unix_nano);
+            }
+            let (running, since) = effects.running(*worker_id)?;
+            (running == lease).then_some(since)
+        }),
+        Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } | Progress::Ended(_) => None,
+    };
+    let phase = match task.progress() {
+        Progress::Between | Progress::Waiting | Progress::Held => TaskState::Waiting,
+        Progress::Retrying { .. } => TaskState::Retrying,
+        Progress::Leased { worker } if running.is_some() => {
+            let stopping = state.workers.get(worker).and_then(|worker| worker.stopping);
+            match stopping.filter(|stopping| stopping.task == id).map(|stopping| stopping.step) {
+                None => TaskState::Running,
+                Some(StopStep::Asked) => TaskState::Cancelling,
+                Some(StopStep::Terminated) => TaskState::Terminating,
+                Some(StopStep::Killed) => TaskState::Killing,
+            }
+        }
+        Progress::Leased { .. } => TaskState::Leased,
+        Progress::Ended(ended) => TaskState::of_outcome(&ended.outcome),
+    };
+    (phase, running)
+}
+
+/// A task's row for people.
+pub(crate) fn report(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> TaskReport {
+    let (phase, running) = phase(state, effects, id, task);
+    let mut report = row(state, id, task, phase);
+    report.started_unix_nano = report.started_unix_nano.or(running);
+    report
+}
+
+/// The task's row for people; `phase` tells leased from running.
+fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
+    let shown = task.shown();
+    let mut report = TaskReport {
+        id,
+        name: Some(shown.name).filter(|name| !name.is_empty()).map(Into::into),
+        target: state.targets.name(task.target).into(),
+        state: phase,
+        job_id: task.job,
+        trace_id: (shown.trace_id != [0; 16])
+            .then(|| shown.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        attempt: task.attempt,
+        demand: task.demand_report(),
+        attempts: task.past.as_ref().map(|past| past.attempts.clone()).unwrap_or_default(),
+        worker_id: None,
+        worker_pid: None,
+        submitted_unix_nano: task.submitted_unix_nano,
+        started_unix_nano: None,
+        ended_unix_nano: None,
+        result: None,
+        result_loss: None,
+        stored: None,
+        failure: None,
+        message: None,
+        actor_id: match task.actor {
+            Part::None => None,
+            Part::Creation => Some(id),
+            Part::Call(actor) => Some(actor),
+        },
+    };
+    match task.progress() {
+        Progress::Between | Progress::Waiting | Progress::Held | Progress::Retrying { .. } => {}
+        Progress::Leased { worker } => {
+            report.worker_id = Some(*worker);
+            report.worker_pid = state.workers.get(worker).map(|worker| worker.pid);
+        }
+        Progress::Ended(ended) => {
+            report.worker_id = ended.worker;
+            report.worker_pid = ended.worker_pid;
+            report.started_unix_nano = ended.started_unix_nano;
+            report.ended_unix_nano = Some(ended.ended_unix_nano);
+            if let Outcome::Failed(failure) = &ended.outcome {
+                report.failure = Some(failure.clone());
+                report.message = Some(failure.to_string());
+            }
+            report.attempts.extend(ended.attempt_report(task.attempt));
+        }
+    }
+    report
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,69 @@
+use crate::{
+    actors::life,
+    children,
+    effects::Effects,
+    lifecycle,
+    state::{
+        State,
+        now::Now,
+        progress::{Event, TaskEnd},
+        worker::Ending,
+    },
+    stopping,
+};
+use tracer_core::task::{Failure, Outcome, WorkerId};
+use tracer_ipc::protocol::AttemptResult;
+
+/// An attempt has ended.
+pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, result: AttemptResult, now: Now) {
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
+    let Some(grant) = worker.take_lease(result.lease) else {
+        effects.log(format!("worker {worker_id} reported lease {}, which it does not have", result.lease));
+        return;
+    };
+    worker.tasks_ended += 1;
+    if worker.stopping.is_some_and(|stopping| stopping.lease == result.lease) {
+        // It has ended, and its worker goes on.
+        worker.stopping = None;
+        if matches!(worker.ending, Some(Ending::Cancelled { .. } | Ending::TimedOut { .. })) {
+            worker.ending = None;
+        }
+    }
+    worker.to_stop.retain(|next| next.lease != result.lease);
+    (state.failed_starts, state.brief_lives, state.give_ups) = (0, 0, 0);
+    let (pid, actor) = (worker.pid, worker.actor);
+    drop(worker);
+    if let Some(actor) = actor {
+        life::on_lease_ended(state, actor);
+        if let Some(span) = result.span.filter(|_| grant.task == actor) {
+            life::on_span(state, actor, span);
+        }
+        if grant.task == actor && life::is_restart(state, actor) {
+            life::on_restart_result(state, effects, actor, &result.outcome);
+            children::on_attempt_ended(state, worker_id, actor);
+            return stopping::stop_next(state, effects, worker_id, now);
+        }
+    }
+    if let Some(task) = state.tasks.get_mut(grant.task) {
+        task.advance(grant.task, Event::LetGo, &mut state.tally);
+        state.targets.run_time(task.target).observe(result.run_ns);
+        if task.traces_runtime {
+            state.runtime_since.insert(grant.task, result.started_unix_nano.saturating_add(result.run_ns));
+        }
+    }
+    let outcome = match result.outcome {
+        Outcome::Failed(Failure::Cancelled) => Outcome::Failed(children::why_cancelled(state, grant.task)),
+        outcome => outcome,
+    };
+    let ended = TaskEnd {
+        outcome,
+        worker: Some(worker_id),
+        worker_pid: Some(pid),
+        started_unix_nano: Some(result.started_unix_nano),
+        // Not the time now: the wall clock may have been set since it began.
+        ended_unix_nano: result.started_unix_nano.saturating_add(result.run_ns),
+    };
+    lifecycle::end_attempt(state, effects, grant.task, ended, result.span, now);
+    children::on_attempt_ended(state, worker_id, grant.task);
+    stopping::stop_next(state, effects, worker_id, now);
+}

@@ -1,0 +1,417 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::state::{needs::Needs, now::Now, task::Task};
+use rustc_hash::FxHashMap;
+use tracer_core::task::{JobId, TaskId};
+
+/// Tasks of equal needs that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end
+/// before more is begun. Otherwise jobs take turns, a task each, and within a job the order is that of submission.
+#[derive(Debug, Default)]
+pub struct ReadyQueue {
+    of_tasks: Turns,
+    of_drivers: Turns,
+}
+
+impl ReadyQueue {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.of_tasks.len + self.of_drivers.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whose turn it is.
+    pub fn front(&self) -> Option<&TaskId> {
+        self.of_tasks.front().or_else(|| self.of_drivers.front())
+    }
+
+    /// Takes out whose turn it is.
+    pub fn pop_front(&mut self) -> Option<TaskId> {
+        self.of_tasks.pop_front().or_else(|| self.of_drivers.pop_front())
+    }
+
+    /// Adds a task behind all of its kind and job.
+    pub fn push_back(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.turns(submitter).push_back(id, job);
+    }
+
+    /// Adds a task before all of its kind and job.
+    pub fn push_front(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.turns(submitter).push_front(id, job);
+    }
+
+    /// Takes a task out, wherever it is.
+    pub fn remove(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.turns(submitter).remove(id, job);
+    }
+
+    /// All of them, in the order of their turn.
+    pub fn iter(&self) -> impl Iterator<Item = TaskId> {
+        self.of_tasks.iter().chain(self.of_drivers.iter())
+    }
+
+    fn turns(&mut self, submitter: Option<TaskId>) -> &mut Turns {
+        if submitter.is_some() { &mut self.of_tasks } else { &mut self.of_drivers }
+    }
+}
+
+/// Jobs that take turns. What is done for a turn costs the same however many jobs and tasks there are.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Jobs that have tasks here, in the order of their turn.
+    jobs: VecDeque<JobId>,
+    /// Their tasks; never empty.
+    tasks: FxHashMap<JobId, VecDeque<TaskId>>,
+    len: usize,
+    /// Room for the tasks of the next job, left by one that has none any more.
+    spare: VecDeque<TaskId>,
+}
+
+/// Tasks for which room is kept.
+const SPARE_LIMIT: usize = 1024;
+
+impl Turns {
+    fn front(&self) -> Option<&TaskId> {
+        self.tasks.get(self.jobs.front()?)?.front()
+    }
+
+    fn pop_front(&mut self) -> Option<TaskId> {
+        let job = *self.jobs.front()?;
+        let tasks = self.tasks.get_mut(&job)?;
+        let id = tasks.pop_front()?;
+        self.len -= 1;
+        if tasks.is_empty() {
+            self.jobs.pop_front();
+            self.forget(job);
+        } else {
+            self.jobs.rotate_left(1);
+        }
+        Some(id)
+    }
+
+    fn push_back(&mut self, id: TaskId, job: JobId) {
+        self.len += 1;
+        if let Some(tasks) = self.tasks.get_mut(&job) {
+            return tasks.push_back(id);
+        }
+        self.jobs.push_back(job);
+        self.begin(id, job);
+    }
+
+    fn push_front(&mut self, id: TaskId, job: JobId) {
+        self.len += 1;
+        if let Some(tasks) = self.tasks.get_mut(&job) {
+            return tasks.push_front(id);
+        }
+        self.jobs.push_front(job);
+        self.begin(id, job);
+    }
+
+    fn begin(&mut self, id: TaskId, job: JobId) {
+        let mut tasks = std::mem::take(&mut self.spare);
+        tasks.push_back(id);
+        self.tasks.insert(job, tasks);
+    }
+
+    fn forget(&mut self, job: JobId) {
+        if let Some(tasks) = self.tasks.remove(&job).filter(|tasks| tasks.capacity() <= SPARE_LIMIT) {
+            self.spare = tasks;
+        }
+    }
+
+    fn remove(&mut self, id: TaskId, job: JobId) {
+        let Some(tasks) = self.tasks.get_mut(&job) else { return };
+        // From both ends: whoever takes many out takes the oldest or the newest.
+        let last = tasks.len().saturating_sub(1);
+        let near = |distance| [distance, last - distance].into_iter().find(|&place| tasks[place] == id);
+        let Some(place) = (0..=last / 2).find_map(near) else { return };
+        tasks.remove(place);
+        self.len -= 1;
+        if tasks.is_empty() {
+            self.jobs.retain(|&other| other != job);
+            self.forget(job);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = TaskId> {
+        let mut left: VecDeque<_> =
+            self.jobs.iter().filter_map(|job| self.tasks.get(job)).map(VecDeque::iter).collect();
+        std::iter::from_fn(move || {
+            loop {
+                let mut tasks = left.pop_front()?;
+                if let Some(&id) = tasks.next() {
+                    left.push_back(tasks);
+                    return Some(id);
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn jobs_take_turns_and_tasks_of_tasks_come_first() {
+        let mut queue = ReadyQueue::default();
+        for id in 1..=3 {
+            queue.push_back(TaskId(id), None, JobId(1));
+        }
+        queue.push_back(TaskId(4), None, JobId(2));
+        queue.push_back(TaskId(5), Some(TaskId(1)), JobId(1));
+        queue.push_back(TaskId(6), None, JobId(3));
+        let order = [5, 1, 4, 6, 2, 3].map(TaskId);
+        assert!(queue.iter().eq(order));
+        assert_eq!(queue.len(), order.len());
+        let popped: Vec<_> = std::iter::from_fn(|| queue.pop_front()).collect();
+        assert_eq!(popped, order);
+        assert!(queue.is_empty() && queue.of_drivers.tasks.is_empty() && queue.of_drivers.jobs.is_empty());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Submit { job: u64 },
+        Turn,
+        PutBack,
+        Remove { place: usize },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..JOBS).prop_map(|job| Step::Submit { job }),
+            3 => Just(Step::Turn),
+            1 => Just(Step::PutBack),
+            1 => any::<usize>().prop_map(|place| Step::Remove { place }),
+        ]
+    }
+
+    const JOBS: u64 = 5;
+
+    proptest! {
+        #[test]
+        fn a_job_is_first_in_first_out_and_none_starves(steps in prop::collection::vec(step(), 0..300)) {
+            let mut queue = ReadyQueue::default();
+            let mut model: BTreeMap<u64, VecDeque<TaskId>> = BTreeMap::new();
+            // How many turns of others each job with tasks has seen since its own.
+            let mut waited: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut last = None;
+            for (number, step) in (1..).zip(steps) {
+                match step {
+                    Step::Submit { job } => {
+                        queue.push_back(TaskId(number), None, JobId(job));
+                        model.entry(job).or_default().push_back(TaskId(number));
+                    }
+                    Step::Turn => {
+                        let announced = queue.iter().next();
+                        prop_assert_eq!(queue.front().copied(), announced);
+                        let id = queue.pop_front();
+                        prop_assert_eq!(id, announced);
+                        let Some(id) = id else { continue };
+                        let job = model.iter().find(|(_, tasks)| tasks.contains(&id)).map(|(&job, _)| job).unwrap();
+                        let tasks = model.get_mut(&job).unwrap();
+                        prop_assert_eq!(tasks.pop_front(), Some(id), "first in, first out");
+                        last = Some((id, job));
+                        waited.remove(&job);
+                        for (&other, _) in model.iter().filter(|&(&other, tasks)| other != job && !tasks.is_empty()) {
+                            let waited = waited.entry(other).or_default();
+                            *waited += 1;
+                            prop_assert!(*waited < JOBS, "job {} starves", other);
+                        }
+                    }
+                    Step::PutBack => {
+                        let Some((id, job)) = last.take() else { continue };
+                        queue.push_front(id, None, JobId(job));
+                        model.entry(job).or_default().push_front(id);
+                        // Its turn does not count: it was given back.
+                        waited.values_mut().for_each(|waited| *waited = waited.saturating_sub(1));
+                    }
+                    Step::Remove { place } => {
+                        let all: Vec<_> = queue.iter().collect();
+                        let Some(&id) = all.get(place % all.len().max(1)) else { continue };
+                        let (&job, tasks) = model.iter_mut().find(|(_, tasks)| tasks.contains(&id)).unwrap();
+                        queue.remove(id, None, JobId(job));
+                        tasks.retain(|&known| known != id);
+                        if tasks.is_empty() {
+                            waited.remove(&job);
+                        }
+                    }
+                }
+                let mut all: Vec<_> = queue.iter().collect();
+                all.sort();
+                let mut expected: Vec<_> = model.values().flatten().copied().collect();
+                expected.sort();
+                prop_assert_eq!(queue.len(), all.len());
+                prop_assert_eq!(all, expected);
+            }
+        }
+    }
+}
+
+/// Tasks that wait for their turn, by what they need.
+#[derive(Debug, Default)]
+pub struct ReadyQueues {
+    /// Those that need a slot and nothing else.
+    pub plain: ReadyQueue,
+    /// When the first of those became that.
+    plain_turn: u64,
+    /// The others, by what they need. None of them is empty.
+    pub(crate) by_needs: BTreeMap<Arc<Needs>, DemandingQueue>,
+    /// Number of tasks in those.
+    demanding: usize,
+    next_turn: u64,
+    /// The task for which something is kept, as it was when tasks were begun last.
+    pub reserved_for: Option<TaskId>,
+}
+
+/// Tasks of equal needs.
+#[derive(Debug)]
+pub(crate) struct DemandingQueue {
+    pub(crate) queue: ReadyQueue,
+    /// Lanes with lower numbers come first.
+    turn: u64,
+    /// Since when its first task has been looked at, by the clock that never jumps.
+    first_since_ns: Option<u64>,
+}
+
+/// Key of a ready queue: the needs of its tasks; none for the plain queue.
+pub(crate) type QueueKey = Option<Arc<Needs>>;
+
+impl ReadyQueues {
+    /// How many tasks there are.
+    pub fn len(&self) -> usize {
+        self.plain.len() + self.demanding
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.demanding == 0
+    }
+
+    /// Whether any of them needs something else than a slot.
+    pub fn has_demanding(&self) -> bool {
+        self.demanding > 0
+    }
+
+    /// The needs in the form in which all tasks with them share them.
+    pub fn share(&self, needs: Needs) -> Arc<Needs> {
+        let needs = Arc::new(needs);
+        self.by_needs.get_key_value(&needs).map_or(needs, |(known, _)| Arc::clone(known))
+    }
+
+    /// Adds a task behind all of its kind and job.
+    pub fn push_back(&mut self, id: TaskId, task: &Task) {
+        self.queue_of(task).push_back(id, task.submitter, task.job);
+    }
+
+    /// Adds a task before all of its kind and job.
+    pub fn push_front(&mut self, id: TaskId, task: &Task) {
+        self.queue_of(task).push_front(id, task.submitter, task.job);
+    }
+
+    fn queue_of(&mut self, task: &Task) -> &mut ReadyQueue {
+        let Some(needs) = &task.needs else { return &mut self.plain };
+        self.demanding += 1;
+        let next_turn = &mut self.next_turn;
+        let entry = self.by_needs.entry(Arc::clone(needs)).or_insert_with(|| {
+            *next_turn += 1;
+            DemandingQueue { queue: ReadyQueue::default(), turn: *next_turn, first_since_ns: None }
+        });
+        &mut entry.queue
+    }
+
+    /// Takes a task out, wherever it is.
+    pub fn remove(&mut self, id: TaskId, task: &Task) {
+        let Some(needs) = &task.needs else { return self.plain.remove(id, task.submitter, task.job) };
+        let Some(entry) = self.by_needs.get_mut(needs) else { return };
+        let was_first = entry.queue.front() == Some(&id);
+        let before = entry.queue.len();
+        entry.queue.remove(id, task.submitter, task.job);
+        self.demanding -= before - entry.queue.len();
+        if was_first {
+            entry.first_since_ns = None;
+        }
+        if entry.queue.is_empty() {
+            self.by_needs.remove(needs);
+        }
+    }
+
+    /// Whose turn it is in a queue.
+    pub fn front(&self, key: &QueueKey) -> Option<TaskId> {
+        match key {
+            None => self.plain.front().copied(),
+            Some(needs) => self.by_needs.get(needs)?.queue.front().copied(),
+        }
+    }
+
+    /// Takes out whose turn it is in a queue.
+    pub fn pop_front(&mut self, key: &QueueKey) -> Option<TaskId> {
+        let Some(needs) = key else { return self.plain.pop_front() };
+        let entry = self.by_needs.get_mut(needs)?;
+        let id = entry.queue.pop_front()?;
+        self.demanding -= 1;
+        if entry.queue.is_empty() {
+            self.by_needs.remove(needs);
+        }
+        Some(id)
+    }
+
+    /// A queue has had its turn.
+    pub fn end_turn(&mut self, key: &QueueKey) {
+        self.next_turn += 1;
+        match key {
+            None => self.plain_turn = self.next_turn,
+            Some(needs) => {
+                if let Some(entry) = self.by_needs.get_mut(needs) {
+                    entry.turn = self.next_turn;
+                    entry.first_since_ns = None;
+                }
+            }
+        }
+    }
+
+    /// The queues that have tasks, in the order of their turn, each with since when its first task has been first.
+    pub(crate) fn in_turn(&mut self, now: Now) -> Vec<(QueueKey, u64)> {
+        let mut queues: Vec<_> = Vec::with_capacity(self.by_needs.len() + 1);
+        for (needs, entry) in &mut self.by_needs {
+            let since = *entry.first_since_ns.get_or_insert(now.monotonic_ns);
+            queues.push((entry.turn, Some(Arc::clone(needs)), since));
+        }
+        if !self.plain.is_empty() {
+            queues.push((self.plain_turn, None, now.monotonic_ns));
+        }
+        queues.sort_unstable_by_key(|&(turn, ..)| turn);
+        queues.into_iter().map(|(_, key, since)| (key, since)).collect()
+    }
+
+    /// All of them, queue after queue, each in the order of its turn.
+    pub fn iter(&self) -> impl Iterator<Item = TaskId> {
+        self.plain.iter().chain(self.by_needs.values().flat_map(|entry| entry.queue.iter()))
+    }
+
+    /// The tasks of a task's queue, in the order of their turn.
+    pub fn alike(&self, task: &Task) -> impl Iterator<Item = TaskId> {
+        let queue = match &task.needs {
+            None => Some(&self.plain),
+            Some(needs) => self.by_needs.get(needs).map(|entry| &entry.queue),
+        };
+        queue.into_iter().flat_map(ReadyQueue::iter)
+    }
+
+    /// Fails with a sentence when the parts contradict each other.
+    pub fn check(&self) -> Result<(), String> {
+        let counted: usize = self.by_needs.values().map(|entry| entry.queue.len()).sum();
+        if counted != self.demanding || self.by_needs.values().any(|entry| entry.queue.is_empty()) {
+            return Err(format!("{counted} tasks need more than a slot, {} counted", self.demanding));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+use std::sync::Arc;
+
+use super::progress::{Event, Progress, Tally, TaskEnd};
+use crate::state::{actor::Part, needs::Needs, progress::Stage, target::TargetIndex};
+use tracer_core::task::{AttemptReport, Envelope, EnvelopeHead, Input, JobId, SpanLink, TaskId};
+use tracer_ipc::protocol::{self, Lease, Period};
+
+/// A connected driver, as the server numbers its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriverId(pub u64);
+
+/// What bounds a task. Times are in nanoseconds, and 0 is for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How long an attempt may run.
+    pub run_ns: u64,
+    /// How long a command may write nothing.
+    pub idle_ns: u64,
+    /// How long the first attempt may be waited for.
+    pub queue_ns: u64,
+    /// When that is reached, by the clock that never jumps: its entry in [`State::queue_limits`].
+    pub queue_until: u64,
+    /// The most memory of an attempt, in bytes; 0 for what every worker may take.
+    pub memory_bytes: u64,
+}
+
+/// What a task's ended attempts have left, once one of them has failed and the task was tried again.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// Attempts that failed of their own.
+    pub failures: u32,
+    /// Attempts whose worker was lost.
+    pub crashes: u32,
+    /// The attempts, oldest first; the newest of them when there are very many.
+    pub attempts: Vec<AttemptReport>,
+    /// The span of the newest of them, if it was traced.
+    pub span: Option<SpanLink>,
+}
+
+/// What is known of what a task is to do.
+#[derive(Debug)]
+pub enum Description {
+    /// Everything, until it has ended.
+    Envelope(Box<[u8]>),
+    /// What is shown of it afterwards; none for a task without a name that was not traced.
+    Shown(Option<Box<Shown>>),
+}
+
+/// What is shown of a task's description when it has ended.
+#[derive(Debug)]
+pub struct Shown {
+    /// The name given with `--name`; empty for none.
+    pub name: Box<str>,
+    /// All zero when the submission was not traced.
+    pub trace_id: [u8; 16],
+}
+
+/// A task that the head has accepted. There may be very many, so what few have is behind a pointer, and what the envelope says is not said twice.
+#[derive(Debug)]
+pub struct Task {
+    /// What it is to do.
+    pub description: Description,
+    /// What it runs, as people call it.
+    pub target: TargetIndex,
+    /// The task that has submitted it; none for a driver's.
+    pub submitter: Option<TaskId>,
+    /// What it has to do with other tasks' results; none for most.
+    pub links: Option<Box<Links>>,
+    /// Who waits for it.
+    pub driver: Option<DriverId>,
+    /// The driver's own number for it.
+    pub tag: u64,
+    /// The driver's job that it belongs to.
+    pub job: JobId,
+    /// When it was taken in, in nanoseconds since the Unix epoch.
+    pub submitted_unix_nano: u64,
+    /// What bounds it; none for the many that nothing does.
+    pub limits: Option<Box<Limits>>,
+    /// What it needs; none for the many that need a slot and nothing else.
+    pub needs: Option<Arc<Needs>>,
+    /// Whether it is a command.
+    pub is_command: bool,
+    /// What it has to do with an actor.
+    pub actor: Part,
+    /// The attempt that it is at, from 1; 0 while no worker was given it.
+    pub attempt: u32,
+    /// Whether no other task is leased to a worker beside it: a task with a limit, or one whose output is wanted, so that it is
+    /// told from that of others.
+    pub must_be_alone: bool,
+    /// Whether its driver is sent what it writes.
+    pub wants_output: bool,
+    /// Whether the runtime's own work for it is traced: its times are then in [`State::runtime_since`].
+    pub traces_runtime: bool,
+    /// Whether its start is journaled first, and it is never started again.
+    pub at_most_once: bool,
+    /// Its key among [`State::keys`].
+    pub key: Option<Box<Box<str>>>,
+    /// What its ended attempts have left; none for the many that have had none.
+    pub past: Option<Box<Past>>,
+    /// Where it is: see [`Task::progress`].
+    pub stage: Stage,
+}
+
+/// Results that are arguments.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// The tasks whose results are arguments of this one.
+    pub inputs: Vec<Input>,
+    /// How many of them have not ended; only while this one is [held](Progress::Held).
+    pub open_inputs: usize,
+    /// Tasks that are held until this one has ended.
+    pub dependants: Vec<TaskId>,
+    /// Tasks that have not ended and of which this one's result is an argument. It is remembered as long as there are any.
+    pub pins: usize,
+    /// Whether nobody can ask for its result any more, save for those.
+    pub is_forgotten: bool,
+}
+
+/// What a task that waits takes of the head's memory beyond its description, about.
+pub const TASK_BYTES: u64 = 192;
+
+impl Task {
+    /// Current progress.
+    pub fn progress(&self) -> &Progress {
+        self.stage.progress()
+    }
+
+    /// End of the task, if it has ended; a part of it may be dropped.
+    pub(crate) fn end_mut(&mut self) -> Option<&mut TaskEnd> {
+        self.stage.end_mut()
+    }
+
+    /// End of the task, if it has ended.
+    pub fn into_end(self) -> Option<Box<TaskEnd>> {
+        self.stage.into_end()
+    }
+
+    /// Moves the task on by an event.
+    pub(crate) fn advance(&mut self, id: TaskId, event: Event, tally: &mut Tally) {
+        self.stage.advance(id, event, tally);
+    }
+
+    /// The attempt that it is at, as it is leased.
+    pub fn lease<'a>(&'a self, id: TaskId, number: u64, queued: Option<Period>, inputs: &'a [u8]) -> Lease<'a> {
+        Lease {
+            number,
+            task: id,
+            attempt: self.attempt,
+            job: self.job,
+            submitted_unix_nano: self.submitted_unix_nano,
+            previous: self.past.as_ref().and_then(|past| past.span),
+            envelope: self.envelope(),
+            queued,
+            inputs,
+        }
+    }
+
+    /// Its envelope; empty once it has ended.
+    pub fn envelope(&self) -> &[u8] {
+        match &self.description {
+            Description::Envelope(envelope) => envelope,
+            Description::Shown(_) => &[],
+        }
+    }
+
+    /// What is shown of its description.
+    pub fn shown(&self) -> EnvelopeHead<'_> {
+        match &self.description {
+            Description::Envelope(envelope) => Envelope::head_of(envelope).unwrap_or_default(),
+            Description::Shown(shown) => shown.as_ref().map_or_else(EnvelopeHead::default, |shown| EnvelopeHead {
+                name: &shown.name,
+                trace_id: shown.trace_id,
+            }),
+        }
+    }
+
+    /// What it counts for in [`State::open_bytes`] while it has not ended.
+    pub fn open_bytes(&self) -> u64 {
+        match &self.description {
+            Description::Envelope(envelope) => envelope.len() as u64 + TASK_BYTES,
+            Description::Shown(_) => 0,
+        }
+    }
+
+    /// Forgets the description, but for what is shown of it.
+    pub fn forget_envelope(&mut self) {
+        let shown = self.shown();
+        let is_shown = shown != EnvelopeHead::default();
+        let shown = is_shown.then(|| Box::new(Shown { name: shown.name.into(), trace_id: shown.trace_id }));
+        self.description = Description::Shown(shown);
+    }
+
+    /// What it asked for, if that is more than a slot.
+    pub(crate) fn demand_report(&self) -> Option<protocol::DemandReport> {
+        let memory_bytes = self.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
+        match &self.needs {
+            Some(needs) => Some(protocol::DemandReport { memory_bytes, ..needs.report() }),
+            None => memory_bytes.map(|_| protocol::DemandReport { num_cpus: 1, memory_bytes, ..Default::default() }),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Task {
+    /// A task with nothing special about it.
+    pub(crate) fn sample(tag: u64) -> Task {
+        Task {
+            description: Description::Shown(None),
+            target: TargetIndex::default(),
+            submitter: None,
+            links: None,
+            driver: None,
+            tag,
+            job: JobId(1),
+            submitted_unix_nano: 0,
+            traces_runtime: false,
+            limits: None,
+            needs: None,
+            is_command: false,
+            actor: Part::None,
+            attempt: 0,
+            must_be_alone: false,
+            wants_output: false,
+            at_most_once: false,
+            key: None,
+            past: None,
+            stage: Stage::default(),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::{
+    scheduler::Load,
+    state::{needs::Needs, now::Now, target::VersionIndex, task::Limits},
+};
+use tracer_core::task::{StopReason, TaskId, TimeLimit};
+use tracer_ipc::protocol::INLINE_LEASE;
+
+/// A worker process.
+#[derive(Debug)]
+pub struct Worker {
+    /// The process.
+    pub pid: u32,
+    /// Where it is in its life.
+    pub phase: WorkerPhase,
+    /// When its process was started.
+    pub started: Now,
+    /// The actor that it is for; none for those that take any task.
+    pub actor: Option<TaskId>,
+    /// Granted and not resolved, in the order of their numbers.
+    pub leases: VecDeque<Grant>,
+    /// The number of its next lease, which is also the place in the ring of claims; from 0.
+    pub next_lease: u64,
+    /// Tasks that it runs while others of its tasks wait, each inside of the one before it.
+    pub inline: Vec<Grant>,
+    /// For what its tasks wait.
+    pub waits: Vec<Wait>,
+    /// What its leases amount to, for the scheduler. Reserved up with [`leases`](Self::leases).
+    pub load: Load,
+    /// How many attempts it has reported.
+    pub tasks_ended: u64,
+    /// What happens to its spans, for people; empty until it is ready.
+    pub tracing: String,
+    /// Why its hook failed, if it did.
+    pub hook_failure: Option<String>,
+    /// When it got ready, by the clock that never jumps.
+    pub ready_monotonic_ns: Option<u64>,
+    /// Set when the head ends it on purpose.
+    pub ending: Option<Ending>,
+    /// What its task has bounded its memory to, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// When its output was last read, by the clock that never jumps.
+    pub last_output_ns: u64,
+    /// The attempt that it is to end.
+    pub stopping: Option<Stopping>,
+    /// Attempts that are to end too: a worker is told of one at a time.
+    pub to_stop: Vec<ToStop>,
+    /// Those of its leases that have any.
+    pub terms: Vec<Terms>,
+    /// Those of its leases whose output somebody wants.
+    pub watched: Vec<u64>,
+    /// The versions of modules that it was given tasks of.
+    pub versions: Vec<VersionIndex>,
+    /// Whether it is to be replaced, because of those: it is given nothing more.
+    pub is_outdated: bool,
+}
+
+/// What is watched and held for a lease; most have nothing of the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The lease.
+    pub lease: u64,
+    /// When it was granted, by the clock that never jumps.
+    pub granted_ns: u64,
+    /// How long the attempt may run, in nanoseconds; 0 for no limit.
+    pub run_ns: u64,
+    /// How long it may write nothing, in nanoseconds; 0 for no limit.
+    pub idle_ns: u64,
+    /// What it takes, if that is not just a slot.
+    pub needs: Option<Arc<Needs>>,
+}
+
+impl Terms {
+    /// When each limit is reached, by the clock that never jumps, for a worker whose output was last read then.
+    fn limits(&self, last_output_ns: u64) -> impl Iterator<Item = (u64, StopReason)> {
+        let limits = [
+            (self.granted_ns, self.run_ns, StopReason::RunTimeout),
+            (self.granted_ns.max(last_output_ns), self.idle_ns, StopReason::IdleTimeout),
+        ];
+        let limits = limits.into_iter().filter(|&(_, limit, _)| limit > 0);
+        limits.map(|(since, limit, why)| (since.saturating_add(limit), why))
+    }
+
+    /// When the first limit is reached, by the clock that never jumps; [`u64::MAX`] for never.
+    pub fn until_ns(&self, last_output_ns: u64) -> u64 {
+        self.limits(last_output_ns).map(|(until, _)| until).min().unwrap_or(u64::MAX)
+    }
+
+    /// The limit that is reached, if one is.
+    pub fn exceeded(&self, last_output_ns: u64, now: Now) -> Option<StopReason> {
+        self.limits(last_output_ns).find(|&(until, _)| until <= now.monotonic_ns).map(|(_, why)| why)
+    }
+}
+
+/// An attempt that is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopping {
+    /// The task.
+    pub task: TaskId,
+    /// The lease that it runs under.
+    pub lease: u64,
+    /// How long it gets for each step.
+    pub grace_ns: u64,
+    /// How far it has come.
+    pub step: StopStep,
+    /// When the next step is taken, by the clock that never jumps.
+    pub next_ns: u64,
+    /// Until when a command that has not quite started is waited for.
+    pub give_up_ns: u64,
+}
+
+/// An attempt that is to end, when another one in the same worker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToStop {
+    /// The lease that it runs under.
+    pub lease: u64,
+    /// Why.
+    pub why: StopReason,
+    /// How long it gets for each step, if whoever wants its end has said so.
+    pub grace_ns: Option<u64>,
+}
+
+/// How far the end of an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopStep {
+    /// It was asked.
+    Asked,
+    /// It got SIGTERM.
+    Terminated,
+    /// It got SIGKILL.
+    Killed,
+}
+
+/// A task waits for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The worker's own number for it.
+    pub number: u64,
+    /// The task that waits.
+    pub task: TaskId,
+    /// For which tasks, of those that have not ended.
+    pub open: BTreeSet<TaskId>,
+    /// How many of them have to end before it goes on.
+    pub left: usize,
+    /// The task whose attempt blocks its own thread until then, with no limit.
+    pub blocked: Option<TaskId>,
+}
+
+/// A lease that a worker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The worker's how-manieth lease, from 0.
+    pub number: u64,
+    /// The task.
+    pub task: TaskId,
+    /// How many slots it takes.
+    pub slots: u32,
+    /// What it counts for in the worker's load, in nanoseconds.
+    pub expected_ns: u64,
+    /// When it was granted.
+    pub granted: Now,
+}
+
+/// Where a worker is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerPhase {
+    /// Loading its hook.
+    Starting,
+    /// Its hook has run, and it takes leases.
+    Ready,
+    /// Told to end.
+    Stopping,
+}
+
+/// Why the head ends a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A task ran into its limit.
+    TimedOut {
+        /// The task, which gets this failure; others that the worker had claimed get [`Failure::WorkerLost`].
+        task: TaskId,
+        /// Which limit it was.
+        limit: TimeLimit,
+        /// What it was given, in nanoseconds.
+        after_ns: u64,
+    },
+    /// A running task was cancelled.
+    Cancelled {
+        /// The task, which gets this failure.
+        task: TaskId,
+    },
+    /// It did not get ready in time.
+    StartTimedOut,
+    /// Its hook failed, and tracing is required.
+    HookFailed,
+    /// There are enough others.
+    NotNeeded,
+    /// Its actor is to end.
+    ActorEnded {
+        /// The actor, which is dead from then on.
+        actor: TaskId,
+        /// How long it may take, by the clock that never jumps.
+        until_ns: u64,
+    },
+    /// The head stops.
+    Stopped,
+}
+
+impl Worker {
+    /// A worker that was just started.
+    pub fn starting(pid: u32, now: Now) -> Worker {
+        Worker {
+            pid,
+            phase: WorkerPhase::Starting,
+            started: now,
+            actor: None,
+            leases: VecDeque::new(),
+            inline: Vec::new(),
+            waits: Vec::new(),
+            next_lease: 0,
+            load: Load::default(),
+            tasks_ended: 0,
+            tracing: String::new(),
+            hook_failure: None,
+            ready_monotonic_ns: None,
+            ending: None,
+            memory_bytes: None,
+            last_output_ns: 0,
+            stopping: None,
+            to_stop: Vec::new(),
+            terms: Vec::new(),
+            watched: Vec::new(),
+            versions: Vec::new(),
+            is_outdated: false,
+        }
+    }
+
+    /// Whether the head has asked it to end, and not for a task's sake.
+    pub fn was_asked_to_end(&self) -> bool {
+        matches!(self.ending, Some(Ending::ActorEnded { .. } | Ending::Stopped | Ending::NotNeeded))
+    }
+
+    /// Whether nothing in it goes on before other tasks have ended, so that another may have its slot.
+    pub fn is_waiting(&self) -> bool {
+        match self.inline.last() {
+            Some(running) => self.waits.iter().any(|wait| wait.task == running.task),
+            None => !self.waits.is_empty(),
+        }
+    }
+
+    /// Whether it holds the slots of a task, be they none: it runs something, or is about to. Actors are beside those.
+    pub fn holds_slot(&self) -> bool {
+        if self.actor.is_some() {
+            return false;
+        }
+        match self.phase {
+            WorkerPhase::Starting => false,
+            WorkerPhase::Ready => {
+                let has_tasks = !self.leases.is_empty() || !self.inline.is_empty();
+                has_tasks && !self.is_waiting()
+            }
+            // It runs until it is gone.
+            WorkerPhase::Stopping => self.ending != Some(Ending::NotNeeded),
+        }
+    }
+
+    /// How many slots it holds.
+    pub fn slots(&self) -> usize {
+        let running = self.inline.last().or(self.leases.front());
+        if self.holds_slot() { running.map_or(1, |grant| grant.slots as usize) } else { 0 }
+    }
+
+    /// Whether it can be sent any task: it is ready, no actor's and not to be replaced, nothing in it waits, and nothing in it is to end.
+    pub fn takes_leases(&self) -> bool {
+        let is_ready = self.phase == WorkerPhase::Ready && self.actor.is_none() && !self.is_outdated;
+        is_ready && self.waits.is_empty() && self.inline.is_empty() && self.stopping.is_none()
+    }
+
+    /// Enters a lease, and returns its number.
+    pub fn grant(&mut self, task: TaskId, slots: u32, expected_ns: u64, must_be_alone: bool, now: Now) -> u64 {
+        let number = self.next_lease;
+        self.next_lease += 1;
+        self.leases.push_back(Grant { number, task, slots, expected_ns, granted: now });
+        self.load.leases += 1;
+        self.load.expected_ns += expected_ns;
+        self.load.is_exclusive |= must_be_alone;
+        number
+    }
+
+    /// Enters what is to be watched and held for a lease.
+    pub fn bind(&mut self, lease: u64, limits: Option<&Limits>, needs: Option<&Arc<Needs>>, now: Now) {
+        let (run_ns, idle_ns) = limits.map_or((0, 0), |limits| (limits.run_ns, limits.idle_ns));
+        if run_ns > 0 || idle_ns > 0 || needs.is_some() {
+            self.terms.push(Terms { lease, granted_ns: now.monotonic_ns, run_ns, idle_ns, needs: needs.cloned() });
+        }
+    }
+
+    /// What it holds named resources for: until its attempt has ended, also while that waits.
+    pub fn needs(&self) -> impl Iterator<Item = &Arc<Needs>> {
+        self.terms.iter().filter_map(|terms| terms.needs.as_ref())
+    }
+
+    /// The number of the lease that a task has here.
+    pub fn lease_of(&self, task: TaskId) -> Option<u64> {
+        self.leases.iter().chain(&self.inline).find(|grant| grant.task == task).map(|grant| grant.number)
+    }
+
+    /// Takes a lease off, which is usually the first.
+    pub fn take_lease(&mut self, number: u64) -> Option<Grant> {
+        self.terms.retain(|terms| terms.lease != number);
+        self.watched.retain(|&watched| watched != number);
+        if number & INLINE_LEASE != 0 {
+            let index = self.inline.iter().rposition(|grant| grant.number == number)?;
+            return Some(self.inline.remove(index));
+        }
+        let index = self.leases.iter().position(|grant| grant.number == number)?;
+        let grant = self.leases.remove(index)?;
+        self.load.leases -= 1;
+        self.load.expected_ns = self.load.expected_ns.saturating_sub(grant.expected_ns);
+        if self.leases.is_empty() {
+            self.load = Load::default();
+        }
+        Some(grant)
+    }
+}

@@ -1,0 +1,165 @@
+use crate::{
+    effects::Effects,
+    lifecycle,
+    state::{
+        State,
+        now::Now,
+        worker::{Ending, StopStep, Stopping, Terms, ToStop, Worker, WorkerPhase},
+    },
+};
+use tracer_core::task::{DEFAULT_GRACE, Envelope, StopReason, TimeLimit, WorkerId};
+use tracer_ipc::protocol::INLINE_LEASE;
+use tracer_ipc::spool::ClaimState;
+
+/// How soon a command that has not quite started is looked for again, to be ended.
+pub(crate) const COMMAND_START_NS: u64 = 10_000_000;
+
+/// How long a worker may take to report a command that got SIGKILL, before it is killed itself.
+const COMMAND_END_NS: u64 = 2_000_000_000;
+
+/// A worker has reached a deadline: what has run or written nothing for too long is ended, and what is being ended goes on. False when the
+/// worker does not run what is to end.
+pub(crate) fn on_deadline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> bool {
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return true };
+    if let Some(Ending::ActorEnded { until_ns, .. }) = &mut worker.ending
+        && *until_ns <= now.monotonic_ns
+    {
+        *until_ns = u64::MAX;
+        effects.kill(worker_id);
+    }
+    let mut too_long = Vec::new();
+    if worker.ending.is_none() {
+        let exceeded = |terms: &Terms| Some((terms.lease, terms.exceeded(worker.last_output_ns, now)?));
+        too_long.extend(worker.terms.iter().filter_map(exceeded));
+    }
+    drop(worker);
+    let mut runs_all = true;
+    for (lease, why) in too_long {
+        runs_all &= stop_attempt(state, effects, worker_id, lease, why, None, now);
+    }
+    go_on_stopping(state, effects, worker_id, now);
+    runs_all
+}
+
+/// Begins to end the attempt that a worker runs: it is asked, then gets SIGTERM, then SIGKILL. What the worker has not begun is taken
+/// back first, so that no other task is harmed. An attempt that is being ended already is given no more time than this. False when
+/// the worker does not run it: it has ended, and its result is on the way, or it has not begun.
+pub(crate) fn stop_attempt(
+    state: &mut State,
+    effects: &mut impl Effects,
+    worker_id: WorkerId,
+    lease: u64,
+    why: StopReason,
+    grace_ns: Option<u64>,
+    now: Now,
+) -> bool {
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
+    let Worker { stopping, to_stop, .. } = &mut *worker;
+    if let Some(stopping) = stopping {
+        if stopping.lease != lease && to_stop.iter().all(|next| next.lease != lease) {
+            to_stop.push(ToStop { lease, why, grace_ns });
+        }
+        // Whichever of them it is for, the last step is the end of both.
+        if let Some(grace_ns) = grace_ns {
+            stopping.grace_ns = stopping.grace_ns.min(grace_ns);
+            stopping.next_ns = stopping.next_ns.min(now.monotonic_ns.saturating_add(grace_ns));
+            drop(worker);
+            go_on_stopping(state, effects, worker_id, now);
+        }
+        return true;
+    }
+    drop(worker);
+    lifecycle::take_back_unclaimed(state, effects, worker_id);
+    let is_inline = lease & INLINE_LEASE != 0;
+    if !is_inline && !runs(state, effects, worker_id, lease) {
+        return false;
+    }
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
+    let mut grants = worker.leases.iter().chain(&worker.inline);
+    let Some(id) = grants.find(|grant| grant.number == lease).map(|grant| grant.task) else { return false };
+    let Some(task) = state.tasks.get(id) else { return false };
+    let grace_ns = grace_ns.unwrap_or_else(|| {
+        let grace = Envelope::decode(task.envelope()).map_or(DEFAULT_GRACE, |envelope| envelope.policy.grace);
+        u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
+    });
+    let limits = task.limits.as_deref().copied().unwrap_or_default();
+    worker.ending.get_or_insert(match why {
+        StopReason::Cancelled => Ending::Cancelled { task: id },
+        StopReason::RunTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Run, after_ns: limits.run_ns },
+        StopReason::IdleTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Idle, after_ns: limits.idle_ns },
+    });
+    let give_up_ns = now.monotonic_ns.saturating_add(grace_ns);
+    // A program cannot be asked otherwise than by SIGTERM.
+    let next_ns = if task.is_command { now.monotonic_ns } else { give_up_ns };
+    worker.stopping = Some(Stopping { task: id, lease, grace_ns, step: StopStep::Asked, next_ns, give_up_ns });
+    drop(worker);
+    effects.ask_to_stop(worker_id, id, task.attempt, why);
+    go_on_stopping(state, effects, worker_id, now);
+    true
+}
+
+/// Whether a worker runs what it was leased. An actor's may run several, and then it says of each that it has begun; the end is on the way.
+pub(crate) fn runs(state: &State, effects: &impl Effects, worker_id: WorkerId, lease: u64) -> bool {
+    if state.workers.get(&worker_id).is_some_and(|worker| worker.actor.is_some()) {
+        return effects.claim_state(worker_id, lease) == ClaimState::Claimed;
+    }
+    effects.running(worker_id).is_some_and(|(running, _)| running == lease)
+}
+
+/// An attempt has ended: the next one in its worker that is to end is told.
+pub(crate) fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) {
+    let may_stop = |worker: &Worker| worker.stopping.is_none() && !worker.to_stop.is_empty();
+    while state.workers.get(&worker_id).is_some_and(may_stop) {
+        let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
+        let next = worker.to_stop.remove(0);
+        drop(worker);
+        stop_attempt(state, effects, worker_id, next.lease, next.why, next.grace_ns, now);
+    }
+}
+
+/// Takes the steps that are due, and returns when the next one is.
+fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> Option<u64> {
+    let mut worker = state.workers.get_mut(&worker_id)?;
+    let Worker { stopping, phase, .. } = &mut *worker;
+    let stopping = stopping.as_mut()?;
+    let is_command = state.tasks.get(stopping.task).is_some_and(|task| task.is_command);
+    while stopping.next_ns <= now.monotonic_ns {
+        let after = |ns: u64| now.monotonic_ns.saturating_add(ns);
+        match stopping.step {
+            // Without any grace there is nothing to ask.
+            StopStep::Asked if is_command && stopping.grace_ns > 0 => {
+                if effects.signal_command(worker_id, false) {
+                    stopping.step = StopStep::Terminated;
+                    stopping.next_ns = after(stopping.grace_ns);
+                } else if stopping.give_up_ns <= now.monotonic_ns {
+                    stopping.step = StopStep::Killed;
+                } else {
+                    stopping.next_ns = after(COMMAND_START_NS);
+                }
+            }
+            StopStep::Asked if stopping.grace_ns > 0 => {
+                effects.terminate(worker_id);
+                stopping.step = StopStep::Terminated;
+                stopping.next_ns = after(stopping.grace_ns);
+            }
+            StopStep::Asked | StopStep::Terminated if is_command => {
+                if effects.signal_command(worker_id, true) {
+                    stopping.next_ns = after(COMMAND_END_NS);
+                }
+                stopping.step = StopStep::Killed;
+            }
+            StopStep::Asked | StopStep::Terminated | StopStep::Killed => {
+                stopping.step = StopStep::Killed;
+                stopping.next_ns = u64::MAX;
+                *phase = WorkerPhase::Stopping;
+                effects.kill(worker_id);
+            }
+        }
+    }
+    // After the last step nothing but the end of the worker is waited for.
+    Some(stopping.next_ns).filter(|&next| next < u64::MAX)
+}
+
+#[cfg(test)]
+#[path = "stopping_tests.rs"]
+mod tests;

@@ -1,0 +1,217 @@
+use std::collections::BTreeSet;
+
+use crate::{
+    state::{
+        State,
+        actor::{Life, Part},
+        progress::{Event, Progress},
+    },
+    values,
+};
+use tracer_core::task::{Failure, Input, Outcome, TaskId};
+
+/// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails with the next
+/// [`fail_without_input`].
+pub(crate) fn queue_or_hold(state: &mut State, id: TaskId) {
+    let mut open = 0;
+    let mut failure = line_up(state, id);
+    for input in values::inputs_of(state, id).iter().filter_map(Input::task) {
+        match state.tasks.get(input).filter(|_| input < id).map(|task| task.progress()) {
+            None => failure = Some(Failure::InputForgotten { task: input }),
+            Some(Progress::Ended(ended)) => {
+                if let Outcome::Failed(cause) = &ended.outcome {
+                    failure = Some(failed_input(state, input, cause));
+                }
+            }
+            Some(_) => {
+                open += 1;
+                if let Some(links) = values::links_mut(state, input) {
+                    links.dependants.push(id);
+                }
+            }
+        }
+    }
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    if open == 0 && failure.is_none() {
+        return enqueue(state, id);
+    }
+    task.advance(id, Event::Held, &mut state.tally);
+    if let Some(links) = &mut task.links {
+        links.open_inputs = open;
+    }
+    state.without_input.extend(failure.map(|failure| (id, failure)));
+}
+
+fn failed_input(state: &State, id: TaskId, cause: &Failure) -> Failure {
+    let target = state.tasks.get(id).map(|task| state.targets.name(task.target).to_owned()).unwrap_or_default();
+    Failure::Input { task: id, target, cause: Box::new(cause.clone()) }
+}
+
+/// A task has ended: what was held for it may run, or will never.
+pub(crate) fn release_dependants(state: &mut State, id: TaskId, outcome: &Outcome) {
+    values::unpin(state, id);
+    let dependants = state.tasks.get_mut(id).and_then(|task| task.links.as_mut());
+    for dependant in dependants.map(|links| std::mem::take(&mut links.dependants)).unwrap_or_default() {
+        let failure = match outcome {
+            Outcome::Failed(cause) => Some(failed_input(state, id, cause)),
+            Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => None,
+        };
+        let Some(task) = state.tasks.get_mut(dependant).filter(|task| matches!(task.progress(), Progress::Held)) else {
+            continue;
+        };
+        let Some(links) = &mut task.links else { continue };
+        links.open_inputs -= 1;
+        match failure {
+            Some(failure) => state.without_input.push((dependant, failure)),
+            None if links.open_inputs == 0 => enqueue(state, dependant),
+            None => {}
+        }
+    }
+}
+
+/// Takes a task out that no worker has, because it will end.
+pub(crate) fn take_out(state: &mut State, id: TaskId) {
+    dequeue(state, id);
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    task.advance(id, Event::LetGo, &mut state.tally);
+}
+
+/// Takes all tasks out that no worker has.
+pub(crate) fn take_all(state: &mut State) -> Vec<TaskId> {
+    let mut all: Vec<_> = std::mem::take(&mut state.queue).iter().collect();
+    all.extend(take_all_of_actors(state));
+    all.extend(state.tally.retrying().iter().map(|&(_, id)| id));
+    for &id in &all {
+        if let Some(task) = state.tasks.get_mut(id) {
+            task.advance(id, Event::LetGo, &mut state.tally);
+        }
+    }
+    if state.tally.held() > 0 {
+        let is_held = |progress: &Progress| matches!(progress, Progress::Held);
+        let held = state.tasks.iter_newest_first().filter(|(_, task)| is_held(task.progress())).map(|(id, _)| id);
+        let held: Vec<_> = held.collect();
+        held.iter().for_each(|&id| take_out(state, id));
+        all.extend(held);
+    }
+    all
+}
+
+/// A task that can be begun now and that this one needs, itself included; none when all that it needs runs already.
+pub(crate) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
+    /// So that a chain of whatever length holds up nobody.
+    const LOOKS: usize = 4096;
+    let mut to_look_at = vec![id];
+    for _ in 0..LOOKS {
+        let id = to_look_at.pop()?;
+        let Some(task) = state.tasks.get(id) else { continue };
+        match task.progress() {
+            // Actors have processes of their own.
+            Progress::Waiting if task.actor == Part::None => return Some(id),
+            Progress::Waiting => {}
+            Progress::Held => {
+                let inputs = task.links.iter().flat_map(|links| &links.inputs);
+                to_look_at.extend(inputs.filter_map(Input::task).filter(|&input| input < id));
+            }
+            Progress::Between | Progress::Retrying { .. } | Progress::Leased { .. } | Progress::Ended(_) => {}
+        }
+    }
+    None
+}
+
+/// Why a task cannot run, if its actor is dead or there is none. Else it gets its place in the line behind its actor, if it is a call.
+pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
+    match state.tasks.get(id)?.actor {
+        Part::None => None,
+        Part::Creation => match state.actors.all.get(&id).map(|actor| &actor.life) {
+            Some(Life::Dead(death)) => Some(Failure::Refused { message: death.cause.clone() }),
+            _ => None,
+        },
+        Part::Call(actor_id) => match state.actors.all.get_mut(&actor_id) {
+            None => Some(Failure::ActorDied {
+                actor: actor_id,
+                target: Box::default(),
+                cause: "there is none with this id, or it has been dead for so long that it is forgotten".into(),
+                error_type: Box::default(),
+                has_begun: false,
+            }),
+            Some(actor) => match &actor.life {
+                Life::Dead(death) => Some(actor.died(actor_id, death, false)),
+                Life::Pending | Life::Alive | Life::Restarting => {
+                    actor.calls.insert(id);
+                    None
+                }
+            },
+        },
+    }
+}
+
+/// A task can be begun: it goes where it waits for that.
+pub(crate) fn enqueue(state: &mut State, id: TaskId) {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    task.advance(id, Event::Queued, &mut state.tally);
+    match task.actor {
+        Part::None => state.queue.push_back(id, task),
+        Part::Creation => drop(state.actors.to_place.insert(id)),
+        Part::Call(actor) => line_up_again(state, actor, id),
+    }
+}
+
+/// As [`enqueue`], before all others of its kind.
+pub(crate) fn enqueue_first(state: &mut State, id: TaskId) {
+    let Some(task) = state.tasks.get_mut(id) else { return };
+    match task.actor {
+        Part::None => {
+            task.advance(id, Event::Queued, &mut state.tally);
+            state.queue.push_front(id, task);
+        }
+        Part::Creation | Part::Call(_) => enqueue(state, id),
+    }
+}
+
+fn line_up_again(state: &mut State, actor_id: TaskId, id: TaskId) {
+    let Some(failure) = line_up(state, id) else {
+        state.actors.to_serve.insert(actor_id);
+        return;
+    };
+    // It died while the call was in its worker's hands.
+    if let Some(task) = state.tasks.get_mut(id) {
+        task.advance(id, Event::Held, &mut state.tally);
+        state.without_input.push((id, failure));
+    }
+}
+
+/// A task that waits or is held will end.
+fn dequeue(state: &mut State, id: TaskId) {
+    let Some(task) = state.tasks.get(id) else { return };
+    match task.actor {
+        Part::None => {
+            if !matches!(task.progress(), Progress::Held) {
+                state.queue.remove(id, task);
+            }
+        }
+        Part::Creation => drop(state.actors.to_place.remove(&id)),
+        Part::Call(actor) => {
+            if let Some(actor) = state.actors.all.get_mut(&actor) {
+                actor.calls.remove(&id);
+            }
+        }
+    }
+}
+
+/// Takes out every creation and every call that can be begun and that no worker has.
+pub(crate) fn take_all_of_actors(state: &mut State) -> Vec<TaskId> {
+    let is_pending = |id: &TaskId| state.actors.all.get(id).is_some_and(|actor| actor.life == Life::Pending);
+    let mut all: Vec<_> = state.actors.to_place.iter().copied().filter(is_pending).collect();
+    state.actors.to_place.clear();
+    let waits = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
+    for actor in state.actors.all.values_mut() {
+        let (waiting, held) = std::mem::take(&mut actor.calls).into_iter().partition(waits);
+        all.extend::<BTreeSet<_>>(waiting);
+        actor.calls = held;
+    }
+    all
+}
+
+#[cfg(test)]
+#[path = "waiting_tests.rs"]
+mod tests;
