@@ -29,6 +29,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::driver::DriverError;
 use crate::exit;
 use crate::suggestion::shell_word;
 use crate::task::WorkerId;
@@ -191,6 +192,9 @@ struct ErrorReport {
 struct ErrorFields {
     /// What kind it is of, one for each exit code.
     kind: &'static str,
+    /// The head's reason, if it was the head that refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     message: String,
     /// What to do next.
     hint: Option<String>,
@@ -225,13 +229,16 @@ impl CommandError {
             None => parse::split_hints(&crate::causes::with_causes(self.error.as_ref())),
         };
         let hint = (!hints.is_empty()).then(|| hints.join("\n"));
-        ErrorReport { error: ErrorFields { kind, message, hint, exit_code: self.exit_code } }
+        let code = match self.error.downcast_ref() {
+            Some(DriverError::Refused(refusal)) => Some(refusal.code.name()),
+            _ => None,
+        };
+        ErrorReport { error: ErrorFields { kind, code, message, hint, exit_code: self.exit_code } }
     }
 }
 
-impl From<crate::driver::DriverError> for CommandError {
-    fn from(error: crate::driver::DriverError) -> CommandError {
-        use crate::driver::DriverError;
+impl From<DriverError> for CommandError {
+    fn from(error: DriverError) -> CommandError {
         use crate::session::SessionError;
         let exit_code = match &error {
             DriverError::Session(SessionError::NoHead { .. }) => exit::NO_HEAD,
@@ -319,10 +326,44 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::task::{Failure, Refusal, RefusalCode};
+
+    const GUIDE: &str = include_str!("guide/json.md");
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_interface_tells_refusals_by_their_code() {
+        let (plain, later) = ((422, "refused", exit::FAILED), (503, "unavailable", exit::FAILED));
+        for code in RefusalCode::ALL {
+            let (status, problem, exit_code) = match code {
+                RefusalCode::Stopping | RefusalCode::JournalFailed | RefusalCode::QueueFull => later,
+                RefusalCode::KeyTaken => (422, "idempotency-key-taken", exit::FAILED),
+                RefusalCode::ProtocolVersion
+                | RefusalCode::UnknownWorker
+                | RefusalCode::ImpossibleDemand
+                | RefusalCode::UnknownSubmitter
+                | RefusalCode::NameTaken
+                | RefusalCode::Other => plain,
+            };
+            let name = code.name();
+            // A text that begins as that of another code.
+            let refusal = Refusal::new(code, "the queue is full\n(hint: wait)");
+            let over_http = crate::http_api::answer_to_refusal(refusal.clone());
+            assert_eq!(over_http, (status, problem, Some(name), status == 503));
+            let row = format!("| `{name}` | {status} `{problem}` |");
+            assert!(GUIDE.lines().any(|line| line.starts_with(&row)), "the guide has no {row}");
+            let error_type = if code == RefusalCode::Other { "refused".to_owned() } else { format!("refused:{name}") };
+            assert_eq!(Failure::from(refusal.clone()).error_type(), error_type);
+            let report = CommandError::from(DriverError::Refused(refusal)).report().error;
+            let told = (report.kind, report.code, report.exit_code, &*report.message);
+            assert_eq!(told, ("failed", Some(name), exit_code, "the head refused: the queue is full"));
+        }
+        let report = CommandError::new(exit::USAGE, "no").report().error;
+        assert_eq!((report.code, report.exit_code), (None, exit::USAGE));
     }
 
     #[test]

@@ -359,3 +359,9 @@ async fn turn_away(mut stream: TcpStream) {
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
 }
+
+/// The answer to a refusal by the head: status, name of the problem, code, and whether it says when to try again.
+#[cfg(test)]
+pub(crate) fn answer_to_refusal(refusal: crate::task::Refusal) -> (u16, &'static str, Option<&'static str>, bool) {
+    problem::Problem::of_refusal(refusal).face()
+}

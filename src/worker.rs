@@ -28,7 +28,7 @@ use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value,
 use crate::session;
 use crate::spin::Spin;
 use crate::spool::Spool;
-use crate::task::WorkerId;
+use crate::task::{Refusal, WorkerId};
 
 use attempt::Attempts;
 use nested::Nested;
@@ -161,9 +161,9 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, role: Role) -> Re
         {
             return match frame_kind {
                 kind::WELCOME => take_value(body).map_err(|error| WorkerError::Protocol(error.to_string())),
-                kind::REFUSED => {
-                    Err(WorkerError::Protocol(Take::new(body).str().unwrap_or("refused for no reason").to_owned()))
-                }
+                kind::REFUSED => Err(WorkerError::Protocol(
+                    Refusal::decode(body).map_or_else(|error| error.to_string(), |refusal| refusal.text),
+                )),
                 other => Err(WorkerError::Protocol(format!("a frame of kind {other} answered the hello"))),
             };
         }

@@ -38,7 +38,7 @@ use tracer_core::names;
 use tracer_core::propagation::{Carrier, TraceContext};
 use tracer_core::task::{
     ActorRole, AttemptReport, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion,
-    Outcome, PastAttempts, Policy, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
+    Outcome, PastAttempts, Policy, Refusal, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
     check_retry_on, sort_resources,
 };
 use tracer_core::value::{self, ValueError};
@@ -251,7 +251,7 @@ pub enum DriverError {
         waited: Duration,
     },
     /// The head does not take this driver or its tasks; it says why.
-    Refused(String),
+    Refused(Refusal),
     /// The head said something that this version does not understand.
     Protocol(WireError),
     /// The task failed.
@@ -315,7 +315,7 @@ impl fmt::Display for DriverError {
                 f.write_str("\n(hint: it may be busy, or have no file descriptors left: its log is `logs/head.log` in the folder of its session")?;
                 write!(f, "; try again, or end it with `kill {pid}`)")
             }
-            DriverError::Refused(reason) => write!(f, "the head refused: {reason}"),
+            DriverError::Refused(refusal) => write!(f, "the head refused: {refusal}"),
             DriverError::Protocol(_) => {
                 write!(f, "the head sent a message that this version ({}) cannot decode", tracer_ipc::VERSION)?;
                 f.write_str("\n(hint: compare `tracer --version` with `tracer status`)")
@@ -663,7 +663,7 @@ impl Driver {
         let welcome = loop {
             match read_half.inbox.next_frame(FRAME_LIMIT).map_err(|error| DriverError::Disconnected(error.into()))? {
                 Some((kind::WELCOME, body)) => break take_value::<Welcome>(body)?,
-                Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
+                Some((kind::REFUSED, body)) => return Err(DriverError::Refused(Refusal::decode(body)?)),
                 Some(_) => return Err(DriverError::Protocol(WireError::UnknownValue("answer to hello"))),
                 None => {
                     await_answer(&stream)?;
@@ -1402,10 +1402,10 @@ impl Driver {
                     self.sender.attach(receiver.attach(inbox));
                 }
                 kind::REFUSED if self.keeps_on_when_refused => {
-                    let message = Take::new(body).str()?.to_owned();
-                    self.refused(&message);
+                    let refusal = Refusal::decode(body)?;
+                    self.refused(&refusal);
                 }
-                kind::REFUSED => return Err(DriverError::Refused(Take::new(body).str()?.to_owned())),
+                kind::REFUSED => return Err(DriverError::Refused(Refusal::decode(body)?)),
                 _ => return Err(DriverError::Protocol(WireError::UnknownValue("frame kind"))),
             }
         }
@@ -1422,11 +1422,11 @@ impl Driver {
     }
 
     /// The head has not taken the oldest batch in that it had not answered.
-    fn refused(&mut self, message: &str) {
+    fn refused(&mut self, refusal: &Refusal) {
         let Some((first_tag, count)) = self.unanswered.pop_front() else { return };
         self.open = self.open.saturating_sub(count);
         for tag in first_tag..first_tag + count {
-            let failure = Failure::Refused { message: message.into() };
+            let failure = Failure::from(refusal.clone());
             if let Some((producer, _)) = self.producers.pop_front() {
                 producer.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&failure.error_type()))]);
                 producer.set_error(&failure.to_string());

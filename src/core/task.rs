@@ -11,6 +11,7 @@ mod id;
 mod module_version;
 mod outcome;
 mod policy;
+mod refusal;
 mod span_names;
 
 pub use attempt::{AttemptReport, PastAttempts, SpanLink};
@@ -26,4 +27,5 @@ pub use policy::{
     Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
     check_retry_on,
 };
+pub use refusal::{Refusal, RefusalCode};
 pub use span_names::{SpanNameTable, SpanNames};

@@ -40,19 +40,18 @@ use crate::http_api::HttpSettings;
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::module_store::ModuleStore;
 use crate::propagation::Propagators;
-use crate::protocol::frame::put_frame;
-use crate::protocol::wire::{Put, Take, WireError};
+use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
     ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport,
     MemoryReport, PROTOCOL_VERSION, Query, QueueMemoryReport, Reply, ResourceReport, Role, SpanCounts, StatusReport,
-    StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_reply, put_value,
-    take_value,
+    StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_refusal,
+    put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
 use crate::spool::Story;
 use crate::stored::{self, SpareValues};
-use crate::task::{Failure, JobId, Outcome, TaskId, WorkerId};
+use crate::task::{Failure, JobId, Outcome, Refusal, RefusalCode, TaskId, WorkerId};
 use tracer_core::clock::now_unix_nano;
 
 /// What a head runs with.
@@ -1018,10 +1017,14 @@ impl Server {
 
     fn on_hello(&mut self, id: u64, body: &[u8]) -> Result<Answer, String> {
         let hello = Hello::decode(body).map_err(|error| error.to_string())?;
-        let mut frames = Vec::new();
-        let refuse = |mut frames: Vec<u8>, reason: String| {
-            put_frame(&mut frames, kind::REFUSED, |out| out.put_str(&reason));
+        let refuse = |code: RefusalCode, reason: String| {
+            let mut frames = Vec::new();
+            put_refusal(&mut frames, &Refusal::new(code, reason));
             Ok(Answer { peer: Peer::Unknown, pid: 0, frames, is_refused: true })
+        };
+        let not_started = |worker: WorkerId| {
+            let reason = format!("the head has not started worker {worker} as process {}", hello.pid);
+            refuse(RefusalCode::UnknownWorker, reason)
         };
         if hello.protocol_version != PROTOCOL_VERSION {
             let reason = format!(
@@ -1029,7 +1032,7 @@ impl Server {
                 crate::VERSION,
                 hello.protocol_version
             );
-            return refuse(frames, reason);
+            return refuse(RefusalCode::ProtocolVersion, reason);
         }
         let peer = match hello.role {
             Role::Driver => {
@@ -1043,24 +1046,14 @@ impl Server {
                     process.connection = Some(id);
                     Peer::Worker(worker)
                 }
-                _ => {
-                    return refuse(
-                        frames,
-                        format!("the head has not started worker {worker} as process {}", hello.pid),
-                    );
-                }
+                _ => return not_started(worker),
             },
             Role::Tasks(worker) => match self.io.processes.get_mut(&worker) {
                 Some(process) if process.worker.pid() == hello.pid => {
                     process.tasks_connection = Some(id);
                     Peer::Tasks(worker)
                 }
-                _ => {
-                    return refuse(
-                        frames,
-                        format!("the head has not started worker {worker} as process {}", hello.pid),
-                    );
-                }
+                _ => return not_started(worker),
             },
             Role::Sink(worker) => match self.io.processes.get(&worker) {
                 Some(process) if process.worker.pid() == hello.pid => {
@@ -1070,12 +1063,7 @@ impl Server {
                     }
                     Peer::Sink(worker)
                 }
-                _ => {
-                    return refuse(
-                        frames,
-                        format!("the head has not started worker {worker} as process {}", hello.pid),
-                    );
-                }
+                _ => return not_started(worker),
             },
         };
         let settings = &self.io.settings;
@@ -1098,6 +1086,7 @@ impl Server {
             trace_runtime: settings.trace_runtime,
             record_arguments: settings.record_arguments,
         };
+        let mut frames = Vec::new();
         put_value(&mut frames, kind::WELCOME, &welcome);
         Ok(Answer { peer, pid: hello.pid, frames, is_refused: false })
     }
@@ -1115,7 +1104,7 @@ impl Server {
         let batch = Submissions::decode(body).map_err(|error| error.to_string())?;
         let answer = &mut |answer| match answer {
             reactor::Answer::Accepted(accepted) => accepted.encode(outbox),
-            reactor::Answer::Refused(reason) => put_frame(outbox, kind::REFUSED, |out| out.put_str(&reason)),
+            reactor::Answer::Refused(refusal) => put_refusal(outbox, &refusal),
         };
         reactor::on_submit(&mut self.state, &mut self.io, (DriverId(id), job), batch, answer, now)
     }

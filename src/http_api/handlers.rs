@@ -23,7 +23,7 @@ use super::{App, access, openapi, parameters, place};
 use crate::json;
 use crate::pattern;
 use crate::propagation::Carrier;
-use crate::protocol::{CancelReport, CancelWhich, Query, Reply, Stream, TaskReport, TaskState, refusal};
+use crate::protocol::{CancelReport, CancelWhich, Query, Reply, Stream, TaskReport, TaskState};
 use crate::stored;
 use crate::task::TaskId;
 use crate::value::JsonText;
@@ -431,12 +431,7 @@ fn unavailable(error: LinkError) -> Problem {
     match error {
         LinkError::Busy => busy("too many requests wait for the head"),
         LinkError::Gone => busy("the connection to the head is broken"),
-        LinkError::Refused(reason) if reason.starts_with(refusal::KEY_TAKEN) => {
-            Problem::new(problem::KEY_TAKEN, reason)
-        }
-        LinkError::Refused(reason) if refusal::WAIT.iter().any(|start| reason.starts_with(start)) => busy(&reason),
-        // It would be refused the next time too.
-        LinkError::Refused(reason) => Problem::new(problem::REFUSED, reason),
+        LinkError::Refused(refusal) => Problem::of_refusal(refusal),
         LinkError::Invalid(reason) => Problem::new(problem::INVALID, reason),
     }
 }

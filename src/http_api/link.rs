@@ -18,7 +18,7 @@ use crate::driver::{Driver, DriverError};
 use crate::hook::Recorder;
 use crate::propagation::Carrier;
 use crate::protocol::{Query, Reply, Welcome};
-use crate::task::{Failure, Outcome, TaskId};
+use crate::task::{Failure, Outcome, Refusal, RefusalCode, TaskId};
 
 /// Requests that may wait for the thread.
 const QUEUE: usize = 1024;
@@ -31,7 +31,7 @@ pub(super) enum LinkError {
     /// The connection to the head is broken.
     Gone,
     /// The head does not take the task; it says why.
-    Refused(String),
+    Refused(Refusal),
     /// The task cannot be submitted: what it says is wrong with it.
     Invalid(String),
 }
@@ -223,8 +223,8 @@ impl Thread {
                 let _ = answer.send(Ok(task));
             } else if self.driver.has_finished(tag) {
                 let refusal = match self.driver.take_finished(tag).map(|finished| finished.outcome) {
-                    Some(Outcome::Failed(Failure::Refused { message })) => message,
-                    _ => "it was not accepted".into(),
+                    Some(Outcome::Failed(Failure::Refused { code, message })) => Refusal::new(code, message),
+                    _ => Refusal::new(RefusalCode::Other, "it was not accepted"),
                 };
                 let _ = answer.send(Err(LinkError::Refused(refusal)));
             } else {

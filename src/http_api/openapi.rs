@@ -26,6 +26,7 @@ pub(super) fn description(settings: &HttpSettings) -> Vec<u8> {
 mod tests {
     use super::super::{limits, output, problem, routes::ROUTES, submission};
     use super::*;
+    use crate::task::RefusalCode;
 
     fn source() -> Value {
         serde_json::from_str(SOURCE).unwrap()
@@ -47,6 +48,13 @@ mod tests {
         described.sort();
         routes.sort();
         assert_eq!(described, routes);
+    }
+
+    #[test]
+    fn every_code_of_a_refusal_is_described() {
+        let document = source();
+        let described = document.pointer("/components/schemas/Problem/properties/code/examples").unwrap();
+        assert_eq!(*described, Value::from(RefusalCode::ALL.map(|code| code.name()).to_vec()));
     }
 
     #[test]

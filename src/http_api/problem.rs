@@ -4,6 +4,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 
 use super::body::Body;
+use crate::task::{Refusal, RefusalCode};
 
 /// The kinds of problems. Programs tell them apart by `type`, which is `urn:tracer:problem:` and the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +44,29 @@ kinds! {
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The head does not take it now";
 }
 
+/// Tells which problem a refusal is.
+fn kind_of_refusal(code: RefusalCode) -> Kind {
+    match code {
+        RefusalCode::Stopping | RefusalCode::JournalFailed | RefusalCode::QueueFull => UNAVAILABLE,
+        RefusalCode::KeyTaken => KEY_TAKEN,
+        // It would be refused the next time too.
+        RefusalCode::ProtocolVersion
+        | RefusalCode::UnknownWorker
+        | RefusalCode::ImpossibleDemand
+        | RefusalCode::UnknownSubmitter
+        | RefusalCode::NameTaken
+        | RefusalCode::Other => REFUSED,
+    }
+}
+
 /// Something that went wrong.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     pub(super) kind: Kind,
-    detail: String,
-    hint: Option<String>,
+    /// The head's reason, for programs, if it was the head that refused.
+    code: Option<&'static str>,
+    detail: Box<str>,
+    hint: Option<Box<str>>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -58,6 +76,8 @@ struct Document<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
@@ -68,13 +88,27 @@ impl Problem {
     pub(super) fn new(kind: Kind, text: impl Into<String>) -> Problem {
         let text: String = text.into();
         let (detail, hint) = match text.split_once("\n(hint: ") {
-            Some((detail, hint)) => (detail.to_owned(), Some(hint.strip_suffix(')').unwrap_or(hint).to_owned())),
-            None => (text, None),
+            Some((detail, hint)) => (detail.into(), Some(hint.strip_suffix(')').unwrap_or(hint).into())),
+            None => (text.into(), None),
         };
-        Problem { kind, detail, hint, headers: Vec::new() }
+        Problem { kind, code: None, detail, hint, headers: Vec::new() }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Problem {
+    /// A refusal by the head. Where the same submission may be accepted later, the answer says so.
+    pub(super) fn of_refusal(Refusal { code, text }: Refusal) -> Problem {
+        let kind = kind_of_refusal(code);
+        let problem = Problem { code: Some(code.name()), ..Problem::new(kind, text) };
+        if kind == UNAVAILABLE { problem.header(header::RETRY_AFTER, "1") } else { problem }
+    }
+
+    /// Its status, its name, the head's reason, and whether it says when to try again.
+    #[cfg(test)]
+    pub(super) fn face(&self) -> (u16, &'static str, Option<&'static str>, bool) {
+        let says_when = self.headers.iter().any(|(name, _)| name == header::RETRY_AFTER);
+        (self.kind.status.as_u16(), self.kind.name, self.code, says_when)
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<Box<str>>) -> Problem {
         self.hint = Some(hint.into());
         self
     }
@@ -93,6 +127,7 @@ impl Problem {
             r#type: format!("urn:tracer:problem:{name}"),
             title,
             status: status.as_u16(),
+            code: self.code,
             detail: &self.detail,
             hint: self.hint.as_deref(),
         };

@@ -22,16 +22,20 @@ use crate::{
 };
 use tracer_core::count::{Count, Size};
 use tracer_core::size::check_memory;
-use tracer_core::task::{ActorRole, Demand, Envelope, JobId, TaskId, TaskSpec};
-use tracer_ipc::protocol::{Accepted, Submissions, frame::PAYLOAD_LIMIT, refusal};
+use tracer_core::task::{ActorRole, Demand, Envelope, JobId, Refusal, RefusalCode, TaskId, TaskSpec};
+use tracer_ipc::protocol::{Accepted, Submissions, frame::PAYLOAD_LIMIT};
 
 /// What a driver is told of a batch, or of a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// These are accepted, and in the journal.
     Accepted(Accepted),
-    /// Nothing more of the batch is accepted, and why. It begins with one of [`refusal`]'s texts where those apply.
-    Refused(String),
+    /// Nothing more of the batch is accepted, and why.
+    Refused(Refusal),
+}
+
+fn refused(code: RefusalCode, reason: impl Into<String>) -> Answer {
+    Answer::Refused(Refusal::new(code, reason))
 }
 
 /// Takes a batch in. `job` is the driver's; tasks that were submitted by tasks belong to the job of those. Answers go out in their order, each
@@ -46,7 +50,7 @@ pub fn on_submit(
 ) -> Result<(), String> {
     let tags = batch.first_tag..;
     if state.is_stopping {
-        answer(Answer::Refused(format!("{} and takes no more tasks", refusal::STOPPING)));
+        answer(refused(RefusalCode::Stopping, "the head is stopping and takes no more tasks"));
         return Ok(());
     }
     let envelopes = batch.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
@@ -59,19 +63,19 @@ pub fn on_submit(
         if envelope.demand != Demand::default()
             && let Err(reason) = check_demand(state, &envelope.demand)
         {
-            answer(Answer::Refused(reason));
+            answer(refused(RefusalCode::ImpossibleDemand, reason));
             return Ok(());
         }
         let Some(job) = job.or_else(|| Some(state.tasks.get(envelope.submitter?)?.job)) else {
             let reason = "the task that submitted it is not known any more, so nothing was accepted";
-            answer(Answer::Refused(reason.into()));
+            answer(refused(RefusalCode::UnknownSubmitter, reason));
             return Ok(());
         };
         let (driver, queued_unix_nano) = (Some(driver), now.unix_nano);
         submissions.push(Submission { driver, tag, job, bytes, envelope, queued_unix_nano });
     }
     if let Err(reason) = check_room(state, job.is_none(), &envelopes) {
-        answer(Answer::Refused(reason));
+        answer(refused(RefusalCode::QueueFull, reason));
         return Ok(());
     }
     // No lease could carry it.
@@ -98,13 +102,11 @@ pub fn on_submit(
             }
             Err(taken) => {
                 values::drop_files(state, envelope);
-                answer(Answer::Refused(format!(
-                    "{}`{}` names task {} already, which runs `{}` and is another one",
-                    refusal::KEY_TAKEN,
-                    taken.key,
-                    taken.task,
-                    taken.target
-                )));
+                let reason = format!(
+                    "the idempotency key `{}` names task {} already, which runs `{}` and is another one",
+                    taken.key, taken.task, taken.target
+                );
+                answer(refused(RefusalCode::KeyTaken, reason));
                 return Ok(());
             }
         }
@@ -122,9 +124,8 @@ fn check_room(state: &State, is_of_task: bool, envelopes: &[&[u8]]) -> Result<()
     }
     let counts = state.tally.counts();
     Err(format!(
-        "{}: {} that have not ended take {} of memory, and may take {}; nothing was accepted\n\
+        "the queue is full: {} that have not ended take {} of memory, and may take {}; nothing was accepted\n\
          (hint: submit more when some have ended, or start the head with a higher --queue-memory)",
-        refusal::FULL,
         Count(counts.waiting + counts.leased, "task"),
         Size(state.open_bytes),
         Size(limit)
@@ -153,7 +154,8 @@ fn accept(
     let journaled = match effects.journal_submit(first_task, &submissions, now) {
         Ok(journaled) => journaled,
         Err(error) => {
-            answer(Answer::Refused(format!("{}, so nothing was accepted: {error}", refusal::JOURNAL)));
+            let reason = format!("the journal cannot be written, so nothing was accepted: {error}");
+            answer(refused(RefusalCode::JournalFailed, reason));
             return Ok(false);
         }
     };

@@ -2,6 +2,7 @@
 
 use super::find_by_key;
 use crate::testing::*;
+use tracer_core::task::{Refusal, RefusalCode};
 use tracer_ipc::protocol::frame::PAYLOAD_LIMIT;
 
 const DRIVER: DriverId = DriverId(1);
@@ -33,11 +34,11 @@ fn keyed(key: &'static str, function: &'static str) -> Envelope<'static> {
     Envelope { spec, ..plain(Policy { idempotency_key: key, ..NEVER_AGAIN }) }
 }
 
-/// The first tag, the first task and how many, of what was accepted; else the beginning of the reason.
-fn short(answers: &[Answer]) -> Vec<Result<(u64, u64, u32), &str>> {
+/// The first tag, the first task and how many, of what was accepted; else the code of the refusal.
+fn short(answers: &[Answer]) -> Vec<Result<(u64, u64, u32), RefusalCode>> {
     let short = |answer| match answer {
         &Answer::Accepted(accepted) => Ok((accepted.first_tag, accepted.first_task.0, accepted.count)),
-        Answer::Refused(reason) => Err(&**reason),
+        Answer::Refused(refusal) => Err(refusal.code),
     };
     answers.iter().map(short).collect()
 }
@@ -57,8 +58,8 @@ fn what_cannot_be_journaled_is_not_accepted_and_takes_no_id() {
     let mut story = Story::with_workers(1);
     story.effects.is_disk_full = true;
     let answers = story.of_driver(&[plain(NEVER_AGAIN), plain(NEVER_AGAIN)]);
-    let Answer::Refused(reason) = &answers[..][0] else { panic!("{answers:?}") };
-    assert_eq!(*reason, format!("{}, so nothing was accepted: no space left", refusal::JOURNAL));
+    let reason = "the journal cannot be written, so nothing was accepted: no space left";
+    assert_eq!(answers[0], Answer::Refused(Refusal::new(RefusalCode::JournalFailed, reason)));
     assert_eq!((answers.len(), story.state.tasks.len(), story.state.open_bytes), (1, 0, 0));
     // Of a batch with keys, what came before stays.
     story.effects.is_disk_full = false;
@@ -85,7 +86,7 @@ fn a_key_names_one_task_which_is_answered_for_however_often_it_is_submitted() {
     assert_eq!(story.finished(), ended([100], "ok"), "it has ended, and that is told at once");
     let answers = story.of_driver(&[keyed("nightly", "g"), keyed("other", "g")]);
     let taken = "the idempotency key `nightly` names task 1 already, which runs `demo.f` and is another one";
-    assert_eq!(short(&answers), [Err(taken)]);
+    assert_eq!(answers, [Answer::Refused(Refusal::new(RefusalCode::KeyTaken, taken))]);
     assert_eq!(story.state.tasks.len(), 2);
 }
 
@@ -124,7 +125,7 @@ fn a_demand_that_can_never_be_met_refuses_its_batch_as_a_whole() {
     let demand = |demand| Envelope { demand, ..plain(NEVER_AGAIN) };
     let gpus = |amount| demand(Demand { resources: vec![("gpu", amount)], ..Demand::default() });
     let refused = |story: &mut Story, envelope| match &story.of_driver(&[plain(NEVER_AGAIN), gpus(1), envelope])[..] {
-        [Answer::Refused(reason)] => reason.clone(),
+        [Answer::Refused(Refusal { code: RefusalCode::ImpossibleDemand, text })] => text.clone(),
         other => panic!("{other:?}"),
     };
     assert!(refused(&mut story, gpus(2)).starts_with("the task asks for `gpu=2`, but this head has 1 of it in all"));
@@ -146,8 +147,9 @@ fn a_full_queue_refuses_drivers_first_and_takes_more_when_some_have_ended() {
     story.state.open_bytes_limit = 2 * one + one / 2;
     let two = [plain(NEVER_AGAIN), plain(NEVER_AGAIN)];
     let answers = story.of_driver(&two);
-    let [Answer::Refused(reason)] = &answers[..] else { panic!("{answers:?}") };
-    assert!(reason.starts_with(refusal::FULL) && reason.contains(": 1 task that have not ended take"), "{reason}");
+    assert_eq!(short(&answers), [Err(RefusalCode::QueueFull)]);
+    let [Answer::Refused(refusal)] = &answers[..] else { panic!("{answers:?}") };
+    assert!(refusal.text.starts_with("the queue is full: 1 task that have not ended take"), "{refusal}");
     assert_eq!(short(&story.of_driver(&two[..1])), [Ok((100, 2, 1))]);
     let nested = Envelope { submitter: Some(TaskId(1)), ..plain(NEVER_AGAIN) };
     assert_eq!(
@@ -155,7 +157,8 @@ fn a_full_queue_refuses_drivers_first_and_takes_more_when_some_have_ended() {
         [Ok((100, 3, 1))],
         "what has begun shall end"
     );
-    assert!(matches!(&story.batch(None, &[nested.clone(), nested.clone()]).unwrap()[..], [Answer::Refused(_)]));
+    let answers = story.batch(None, &[nested.clone(), nested.clone()]).unwrap();
+    assert_eq!(short(&answers), [Err(RefusalCode::QueueFull)]);
     for _ in 0..2 {
         let lease = story.schedule()[0];
         story.claim(lease.0, lease.1);
@@ -171,8 +174,7 @@ fn a_task_that_is_not_known_any_more_submits_nothing() {
     let nested = |submitter| Envelope { submitter, ..plain(NEVER_AGAIN) };
     for submitter in [None, Some(TaskId(7))] {
         let answers = story.batch(None, &[nested(submitter)]).unwrap();
-        let reason = "the task that submitted it is not known any more, so nothing was accepted";
-        assert_eq!(short(&answers), [Err(reason)]);
+        assert_eq!(short(&answers), [Err(RefusalCode::UnknownSubmitter)]);
     }
     story.submit(1);
     let answers = story.batch(None, &[nested(Some(TaskId(1)))]).unwrap();
@@ -190,8 +192,7 @@ fn a_head_that_stops_takes_nothing_and_what_no_lease_can_carry_ends_the_connecti
     assert!(error.ends_with(&format!("bytes arrived, but at most {PAYLOAD_LIMIT} are taken")), "{error}");
     assert_eq!(story.state.tasks.len(), 0);
     on_stop(&mut story.state, &mut story.effects, false, story.now);
-    let reason = format!("{} and takes no more tasks", refusal::STOPPING);
-    assert_eq!(short(&story.of_driver(&[plain(NEVER_AGAIN)])), [Err(&*reason)]);
+    assert_eq!(short(&story.of_driver(&[plain(NEVER_AGAIN)])), [Err(RefusalCode::Stopping)]);
 }
 
 #[test]

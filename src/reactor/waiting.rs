@@ -8,7 +8,7 @@ use crate::{
     },
     values,
 };
-use tracer_core::task::{Failure, Input, Outcome, TaskId};
+use tracer_core::task::{Failure, Input, Outcome, RefusalCode, TaskId};
 
 /// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails with the next
 /// [`fail_without_input`].
@@ -123,7 +123,9 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
     match state.tasks.get(id)?.actor {
         Part::None => None,
         Part::Creation => match state.actors.all.get(&id).map(|actor| &actor.life) {
-            Some(Life::Dead(death)) => Some(Failure::Refused { message: death.cause.clone() }),
+            Some(Life::Dead(death)) => {
+                Some(Failure::Refused { code: RefusalCode::NameTaken, message: death.cause.clone() })
+            }
             _ => None,
         },
         Part::Call(actor_id) => match state.actors.all.get_mut(&actor_id) {

@@ -281,6 +281,11 @@ fn one_key_is_one_task_and_another_task_under_it_is_refused() {
             "the head refused: the idempotency key `nightly` names task 1 already, which runs \
              `misbehaving_tasks.counts_and_waits` and is another one\n",
         );
+        let refused = cluster.submit("demo:my_function", &["--idempotency-key=nightly", "--format=json"]).status(1);
+        assert_eq!(
+            (&refused.json()["error"]["code"], &refused.json()["error"]["kind"]),
+            (&json!("key_taken"), &json!("failed"))
+        );
         // And so with the head after it.
         cluster.kill_head();
         cluster.start_head(&[]).success();

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tracer::protocol::frame::put_frame;
 use tracer::protocol::{Hello, PROTOCOL_VERSION, Role, kind};
+use tracer::task::{Refusal, RefusalCode};
 
 use crate::support::{Cluster, skip, wait_until};
 
@@ -206,9 +207,10 @@ fn another_version_of_the_protocol_is_refused_in_words() {
     old[version..version + 4].copy_from_slice(&(PROTOCOL_VERSION + 1).to_le_bytes());
     let answer = answer_to(&cluster, &old);
     assert_eq!(answer[4], kind::REFUSED);
-    let text = String::from_utf8_lossy(&answer[9..]).into_owned();
+    let refusal = Refusal::decode(&answer[5..]).unwrap();
+    assert_eq!(refusal.code, RefusalCode::ProtocolVersion);
     assert_eq!(
-        text,
+        refusal.text,
         format!(
             "the head (tracer {}) speaks version {PROTOCOL_VERSION} of the protocol, but this program speaks version {}",
             env!("CARGO_PKG_VERSION"),
@@ -229,8 +231,8 @@ fn nobody_can_pass_for_a_worker() {
         Hello::of_this_process(role).encode(&mut bytes);
         let answer = answer_to(&cluster, &bytes);
         assert_eq!(answer[4], kind::REFUSED);
-        let text = String::from_utf8_lossy(&answer[9..]).into_owned();
-        assert_eq!(text, format!("the head has not started worker {worker} as process {}", std::process::id()));
+        let text = format!("the head has not started worker {worker} as process {}", std::process::id());
+        assert_eq!(Refusal::decode(&answer[5..]), Ok(Refusal::new(RefusalCode::UnknownWorker, text)));
     }
     assert_eq!(cluster.status()["workers"]["lost"], 0);
     cluster.tracer(&["submit", "task"]).success().stdout("1\n");

@@ -181,6 +181,7 @@ impl Error for RemoteError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_core::task::{Refusal, RefusalCode};
 
     #[test]
     fn an_error_says_which_task_and_what_became_of_it() {
@@ -189,10 +190,11 @@ mod tests {
         assert_eq!((cancelled.kind(), cancelled.error_type()), (RemoteErrorKind::Cancelled, "cancelled"));
         assert_eq!(cancelled.trace_id(), Some("ab".repeat(16)));
 
-        let refused = Failure::Refused { message: "the journal is full".into() };
+        let refused = Failure::from(Refusal::new(RefusalCode::JournalFailed, "the journal is full"));
         let refused = RemoteError::failed(TaskId(0), refused, Vec::new()).of("demo.f", None);
         assert_eq!(refused.to_string(), "`demo.f` failed: the head refused it: the journal is full");
         assert_eq!((refused.kind(), refused.task_id()), (RemoteErrorKind::Submission, None));
+        assert_eq!(refused.error_type(), "refused:journal_failed");
 
         let other = RemoteError::other_type(TaskId(7), "the result is not a bool".into()).of("demo.f", None);
         assert_eq!(other.to_string(), "task 7 (demo.f): the result is not a bool");

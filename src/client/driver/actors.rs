@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Argument, Driver, DriverError, Remote, Ticket};
 use tracer_core::codec::WireError;
-use tracer_core::task::{ActorOptions, ActorRole, TaskId};
+use tracer_core::task::{ActorOptions, ActorRole, Refusal, RefusalCode, TaskId};
 use tracer_ipc::protocol::{ActorReport, ActorState, CancelWhich, Query, Reply};
 
 /// An actor somewhere: it may be called, and passed on as an argument, where it arrives as an `ActorHandle` of `tracer-sdk`.
@@ -93,7 +93,7 @@ impl Actor<'_> {
         let report = driver.actor_report(&id.to_string())?;
         match report.reason {
             // Whoever has taken the name is said at once.
-            Some(reason) if !name.is_empty() => Err(DriverError::Refused(reason)),
+            Some(reason) if !name.is_empty() => Err(DriverError::Refused(Refusal::new(RefusalCode::Other, reason))),
             _ => Ok(ActorHandle::of(&report)),
         }
     }

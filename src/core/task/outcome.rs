@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Refusal, RefusalCode};
 use crate::Stored;
 use crate::codec::{Put, Take, WireError};
 use crate::count::{Elapsed, Size};
@@ -135,6 +136,9 @@ pub enum Failure {
     },
     /// The head did not take it in.
     Refused {
+        /// The reason, for programs.
+        #[serde(default)]
+        code: RefusalCode,
         /// What the head said.
         message: String,
     },
@@ -239,7 +243,7 @@ impl Failure {
             Failure::Abandoned { .. } => "abandoned".into(),
             Failure::HeadStopped => "stopped".into(),
             Failure::Input { .. } | Failure::InputForgotten { .. } => "input".into(),
-            Failure::Refused { .. } => "refused".into(),
+            Failure::Refused { code, .. } => code.error_type(),
             Failure::HeadLost | Failure::Lost { .. } => "lost".into(),
             Failure::NoWorker { .. } => "no_worker".into(),
             Failure::Deadlock { .. } => "deadlock".into(),
@@ -296,7 +300,7 @@ impl fmt::Display for Failure {
             Failure::InputForgotten { task } => {
                 write!(f, "task {task}, whose result is an argument of it, is not remembered any more")
             }
-            Failure::Refused { message } => write!(f, "the head refused it: {message}"),
+            Failure::Refused { message, .. } => write!(f, "the head refused it: {message}"),
             Failure::HeadLost => f.write_str("the head died while it ran, and its worker with it"),
             Failure::Lost { message } => {
                 write!(f, "lost: {message}; it is started at most once, so whether it was done is not known")
@@ -312,6 +316,12 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<Refusal> for Failure {
+    fn from(Refusal { code, text }: Refusal) -> Failure {
+        Failure::Refused { code, message: text }
+    }
+}
 
 /// Describes how a process ended: as the predicate of a sentence ("exited with code 1"), and as a value of `error.type` (`exit:1`).
 pub fn describe_exit(status: ExitStatus) -> (String, String) {

@@ -14,7 +14,8 @@ use super::module::{read_sized, text};
 use tracer_core::propagation::{TraceContext, TraceParent};
 use tracer_core::size::check_memory;
 use tracer_core::task::{
-    ActorOptions, ActorRole, Demand, Failure, Outcome, Policy, TaskId, check_resource, check_retry_on, sort_resources,
+    ActorOptions, ActorRole, Demand, Failure, Outcome, Policy, Refusal, RefusalCode, TaskId, check_resource,
+    check_retry_on, sort_resources,
 };
 use tracer_ipc::protocol::ActorReport;
 use tracer_ipc::spool::record::slice;
@@ -307,7 +308,7 @@ unsafe extern "C" fn host_take(
         let outcome = match host().and_then(|host| host.take(ticket)) {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return Ok(abi::STATUS_TIMED_OUT),
-            Err(reason) => Outcome::Failed(Failure::Refused { message: reason }),
+            Err(reason) => Outcome::Failed(Refusal::new(RefusalCode::Other, reason).into()),
         };
         match (outcome, on_value, on_error) {
             // SAFETY: the module's function with its own data; the value outlives the call.

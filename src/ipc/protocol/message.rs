@@ -11,7 +11,7 @@ use super::{Explanation, PROTOCOL_VERSION};
 use tracer_core::HookContract;
 use tracer_core::SamplingRatio;
 use tracer_core::propagation::Propagators;
-use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
 use tracer_core::value::{self, JsonText};
 
 /// Frame kinds. From clients they are below 32, from the head above.
@@ -46,7 +46,7 @@ pub mod kind {
 
     /// Head: the hello is accepted ([`Welcome`](super::Welcome)).
     pub const WELCOME: u8 = 32;
-    /// Head: the hello or the submissions are not accepted, and why, as text. After a hello the connection is closed.
+    /// Head: the hello or the submissions are not accepted, and why ([`Refusal`](tracer_core::task::Refusal)). After a hello the connection is closed.
     pub const REFUSED: u8 = 33;
     /// Head, to a driver: a batch was taken in ([`Accepted`](super::Accepted)).
     pub const ACCEPTED: u8 = 34;
@@ -71,18 +71,9 @@ pub mod kind {
     pub const USAGE: u8 = 43;
 }
 
-/// How the texts begin with which the head refuses submissions, for those who tell refusals apart.
-pub mod refusal {
-    /// The idempotency key names another task.
-    pub const KEY_TAKEN: &str = "the idempotency key ";
-    /// The head is being stopped.
-    pub const STOPPING: &str = "the head is stopping";
-    /// The journal cannot be written.
-    pub const JOURNAL: &str = "the journal cannot be written";
-    /// There are as many tasks as there is memory for.
-    pub const FULL: &str = "the queue is full";
-    /// Those after which the same submission may be accepted later.
-    pub const WAIT: [&str; 3] = [STOPPING, JOURNAL, FULL];
+/// Appends a frame of kind [`kind::REFUSED`].
+pub fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
+    put_frame(out, kind::REFUSED, |out| refusal.put(out));
 }
 
 const HELLO_MARK: [u8; 4] = *b"TRCR";
@@ -1384,6 +1375,11 @@ mod tests {
 
     use super::super::frame::{FRAME_LIMIT, FrameBuffer};
     use super::*;
+    use tracer_core::task::RefusalCode;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 
     fn one_frame(bytes: &[u8]) -> (u8, Vec<u8>) {
         let mut buffer = FrameBuffer::new();
@@ -1402,6 +1398,13 @@ mod tests {
         });
         let (_, body) = one_frame(&bytes);
         assert_eq!(Hello::decode(&body).unwrap().protocol_version, 7);
+    }
+
+    #[test]
+    fn a_refusal_has_golden_bytes_which_begin_as_those_without_a_code() {
+        let mut bytes = Vec::new();
+        put_refusal(&mut bytes, &Refusal::new(RefusalCode::QueueFull, "full"));
+        assert_eq!(hex(&bytes), "0a000000 21 04000000 66756c6c 05".replace(' ', ""));
     }
 
     #[test]
@@ -1471,6 +1474,7 @@ mod tests {
         #[test]
         fn hostile_bodies_are_refused_without_a_panic(bytes: Vec<u8>) {
             let _ = Hello::decode(&bytes);
+            let _ = Refusal::decode(&bytes);
             let _ = Accepted::decode(&bytes);
             let _ = Wait::decode(&bytes);
             let _ = Output::decode(&bytes);

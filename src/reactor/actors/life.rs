@@ -143,7 +143,7 @@ fn note_if_over(actors: &mut Actors, job: JobId) {
 
 fn failed_to_begin(failure: &Failure) -> String {
     match failure {
-        Failure::Refused { message } => message.clone(),
+        Failure::Refused { message, .. } => message.clone(),
         failure => format!("its `new` failed: {failure}"),
     }
 }

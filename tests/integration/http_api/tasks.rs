@@ -174,6 +174,7 @@ fn a_key_names_one_task_however_often_it_is_sent() {
     let taken = api.submission("", &other).header("Idempotency-Key", "\"a-key\"").send();
     let problem = taken.problem(422, "idempotency-key-taken");
     assert!(problem["detail"].as_str().is_some_and(|text| text.contains("names task 1 already")), "{problem}");
+    assert_eq!(problem["code"], "key_taken");
     // One that is refused spoils nothing for the next.
     assert_eq!(api.run(&body)["id"], 2);
     for wrong in ["\"\"", "\"a", "\"a\"b\""] {
