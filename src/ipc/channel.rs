@@ -29,16 +29,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
 };
 
-use crate::pages::Pages;
 use crate::protocol::frame::{FrameBuffer, put_frame};
 use crate::protocol::kind;
+use crate::shared_memory::SharedMemory;
 use crate::spin::Spin;
 
 /// Words of 64 bits in a ring: room for a batch of tasks of the usual size.
@@ -47,7 +45,6 @@ const RING_WORDS: usize = 1 << 10;
 const HEADER_WORDS: usize = 32;
 const RINGS_AT: usize = 512;
 const WORDS: usize = RINGS_AT + 2 * RING_WORDS;
-const SIZE: usize = WORDS * size_of::<AtomicU64>();
 
 // Words of a header. Those of the sender and those of the receiver are two cache lines apart, because processors fetch them in pairs.
 /// How many words were put into the ring, ever.
@@ -72,44 +69,28 @@ const TAKEN: u64 = 2;
 const TAKEN_BACK: u64 = 3;
 const STATE: u64 = (1 << STATE_BITS) - 1;
 
-/// A pair of rings, mapped, and reached through atomics only.
+/// A pair of rings, mapped.
 #[derive(Debug)]
-struct Rings {
-    pages: Pages,
-}
+struct Rings(SharedMemory);
 
 impl Rings {
     /// Makes rings, and the file from which the other end maps them.
     fn create() -> io::Result<(Rings, OwnedFd)> {
-        let name = c"tracer-rings";
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-            // Before Linux 6.3.
-            Err(Errno::INVAL) => memfd_create(name, flags)?,
-            made => made?,
-        };
-        ftruncate(&file, SIZE as u64)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let rings = Rings::map(&file)?;
+        let (memory, file) = SharedMemory::create(c"tracer-rings", WORDS)?;
+        let rings = Rings(memory);
         rings.words()[Way::ToHead as usize * HEADER_WORDS + COMMITTED].store(UNMAPPED, Relaxed);
         Ok((rings, file))
     }
 
     /// Maps the rings that the other end has made.
     fn attach(file: &OwnedFd) -> io::Result<Rings> {
-        if fstat(file)?.st_size != SIZE as i64 {
-            return Err(nonsense());
-        }
-        Rings::map(file)
+        let memory = SharedMemory::attach(file, WORDS)?;
+        if memory.words().len() == WORDS { Ok(Rings(memory)) } else { Err(nonsense()) }
     }
 
-    fn map(file: &OwnedFd) -> io::Result<Rings> {
-        Ok(Rings { pages: Pages::shared(file, SIZE)? })
-    }
-
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped with this size, page-aligned, and all bytes are atomics for whoever has them.
-        unsafe { std::slice::from_raw_parts(self.pages.base().as_ptr().cast(), WORDS) }
+    #[inline]
+    fn words(&self) -> &[AtomicU64; WORDS] {
+        self.0.words().first_chunk().expect("rings have so many words")
     }
 }
 

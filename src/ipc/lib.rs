@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`protocol`] | messages between head, workers and drivers, and their frames |
 //! | [`channel`] | transport of one connection: a Unix stream socket, upgraded on request to a pair of shared-memory ring buffers |
+//! | [`shared_memory`] | words of a sealed file that several processes have mapped |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
 //! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
@@ -33,6 +34,7 @@ mod pages;
 pub mod private_file;
 pub mod protocol;
 pub mod session;
+pub mod shared_memory;
 pub mod spin;
 pub mod spool;
 pub mod start_report;
