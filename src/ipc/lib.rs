@@ -11,6 +11,7 @@
 //! | [`protocol`] | messages between head, workers and drivers, and their frames |
 //! | [`channel`] | transport of one connection: a Unix stream socket, upgraded on request to a pair of shared-memory ring buffers |
 //! | [`shared_memory`] | words of a sealed file that several processes have mapped |
+//! | [`replica_table`] | what all callers of the replicas of a service share: who may be called, and how many requests are in flight |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
 //! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
@@ -33,6 +34,7 @@ pub mod page;
 mod pages;
 pub mod private_file;
 pub mod protocol;
+pub mod replica_table;
 pub mod session;
 pub mod shared_memory;
 pub mod spin;
