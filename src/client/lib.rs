@@ -10,10 +10,12 @@
 //! | | |
 //! |---|---|
 //! | [`driver`] | the connection of one thread to a head: submits, waits, makes the spans of submissions |
+//! | [`router`] | chooses a replica of a deployment for each request, or has it wait its turn: for the proxy, and for replicas that call others |
 //! | [`cluster`] | what programs use: [`init`], [`Cluster`], [`TaskHandle`], shared between threads and executors |
 
 pub mod cluster;
 pub mod driver;
+pub mod router;
 
 pub use cluster::{
     Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, OutputLine,

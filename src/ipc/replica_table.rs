@@ -384,6 +384,14 @@ impl ReplicaTable {
         self.waiting_of(deployment, caller).fetch_add(1, SeqCst);
     }
 
+    /// Says that so many requests of this caller wait, those counted that were granted a place which it has not taken, unless the table has
+    /// it that as many do.
+    pub fn enqueue_at_least(&self, caller: CallerIndex, deployment: DeploymentIndex, count: u64) {
+        let granted = self.grants(caller).iter().filter(|grant| grant.load(SeqCst) != 0).count() as u64;
+        let known = self.waiting_of(deployment, caller).load(SeqCst).saturating_add(granted);
+        (known..count).for_each(|_| self.enqueue_again(caller, deployment));
+    }
+
     /// Says that a request of this caller waits no more. False when all of them have been granted a place: then one comes that nobody needs.
     pub fn leave(&self, caller: CallerIndex, deployment: DeploymentIndex) -> bool {
         let has_left = subtract_one(self.waiting_of(deployment, caller));
