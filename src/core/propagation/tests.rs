@@ -109,14 +109,17 @@ fn valid_trace_states_keep_order_and_text() {
         (vec!["foo=1,", ",,bar=2,,"], "foo=1,bar=2"),
         // Several headers are one list.
         (vec!["a=1", "b=2,c=3", "", "d=4"], "a=1,b=2,c=3,d=4"),
-        // Level 2 has no rule for the length of tenant and system.
+        // Level 2, 3.3.1.3.1: `key = ( lcalpha / DIGIT ) 0*255 ( keychar )`, and `@` is a keychar. What level 1 said of tenant and system is gone.
         (vec![multi_tenant.as_str()], multi_tenant.as_str()),
         (vec!["0@1=x"], "0@1=x"),
+        (vec!["foo@=1,foo@@bar=1,foo@bar@baz=1"], "foo@=1,foo@@bar=1,foo@bar@baz=1"),
         (vec!["0_-*/@=x"], "0_-*/@=x"),
         (vec![longest.as_str()], longest.as_str()),
         (vec!["a=  b ~!\"#"], "a=  b ~!\"#"),
-        // Never twice the same key; the newest is the first.
+        // Level 2, 3.3.1.4: "only one entry per key is allowed"; 3.5: what is newest is leftmost, and entries of others are not to be deleted.
         (vec!["a=1,b=2,a=3"], "a=1,b=2"),
+        (vec!["a=1,a=1"], "a=1"),
+        (vec!["a=1", "a=2"], "a=1"),
     ] {
         assert_eq!(trace_state(&values).as_deref(), Ok(expected), "{values:?}");
     }

@@ -75,7 +75,8 @@ impl std::error::Error for TraceStateError {}
 
 impl TraceState {
     /// Reads the header's values, in order; several are one list. Empty members are skipped, and of several members with the same key
-    /// the first, which is the newest, is kept.
+    /// the first, which is the newest, is kept: "only one entry per key is allowed because the entry represents that last position in the trace" (level 2,
+    /// 3.3.1.4), and entries of other vendors are not to be deleted for it (3.5).
     ///
     /// One wrong member invalidates the list, as the recommendation has it.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>) -> Result<TraceState, TraceStateError> {

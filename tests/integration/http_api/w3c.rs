@@ -118,10 +118,20 @@ fn a_tracestate_is_inherited_if_it_is_valid_and_dropped_if_it_is_not() {
         (vec!["foo=1", &lengths[0]], vec!["foo=1", &lengths[0]]),
         (vec!["foo=1", &lengths[1]], vec!["foo=1", &lengths[1]]),
     ];
-    // A key that is there twice: the suite would have the whole list dropped, where this keeps the newest member of the key, which is the first.
+    // Level 1 gave the parts around an `@` limits and a form of their own, and the suite's `test_tracestate_key_illegal_vendor_format` and
+    // `test_tracestate_key_length_limit` still expect them. Level 2, 3.3.1.3.1: `key = ( lcalpha / DIGIT ) 0*255 ( keychar )`, and `@` is a keychar.
+    let level_2 = ["foo@=1", "foo@@bar=1", "foo@bar@baz=1", "0@1=1"].map(str::to_owned);
+    let parts = [format!("{}@v=1", "t".repeat(242)), format!("t@{}=1", "v".repeat(15))];
+    for key in level_2.iter().chain(&parts) {
+        cases.push((vec![key, "bar=2"], vec![key, "bar=2"]));
+    }
+    // A key that is there twice, for which the suite's `test_tracestate_duplicated_keys` would have the whole list dropped. Level 2, 3.3.1.4: "Only one
+    // entry per key is allowed because the entry represents that last position in the trace", and 3.5: who is newest is leftmost, and other vendors'
+    // entries are not to be deleted. So the first of the key stays, and with it all other members.
     for twice in [vec!["foo=1,foo=1"], vec!["foo=1,foo=2"], vec!["foo=1", "foo=1"], vec!["foo=1", "foo=2"]] {
         cases.push((twice, vec!["foo=1"]));
     }
+    cases.push((vec!["congo=2,rojo=1,congo=1"], vec!["congo=2", "rojo=1"]));
     for invalid in [
         vec!["foo =1"],
         vec!["FOO=1"],
