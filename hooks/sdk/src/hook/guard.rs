@@ -20,7 +20,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use opentelemetry::trace::{SpanContext, SpanId};
-use opentelemetry::{Context, KeyValue, TraceFlags};
+use opentelemetry::{Context, Key, KeyValue, TraceFlags, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
@@ -179,12 +179,17 @@ pub(super) fn panic_text(payload: Box<dyn Any + Send>) -> String {
     text
 }
 
+/// What the keys of a resource begin with where they are on a span of another process.
+const ORIGIN_PREFIX: &str = "tracer.resource.";
+
 /// One processor of a hook, as the provider and the table share it.
 #[derive(Debug)]
 pub(super) struct GuardedProcessor {
     processor: Kind,
     /// The exporter behind it, when that was given to a builder.
     target: Option<Arc<dyn SinkTarget>>,
+    /// What its spans are of.
+    resource: Resource,
     /// Spans that it is to write and does not have yet.
     pub(super) ended: EndedRings,
     /// Panics that nobody has been told of yet.
@@ -219,6 +224,7 @@ impl GuardedProcessor {
         GuardedProcessor {
             processor,
             target,
+            resource: resource.clone(),
             ended: EndedRings::default(),
             panics: AtomicU64::new(0),
             shutdown_timed_out: AtomicU8::new(0),
@@ -311,10 +317,22 @@ impl GuardedProcessor {
                 self.take_panics().map_err(failed)
             }
             (None, Kind::Plain(_) | Kind::Batch(_)) => {
-                spans.into_iter().for_each(|span| self.on_end(span));
+                let origin = self.origin(resource);
+                for mut span in spans {
+                    span.attributes.extend_from_slice(&origin);
+                    self.on_end(span);
+                }
                 self.force_flush()
             }
         }
+    }
+
+    /// What a span has to say of the process that it comes from, where its resource is not this processor's: such a processor was told one resource for all
+    /// of its spans, before there were any.
+    fn origin(&self, resource: &Resource) -> Vec<KeyValue> {
+        let differs = |(key, value): &(&Key, &Value)| self.resource.get(key).as_ref() != Some(*value);
+        let told = |(key, value): (&Key, &Value)| KeyValue::new(format!("{ORIGIN_PREFIX}{key}"), value.clone());
+        resource.iter().filter(differs).map(told).collect()
     }
 
     /// How many spans this processor lost by panicking since the last call, as an error.
@@ -459,6 +477,59 @@ mod tests {
         ];
         keep_last_values(&mut attributes);
         assert_eq!(attributes, [KeyValue::new("a", 5), KeyValue::new("b", 2), KeyValue::new("c", 4)]);
+    }
+
+    /// Remembers the attributes of what has ended.
+    #[derive(Clone, Debug, Default)]
+    struct Ended(Arc<std::sync::Mutex<Vec<Vec<KeyValue>>>>);
+
+    impl SpanProcessor for Ended {
+        fn on_start(&self, _span: &mut Span, _context: &Context) {}
+        fn on_end(&self, span: SpanData) {
+            self.0.lock().unwrap().push(span.attributes);
+        }
+        fn force_flush(&self) -> OTelSdkResult {
+            Ok(())
+        }
+        fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_plain_processor_reads_on_a_span_of_another_process_which_one_that_was() {
+        let resource = |pid: i64, further: Option<KeyValue>| {
+            let all = [KeyValue::new("service.name", "jobs"), KeyValue::new("process.pid", pid)];
+            Resource::builder_empty().with_attributes(all.into_iter().chain(further)).build()
+        };
+        let ended = Ended::default();
+        let own = resource(7, None);
+        let processor = GuardedProcessor::new(Kind::Plain(Box::new(ended.clone())), None, &own);
+        let span = || SpanData {
+            span_context: SpanContext::empty_context(),
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: opentelemetry::trace::SpanKind::Internal,
+            name: "step".into(),
+            start_time: std::time::UNIX_EPOCH,
+            end_time: std::time::UNIX_EPOCH,
+            attributes: vec![KeyValue::new("k", 1)],
+            dropped_attributes_count: 0,
+            events: Default::default(),
+            links: Default::default(),
+            status: Default::default(),
+            instrumentation_scope: Default::default(),
+        };
+        processor.deliver(&own, vec![span()]).unwrap();
+        let other = resource(8, Some(KeyValue::new("host.name", "b")));
+        processor.deliver(&other, vec![span(), span()]).unwrap();
+        let seen = ended.0.lock().unwrap().clone();
+        assert_eq!(seen[0], [KeyValue::new("k", 1)], "its own");
+        for attributes in &seen[1..] {
+            let mut told: Vec<_> = attributes.iter().map(|told| format!("{}={}", told.key, told.value)).collect();
+            told.sort();
+            assert_eq!(told, ["k=1", "tracer.resource.host.name=b", "tracer.resource.process.pid=8"]);
+        }
     }
 
     #[test]
