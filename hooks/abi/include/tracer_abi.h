@@ -493,7 +493,8 @@ typedef struct TracerTracing {
     // Gives a tracer back. Spans it made stay valid.
     void (*tracer_release)(void *tracer);
     // Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
-    // needs no handle (`started` is valid all the same, and says what to propagate).
+    // needs no handle (`started` is valid all the same, and says what to propagate). The host never passes a
+    // null `started`; a module that passes one gets its handle, and does not learn the span's ids.
     // Owner of the handle: the caller, until `span_release` or `span_end_and_release`.
     void *(*span_start)(void *tracer, const struct TracerSpanStart *span, struct TracerSpanStarted *started);
     // Copies the span's tracestate into `text`. Null when tracers never change it: it is then the parent's.

@@ -438,7 +438,8 @@ pub struct Tracing {
     pub tracer_release: Option<unsafe extern "C" fn(tracer: *mut c_void)>,
 
     /// Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
-    /// needs no handle (`started` is valid all the same, and says what to propagate).
+    /// needs no handle (`started` is valid all the same, and says what to propagate). The host never passes a
+    /// null `started`; a module that passes one gets its handle, and does not learn the span's ids.
     /// Owner of the handle: the caller, until `span_release` or `span_end_and_release`.
     pub span_start: Option<
         unsafe extern "C" fn(tracer: *mut c_void, span: *const SpanStart, started: *mut SpanStarted) -> *mut c_void,

@@ -1449,11 +1449,13 @@ unsafe extern "C" fn span_start(
         (start.prefix_id, start.prefix_count) = (0, 0);
         // SAFETY: as above.
         let recorded = unsafe { recorder.start_recorded(tracer.cast(), &mut start, &mut local, false) };
-        // SAFETY: the caller says how large its struct is; no more than that is written, and its size stays.
-        unsafe {
-            let size = (*started).size.min(size_of::<abi::SpanStarted>());
-            local.size = (*started).size;
-            ptr::copy_nonoverlapping(ptr::from_ref(&local).cast::<u8>(), started.cast::<u8>(), size);
+        if !started.is_null() {
+            // SAFETY: the caller says how large its struct is; no more than that is written, and its size stays.
+            unsafe {
+                let size = (*started).size.min(size_of::<abi::SpanStarted>());
+                local.size = (*started).size;
+                ptr::copy_nonoverlapping(ptr::from_ref(&local).cast::<u8>(), started.cast::<u8>(), size);
+            }
         }
         recorded.map_or(ptr::null_mut(), |span| Box::into_raw(span).cast())
     })
@@ -1864,6 +1866,24 @@ mod tests {
         recorder.commit().unwrap();
         let path = folder.path().join(format!("spans/{}.json", std::process::id()));
         assert!(!std::fs::read_to_string(path).unwrap().contains("\"\":"));
+    }
+
+    #[test]
+    fn a_module_that_does_not_want_to_know_the_ids_of_its_span_gets_a_span() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path());
+        let tracer = recorder.tracer("a module", "");
+        let start = abi::SpanStart::new(abi::Str::new("step"), abi::SPAN_KIND_INTERNAL);
+        // SAFETY: a tracer of the lent table; the rest is borrowed for the call.
+        let span = unsafe { span_start(tracer, &start, ptr::null_mut()) };
+        assert!(!span.is_null());
+        let spans = Story::open(&folder.path().join("test.spool")).unwrap().spans();
+        assert_eq!(spans[0].record.name, "step");
+        // SAFETY: handles of the lent table, each given back once.
+        unsafe {
+            span_release(span);
+            tracer_release(tracer);
+        }
     }
 
     #[test]
