@@ -44,6 +44,14 @@ impl PlaceWatch {
         Ok(PlaceWatch { watch, socket: socket_id(session), period_ns, next_ns: period_ns })
     }
 
+    /// Asks to be told of the next change of the journal's contents, and of no further one: somebody may cut it short by its path. The head's own writing
+    /// is such a change too, so this is for now and then.
+    pub(super) fn watch_journal(&self, session: &Session) {
+        let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
+        // Where it cannot be watched, it is looked at.
+        let _ = inotify::add_watch(&self.watch, session.temp_dir().join("tasks.journal"), flags);
+    }
+
     /// Readable when something has changed.
     pub(super) fn watched(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()

@@ -697,6 +697,9 @@ impl Server {
             self.memory_again = self.io.watch_memory(&self.state, now.monotonic_ns);
         }
         if self.look_again.is_some_and(|again| again <= now.monotonic_ns) {
+            // First: what happens between the two is told.
+            self.place.watch_journal(&self.session);
+            self.check_journal_length();
             let is_again = self.io.look_after(&self.state);
             self.look_again = is_again.then(|| now.monotonic_ns + watch::pause().as_nanos() as u64);
         }
@@ -822,6 +825,10 @@ impl Server {
             let text = "was removed or replaced, and is written anew; what was found in its place is kept beside it";
             self.warn(format!("the journal `{}` {text}", journal.display()));
         }
+        self.check_journal_length();
+    }
+
+    fn check_journal_length(&mut self) {
         if self.io.journal.is_cut_short() {
             let journal = self.session.temp_dir().join("tasks.journal");
             let text = "was cut short by somebody: tasks that were accepted before then are lost if the head is killed\n\

@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Cluster, is_alive, kill, wait_until};
+use crate::support::{Cluster, is_alive, kill, python_with, wait_until};
 
 /// One worker, which is busy until the file `go` exists, and a task that waits.
 fn busy() -> Cluster {
@@ -69,6 +70,23 @@ fn a_journal_that_is_cut_short_is_noticed_at_once() {
         "tasks.journal` was cut short by somebody: tasks that were accepted before then are lost"
     ));
     // Those tasks are known as long as the head lives.
+    fs::write(cluster.file("go"), "").unwrap();
+    for task in 1..=2 {
+        assert_eq!(cluster.wait_for_task(task)["state"], "succeeded");
+    }
+    cluster.stop().success();
+}
+
+#[test]
+fn a_journal_that_is_cut_short_by_its_path_is_noticed_too() {
+    let Some(python) = python_with("os") else { return };
+    let cluster = busy();
+    // Nothing is opened and closed, and nothing asks the head meanwhile.
+    let cut = "import os, sys; os.truncate(sys.argv[1], 16)";
+    let mut command = Command::new(python);
+    command.args(["-c", cut]).arg(cluster.temp_dir().join("tasks.journal"));
+    assert!(command.status().expect("Python is there").success());
+    wait_until("the head notices", || cluster.head_log().contains("was cut short by somebody").then_some(()));
     fs::write(cluster.file("go"), "").unwrap();
     for task in 1..=2 {
         assert_eq!(cluster.wait_for_task(task)["state"], "succeeded");
