@@ -150,18 +150,7 @@ impl Session {
         make_private(temp_dir)?;
         let temp_dir = &temp_dir.canonicalize().map_err(io_error("find", temp_dir))?;
         let lock_path = temp_dir.join("head.lock");
-        // First: while another head has the folder, no lock is made in it.
-        let (folder, is_folder_locked) = lock_folder(temp_dir, &lock_path)?;
-        let mut lock = open_lock(&lock_path, Opening::Create)?;
-        // One refusal is not the last word: whoever looks for a head holds it shared for a moment.
-        const LIMIT: Duration = Duration::from_millis(100);
-        if let Err(error) = lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, LIMIT) {
-            return Err(if error == rustix::io::Errno::WOULDBLOCK {
-                SessionError::Occupied { temp_dir: temp_dir.into(), holder: read_record(&mut lock) }
-            } else {
-                io_error("lock", &lock_path)(error.into())
-            });
-        }
+        let HeldPlace { folder, is_folder_locked, mut lock } = hold_place(temp_dir)?;
         let sessions = temp_dir.join("sessions");
         make_private(&sessions)?;
         let dir = sessions.join(format!("{:019}-{}", now_unix_nano, std::process::id()));
@@ -297,6 +286,44 @@ impl Session {
     }
 }
 
+/// A place that is kept from heads.
+pub struct HeldPlace {
+    folder: File,
+    is_folder_locked: bool,
+    /// Dropping it lets go of the place.
+    lock: File,
+}
+
+/// Holds a place, or says who has it. Whoever holds it and is no head, such as somebody who prunes it, is waited for.
+pub fn hold_place(temp_dir: &Path) -> Result<HeldPlace, SessionError> {
+    /// One refusal is not the last word: whoever looks for a head holds the lock shared for a moment.
+    const LIMIT: Duration = Duration::from_millis(100);
+    check_owner(temp_dir)?;
+    let lock_path = temp_dir.join("head.lock");
+    // First: while another head has the folder, no lock is made in it.
+    let (folder, is_folder_locked) = lock_folder(temp_dir, &lock_path)?;
+    let mut lock = open_lock(&lock_path, Opening::Create)?;
+    let limit = |holder: Option<&HeadRecord>| holder.map_or(LIMIT_OF_OTHERS, |_| LIMIT);
+    match lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, limit) {
+        Ok(()) => Ok(HeldPlace { folder, is_folder_locked, lock }),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(SessionError::Occupied { temp_dir: temp_dir.into(), holder: read_record(&mut lock) })
+        }
+        Err(error) => Err(io_error("lock", &lock_path)(error.into())),
+    }
+}
+
+/// Refuses a place of another user's: what root, for one, made there would keep the owner's own head out.
+fn check_owner(temp_dir: &Path) -> Result<(), SessionError> {
+    let owner = fs::metadata(temp_dir).map_err(io_error("look at", temp_dir))?.uid();
+    let own = rustix::process::geteuid().as_raw();
+    if owner == own {
+        return Ok(());
+    }
+    let reason = format!("the place belongs to user {owner}, but this process runs as user {own}");
+    Err(io_error("lock", temp_dir)(io::Error::new(io::ErrorKind::PermissionDenied, reason)))
+}
+
 /// Returns the folders of all sessions of a place.
 pub fn all_sessions(temp_dir: &Path) -> Vec<PathBuf> {
     sessions_of(temp_dir)
@@ -344,7 +371,7 @@ pub fn find_head(temp_dir: &Path) -> Result<HeadRecord, SessionError> {
 pub fn find_dead_head(temp_dir: &Path) -> Option<HeadRecord> {
     let mut lock = open_lock(&temp_dir.join("head.lock"), Opening::Read).ok()?;
     // Not to wait for one that lives.
-    lock_within(&mut lock, FlockOperation::NonBlockingLockShared, Duration::ZERO).ok()?;
+    lock_within(&mut lock, FlockOperation::NonBlockingLockShared, |_| Duration::ZERO).ok()?;
     read_record(&mut lock)
 }
 
@@ -353,15 +380,9 @@ pub fn lock_leavings(temp_dir: &Path) -> Result<File, SessionError> {
     /// Longer than it takes to write all that the spools of a session can hold.
     const LIMIT: Duration = Duration::from_secs(20);
     let path = temp_dir.join("leavings.lock");
-    let owner = fs::metadata(temp_dir).map_err(io_error("look at", temp_dir))?.uid();
-    let own = rustix::process::geteuid().as_raw();
-    if owner != own {
-        // What another user, root for one, made here would keep the owner's own head out.
-        let reason = format!("the place belongs to user {owner}, but this process runs as user {own}");
-        return Err(io_error("lock", &path)(io::Error::new(io::ErrorKind::PermissionDenied, reason)));
-    }
+    check_owner(temp_dir)?;
     let mut lock = open_lock(&path, Opening::Create)?;
-    lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, LIMIT)
+    lock_within(&mut lock, FlockOperation::NonBlockingLockExclusive, |_| LIMIT)
         .map_err(|error| io_error("lock", &path)(error.into()))?;
     Ok(lock)
 }
@@ -437,9 +458,16 @@ pub fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> i
     body(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())))
 }
 
-/// Takes a lock within `limit`. What a head that was killed held is free only when the kernel has taken the process down, which is
-/// waited for whatever the limit is.
-fn lock_within(lock: &mut File, operation: FlockOperation, limit: Duration) -> rustix::io::Result<()> {
+/// How long whoever is no head is waited for: it holds a place for as long as it takes to clean up in it.
+const LIMIT_OF_OTHERS: Duration = Duration::from_secs(5);
+
+/// Takes a lock within a limit, which follows from what the lock says of its holder. What a head that was killed held is free only when the kernel has
+/// taken the process down, which is waited for whatever the limit is.
+fn lock_within(
+    lock: &mut File,
+    operation: FlockOperation,
+    limit: impl Fn(Option<&HeadRecord>) -> Duration,
+) -> rustix::io::Result<()> {
     const LIMIT_OF_THE_DEAD: Duration = Duration::from_secs(10);
     let since = Instant::now();
     loop {
@@ -447,8 +475,9 @@ fn lock_within(lock: &mut File, operation: FlockOperation, limit: Duration) -> r
             Err(rustix::io::Errno::WOULDBLOCK) => {}
             other => return other,
         }
-        let is_held_by_the_dead = read_record(lock).is_some_and(|record| identity::is_gone_or_going(record.pid));
-        if since.elapsed() >= if is_held_by_the_dead { LIMIT_OF_THE_DEAD } else { limit } {
+        let holder = read_record(lock);
+        let is_dead = holder.as_ref().is_some_and(|record| identity::is_gone_or_going(record.pid));
+        if since.elapsed() >= if is_dead { LIMIT_OF_THE_DEAD } else { limit(holder.as_ref()) } {
             return Err(rustix::io::Errno::WOULDBLOCK);
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -468,8 +497,6 @@ enum Opening {
 fn lock_folder(temp_dir: &Path, lock_path: &Path) -> Result<(File, bool), SessionError> {
     /// As for `head.lock`.
     const LIMIT: Duration = Duration::from_millis(100);
-    /// Whoever cleans up holds it for as long as that takes.
-    const LIMIT_OF_OTHERS: Duration = Duration::from_secs(5);
     let folder = File::open(temp_dir).map_err(io_error("open", temp_dir))?;
     let since = Instant::now();
     loop {
@@ -603,6 +630,37 @@ mod tests {
         drop(Session::open(folder.path(), Path::new("/spans"), None, 1).unwrap());
         assert!(matches!(find_head(folder.path()), Err(SessionError::NoHead { .. })));
         assert!(Session::open(folder.path(), Path::new("/spans"), None, 2).is_ok());
+    }
+
+    #[test]
+    fn a_head_waits_for_whoever_holds_its_place_and_is_none() {
+        let folder = private();
+        // A head that was stopped, and one that was killed, have left their lock.
+        for is_stopped in [true, false] {
+            let mut before = Session::open(folder.path(), Path::new("/spans"), None, 1).unwrap();
+            if is_stopped {
+                before.close();
+            } else {
+                let mut gone = before.record.clone();
+                // No process has this number.
+                gone.pid = u32::MAX >> 2;
+                write_record(&mut before.lock, Some(&gone)).unwrap();
+            }
+            drop(before);
+            let held = hold_place(folder.path()).unwrap();
+            assert!(matches!(find_head(folder.path()), Err(SessionError::NoHead { .. })));
+            let (tell, told) = std::sync::mpsc::channel();
+            let path = folder.path().to_owned();
+            let start = std::thread::spawn(move || {
+                let started = Session::open(&path, Path::new("/spans"), None, 2).map(|_| ());
+                tell.send(started.map_err(|error| error.to_string())).unwrap();
+            });
+            let early = told.recv_timeout(Duration::from_millis(300));
+            assert!(early.is_err(), "it did not wait: {early:?}");
+            drop(held);
+            assert_eq!(told.recv().unwrap(), Ok(()));
+            start.join().unwrap();
+        }
     }
 
     #[test]
