@@ -1295,6 +1295,7 @@ impl Server {
             return None;
         }
         let mut stop = self.stop.take()?;
+        stop.report.unfinished = stop.report.unfinished.saturating_sub(self.state.ended_while_stopping);
         self.io.handover.look();
         stop.report.spans_waiting = self.io.handover.spans_waiting();
         stop.report.spans_of_other_hooks = self.io.handover.spans_of_others();

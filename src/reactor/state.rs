@@ -124,6 +124,8 @@ pub struct State {
     pub give_ups: u32,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub is_stopping: bool,
+    /// Tasks that have come to an end of their own since.
+    pub ended_while_stopping: usize,
 }
 
 /// A worker that could not be started, and shall be.
@@ -199,6 +201,7 @@ impl State {
             resumes_ns: None,
             give_ups: 0,
             is_stopping: false,
+            ended_while_stopping: 0,
         }
     }
 

@@ -109,6 +109,26 @@ fn start_and_stop_as_json_are_complete() {
 }
 
 #[test]
+fn a_stop_counts_the_tasks_that_had_not_ended_when_it_was_done() {
+    let cluster = Cluster::builder().workers(1).start();
+    let (started, go) = (json!(cluster.file("started")).to_string(), json!(cluster.file("go")).to_string());
+    cluster.submit("misbehaving_tasks:waits", &[&started, &go, "--no-wait"]).success();
+    cluster.wait_for_file(&cluster.file("started"));
+    for _ in 0..2 {
+        cluster.submit("demo:my_function", &["--no-wait"]).success();
+    }
+    let stop = cluster.tracer_in_background(&["stop", "--grace-period", "60s", "--format", "json"]);
+    wait_until("the stop is under way", || {
+        let waiting = cluster.tracer(&["submit", "task", "--no-wait"]);
+        waiting.stderr_text().contains("the head is stopping").then_some(())
+    });
+    std::fs::write(cluster.file("go"), "").expect("the folder is ours");
+    let stopped = stop.wait().success().json();
+    // The one that ran has ended within the grace period.
+    assert_eq!((&stopped["unfinished"], &stopped["killed"]), (&json!(2), &json!([])), "{stopped}");
+}
+
+#[test]
 fn by_default_there_is_a_worker_for_each_cpu() {
     let cluster = Cluster::builder().build();
     cluster.tracer(&["start", "--head"]).success();
