@@ -26,9 +26,7 @@ const EXITED_WELL: &str = "exit:0";
 /// When an attempt ended that its worker did not report: now, but never before it began, and not later than if it had begun when it was
 /// granted. So a wall clock that was set meanwhile makes neither a negative duration nor one of days.
 fn lost_unix_nano(started_unix_nano: u64, granted: Now, now: Now) -> u64 {
-    let longest_ns = now.monotonic_ns.saturating_sub(granted.monotonic_ns);
-    let ran_ns = now.unix_nano.checked_sub(started_unix_nano).map_or(longest_ns, |ns| ns.min(longest_ns));
-    started_unix_nano.saturating_add(ran_ns)
+    started_unix_nano.saturating_add(now.ran_ns(started_unix_nano, granted))
 }
 
 /// A worker process has ended. Its claimed tasks are charged and tried again, or fail; the others go back to the front of the queue,

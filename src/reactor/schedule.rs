@@ -114,7 +114,8 @@ fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usiz
         let Some(place) = next_idle.max(next_busy) else { break };
         last = Some(place);
         let was_idle = next_idle == last;
-        if !was_idle && had_idle && runs_long(effects, place.worker, now) {
+        let looks_long = |worker: &Worker| runs_long(effects, place.worker, worker, now);
+        if !was_idle && had_idle && state.workers.get(&place.worker).is_some_and(looks_long) {
             // What it got would be taken back at once.
             (busy, too_full) = (busy - 1, too_full + 1);
             continue;
@@ -180,8 +181,8 @@ fn relieve_stuck(state: &mut State, effects: &mut impl Effects, now: Now) {
     }
     let stuck = state.workers.filled(FILLED_PER_TURN).filter_map(|(place, worker)| {
         let (lease, since) = effects.running(place.worker)?;
-        let ns = now.unix_nano.saturating_sub(since);
         let running = worker.leases.iter().find(|grant| grant.number == lease)?;
+        let ns = now.ran_ns(since, running.granted);
         (ns >= BEHIND_NS).then_some((place.worker, running.task, ns))
     });
     let mut stuck: Vec<_> = stuck.collect();
@@ -241,12 +242,14 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
 /// Whether what a worker has not begun would wait so long that it is worth moving: a few short tasks are done before they could
 /// be moved. How long tasks take is a guess; how long this one has been running is not.
 pub(crate) fn is_behind(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) -> bool {
-    worker.load.expected_ns >= BEHIND_NS || runs_long(effects, id, now)
+    worker.load.expected_ns >= BEHIND_NS || runs_long(effects, id, worker, now)
 }
 
 /// Whether a worker has been at its task for so long that others should not wait behind it.
-fn runs_long(effects: &impl Effects, id: WorkerId, now: Now) -> bool {
-    effects.running(id).is_some_and(|(_, since)| now.unix_nano.saturating_sub(since) >= BEHIND_NS)
+fn runs_long(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) -> bool {
+    let Some((lease, since)) = effects.running(id) else { return false };
+    let running = worker.leases.iter().find(|grant| grant.number == lease);
+    running.is_some_and(|grant| now.ran_ns(since, grant.granted) >= BEHIND_NS)
 }
 
 #[cfg(test)]

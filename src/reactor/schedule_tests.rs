@@ -182,3 +182,30 @@ fn short_commands_are_leased_ahead_unless_something_of_them_is_watched_and_a_can
         assert_eq!(story.schedule().len(), 1, "alone");
     }
 }
+
+#[test]
+fn a_wall_clock_that_is_set_back_or_ahead_makes_no_worker_look_stuck_and_hides_none() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    for (ran_ns, set_ns, is_stuck) in [
+        (2 * BEHIND_NS, 0, true),
+        (2 * BEHIND_NS, -(HOUR_NS as i64), true),
+        (BEHIND_NS / 2, -(HOUR_NS as i64), false),
+        (BEHIND_NS / 2, HOUR_NS as i64, false),
+    ] {
+        let mut story = Story::with_workers(2);
+        story.now.unix_nano = 10 * HOUR_NS;
+        story.measure(1_000);
+        story.submit(6);
+        assert_eq!(story.schedule().len(), 6);
+        story.claim(1, 0);
+        for lease in 0..3 {
+            story.claim(2, lease);
+            story.result(2, lease, 1_000);
+        }
+        assert_eq!(story.schedule(), [], "it has only begun");
+        story.now.monotonic_ns += ran_ns;
+        story.now.unix_nano = (story.now.unix_nano + ran_ns).saturating_add_signed(set_ns);
+        let moved = story.schedule().len();
+        assert_eq!(moved > 0, is_stuck, "{ran_ns} ns, and the clock was set by {set_ns} ns");
+    }
+}
