@@ -11,7 +11,7 @@
 //! [`state`] is data with its invariants, [`reactor`] is plain functions over it, `server` is the loop around them: one
 //! thread that, each time it wakes up, reads all there is, decides, and writes once to each peer. `recovery` finishes the
 //! story of processes that died; `handover` brings what they had not delivered to the exporters of others; `process` starts and ends workers, `memory` bounds what they take;
-//! `journal` is the record from which a head recovers; `place` hears of what happens to its files; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
+//! `journal` is the record from which a head recovers, which `restore` reads back; `place` hears of what happens to its files; `front` keeps the process of the HTTP API; `guard` is the head's parent, and sees to it that nothing outlives it.
 //! The head makes no spans of its own, so it loads no hook.
 
 pub use tracer_reactor::{self as reactor, state};
@@ -29,5 +29,6 @@ mod oom;
 mod place;
 pub(crate) mod process;
 pub(crate) mod recovery;
+pub(crate) mod restore;
 pub(crate) mod server;
 mod watch;

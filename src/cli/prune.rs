@@ -8,27 +8,38 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use super::connect::unexpected_reply;
 use super::hooks::undelivered;
 use super::trace::SourceArgs;
-use super::{CommandResult, FormatArgs, report};
+use super::{CommandError, CommandResult, FormatArgs, report};
+use crate::clock::now_unix_nano;
 use crate::config::{parse_duration, parse_size};
 use crate::count::{Count, Size};
+use crate::driver::{Driver, DriverError};
 use crate::exit;
+use crate::head::restore::prune_without_head;
 use crate::identity;
-use crate::session;
+use crate::protocol::{PruneReport as Counted, PruneWhich, Query, Reply};
+use crate::session::{self, SessionError};
 use crate::spool::{Parcel, owners};
 
-/// Remove old span files, undelivered spans, put-aside journals and the folders of old sessions
+/// Remove old span files, undelivered spans, put-aside journals, folders of old sessions, and tasks that have ended
 ///
 /// Sessions are those of this place, with their logs. Span files are those named by a process, such as `4711.json`, in the folder that `tracer trace`
 /// reads; a file counts as old as its last span, so that what a process wrote is kept or removed as a whole. Undelivered spans are discarded, as by
 /// `tracer hooks undelivered --discard`: no exporter gets them any more. Journals that `tracer start --fresh` put aside, or that were kept because they
 /// were damaged, count as old as their last record and are removed by age alone.
 ///
+/// Tasks that have ended are forgotten with their results and idempotency keys, and leave the journal. They count as old as their end, and their
+/// results are a size of their own.
+///
 /// What is in use stays, whatever its age: the session of the head that runs or was killed last, a session with undelivered spans (until the next
-/// time), and files of processes that live. Works with and without a head.
+/// time), files of processes that live, tasks whose result a task that has not ended takes as an argument, and actors that live. Works with and
+/// without a head.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tracer prune --older-than 7d --dry-run\n  tracer prune --max-size 1GiB")]
+#[command(
+    after_help = "Example:\n  tracer prune --older-than 7d --dry-run\n  tracer prune --max-size 1GiB --max-tasks 1000"
+)]
 #[command(group(clap::ArgGroup::new("which").required(true).multiple(true)))]
 pub(super) struct Args {
     /// Remove what is older, such as 12h or 7d
@@ -37,6 +48,9 @@ pub(super) struct Args {
     /// Remove the oldest until the rest takes at most this much, such as 1GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, group = "which")]
     max_size: Option<u64>,
+    /// Forget the tasks that ended first until this many that have ended are left
+    #[arg(long, value_name = "N", group = "which")]
+    max_tasks: Option<u64>,
     /// Remove nothing, and say what would be
     #[arg(long)]
     dry_run: bool,
@@ -55,17 +69,6 @@ fn parse_age(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What there is of one kind, and what becomes of it.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Counted {
-    removed: u64,
-    removed_bytes: u64,
-    kept: u64,
-    kept_bytes: u64,
-    /// Those of the kept ones that are in use.
-    in_use: u64,
-}
-
 #[derive(Debug, Serialize)]
 struct Report {
     dry_run: bool,
@@ -77,6 +80,8 @@ struct Report {
     /// The spans that were removed with them.
     undelivered_spans_removed: u64,
     journals: Counted,
+    /// Tasks that have ended, with their results.
+    tasks: Counted,
 }
 
 /// What a candidate is.
@@ -116,8 +121,17 @@ pub(super) fn run(args: &Args) -> CommandResult {
         undelivered: Counted::default(),
         undelivered_spans_removed: 0,
         journals: Counted::default(),
+        tasks: Counted::default(),
     };
     let mut failures = 0;
+    match prune_tasks(&temp_dir, args) {
+        Ok(tasks) => result.tasks = tasks,
+        Err(error) => {
+            failures += 1;
+            let why = crate::causes::with_causes(error.error.as_ref());
+            report::warning(&format!("the tasks of `{}` cannot be pruned: {why}", temp_dir.display()));
+        }
+    }
     let mut discarded: BTreeSet<PathBuf> = BTreeSet::new();
     for (candidate, is_chosen) in candidates.iter().zip(chosen) {
         let is_removed = is_chosen
@@ -154,6 +168,29 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(if failures == 0 { exit::OK } else { exit::FAILED })
 }
 
+/// Forgets ended tasks: by the head that remembers them, or, where none runs, in its journal.
+fn prune_tasks(temp_dir: &Path, args: &Args) -> Result<Counted, CommandError> {
+    let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+    let which = PruneWhich {
+        older_than_ns: args.older_than.map(nanos),
+        max_tasks: args.max_tasks,
+        max_bytes: args.max_size,
+        dry_run: args.dry_run,
+    };
+    match Driver::connect(temp_dir) {
+        Ok(mut driver) => match driver.query(&Query::Prune(which))? {
+            Reply::Pruned(pruned) => Ok(pruned),
+            _ => Err(unexpected_reply()),
+        },
+        Err(DriverError::Session(SessionError::NoHead { .. })) => {
+            let (pruned, said) = prune_without_head(temp_dir, &which, now_unix_nano())?.unwrap_or_default();
+            said.iter().for_each(|line| report::warning(line));
+            Ok(pruned)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn render(result: &Report) -> String {
     let line = |counted: &Counted, noun: &str| {
         let verb = if result.dry_run { "would remove" } else { "removed" };
@@ -165,7 +202,12 @@ fn render(result: &Report) -> String {
         format!("{verb} {} ({removed}), kept {} ({kept}{in_use})\n", Count(counted.removed, noun), counted.kept)
     };
     let mut text = line(&result.span_files, "span file") + &line(&result.sessions, "session");
-    for (counted, noun) in [(&result.undelivered, "undelivered batch"), (&result.journals, "put-aside journal")] {
+    let others = [
+        (&result.undelivered, "undelivered batch"),
+        (&result.journals, "put-aside journal"),
+        (&result.tasks, "ended task"),
+    ];
+    for (counted, noun) in others {
         if *counted != Counted::default() {
             text += &line(counted, noun);
         }

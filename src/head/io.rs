@@ -783,6 +783,10 @@ impl Effects for HeadIo {
         self.journal.actor(actor, attempt, restarts, death);
     }
 
+    fn journal_pruned(&mut self, tasks: &[TaskId]) {
+        self.journal.pruned(tasks);
+    }
+
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>) {
         self.journal.attempt(task, attempt, span);
     }

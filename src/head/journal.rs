@@ -4,7 +4,7 @@
 //! accepted survives a SIGKILL of the head. The loss of power it survives if the journal is [synced](sync), and nothing is acknowledged before.
 //!
 //! ```text
-//! file    = "TRACERJN" version:u32 0:u32 record*        version 4; older ones are read, and are of version 4 from then on
+//! file    = "TRACERJN" version:u32 0:u32 record*        version 5; older ones are read, and are of version 5 from then on
 //! record  = length:u32 checksum:u32 kind:u8 body        the checksum (CRC-32) is over kind and body, as is the length
 //! ```
 //!
@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use compaction::Compacted;
 use log::Log;
+use rustix::event::{PollFd, PollFlags, poll};
 use scan::Scanned;
 use sync::{Events, Syncer};
 use tracer_span_file::SpaceAhead;
@@ -46,7 +47,7 @@ use crate::value;
 
 const MAGIC: &[u8; 8] = b"TRACERJN";
 /// The version that is written. Older ones are read, newer ones refused.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const HEADER: usize = 16;
 const RECORD_HEADER: usize = 8;
 /// A file below this size is not compacted.
@@ -72,6 +73,8 @@ const KEY: u8 = 7;
 const ACTOR: u8 = 16;
 // Since version 4.
 const SUBMITTED: u8 = 17;
+// Since version 5.
+const PRUNED: u8 = 18;
 
 /// A submission as the journal has it. Its envelope is borrowed where it is written, and may have to be made where it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +124,8 @@ pub(super) enum Record<'a> {
         restarts: u32,
         death: Option<Death>,
     },
+    /// Ended tasks that are forgotten.
+    Pruned(Vec<TaskId>),
     /// Ids that are not to be given out again, although no record of them is left.
     NextIds {
         task: TaskId,
@@ -212,6 +217,8 @@ pub(super) struct Journal {
     compaction: Option<Compaction>,
     /// After a compaction that failed, none is tried below this length.
     retry_above: u64,
+    /// Whether it holds tasks that were pruned: their descriptions and results are to be gone soon.
+    has_pruned: bool,
     /// How often in a row it could not be written anew.
     failures: u32,
     /// Whether its name leads elsewhere.
@@ -343,6 +350,7 @@ impl Journal {
             good: Arc::new(AtomicU64::new(length)),
             compaction: None,
             retry_above: 0,
+            has_pruned: false,
             failures: 0,
             is_misplaced: false,
             events: Events::new().map_err(io("watch"))?,
@@ -398,6 +406,14 @@ impl Journal {
         }
     }
 
+    /// Notes that ended tasks are forgotten. It is written with [`write`](Self::write), and the next compaction leaves them out.
+    pub(super) fn pruned(&mut self, tasks: &[TaskId]) {
+        if !self.is_suspended {
+            put_pruned(&mut self.pending, tasks);
+            self.has_pruned = true;
+        }
+    }
+
     /// Writes that an attempt is about to start, and what was noted before it.
     pub(super) fn started(&mut self, task: TaskId, attempt: u32) -> io::Result<()> {
         let before = self.pending.len();
@@ -436,14 +452,15 @@ impl Journal {
         self.is_suspended = true;
     }
 
-    /// Whether most of the file is about tasks that nobody remembers, or it cannot be trusted, and no compaction is under way. The
+    /// Whether most of the file is about tasks that nobody remembers, some were pruned, or it cannot be trusted, and no compaction is under way. The
     /// envelopes of tasks that have not ended take so many bytes, which are to be kept.
     pub(super) fn needs_compaction(&self, open_bytes: u64) -> bool {
         let least = fault::setting("compaction_bytes").unwrap_or(COMPACTION_BYTES);
         let least = if open_bytes > 0 { OPEN_FACTOR * least } else { least };
         let length = self.log.length();
         let is_long = length > least && length > 4 * self.kept.max(open_bytes) && length >= self.retry_above;
-        (is_long || self.needs_new_file()) && self.compaction.is_none() && !self.is_suspended
+        let is_wanted = is_long || self.has_pruned || self.needs_new_file();
+        is_wanted && self.compaction.is_none() && !self.is_suspended
     }
 
     /// Whether its file cannot be trusted, or not be appended to, or has lost its name.
@@ -454,6 +471,8 @@ impl Journal {
     /// Begins to write what is worth keeping to a new file, on a thread of its own.
     pub(super) fn begin_compaction(&mut self) -> io::Result<()> {
         self.retry_above = 0;
+        // One that fails leaves it to the next.
+        self.has_pruned = false;
         let (path, good, tell) = (self.path.clone(), Arc::clone(&self.good), self.events.teller());
         let old = Arc::clone(self.log.file());
         let pause = match self.failures {
@@ -467,6 +486,19 @@ impl Journal {
         std::thread::Builder::new().name("tracer-journal".into()).spawn(run)?;
         self.compaction = Some(Compaction::Compacting);
         Ok(())
+    }
+
+    /// Writes what is worth keeping to a new file, and waits for it. Returns what is to be said of it.
+    pub(super) fn compact_now(&mut self) -> io::Result<Vec<String>> {
+        let mut said = Vec::new();
+        if self.compaction.is_none() {
+            self.begin_compaction()?;
+        }
+        while self.compaction.is_some() {
+            poll(&mut [PollFd::new(&self.watched(), PollFlags::IN)], None)?;
+            said.append(&mut self.on_told());
+        }
+        Ok(said)
     }
 
     /// Readable when a thread has told something: then [`on_told`](Self::on_told).
@@ -661,6 +693,7 @@ impl Found {
                 }
             }
             Record::Actor { task, death: Some(_), .. } => drop(found.living.remove(&task)),
+            Record::Pruned(tasks) => found.tasks.retain(|task| !tasks.contains(task)),
             Record::Actor { .. }
             | Record::Attempt { .. }
             | Record::Started { .. }
@@ -837,6 +870,11 @@ pub(super) fn put_actor(out: &mut Vec<u8>, task: TaskId, attempt: u32, restarts:
     });
 }
 
+/// Appends which ended tasks are forgotten.
+pub(super) fn put_pruned(out: &mut Vec<u8>, tasks: &[TaskId]) {
+    put_record(out, PRUNED, |out| tasks.iter().for_each(|task| out.put_u64(task.0)));
+}
+
 /// Appends which ids come next.
 pub(super) fn put_next_ids(out: &mut Vec<u8>, task: TaskId, job: JobId) {
     put_record(out, NEXT_IDS, |out| {
@@ -918,6 +956,13 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             take.finish()?;
             Ok(Record::Actor { task, attempt, restarts, death })
         }
+        PRUNED => {
+            let mut tasks = Vec::with_capacity(bytes.len() / 8);
+            while !take.is_empty() {
+                tasks.push(TaskId(take.u64()?));
+            }
+            Ok(Record::Pruned(tasks))
+        }
         NEXT_IDS => {
             let record = Record::NextIds { task: TaskId(take.u64()?), job: JobId(take.u64()?) };
             take.finish()?;
@@ -983,6 +1028,7 @@ mod tests {
                     let cause = death.map(|death| format!(": {} ({})", death.cause, death.error_type));
                     format!("actor {task}, attempt {attempt}, restart {restarts}{}", cause.unwrap_or_default())
                 }
+                Record::Pruned(tasks) => format!("pruned {tasks:?}"),
                 Record::NextIds { task, job } => format!("next {task} {job}"),
             })
             .collect()
@@ -1218,9 +1264,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.journal");
         let mut newer = sample(&path);
-        newer[8] = 5;
+        newer[8] = VERSION as u8 + 1;
         for (bytes, expected) in [
-            (newer.as_slice(), "has version 5, but this tracer reads up to 4"),
+            (newer.as_slice(), "has version 6, but this tracer reads up to 5"),
             (b"shopping list: milk, eggs, bread", "is not a journal of tracer"),
         ] {
             fs::write(&path, bytes).unwrap();
@@ -1371,9 +1417,80 @@ mod tests {
         assert_eq!(targets[3..], ["echo", "function", "function", "demo.f"]);
     }
 
+    #[test]
+    fn a_journal_of_version_4_is_read_and_raised_to_this_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        fs::write(&path, include_bytes!("../../tests/fixtures/journals/version_4.journal")).unwrap();
+        let opened = open(&path);
+        assert!(opened.torn == 0 && opened.damage.is_none());
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes[8], VERSION as u8, "an older tracer refuses it by name");
+        let story = [
+            "submitted 1",
+            "ended 1",
+            "submitted 2",
+            "ended 2",
+            "submitted 3",
+            "attempt 1 at 3",
+            "ended 3",
+            "submitted 4",
+            "started 4 for the 1. time",
+            "submitted 5",
+        ];
+        assert_eq!(told(&bytes), story);
+        // It goes on with what is new.
+        let mut journal = opened.journal;
+        journal.pruned(&[TaskId(1), TaskId(3)]);
+        assert!(journal.needs_compaction(1 << 40), "what was pruned is to be gone soon");
+        journal.write().unwrap();
+        assert_eq!(told(&fs::read(&path).unwrap()).last().unwrap(), "pruned [TaskId(1), TaskId(3)]");
+        assert_eq!(journal.compact_now().unwrap(), Vec::<String>::new());
+        assert!(!journal.needs_compaction(1 << 40));
+        let left = ["remembered 2", "ended 2", "submitted 4", "started 4 for the 1. time", "submitted 5", "next 6 6"];
+        assert_eq!(told(&fs::read(&path).unwrap()), left);
+    }
+
+    #[test]
+    fn a_journal_without_its_pruned_tasks_restores_the_same_as_one_that_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let mut journal = open(&path).journal;
+        let key = |key| crate::task::Policy { idempotency_key: key, ..crate::task::Policy::default() };
+        for (task, name) in (1..=4).zip(["a", "b", "c", "d"]) {
+            submit(&mut journal, task, &envelope(key(name), None));
+            journal.ended(TaskId(task), 1, &ended(Outcome::Returned(vec![task as u8])));
+        }
+        // Of an actor that lives, and of one that is dead.
+        for task in 5..=6 {
+            submit(&mut journal, task, &creation());
+            journal.ended(TaskId(task), 1, &ended(Outcome::Completed));
+        }
+        let death = Death { cause: "it was killed".into(), error_type: "signal:9".into() };
+        journal.actor(TaskId(6), 1, 0, Some(&death));
+        submit(&mut journal, 7, &envelope(key("e"), Some(3)));
+        journal.pruned(&[TaskId(1), TaskId(2), TaskId(6)]);
+        submit(&mut journal, 8, &envelope(key("a"), None));
+        journal.write().unwrap();
+        let restored = |journal: &Journal| {
+            let mut state = crate::head::state::State::new(1, false);
+            super::super::restore::read_back(journal, &mut state).unwrap();
+            let mut keys: Vec<_> = state.keys.iter().map(|(key, keyed)| format!("{key}: {}", keyed.task)).collect();
+            keys.sort();
+            let ids: Vec<_> = state.tasks.iter_newest_first().map(|(id, _)| id.0).collect();
+            (ids, keys)
+        };
+        let (ids, keys) = restored(&journal);
+        assert_eq!(ids, [8, 7, 5, 4, 3]);
+        assert_eq!(keys, ["a: 8", "c: 3", "d: 4", "e: 7"]);
+        compact(&mut journal);
+        assert_eq!(restored(&open(&path).journal), (ids, keys));
+        assert!(!told(&fs::read(&path).unwrap()).iter().any(|line| line.ends_with(" 1") || line.ends_with(" 6")));
+    }
+
     /// Waits for what a thread tells, and takes it in.
     fn hear(journal: &mut Journal) -> Vec<String> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        use rustix::event::Timespec;
         let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
         let told = poll(&mut [PollFd::new(&journal.watched(), PollFlags::IN)], Some(&limit));
         assert_eq!(told, Ok(1), "a thread tells something");

@@ -19,13 +19,14 @@ use super::connection::{Connection, Peer, ReadState};
 use super::front::{self, Front};
 use super::handover::Handover;
 use super::heap::{self, Heap};
-use super::journal::{self, Journal, Opened, Record, Submitted};
+use super::journal::{self, Journal, Opened};
 use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
 use super::reactor::{self, Effects, Free, LeftClaim, LostAttempt, WorkerExit};
 use super::recovery::left_by_a_dead_head;
+use super::restore::{ReadBack, read_back};
 use super::state::{self, DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
@@ -453,41 +454,8 @@ impl Server {
     /// Reads the journal back. Returns the attempts that were going on when the head died.
     fn restore(&mut self, claimed: &HashMap<TaskId, LeftClaim>) -> io::Result<Vec<LostAttempt>> {
         let now = self.now();
-        let mut started = HashMap::new();
-        let (state, next_job) = (&mut self.state, &mut self.io.next_job);
-        let mut unread = Vec::new();
-        self.io.journal.read(|record| match record {
-            Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
-                *next_job = (*next_job).max(job.0 + 1);
-                let restored = reactor::on_restored_submission(state, task, job, submitted_unix_nano, envelope);
-                if let Err(error) = restored {
-                    unread.push(format!("task {task} in the journal cannot be read: {error}"));
-                }
-            }
-            Record::Remembered(task, remembered) => {
-                *next_job = (*next_job).max(remembered.job.0 + 1);
-                reactor::on_restored_memory(state, task, remembered);
-            }
-            Record::Ended(record) => {
-                reactor::on_restored_end(state, record.task, record.attempt, record.ended);
-            }
-            Record::Attempt { task, attempt, span } => {
-                reactor::on_restored_attempt(state, task, *attempt, span);
-            }
-            Record::Started { task, attempt } => {
-                started.insert(task, attempt);
-            }
-            Record::Key { task, fingerprint, key } => {
-                reactor::on_restored_key(state, task, key, fingerprint);
-            }
-            Record::Actor { task, attempt, restarts, death } => {
-                reactor::on_restored_actor(state, task, attempt, restarts, death);
-            }
-            Record::NextIds { task, job } => {
-                state.tasks.reserve(task);
-                *next_job = (*next_job).max(job.0);
-            }
-        })?;
+        let ReadBack { next_job, started, unread } = read_back(&self.io.journal, &mut self.state)?;
+        self.io.next_job = self.io.next_job.max(next_job);
         unread.into_iter().for_each(|line| self.io.log(line));
         self.state.tasks.reserve(self.next_task);
         let lost = reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
@@ -1136,6 +1104,7 @@ impl Server {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
                 Reply::Cancelled(reactor::on_cancel_many(state, io, &which, grace_ns, now))
             }
+            Query::Prune(which) => Reply::Pruned(reactor::on_prune(state, io, &which, now)),
             Query::HttpTracing { pid, failures } => {
                 if let Some(front) = io.front.as_mut().filter(|front| front.pid() == Some(pid)) {
                     front.hook_failures = failures;

@@ -82,8 +82,12 @@ impl std::error::Error for StoredError {}
 
 /// Where the values of a session's place are.
 pub fn folder(session_dir: &Path) -> PathBuf {
-    let place = session_dir.parent().and_then(Path::parent).unwrap_or(session_dir);
-    place.join("values")
+    folder_of_place(session_dir.parent().and_then(Path::parent).unwrap_or(session_dir))
+}
+
+/// Where the values of a place are.
+pub fn folder_of_place(temp_dir: &Path) -> PathBuf {
+    temp_dir.join("values")
 }
 
 /// Where the files are that nobody needs any more, beside those that somebody does.

@@ -30,6 +30,8 @@ pub trait Effects {
     fn journal_start(&mut self, task: TaskId, attempt: u32) -> bool;
     /// Notes in the journal that an actor whose creation had ended is made again, or why it is dead.
     fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>);
+    /// Notes in the journal that these ended tasks are forgotten.
+    fn journal_pruned(&mut self, tasks: &[TaskId]);
     /// Notes in the journal that an attempt failed after which the task is tried again.
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>);
     /// Tells a driver how its task ended, by the driver's own number for it, and when, if the task traces the runtime.

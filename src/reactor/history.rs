@@ -34,19 +34,24 @@ pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
             state.kept.insert(oldest_id);
             continue;
         }
-        let Some(mut oldest) = state.tasks.remove(oldest_id) else { continue };
-        if let Some(key) = oldest.key.take() {
-            state.keys.remove(&*key);
-        }
-        if oldest.actor == Part::Creation {
-            state.actors.forget(oldest_id);
-        }
-        if let Some(ended) = oldest.into_end() {
-            state.ended_bytes -= ended.size();
-            values::drop_outcome(state, &ended.outcome);
-        }
-        state.tally.forget();
+        forget(state, oldest_id);
     }
+}
+
+/// Forgets an ended task, with its key and the file of its result. The caller takes it out of the order of the ended.
+pub(crate) fn forget(state: &mut State, id: TaskId) {
+    let Some(mut task) = state.tasks.remove(id) else { return };
+    if let Some(key) = task.key.take() {
+        state.keys.remove(&*key);
+    }
+    if task.actor == Part::Creation {
+        state.actors.forget(id);
+    }
+    if let Some(ended) = task.into_end() {
+        state.ended_bytes -= ended.size();
+        values::drop_outcome(state, &ended.outcome);
+    }
+    state.tally.forget();
 }
 
 #[cfg(test)]

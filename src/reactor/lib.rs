@@ -26,7 +26,7 @@
 //! | `actors::place`, `actors::line`, `actors::listing` | workers for actors, the order of calls, rows for people |
 //! | `versions` | replacing workers that have loaded an older version of a module |
 //! | `starts`, `exits` | worker processes that come and go |
-//! | `results`, `submit`, `restore`, `ticks`, `shutdown` | the inputs: results, submissions, what another head has left, time, the end |
+//! | `results`, `submit`, `prune`, `restore`, `ticks`, `shutdown` | the inputs: results, submissions, the wish to forget, what another head has left, time, the end |
 //! | `follow_up`, `schedule` | what follows from ends, and which tasks begin where |
 //! | `report`, `explain` | rows for people; why a task waits |
 //! | `check` | invariants, compared after every step of every test |
@@ -51,6 +51,7 @@ mod loss;
 #[path = "machine_tests.rs"]
 mod machine;
 mod nesting;
+mod prune;
 #[cfg(test)]
 #[path = "random_tests.rs"]
 mod random;
@@ -85,6 +86,7 @@ pub use explain::explain_task;
 pub use history::HISTORY_LIMIT;
 pub use loss::{Loss, LostAttempt, Why, WorkerExit};
 pub use nesting::{on_go_on, on_wait};
+pub use prune::{PruneChoice, choose_pruned, on_prune, on_restored_prune};
 pub use report::{count_running, get_task, list_tasks, list_workers};
 pub use resources::Free;
 pub use restore::{

@@ -1,5 +1,6 @@
 //! Random histories: whatever happens, every task ends once.
 
+use crate::state::task::Task;
 use crate::testing::*;
 
 /// Something that may happen.
@@ -27,6 +28,8 @@ enum Step {
     Ready,
     Cancel(u8),
     Tick,
+    /// All ended tasks but the newest so many are forgotten.
+    Prune(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -48,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Ready),
         1 => any::<u8>().prop_map(Step::Cancel),
         1 => Just(Step::Tick),
+        1 => (0u8..20).prop_map(Step::Prune),
     ]
 }
 
@@ -80,6 +84,26 @@ impl Story {
             (!worker.is_waiting()).then_some((id.0, task))
         };
         self.state.workers.iter().filter_map(running).collect()
+    }
+
+    /// Forgets ended tasks until so many are left. What open tasks need stays.
+    fn prune_to(&mut self, most: u64) {
+        let is_open = |task: &Task| !matches!(task.progress(), Progress::Ended(_));
+        let needed: Vec<_> = {
+            let open = self.state.tasks.iter_newest_first().filter(|(_, task)| is_open(task));
+            let inputs = open.flat_map(|(_, task)| task.links.iter().flat_map(|links| &links.inputs));
+            inputs.filter_map(Input::task).filter(|&id| self.state.tasks.get(id).is_some()).collect()
+        };
+        let which = PruneWhich { max_tasks: Some(most), ..PruneWhich::default() };
+        let dry = choose_pruned(&self.state, &PruneWhich { dry_run: true, ..which }, self.now);
+        let before = self.state.tasks.len();
+        let report = on_prune(&mut self.state, &mut self.effects, &which, self.now);
+        assert_eq!(dry.report, report);
+        assert_eq!(before - self.state.tasks.len(), dry.tasks.len());
+        assert!(report.kept <= most || report.in_use > 0, "{report:?}");
+        assert!(dry.tasks.iter().all(|id| self.state.tasks.get(*id).is_none() && self.effects.journaled.contains(id)));
+        assert!(needed.iter().all(|id| self.state.tasks.get(*id).is_some()), "an open task lost its argument");
+        self.check();
     }
 
     fn take(&mut self, step: &Step) {
@@ -169,6 +193,7 @@ impl Story {
                 self.now.monotonic_ns += 1_000_000;
                 on_tick(&mut self.state, &mut self.effects, START_LIMIT_NS, self.now);
             }
+            Step::Prune(most) => self.prune_to((*most).into()),
         }
         // A worker that was killed ends.
         for worker in std::mem::take(&mut self.effects.killed) {

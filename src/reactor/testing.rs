@@ -38,6 +38,8 @@ pub(crate) struct Remember {
     pub(crate) actors: Vec<String>,
     /// Tasks whose end is in the journal.
     pub(crate) journaled: Vec<TaskId>,
+    /// Tasks that were forgotten on request.
+    pub(crate) pruned: Vec<TaskId>,
     /// Driver's tag, and the outcome in a word.
     pub(crate) finished: Vec<(u64, String)>,
     /// Of the leases, in their order: from when to when the task waited.
@@ -99,6 +101,10 @@ impl Effects for Remember {
     fn journal_actor(&mut self, actor: TaskId, attempt: u32, restarts: u32, death: Option<&Death>) {
         let what = death.map_or_else(|| "begins again".to_owned(), |death| format!("is dead: {}", death.cause));
         self.actors.push(format!("{actor} after {restarts} restarts, attempt {attempt}, {what}"));
+    }
+
+    fn journal_pruned(&mut self, tasks: &[TaskId]) {
+        self.pruned.extend(tasks);
     }
 
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, _span: Option<SpanLink>) {

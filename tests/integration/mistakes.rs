@@ -81,7 +81,7 @@ const WITHOUT_HEAD: &[Mistake] = &[
     Mistake("cancel 1 --all", 2, "cannot be used with", USAGE),
     Mistake("submit task demo:f --no-wait --map x", 2, "cannot be used with", USAGE),
     Mistake("submit task demo:f --at-most-once --retries 2", 2, "cannot be used with", USAGE),
-    Mistake("prune", 2, "--older-than <DURATION>|--max-size <SIZE>", USAGE),
+    Mistake("prune", 2, "--older-than <DURATION>|--max-size <SIZE>|--max-tasks <N>", USAGE),
     Mistake("status now", 2, "unexpected argument 'now' found", "Usage: tracer status [OPTIONS]\n"),
     // Ids.
     Mistake("get -1", 2, "expected an id, which is a whole number such as `7`, found `-1`", IDS),

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, wait_until};
+use crate::support::{Cluster, Run, wait_until};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -132,6 +132,59 @@ fn what_a_killed_head_left_is_not_removed() {
     cluster.assert_nothing_runs();
     let kept = prune(&cluster, &["--max-size", "1B"]);
     assert_eq!((&kept["sessions"]["removed"], &kept["sessions"]["in_use"]), (&json!(0), &json!(1)), "{kept}");
+}
+
+/// The ids of the tasks that are remembered, the oldest first.
+fn remembered(cluster: &Cluster) -> Vec<u64> {
+    let mut ids: Vec<_> = cluster.tasks().iter().map(|task| task["id"].as_u64().expect("an id")).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn ended_tasks_are_forgotten_by_their_number_and_stay_forgotten_under_the_next_head() {
+    let cluster = Cluster::builder().workers(1).start();
+    let with_key =
+        || cluster.tracer(&["submit", "task", "demo:my_function", "--idempotency-key", "nightly", "--no-wait"]);
+    let id = |run: &Run| run.stdout_text().trim().to_owned();
+    let first = with_key().success();
+    cluster.tracer(&["wait", "1"]).success();
+    for _ in 0..4 {
+        cluster.submit("demo:my_function", &[]).success();
+    }
+    let gate = cluster.file("gate");
+    let waits = ["sh", "-c", "while [ ! -e \"$0\" ]; do sleep 0.01; done", gate.to_str().expect("a plain path")];
+    cluster.tracer(&[&["submit", "command", "--no-wait", "--"], &waits[..]].concat()).success();
+    let dry = prune(&cluster, &["--max-tasks", "2", "--dry-run"]);
+    assert_eq!((&dry["tasks"]["removed"], &dry["tasks"]["kept"]), (&json!(3), &json!(2)), "{dry}");
+    assert_eq!(remembered(&cluster), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(id(&with_key().success()), id(&first), "the key is known");
+    let done = prune(&cluster, &["--max-tasks", "2"]);
+    assert_eq!(done["tasks"], dry["tasks"]);
+    assert_eq!(remembered(&cluster), [4, 5, 6], "what runs stays");
+    cluster.tracer(&["get", "1"]).status(1);
+    assert_eq!(id(&with_key().success()), "7", "and the key is free");
+
+    // The head dies at once: what is pruned stays so, and what had not ended goes on.
+    cluster.kill_head();
+    cluster.assert_nothing_runs();
+    fs::write(&gate, "").expect("the folder is ours");
+    let without = prune(&cluster, &["--max-tasks", "1", "--dry-run"]);
+    assert_eq!((&without["tasks"]["removed"], &without["tasks"]["kept"]), (&json!(1), &json!(1)), "{without}");
+    let text = cluster.tracer(&["prune", "--max-tasks", "1"]).success().stdout_text();
+    assert!(text.contains("removed 1 ended task ("), "{text}");
+    cluster.start_head(&[]).success();
+    cluster.tracer(&["wait", "6", "7"]).success();
+    assert_eq!(remembered(&cluster), [5, 6, 7]);
+    cluster.stop().success();
+    // After a stop there is a journal too.
+    let all = prune(&cluster, &["--older-than", "0s"]);
+    assert_eq!((&all["tasks"]["removed"], &all["tasks"]["kept"]), (&json!(3), &json!(0)), "{all}");
+    cluster.start_head(&[]).success();
+    assert_eq!(remembered(&cluster), [0_u64; 0]);
+    let next = cluster.tracer(&["submit", "task", "demo:my_function", "--no-wait"]).success();
+    assert_eq!(id(&next), "8", "no id is given out twice");
+    cluster.stop().success();
 }
 
 #[test]

@@ -78,6 +78,8 @@ impl Effects for World {
     ) {
     }
 
+    fn journal_pruned(&mut self, _tasks: &[TaskId]) {}
+
     fn journal_attempt(&mut self, _task: TaskId, _attempt: &AttemptReport, _span: Option<SpanLink>) {}
 
     fn finished(

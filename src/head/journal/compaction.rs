@@ -131,6 +131,7 @@ impl LiveTasks {
     fn choose(old: &File, end: u64) -> io::Result<LiveTasks> {
         let mut ends = Vec::new();
         let mut inputs: Vec<(u64, u64)> = Vec::new();
+        let mut pruned: HashSet<u64> = HashSet::new();
         // Creations of actors, with whether there is an actor.
         let mut creations: HashMap<u64, bool> = HashMap::new();
         let (mut next_task, mut next_job) = (1, 1);
@@ -157,18 +158,21 @@ impl LiveTasks {
                     }
                 }
                 Record::Actor { task, death: Some(_), .. } => drop(creations.remove(&task.0)),
+                Record::Pruned(tasks) => pruned.extend(tasks.iter().map(|task| task.0)),
                 Record::NextIds { task, job } => (next_task, next_job) = (next_task.max(task.0), next_job.max(job.0)),
                 Record::Attempt { .. } | Record::Started { .. } | Record::Key { .. } | Record::Actor { .. } => {}
             }
             Ok(())
         })?;
-        let mut remembered: HashSet<_> = ends.iter().rev().take(HISTORY_LIMIT).copied().collect();
+        let known = ends.iter().rev().filter(|task| !pruned.contains(task));
+        let mut remembered: HashSet<_> = known.take(HISTORY_LIMIT).copied().collect();
         let mut ended = ends;
         ended.sort_unstable();
         let living: HashSet<_> = creations.into_iter().filter(|&(_, lives)| lives).map(|(task, _)| task).collect();
         let is_open = |task: &u64| ended.binary_search(task).is_err() || living.contains(task);
         // Their results are still to be arguments.
-        remembered.extend(inputs.into_iter().filter(|(task, _)| is_open(task)).map(|(_, input)| input));
+        let needed = inputs.into_iter().filter(|(task, _)| is_open(task)).map(|(_, input)| input);
+        remembered.extend(needed.filter(|input| !pruned.contains(input)));
         Ok(LiveTasks { ended, remembered, living, next_task, next_job })
     }
 
@@ -184,7 +188,8 @@ impl LiveTasks {
                 | Record::Started { task, .. }
                 | Record::Actor { task, .. }
                 | Record::Key { task, .. } => *task,
-                Record::NextIds { .. } => return Ok(()),
+                // What they name is left out.
+                Record::Pruned(_) | Record::NextIds { .. } => return Ok(()),
             };
             if self.ended.binary_search(&task.0).is_err() || self.living.contains(&task.0) {
                 return out.write_all(raw);

@@ -201,6 +201,7 @@ impl Noted {
             | Record::Started { task, .. }
             | Record::Actor { task, .. }
             | Record::Key { task, .. } => (*task, None, false),
+            Record::Pruned(tasks) => (tasks.iter().copied().max()?, None, false),
             // It names those that come next.
             Record::NextIds { task, job } => {
                 let (task, job) = (task.0.saturating_sub(1), job.0.saturating_sub(1));

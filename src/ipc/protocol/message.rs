@@ -264,6 +264,8 @@ pub enum Query {
         /// How long each step may take, in milliseconds; none for what the task's submission said.
         grace_ms: Option<u64>,
     },
+    /// Forget ended tasks, with their results. Answered by [`Reply::Pruned`].
+    Prune(PruneWhich),
     /// Said by the process of the HTTP API: hooks have failed in it. Answered by [`Reply::Noted`].
     HttpTracing {
         /// Which process that is; one before it is not heard any more.
@@ -301,10 +303,40 @@ pub enum Reply {
     Actor(Result<Box<ActorReport>, String>),
     /// To [`Query::Cancel`]: the tasks that were named, or those that the choice has met and that had not ended.
     Cancelled(Vec<(TaskId, CancelReport)>),
+    /// To [`Query::Prune`].
+    Pruned(PruneReport),
     /// To [`Query::HttpTracing`].
     Noted,
     /// Sent when everything has stopped; the head exits after it.
     Stopped(StopReport),
+}
+
+/// Which ended tasks to forget: those that one of the limits does not leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneWhich {
+    /// Those that ended longer ago, in nanoseconds.
+    pub older_than_ns: Option<u64>,
+    /// The oldest, until so many are left.
+    pub max_tasks: Option<u64>,
+    /// The oldest, until their results take so many bytes.
+    pub max_bytes: Option<u64>,
+    /// Whether to forget none, and say which would be.
+    pub dry_run: bool,
+}
+
+/// Things that were removed, and things that stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneReport {
+    /// How many were removed, or would be.
+    pub removed: u64,
+    /// Bytes of those.
+    pub removed_bytes: u64,
+    /// How many are left.
+    pub kept: u64,
+    /// Bytes of those.
+    pub kept_bytes: u64,
+    /// Those of the kept ones that are in use.
+    pub in_use: u64,
 }
 
 /// Which tasks to cancel.

@@ -467,6 +467,8 @@ impl Effects for Remembered {
 
     fn journal_actor(&mut self, _actor: TaskId, _attempt: u32, _restarts: u32, _death: Option<&Death>) {}
 
+    fn journal_pruned(&mut self, _tasks: &[TaskId]) {}
+
     fn journal_attempt(&mut self, _task: TaskId, _attempt: &AttemptReport, _span: Option<SpanLink>) {}
 
     fn finished(

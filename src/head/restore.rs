@@ -1,0 +1,108 @@
+//! Reading the journal back: into the state of a head that begins, and, where no head runs, for pruning it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::journal::{Journal, Record, Submitted};
+use super::reactor;
+use super::state::{Now, State};
+use crate::protocol::{PruneReport, PruneWhich};
+use crate::session::{self, SessionError};
+use crate::stored;
+use crate::task::TaskId;
+
+/// What a journal says beside the state.
+#[derive(Debug, Default)]
+pub(super) struct ReadBack {
+    /// The job that comes next.
+    pub(super) next_job: u64,
+    /// Starts of attempts that were journaled first, by task.
+    pub(super) started: HashMap<TaskId, u32>,
+    /// Why some tasks could not be read, for people.
+    pub(super) unread: Vec<String>,
+}
+
+/// Reads the records of a journal into a state that has no tasks yet.
+pub(super) fn read_back(journal: &Journal, state: &mut State) -> io::Result<ReadBack> {
+    let mut back = ReadBack::default();
+    let next_job = &mut back.next_job;
+    journal.read(|record| match record {
+        Record::Submitted(Submitted { task, job, submitted_unix_nano, envelope }) => {
+            *next_job = (*next_job).max(job.0 + 1);
+            let restored = reactor::on_restored_submission(state, task, job, submitted_unix_nano, envelope);
+            if let Err(error) = restored {
+                back.unread.push(format!("task {task} in the journal cannot be read: {error}"));
+            }
+        }
+        Record::Remembered(task, remembered) => {
+            *next_job = (*next_job).max(remembered.job.0 + 1);
+            reactor::on_restored_memory(state, task, remembered);
+        }
+        Record::Ended(record) => {
+            reactor::on_restored_end(state, record.task, record.attempt, record.ended);
+        }
+        Record::Attempt { task, attempt, span } => {
+            reactor::on_restored_attempt(state, task, *attempt, span);
+        }
+        Record::Started { task, attempt } => {
+            back.started.insert(task, attempt);
+        }
+        Record::Key { task, fingerprint, key } => {
+            reactor::on_restored_key(state, task, key, fingerprint);
+        }
+        Record::Actor { task, attempt, restarts, death } => {
+            reactor::on_restored_actor(state, task, attempt, restarts, death);
+        }
+        Record::Pruned(tasks) => reactor::on_restored_prune(state, &tasks),
+        Record::NextIds { task, job } => {
+            state.tasks.reserve(task);
+            *next_job = (*next_job).max(job.0);
+        }
+    })?;
+    Ok(back)
+}
+
+/// Ended tasks that were pruned from a journal, and what is to be said of it.
+pub(crate) type Pruned = (PruneReport, Vec<String>);
+
+/// Prunes the ended tasks of a place in which no head runs: on its journal, as a head would. None without a journal. No head starts in the place
+/// meanwhile: it waits.
+///
+/// # Errors
+///
+/// The place is a head's, or the journal cannot be read or written.
+pub(crate) fn prune_without_head(
+    temp_dir: &Path,
+    which: &PruneWhich,
+    now_unix_nano: u64,
+) -> io::Result<Option<Pruned>> {
+    let path = temp_dir.join("tasks.journal");
+    if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    let _held = session::hold_place(temp_dir).map_err(|error| match error {
+        SessionError::Io { source, .. } => source,
+        other => io::Error::other(other),
+    })?;
+    let opened = Journal::open(&path, now_unix_nano).map_err(io::Error::other)?;
+    let mut said: Vec<_> = opened.damage.iter().map(ToString::to_string).collect();
+    let mut journal = opened.journal;
+    let mut state = State::new(0, false);
+    said.append(&mut read_back(&journal, &mut state)?.unread);
+    let now = Now { monotonic_ns: 0, unix_nano: now_unix_nano };
+    let choice = reactor::choose_pruned(&state, which, now);
+    if !which.dry_run && !choice.tasks.is_empty() {
+        journal.pruned(&choice.tasks);
+        journal.write()?;
+        reactor::on_restored_prune(&mut state, &choice.tasks);
+        let values = stored::folder_of_place(temp_dir);
+        for name in state.values_to_remove.iter().filter(|name| !name.is_empty()) {
+            // One that is gone already is as good.
+            let _ = fs::remove_file(values.join(name));
+        }
+        said.append(&mut journal.compact_now()?);
+    }
+    Ok(Some((choice.report, said)))
+}
