@@ -26,18 +26,27 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
 };
 
+use ring::{COMMITTED, Memory, Next, Ring, RingReceiver, RingSender, SENDER_CORE, UNMAPPED, Way, nonsense};
+
 use crate::protocol::frame::{FrameBuffer, put_frame};
 use crate::protocol::kind;
 use crate::shared_memory::SharedMemory;
 use crate::spin::Spin;
+
+mod ring;
+
+/// Atomics of a [`ring`]; its model has loom's.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
 
 /// Words of 64 bits in a ring: room for a batch of tasks of the usual size.
 const RING_WORDS: usize = 1 << 10;
@@ -45,29 +54,6 @@ const RING_WORDS: usize = 1 << 10;
 const HEADER_WORDS: usize = 32;
 const RINGS_AT: usize = 512;
 const WORDS: usize = RINGS_AT + 2 * RING_WORDS;
-
-// Words of a header. Those of the sender and those of the receiver are two cache lines apart, because processors fetch them in pairs.
-/// How many words were put into the ring, ever.
-const TAIL: usize = 0;
-/// Up to where the stream is committed to the socket, in bytes.
-const COMMITTED: usize = 1;
-/// The core that the sender ran on when it sent last, from 1 on; 0 when it does not say.
-const SENDER_CORE: usize = 2;
-/// How many words were taken out of the ring, ever.
-const HEAD: usize = 16;
-/// Whether the receiver looks into the ring.
-const IS_AWAKE: usize = 17;
-
-/// The client has not mapped the rings yet, and says nothing of what it sends.
-const UNMAPPED: u64 = u64::MAX;
-
-// A piece: its place in the stream, its length with its state, its bytes.
-const PIECE_HEADER: usize = 2;
-const STATE_BITS: u32 = 2;
-const READY: u64 = 1;
-const TAKEN: u64 = 2;
-const TAKEN_BACK: u64 = 3;
-const STATE: u64 = (1 << STATE_BITS) - 1;
 
 /// A pair of rings, mapped.
 #[derive(Debug)]
@@ -78,7 +64,7 @@ impl Rings {
     fn create() -> io::Result<(Rings, OwnedFd)> {
         let (memory, file) = SharedMemory::create(c"tracer-rings", WORDS)?;
         let rings = Rings(memory);
-        rings.words()[Way::ToHead as usize * HEADER_WORDS + COMMITTED].store(UNMAPPED, Relaxed);
+        rings.header(Way::ToHead, COMMITTED).store(UNMAPPED, Relaxed);
         Ok((rings, file))
     }
 
@@ -94,37 +80,16 @@ impl Rings {
     }
 }
 
-/// The directions of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    ToHead,
-    ToClient,
-}
+impl Memory for Rings {
+    const RING_WORDS: usize = RING_WORDS;
 
-/// The ring of one direction.
-#[derive(Clone, Debug)]
-struct Ring {
-    rings: Arc<Rings>,
-    way: Way,
-}
-
-impl Ring {
-    fn header(&self, word: usize) -> &AtomicU64 {
-        &self.rings.words()[self.way as usize * HEADER_WORDS + word]
+    fn header(&self, way: Way, word: usize) -> &AtomicU64 {
+        &self.words()[way as usize * HEADER_WORDS + word]
     }
 
-    /// The word that is so many words after the first one ever.
-    fn word(&self, index: u64) -> &AtomicU64 {
-        &self.rings.words()[RINGS_AT + self.way as usize * RING_WORDS + index as usize % RING_WORDS]
+    fn word(&self, way: Way, index: usize) -> &AtomicU64 {
+        &self.words()[RINGS_AT + way as usize * RING_WORDS + index]
     }
-
-    fn is_receiver_awake(&self) -> bool {
-        self.header(IS_AWAKE).load(Relaxed) != 0
-    }
-}
-
-fn words_of_piece(length: usize) -> usize {
-    PIECE_HEADER + length.div_ceil(size_of::<u64>())
 }
 
 /// The core that this thread runs on, from 1 on; 0 when the kernel does not say.
@@ -134,15 +99,10 @@ fn this_core() -> u64 {
     u64::try_from(core).map_or(0, |core| core + 1)
 }
 
-fn nonsense() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the other end's ring holds what no ring holds")
-}
-
 /// The sending half of a connection.
 #[derive(Debug, Default)]
 pub struct Sender {
-    ring: Option<Ring>,
-    tail: u64,
+    ring: Option<RingSender<Rings>>,
     /// Bytes that were sent since positions are counted.
     position: u64,
     committed: u64,
@@ -152,16 +112,19 @@ impl Sender {
     /// Sends what it can of `bytes` at once, or waits if the socket does. The next call goes on behind what was sent.
     pub fn write(&mut self, mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
         if let Some(ring) = &self.ring {
-            ring.header(SENDER_CORE).store(this_core(), Relaxed);
+            ring.ring.header(SENDER_CORE).store(this_core(), Relaxed);
         }
-        if self.committed <= self.position && self.put(bytes) {
+        if self.committed <= self.position
+            && let Some(ring) = &mut self.ring
+            && ring.put(self.position, bytes)
+        {
             self.position += bytes.len() as u64;
             return Ok(bytes.len());
         }
         // Also what there is no room for now goes through the socket later.
         self.committed = self.committed.max(self.position + bytes.len() as u64);
         if let Some(ring) = &self.ring {
-            ring.header(COMMITTED).store(self.committed, Release);
+            ring.commit(self.committed);
         }
         let count = stream.write(bytes)?;
         self.position += count as u64;
@@ -181,36 +144,6 @@ impl Sender {
         Ok(())
     }
 
-    /// Puts a piece into the ring. False when it has to go through the socket.
-    fn put(&mut self, bytes: &[u8]) -> bool {
-        let Some(ring) = &self.ring else { return false };
-        if !ring.is_receiver_awake() {
-            return false;
-        }
-        let words = words_of_piece(bytes.len());
-        let used = self.tail.wrapping_sub(ring.header(HEAD).load(Acquire));
-        if used.saturating_add(words as u64) > RING_WORDS as u64 {
-            return false;
-        }
-        let (whole, rest) = bytes.as_chunks();
-        let mut last = [0; size_of::<u64>()];
-        last[..rest.len()].copy_from_slice(rest);
-        let last = (!rest.is_empty()).then_some(&last);
-        let state = ring.word(self.tail + 1);
-        let ready = (bytes.len() as u64) << STATE_BITS | READY;
-        ring.word(self.tail).store(self.position, Relaxed);
-        state.store(ready, Relaxed);
-        for (index, word) in (self.tail + PIECE_HEADER as u64..).zip(whole.iter().chain(last)) {
-            ring.word(index).store(u64::from_le_bytes(*word), Relaxed);
-        }
-        self.tail += words as u64;
-        ring.header(TAIL).store(self.tail, Release);
-        // With the one in `fall_asleep`: either the receiver sees the piece or this sees that it sleeps.
-        fence(SeqCst);
-        let taken_back = ready - READY + TAKEN_BACK;
-        ring.is_receiver_awake() || state.compare_exchange(ready, taken_back, AcqRel, Relaxed).is_err()
-    }
-
     /// The head: makes rings and gives them to the client. What was sent before goes on through the socket, so nothing may be half sent.
     pub fn give_rings(&mut self, stream: &UnixStream, receiver: &mut Receiver) -> io::Result<()> {
         let (rings, file) = Rings::create()?;
@@ -223,8 +156,9 @@ impl Sender {
         // So few bytes go at once, or not at all.
         sendmsg(stream, &[IoSlice::new(&frame)], &mut rights, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         let rings = Arc::new(rings);
-        receiver.ring = Some(Ring { rings: Arc::clone(&rings), way: Way::ToHead });
-        *self = Sender { ring: Some(Ring { rings, way: Way::ToClient }), ..Sender::default() };
+        receiver.ring = Some(RingReceiver::new(Ring { memory: Arc::clone(&rings), way: Way::ToHead }));
+        let ring = RingSender::new(Ring { memory: rings, way: Way::ToClient });
+        *self = Sender { ring: Some(ring), ..Sender::default() };
         Ok(())
     }
 
@@ -240,7 +174,7 @@ impl Sender {
     /// A client: sends through the rings that have come, if it has got any.
     pub fn attach(&mut self, rings: Option<NewRings>) {
         if let Some(NewRings(ring)) = rings {
-            ring.header(COMMITTED).store(self.committed, Release);
+            ring.commit(self.committed);
             self.ring = Some(ring);
         }
     }
@@ -248,23 +182,12 @@ impl Sender {
 
 /// What the sending half of a client gets when rings have come.
 #[derive(Debug)]
-pub struct NewRings(Ring);
-
-/// What comes next in a stream.
-enum Next {
-    /// A piece in the ring.
-    Piece,
-    /// At most so many bytes from the socket.
-    Socket(u64),
-    Nothing,
-}
+pub struct NewRings(RingSender<Rings>);
 
 /// The receiving half of a connection.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    ring: Option<Ring>,
-    head: u64,
-    is_awake: bool,
+    ring: Option<RingReceiver<Rings>>,
     /// Bytes that were received since positions are counted.
     position: u64,
     has_asked: bool,
@@ -340,7 +263,7 @@ impl Receiver {
     /// Whether the other end has to run on the core that this end looks on, as far as is known. Then looking keeps it from what is
     /// waited for: who yields runs on until it has had as much of the core as the other, which has more to do.
     fn shares_core(&self) -> bool {
-        let of_sender = self.ring.as_ref().map_or(0, |ring| ring.header(SENDER_CORE).load(Relaxed));
+        let of_sender = self.ring.as_ref().map_or(0, |ring| ring.ring.header(SENDER_CORE).load(Relaxed));
         of_sender != 0 && of_sender == this_core()
     }
 
@@ -379,46 +302,17 @@ impl Receiver {
         Ok(count)
     }
 
-    /// Up to where the stream is committed to the socket, as the other end says; none when it says nothing.
     fn committed(&self) -> Option<u64> {
-        self.ring.as_ref().map(|ring| ring.header(COMMITTED).load(Acquire)).filter(|committed| *committed != UNMAPPED)
+        self.ring.as_ref().and_then(RingReceiver::committed)
     }
 
-    /// What comes next, as far as the other end has said it.
     fn next(&mut self) -> io::Result<Next> {
-        // First: the pieces that are put before this is said are seen below.
-        let Some(committed) = self.committed() else { return Ok(Next::Socket(u64::MAX)) };
-        let end = match self.front()? {
-            Some(place) if place == self.position => return Ok(Next::Piece),
-            Some(place) if place < self.position => return Err(nonsense()),
-            Some(place) => place.min(committed),
-            None => committed,
-        };
-        Ok(if end > self.position { Next::Socket(end - self.position) } else { Next::Nothing })
+        let position = self.position;
+        self.ring.as_mut().map_or(Ok(Next::Socket(u64::MAX)), |ring| ring.next(position))
     }
 
-    /// The place in the stream of the first piece in the ring.
     fn front(&mut self) -> io::Result<Option<u64>> {
-        let Some(ring) = &self.ring else { return Ok(None) };
-        loop {
-            let filled = ring.header(TAIL).load(Acquire).wrapping_sub(self.head);
-            if filled == 0 {
-                return Ok(None);
-            }
-            let state = ring.word(self.head + 1).load(Acquire);
-            let words = words_of_piece((state >> STATE_BITS) as usize) as u64;
-            if words > filled || filled > RING_WORDS as u64 {
-                return Err(nonsense());
-            }
-            match state & STATE {
-                READY => return Ok(Some(ring.word(self.head).load(Relaxed))),
-                TAKEN_BACK => {
-                    self.head += words;
-                    ring.header(HEAD).store(self.head, Release);
-                }
-                _ => return Err(nonsense()),
-            }
-        }
+        self.ring.as_mut().map_or(Ok(None), RingReceiver::front)
     }
 
     /// Whether pieces are in the ring.
@@ -439,43 +333,23 @@ impl Receiver {
 
     /// Takes the first piece. Returns its length; 0 when it was taken back meanwhile.
     fn take_piece(&mut self, inbox: &mut FrameBuffer) -> io::Result<usize> {
-        let Some(ring) = &self.ring else { return Ok(0) };
-        let state = ring.word(self.head + 1);
-        let ready = state.load(Relaxed);
-        // The other end may have written anything since `front` has checked it.
-        let length = usize::try_from(ready >> STATE_BITS).map_err(|_| nonsense())?;
-        if ready & STATE != READY || words_of_piece(length) > RING_WORDS {
-            return if ready & STATE == TAKEN_BACK { Ok(0) } else { Err(nonsense()) };
-        }
-        if state.compare_exchange(ready, ready - READY + TAKEN, AcqRel, Relaxed).is_err() {
-            return Ok(0);
-        }
-        let count = inbox.read_from(&mut Piece { ring, first: self.head + PIECE_HEADER as u64, length })?;
-        self.head += words_of_piece(length) as u64;
-        ring.header(HEAD).store(self.head, Release);
+        let Some(ring) = &mut self.ring else { return Ok(0) };
+        let count = ring.take(|piece| inbox.read_from(piece))?;
         self.position += count as u64;
         Ok(count)
     }
 
     /// From now on it looks into the ring, if the other end has mapped it.
     pub fn wake_up(&mut self) {
-        if !self.is_awake
-            && self.committed().is_some()
-            && let Some(ring) = &self.ring
-        {
-            self.is_awake = true;
-            ring.header(IS_AWAKE).store(1, Relaxed);
+        if let Some(ring) = &mut self.ring {
+            ring.wake_up();
         }
     }
 
     /// It looks into the ring no more, once it has taken what is there now.
     pub fn fall_asleep(&mut self) {
-        if self.is_awake
-            && let Some(ring) = &self.ring
-        {
-            self.is_awake = false;
-            ring.header(IS_AWAKE).store(0, Relaxed);
-            fence(SeqCst);
+        if let Some(ring) = &mut self.ring {
+            ring.fall_asleep();
         }
     }
 
@@ -493,28 +367,8 @@ impl Receiver {
     pub fn attach(&mut self, inbox: &FrameBuffer) -> Option<NewRings> {
         let rings = Arc::new(Rings::attach(&self.file.take()?).ok()?);
         self.position = inbox.unread() as u64;
-        self.ring = Some(Ring { rings: Arc::clone(&rings), way: Way::ToClient });
-        Some(NewRings(Ring { rings, way: Way::ToHead }))
-    }
-}
-
-/// A piece in a ring.
-struct Piece<'a> {
-    ring: &'a Ring,
-    first: u64,
-    length: usize,
-}
-
-impl Read for Piece<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = buffer.get_mut(..self.length).ok_or(ErrorKind::WriteZero)?;
-        let (whole, rest) = bytes.as_chunks_mut();
-        for (index, bytes) in (self.first..).zip(whole.iter_mut()) {
-            *bytes = self.ring.word(index).load(Relaxed).to_le_bytes();
-        }
-        let last = self.ring.word(self.first + whole.len() as u64).load(Relaxed).to_le_bytes();
-        rest.copy_from_slice(&last[..rest.len()]);
-        Ok(self.length)
+        self.ring = Some(RingReceiver::new(Ring { memory: Arc::clone(&rings), way: Way::ToClient }));
+        Some(NewRings(RingSender::new(Ring { memory: rings, way: Way::ToHead })))
     }
 }
 
@@ -643,7 +497,7 @@ mod tests {
         sched_setaffinity(None, &only).expect("a core that it has run on");
         let mut looks = |core: u64, mut spin: Spin| {
             head.sender.write_all(&head_stream, &frame(b"answer")).unwrap();
-            let said = &head.sender.ring.as_ref().unwrap().header(SENDER_CORE);
+            let said = &head.sender.ring.as_ref().unwrap().ring.header(SENDER_CORE);
             assert_eq!(said.load(Relaxed), here);
             said.store(core, Relaxed);
             client.receiver.wait(&client_stream, &mut client.inbox, &mut spin).unwrap();
@@ -694,11 +548,8 @@ mod tests {
         let (mut head, _head_stream, mut client, client_stream) = ringed();
         head.receiver.wake_up();
         client.sender.write_all(&client_stream, &frame(b"one")).unwrap();
-        let ring = client.sender.ring.clone().unwrap();
-        let state = ring.word(1);
-        let ready = state.load(Relaxed);
-        // As `put` does when it finds the receiver asleep.
-        state.compare_exchange(ready, ready - READY + TAKEN_BACK, AcqRel, Relaxed).unwrap();
+        // As the sender does when it finds the receiver asleep.
+        client.sender.ring.as_ref().unwrap().take_back(0);
         assert!(!head.receiver.has_piece());
         client.sender.position -= 8;
         client.sender.write_all(&client_stream, &frame(b"one")).unwrap();
@@ -812,7 +663,7 @@ mod tests {
         #[test]
         fn nonsense_in_the_rings_breaks_no_more_than_the_connection(
             nonsense in prop::collection::vec(
-                (prop_oneof![Just(TAIL), Just(COMMITTED), 0..WORDS], prop_oneof![0..5000u64, any::<u64>()]),
+                (prop_oneof![Just(ring::TAIL), Just(COMMITTED), 0..WORDS], prop_oneof![0..5000u64, any::<u64>()]),
                 1..40,
             ),
         ) {
@@ -820,7 +671,7 @@ mod tests {
             head.receiver.wake_up();
             client.sender.write_all(&client_stream, &frame(b"good")).unwrap();
             for (word, value) in nonsense {
-                client.sender.ring.as_ref().unwrap().rings.words()[word].store(value, Relaxed);
+                client.sender.ring.as_ref().unwrap().ring.memory.words()[word].store(value, Relaxed);
                 for _ in 0..4 {
                     let _ = (head.receiver.has_piece(), head.receiver.has_more());
                     let _ = head.receiver.read(&head_stream, &mut head.inbox);

@@ -33,7 +33,13 @@ mod prefixes;
 pub mod record;
 mod rescue;
 mod slot_cache;
+mod slot_caches;
 mod story;
+
+/// Atomics of a [`slot_cache`]; its model has loom's.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+}
 
 pub use crate::claims::{CLAIM_COUNT, ClaimState};
 pub use additions::Additions;

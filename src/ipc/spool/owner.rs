@@ -13,7 +13,7 @@ use tracer_abi as abi;
 use super::grants::Reach;
 use super::layout::{Mapping, PARENT_IS_REMOTE, SLOT_ENDED, SLOT_FREE, SLOT_OPEN, SlotHeader, SpoolError};
 use super::record::{EntryWriter, OwnedValue};
-use super::slot_cache::{self, SlotCaches};
+use super::slot_caches::{self, SlotCaches};
 use super::story::{self, SpanStory, SpoolCounts};
 use super::{PARCEL_SPANS, Prefix, claims, hooks, prefixes};
 use crate::claims::CLAIM_COUNT;
@@ -545,7 +545,7 @@ impl Spool {
         if hooks & !hooks::EXPORTERS == 0 {
             return false;
         }
-        if hooks == hooks::FILE && slot_cache::put_ended(self.number, index.0) {
+        if hooks == hooks::FILE && slot_caches::put_ended(self.number, index.0) {
             return false;
         }
         let mut slots = self.slots();
@@ -838,7 +838,7 @@ impl Spool {
 
     #[inline]
     fn take_free_slot(&self) -> Option<u32> {
-        slot_cache::take_free(self.number).or_else(|| self.take_shared_slot())
+        slot_caches::take_free(self.number).or_else(|| self.take_shared_slot())
     }
 
     fn take_shared_slot(&self) -> Option<u32> {
