@@ -201,6 +201,36 @@
 // The task was to end, and did. From the host: it was cancelled; an older host says `TRACER_TASK_ERROR_RUNTIME` of that.
 #define TRACER_TASK_ERROR_CANCELLED 6
 
+// The handler can be asked whether it is healthy (`TRACER_EVENT_HEALTH`); one that cannot is healthy while it takes events.
+#define TRACER_DEPLOYMENT_HEALTH 1
+
+// The handler takes settings while it runs (`TRACER_EVENT_CONFIGURE`); one that does not is replaced when they change.
+#define TRACER_DEPLOYMENT_CONFIGURE 2
+
+// A request begins: its head, and the first piece of its body.
+#define TRACER_EVENT_REQUEST 1
+
+// A piece of a request's body.
+#define TRACER_EVENT_BODY 2
+
+// The rest of a request's body will not come.
+#define TRACER_EVENT_BODY_CUT 3
+
+// There is room again for the response's body.
+#define TRACER_EVENT_ROOM 4
+
+// The client has gone, or time is up: nobody wants the response any more. The module drops what handles the request, then calls `host_fail`.
+#define TRACER_EVENT_GONE 5
+
+// Asks whether the handler is healthy.
+#define TRACER_EVENT_HEALTH 6
+
+// Gives the handler settings.
+#define TRACER_EVENT_CONFIGURE 7
+
+// No request is open and none will come.
+#define TRACER_EVENT_STOP 8
+
 // A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
 typedef struct TracerStr {
     // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
@@ -905,6 +935,187 @@ typedef struct TracerActor {
     void (*on_drop)(const struct TracerActor *actor, void *state);
 } TracerActor;
 
+// A header or a trailer.
+typedef struct TracerHeader {
+    // Its name; in lower case from the host.
+    struct TracerStr name;
+    // Its value: bytes without CR, LF and NUL.
+    struct TracerBytes value;
+} TracerHeader;
+
+// The head of a request. It is valid, with all that it points to, as long as its event.
+typedef struct TracerRequestHead {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Such as `GET`.
+    struct TracerStr method;
+    // The target: path and query, or `*`.
+    struct TracerStr target;
+    // `http` or `https`.
+    struct TracerStr scheme;
+    // The authority that the client named (`TracerHost`); empty for none.
+    struct TracerStr authority;
+    // The version of HTTP that the client speaks: 10, 11, 20.
+    uint32_t version;
+    // 1 when the head says how long the body is, in a header `content-length`.
+    uint32_t has_length;
+    // `header_count` headers, with names in lower case, without those that belong to the client's connection.
+    const struct TracerHeader *headers;
+    // How many headers follow.
+    size_t header_count;
+    // Names the request in logs; not unique, because clients may choose it.
+    struct TracerStr request_id;
+    // The prefix under which the application is served; `/` for all.
+    struct TracerStr route_prefix;
+    // The client's address, as `address:port`; empty when unknown.
+    struct TracerStr client;
+    // When the answer is no longer wanted; 0 for never.
+    uint64_t deadline_unix_nano;
+    // The span of this request in the replica, a handle of the host's table, or null when it is not recorded. Borrowed until the request
+    // is ended: the module neither ends nor releases it.
+    void *span;
+    // The context of that span, or of the request when this process is not traced, or null when there is none.
+    const struct TracerSpanContext *span_context;
+    // The W3C baggage header of the request; empty for none.
+    struct TracerStr baggage;
+} TracerRequestHead;
+
+// Bytes with an owner, which cross the boundary without a copy.
+typedef struct TracerPiece {
+    // The bytes, until they are released.
+    struct TracerBytes bytes;
+    // Handed to `release`.
+    void *owner;
+    // Gives the bytes back to whoever made them; null when there is nothing to give back.
+    //
+    // Called from: any thread, once.
+    void (*release)(void *owner);
+} TracerPiece;
+
+// Something that happened to a request, or to the replica.
+typedef struct TracerRequestEvent {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // One of the `EVENT_` constants; an unknown one is passed over.
+    uint32_t kind;
+    // `TRACER_EVENT_REQUEST`, `TRACER_EVENT_BODY`: 1 when nothing of the body follows.
+    uint32_t is_last;
+    // The number of the request; of the order for `TRACER_EVENT_HEALTH` and `TRACER_EVENT_CONFIGURE`.
+    uint64_t number;
+    // `TRACER_EVENT_REQUEST` only; null for others.
+    const struct TracerRequestHead *head;
+    // The next bytes of the body, perhaps none; the MessagePack value of the settings for `TRACER_EVENT_CONFIGURE`.
+    // Owner: the module, from the moment the event is taken.
+    struct TracerPiece piece;
+    // The trailers of the request, with the last of its body.
+    const struct TracerHeader *trailers;
+    // How many trailers follow.
+    size_t trailer_count;
+} TracerRequestEvent;
+
+// The head of a response.
+typedef struct TracerResponseHead {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // From 200 to 999.
+    uint32_t status;
+    // 1 when there is neither body nor trailers; `host_end` is called all the same.
+    uint32_t is_last;
+    // `header_count` headers. Those of the connection, such as `connection` and `transfer-encoding`, are dropped.
+    const struct TracerHeader *headers;
+    // How many headers follow.
+    size_t header_count;
+} TracerResponseHead;
+
+// What the host lends to a replica: its settings, its requests as events, and the functions that answer them.
+//
+// The module runs a loop of its own: it waits until `event_fd` is readable, takes all events, handles them, and calls `host_flush`
+// before it waits again. Nobody wakes a thread for a request.
+//
+// A request begins with `TRACER_EVENT_REQUEST` and ends with the one call of `host_end` or `host_fail` that the module owes for it, also
+// when the client has gone (`TRACER_EVENT_GONE`). Its number is used for nothing else while the process lives. The span of the request is
+// lent until that call.
+//
+// Threads: `host_take_events` is called from one thread at a time; all other functions may be called from any thread. Calls for one
+// request do not overlap.
+typedef struct TracerServing {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Handed back in every call. Owner: the host.
+    void *data;
+    // A MessagePack array of the arguments of the handler's creation, in order.
+    struct TracerBytes arguments;
+    // The name of the application that the deployment belongs to.
+    struct TracerStr application;
+    // The deployment's name in it.
+    struct TracerStr deployment;
+    // The replica's name, unique in the service.
+    struct TracerStr replica;
+    // How many requests are handled at a time at most.
+    uint32_t max_ongoing_requests;
+    // How many threads run handlers; at least 1.
+    uint32_t threads;
+    // Readable while there are events. Owner: the host; the module neither reads from it nor closes it.
+    int32_t event_fd;
+    // Says that the handler is made and takes requests. None arrive before.
+    void (*host_ready)(void *data);
+    // Writes pointers to the next events to `events`, at most `capacity`, and returns how many. They are the host's, and valid until the
+    // next call. 0 when there are none; then `event_fd` is not readable until there are.
+    size_t (*host_take_events)(void *data, const struct TracerRequestEvent **events, size_t capacity);
+    // Begins the response of a request, once, before its body. Informational responses (1xx) are not taken. Returns `TRACER_STATUS_CANCELLED` when
+    // the client has gone, `TRACER_STATUS_FAILED` when the response cannot be sent as it is: the host then answers in its place.
+    uint32_t (*host_respond)(void *data, uint64_t request, const struct TracerResponseHead *response);
+    // Takes the next piece of the response's body. With `TRACER_STATUS_OK` the piece is the host's, which releases it. With `TRACER_STATUS_FULL` it
+    // stays the module's, because the client reads too slowly: `TRACER_EVENT_ROOM` says when to offer it again. `TRACER_STATUS_CANCELLED` when the client
+    // has gone.
+    uint32_t (*host_send)(void *data, uint64_t request, const struct TracerPiece *piece);
+    // Ends the request in good order, with `count` trailers. The response has begun.
+    uint32_t (*host_end)(void *data, uint64_t request, const struct TracerHeader *trailers, size_t count);
+    // Ends the request without a whole response: the handler returned an error, panicked, or was cancelled. The host answers with status 500 if
+    // the response has not begun, and cuts it short if it has.
+    uint32_t (*host_fail)(void *data, uint64_t request, const struct TracerTaskError *error);
+    // Says that the handler has used so many bytes of the request's body, so that as many more may arrive.
+    void (*host_consumed)(void *data, uint64_t request, size_t bytes);
+    // Says which of its routes the handler has found, such as `/users/{id}` (`http.route`). Of several the last counts.
+    void (*host_set_route)(void *data, uint64_t request, struct TracerStr route);
+    // Answers `TRACER_EVENT_HEALTH` or `TRACER_EVENT_CONFIGURE`, once, by the number of the event: a status, and the reason unless it is `TRACER_STATUS_OK`.
+    void (*host_answer)(void *data, uint64_t order, uint32_t status, struct TracerStr reason);
+    // Sends what was answered since the last call.
+    void (*host_flush)(void *data);
+} TracerServing;
+
+// A deployment: a handler of requests. A *replica* is one process that runs it. Since ABI 1.6, as everything about requests.
+typedef struct TracerDeployment {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The name in `module:name`.
+    struct TracerStr name;
+    // What it does, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // The fully qualified name of the function or type in its language (`code.function.name`).
+    struct TracerStr code_function_name;
+    // The source file (`code.file.path`); empty when unknown.
+    struct TracerStr code_file_path;
+    // The line in it, from 1 (`code.line.number`); 0 when unknown.
+    uint32_t code_line_number;
+    // The `DEPLOYMENT_` flags, added up.
+    uint32_t flags;
+    // `parameter_count` pointers: the arguments of its creation, in order.
+    const struct TracerParameter *const *parameters;
+    // How many parameters its creation takes.
+    size_t parameter_count;
+    // How many requests a replica handles at a time, as its author says; 0 when that is left to the service.
+    uint32_t max_ongoing_requests;
+    // Runs a replica: makes the handler, calls `TracerServing.host_ready`, and handles requests until it takes an event
+    // `TRACER_EVENT_STOP`; then it drops the handler and returns.
+    //
+    // Called from: the replica's main thread, once. `serving` and what it points to live as long as the process.
+    // On failure: returns a status other than `TRACER_STATUS_OK` with the reason in `error`; the host answers the requests that are still open.
+    uint32_t (*on_serve)(const struct TracerDeployment *deployment,
+                         const struct TracerServing *serving,
+                         struct TracerTextBuffer *error);
+} TracerDeployment;
+
 // What a module says about itself and exports.
 typedef struct TracerModule {
     // `TRACER_MODULE_MAGIC`.
@@ -938,6 +1149,10 @@ typedef struct TracerModule {
     const struct TracerActor *const *actors;
     // How many types of actors the module exports.
     size_t actor_count;
+    // `deployment_count` pointers. Since ABI 1.6, as what follows.
+    const struct TracerDeployment *const *deployments;
+    // How many deployments the module exports.
+    size_t deployment_count;
 } TracerModule;
 
 // What a module exports under the name `tracer_module`. Returns the module's record, which lives as long as

@@ -1,6 +1,6 @@
 //! The contract between `tracer` (the *host*) and the shared libraries it loads (*modules*).
 //!
-//! A module exports tasks, tracing hooks, or both. This crate holds the types that cross the
+//! A module exports tasks, actors, deployments, tracing hooks. This crate holds the types that cross the
 //! boundary and nothing else: it has no dependencies and allocates nothing. Authors in Rust
 //! use `tracer-sdk`, which wraps it; authors in C use `tracer_abi.h`, which is generated from it.
 //!
@@ -143,6 +143,10 @@ pub struct Module {
     pub actors: *const *const Actor,
     /// How many types of actors the module exports.
     pub actor_count: usize,
+    /// `deployment_count` pointers. Since ABI 1.6, as what follows.
+    pub deployments: *const *const Deployment,
+    /// How many deployments the module exports.
+    pub deployment_count: usize,
 }
 
 /// What the host lends to a module for as long as the process lives.
@@ -1018,6 +1022,231 @@ pub const TASK_ERROR_RUNTIME: u32 = 5;
 /// The task was to end, and did. From the host: it was cancelled; an older host says [`TASK_ERROR_RUNTIME`] of that.
 pub const TASK_ERROR_CANCELLED: u32 = 6;
 
+/// A deployment: a handler of requests. A *replica* is one process that runs it. Since ABI 1.6, as everything about requests.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Deployment {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// The name in `module:name`.
+    pub name: Str,
+    /// What it does, for people to read; its first line is a summary.
+    pub doc: Str,
+    /// The fully qualified name of the function or type in its language (`code.function.name`).
+    pub code_function_name: Str,
+    /// The source file (`code.file.path`); empty when unknown.
+    pub code_file_path: Str,
+    /// The line in it, from 1 (`code.line.number`); 0 when unknown.
+    pub code_line_number: u32,
+    /// The `DEPLOYMENT_` flags, added up.
+    pub flags: u32,
+    /// `parameter_count` pointers: the arguments of its creation, in order.
+    pub parameters: *const *const Parameter,
+    /// How many parameters its creation takes.
+    pub parameter_count: usize,
+    /// How many requests a replica handles at a time, as its author says; 0 when that is left to the service.
+    pub max_ongoing_requests: u32,
+    /// Runs a replica: makes the handler, calls [`Serving::host_ready`], and handles requests until it takes an event
+    /// [`EVENT_STOP`]; then it drops the handler and returns.
+    ///
+    /// Called from: the replica's main thread, once. `serving` and what it points to live as long as the process.
+    /// On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; the host answers the requests that are still open.
+    pub on_serve: Option<
+        unsafe extern "C" fn(deployment: *const Deployment, serving: *const Serving, error: *mut TextBuffer) -> u32,
+    >,
+}
+
+/// The handler can be asked whether it is healthy ([`EVENT_HEALTH`]); one that cannot is healthy while it takes events.
+pub const DEPLOYMENT_HEALTH: u32 = 1;
+/// The handler takes settings while it runs ([`EVENT_CONFIGURE`]); one that does not is replaced when they change.
+pub const DEPLOYMENT_CONFIGURE: u32 = 2;
+
+/// What the host lends to a replica: its settings, its requests as events, and the functions that answer them.
+///
+/// The module runs a loop of its own: it waits until `event_fd` is readable, takes all events, handles them, and calls `host_flush`
+/// before it waits again. Nobody wakes a thread for a request.
+///
+/// A request begins with [`EVENT_REQUEST`] and ends with the one call of `host_end` or `host_fail` that the module owes for it, also
+/// when the client has gone ([`EVENT_GONE`]). Its number is used for nothing else while the process lives. The span of the request is
+/// lent until that call.
+///
+/// Threads: `host_take_events` is called from one thread at a time; all other functions may be called from any thread. Calls for one
+/// request do not overlap.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Serving {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// Handed back in every call. Owner: the host.
+    pub data: *mut c_void,
+    /// A MessagePack array of the arguments of the handler's creation, in order.
+    pub arguments: Bytes,
+    /// The name of the application that the deployment belongs to.
+    pub application: Str,
+    /// The deployment's name in it.
+    pub deployment: Str,
+    /// The replica's name, unique in the service.
+    pub replica: Str,
+    /// How many requests are handled at a time at most.
+    pub max_ongoing_requests: u32,
+    /// How many threads run handlers; at least 1.
+    pub threads: u32,
+    /// Readable while there are events. Owner: the host; the module neither reads from it nor closes it.
+    pub event_fd: i32,
+    /// Says that the handler is made and takes requests. None arrive before.
+    pub host_ready: Option<unsafe extern "C" fn(data: *mut c_void)>,
+    /// Writes pointers to the next events to `events`, at most `capacity`, and returns how many. They are the host's, and valid until the
+    /// next call. 0 when there are none; then `event_fd` is not readable until there are.
+    pub host_take_events:
+        Option<unsafe extern "C" fn(data: *mut c_void, events: *mut *const RequestEvent, capacity: usize) -> usize>,
+    /// Begins the response of a request, once, before its body. Informational responses (1xx) are not taken. Returns [`STATUS_CANCELLED`] when
+    /// the client has gone, [`STATUS_FAILED`] when the response cannot be sent as it is: the host then answers in its place.
+    pub host_respond:
+        Option<unsafe extern "C" fn(data: *mut c_void, request: u64, response: *const ResponseHead) -> u32>,
+    /// Takes the next piece of the response's body. With [`STATUS_OK`] the piece is the host's, which releases it. With [`STATUS_FULL`] it
+    /// stays the module's, because the client reads too slowly: [`EVENT_ROOM`] says when to offer it again. [`STATUS_CANCELLED`] when the client
+    /// has gone.
+    pub host_send: Option<unsafe extern "C" fn(data: *mut c_void, request: u64, piece: *const Piece) -> u32>,
+    /// Ends the request in good order, with `count` trailers. The response has begun.
+    pub host_end:
+        Option<unsafe extern "C" fn(data: *mut c_void, request: u64, trailers: *const Header, count: usize) -> u32>,
+    /// Ends the request without a whole response: the handler returned an error, panicked, or was cancelled. The host answers with status 500 if
+    /// the response has not begun, and cuts it short if it has.
+    pub host_fail: Option<unsafe extern "C" fn(data: *mut c_void, request: u64, error: *const TaskError) -> u32>,
+    /// Says that the handler has used so many bytes of the request's body, so that as many more may arrive.
+    pub host_consumed: Option<unsafe extern "C" fn(data: *mut c_void, request: u64, bytes: usize)>,
+    /// Says which of its routes the handler has found, such as `/users/{id}` (`http.route`). Of several the last counts.
+    pub host_set_route: Option<unsafe extern "C" fn(data: *mut c_void, request: u64, route: Str)>,
+    /// Answers [`EVENT_HEALTH`] or [`EVENT_CONFIGURE`], once, by the number of the event: a status, and the reason unless it is [`STATUS_OK`].
+    pub host_answer: Option<unsafe extern "C" fn(data: *mut c_void, order: u64, status: u32, reason: Str)>,
+    /// Sends what was answered since the last call.
+    pub host_flush: Option<unsafe extern "C" fn(data: *mut c_void)>,
+}
+
+/// Something that happened to a request, or to the replica.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RequestEvent {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// One of the `EVENT_` constants; an unknown one is passed over.
+    pub kind: u32,
+    /// [`EVENT_REQUEST`], [`EVENT_BODY`]: 1 when nothing of the body follows.
+    pub is_last: u32,
+    /// The number of the request; of the order for [`EVENT_HEALTH`] and [`EVENT_CONFIGURE`].
+    pub number: u64,
+    /// [`EVENT_REQUEST`] only; null for others.
+    pub head: *const RequestHead,
+    /// The next bytes of the body, perhaps none; the MessagePack value of the settings for [`EVENT_CONFIGURE`].
+    /// Owner: the module, from the moment the event is taken.
+    pub piece: Piece,
+    /// The trailers of the request, with the last of its body.
+    pub trailers: *const Header,
+    /// How many trailers follow.
+    pub trailer_count: usize,
+}
+
+/// A request begins: its head, and the first piece of its body.
+pub const EVENT_REQUEST: u32 = 1;
+/// A piece of a request's body.
+pub const EVENT_BODY: u32 = 2;
+/// The rest of a request's body will not come.
+pub const EVENT_BODY_CUT: u32 = 3;
+/// There is room again for the response's body.
+pub const EVENT_ROOM: u32 = 4;
+/// The client has gone, or time is up: nobody wants the response any more. The module drops what handles the request, then calls `host_fail`.
+pub const EVENT_GONE: u32 = 5;
+/// Asks whether the handler is healthy.
+pub const EVENT_HEALTH: u32 = 6;
+/// Gives the handler settings.
+pub const EVENT_CONFIGURE: u32 = 7;
+/// No request is open and none will come.
+pub const EVENT_STOP: u32 = 8;
+
+/// The head of a request. It is valid, with all that it points to, as long as its event.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RequestHead {
+    /// The size of this struct, as the host compiled it.
+    pub size: usize,
+    /// Such as `GET`.
+    pub method: Str,
+    /// The target: path and query, or `*`.
+    pub target: Str,
+    /// `http` or `https`.
+    pub scheme: Str,
+    /// The authority that the client named (`Host`); empty for none.
+    pub authority: Str,
+    /// The version of HTTP that the client speaks: 10, 11, 20.
+    pub version: u32,
+    /// 1 when the head says how long the body is, in a header `content-length`.
+    pub has_length: u32,
+    /// `header_count` headers, with names in lower case, without those that belong to the client's connection.
+    pub headers: *const Header,
+    /// How many headers follow.
+    pub header_count: usize,
+    /// Names the request in logs; not unique, because clients may choose it.
+    pub request_id: Str,
+    /// The prefix under which the application is served; `/` for all.
+    pub route_prefix: Str,
+    /// The client's address, as `address:port`; empty when unknown.
+    pub client: Str,
+    /// When the answer is no longer wanted; 0 for never.
+    pub deadline_unix_nano: u64,
+    /// The span of this request in the replica, a handle of the host's table, or null when it is not recorded. Borrowed until the request
+    /// is ended: the module neither ends nor releases it.
+    pub span: *mut c_void,
+    /// The context of that span, or of the request when this process is not traced, or null when there is none.
+    pub span_context: *const SpanContext,
+    /// The W3C baggage header of the request; empty for none.
+    pub baggage: Str,
+}
+
+/// A header or a trailer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// Its name; in lower case from the host.
+    pub name: Str,
+    /// Its value: bytes without CR, LF and NUL.
+    pub value: Bytes,
+}
+
+/// Bytes with an owner, which cross the boundary without a copy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The bytes, until they are released.
+    pub bytes: Bytes,
+    /// Handed to `release`.
+    pub owner: *mut c_void,
+    /// Gives the bytes back to whoever made them; null when there is nothing to give back.
+    ///
+    /// Called from: any thread, once.
+    pub release: Option<unsafe extern "C" fn(owner: *mut c_void)>,
+}
+
+/// The head of a response.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ResponseHead {
+    /// The size of this struct, as the module compiled it.
+    pub size: usize,
+    /// From 200 to 999.
+    pub status: u32,
+    /// 1 when there is neither body nor trailers; `host_end` is called all the same.
+    pub is_last: u32,
+    /// `header_count` headers. Those of the connection, such as `connection` and `transfer-encoding`, are dropped.
+    pub headers: *const Header,
+    /// How many headers follow.
+    pub header_count: usize,
+}
+
+impl Piece {
+    /// No bytes, and nothing to release.
+    pub const EMPTY: Piece = Piece { bytes: Bytes::EMPTY, owner: ptr::null_mut(), release: None };
+}
+
 impl Str {
     /// The empty string.
     pub const EMPTY: Str = Str { ptr: core::ptr::null(), len: 0 };
@@ -1152,6 +1381,10 @@ unsafe impl Sync for Actor {}
 // SAFETY: as for `Module`.
 unsafe impl Send for Actor {}
 // SAFETY: as for `Module`.
+unsafe impl Sync for Deployment {}
+// SAFETY: as for `Module`.
+unsafe impl Send for Deployment {}
+// SAFETY: as for `Module`.
 unsafe impl Sync for Parameter {}
 // SAFETY: as for `Module`.
 unsafe impl Send for Parameter {}
@@ -1180,7 +1413,7 @@ const _: () = {
     assert!(offset_of!(Module, abi_minor) == 20);
     assert!(offset_of!(Module, producer) == 24);
     assert!(offset_of!(Module, version) == 40);
-    assert!(size_of::<Module>() == 112);
+    assert!(size_of::<Module>() == 128);
     assert!(size_of::<Host>() == 104);
     assert!(size_of::<ActorIdentity>() == 64);
     assert!(size_of::<ActorOptions>() == 40);
@@ -1209,4 +1442,11 @@ const _: () = {
     assert!(size_of::<Parameter>() == 48);
     assert!(size_of::<TaskCall>() == 176);
     assert!(size_of::<TaskError>() == 80);
+    assert!(size_of::<Deployment>() == 112);
+    assert!(size_of::<Serving>() == 176);
+    assert!(size_of::<RequestEvent>() == 80);
+    assert!(size_of::<RequestHead>() == 184);
+    assert!(size_of::<Header>() == 32);
+    assert!(size_of::<Piece>() == 32);
+    assert!(size_of::<ResponseHead>() == 32);
 };

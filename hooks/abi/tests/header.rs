@@ -124,12 +124,16 @@ fn compilers_take_the_header_as_it_is() {
          _Static_assert(sizeof(TracerSpanStart) == {}, \"TracerSpanStart\");\n\
          _Static_assert(sizeof(TracerKeyValue) == {}, \"TracerKeyValue\");\n\
          _Static_assert(sizeof(TracerTaskCall) == {}, \"TracerTaskCall\");\n\
+         _Static_assert(sizeof(TracerServing) == {}, \"TracerServing\");\n\
+         _Static_assert(sizeof(TracerRequestHead) == {}, \"TracerRequestHead\");\n\
          _Static_assert(TRACER_MODULE_MAGIC == {}, \"TRACER_MODULE_MAGIC\");\n",
         size_of::<tracer_abi::Module>(),
         size_of::<tracer_abi::Tracing>(),
         size_of::<tracer_abi::SpanStart>(),
         size_of::<tracer_abi::KeyValue>(),
         size_of::<tracer_abi::TaskCall>(),
+        size_of::<tracer_abi::Serving>(),
+        size_of::<tracer_abi::RequestHead>(),
         tracer_abi::MODULE_MAGIC,
     );
     for (name, language, standard) in [("header.c", "c", "-std=c11"), ("header.cpp", "c++", "-std=c++17")] {

@@ -3,14 +3,11 @@
 //! The block stays as it is, but for a lint. The items are associated constants in a further block of the same type, so that `Self` means there what it
 //! means in the first one.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
-use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
-use syn::{
-    Error, FnArg, ImplItem, ImplItemFn, ItemImpl, LitInt, Receiver, ReceiverKind, ReturnType, Token, Type, Visibility,
-};
+use syn::{Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Receiver, ReceiverKind, ReturnType, Visibility};
 
 use crate::items;
 use crate::signature::{self, Mistakes, conditions, doc, is_named};
@@ -19,32 +16,6 @@ use crate::signature::{self, Mistakes, conditions, doc, is_named};
 const MAX_CONCURRENCY: u32 = 64;
 /// The most that may be said: each has a thread.
 const MAX_CONCURRENCY_LIMIT: u32 = 4096;
-
-/// `max_concurrency = 8`, or nothing.
-struct Settings {
-    max_concurrency: u32,
-}
-
-impl Parse for Settings {
-    fn parse(input: ParseStream<'_>) -> syn::Result<Settings> {
-        if input.is_empty() {
-            return Ok(Settings { max_concurrency: MAX_CONCURRENCY });
-        }
-        let key: Ident = input.parse()?;
-        if key != "max_concurrency" {
-            return Err(Error::new(key.span(), "`#[actor]` takes `max_concurrency = N` and nothing else"));
-        }
-        input.parse::<Token![=]>()?;
-        let number: LitInt = input.parse()?;
-        let within = number.base10_parse::<u32>().ok().filter(|number| (1..=MAX_CONCURRENCY_LIMIT).contains(number));
-        let text = format!("`max_concurrency` takes a number from 1 to {MAX_CONCURRENCY_LIMIT}");
-        let max_concurrency = within.ok_or_else(|| Error::new(number.span(), text))?;
-        if !input.is_empty() {
-            return Err(input.error("`#[actor]` takes `max_concurrency = N` and nothing else"));
-        }
-        Ok(Settings { max_concurrency })
-    }
-}
 
 /// What a public function of the block is.
 #[derive(Clone, Copy, PartialEq)]
@@ -64,15 +35,15 @@ pub(crate) fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
         let error = Error::new_spanned(&item, "`#[actor]` takes an `impl` block of a type").into_compile_error();
         return quote!(#item #error);
     };
-    let settings = match syn::parse2::<Settings>(arguments) {
-        Ok(settings) => settings,
+    let max_concurrency = match signature::number("actor", arguments, "max_concurrency", MAX_CONCURRENCY_LIMIT) {
+        Ok(number) => number.unwrap_or(MAX_CONCURRENCY),
         Err(error) => {
             let error = error.into_compile_error();
             return quote!(#block #error);
         }
     };
     let mut mistakes = Mistakes::default();
-    let name = check(&block, &mut mistakes);
+    let name = signature::type_name("actor", &block, &mut mistakes);
     let functions: Vec<_> = block.items.iter().filter_map(|item| exported(item, &mut mistakes)).collect();
     // One that is wrong is said to be, and of another trait's block nothing is expected.
     let is_new = |item: &ImplItem| matches!(item, ImplItem::Fn(function) if is_public_new(function));
@@ -89,36 +60,13 @@ pub(crate) fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
     if let Some(errors) = mistakes.report() {
         return quote!(#block #errors);
     }
-    let described = described(&block, &name, &settings, &items);
+    let described = described(&block, &name, max_concurrency, &items);
     // Nobody makes an actor in place of another value, so `Default` would be of no use.
     quote!(#[allow(clippy::new_without_default)] #block #described)
 }
 
 fn is_public_new(function: &ImplItemFn) -> bool {
     function.sig.ident == "new" && matches!(function.vis, Visibility::Public(_))
-}
-
-/// Refuses what cannot be an actor. Returns the type's name.
-fn check(block: &ItemImpl, mistakes: &mut Mistakes) -> String {
-    if let Some((path, _)) = &block.trait_ {
-        mistakes.add(path, "`#[actor]` takes an `impl` block of the type itself, not one of a trait");
-    }
-    if !block.generics.params.is_empty() {
-        let message = "an actor is a type without generic parameters: the host cannot choose types";
-        mistakes.add(&block.generics, message);
-    } else if let Some(clause) = &block.generics.where_clause {
-        mistakes.add(clause, "an actor is a type without a `where` clause");
-    }
-    match &*block.self_ty {
-        Type::Path(path) if path.qself.is_none() => {
-            let last = path.path.segments.last();
-            last.map(|segment| segment.ident.unraw().to_string()).unwrap_or_default()
-        }
-        other => {
-            mistakes.add(other, "an actor is a type with a name of its own");
-            String::new()
-        }
-    }
 }
 
 fn exported<'a>(item: &'a ImplItem, mistakes: &mut Mistakes) -> Option<(Role, &'a ImplItemFn)> {
@@ -241,12 +189,11 @@ fn created(output: &ReturnType) -> TokenStream {
 type Item<'a> = (Role, &'a ImplItemFn, TokenStream);
 
 /// The block that describes the type, and what registers it.
-fn described(block: &ItemImpl, name: &str, settings: &Settings, items: &[Item<'_>]) -> TokenStream {
+fn described(block: &ItemImpl, name: &str, max_concurrency: u32, items: &[Item<'_>]) -> TokenStream {
     let ty = &block.self_ty;
     let conditions = conditions(&block.attrs);
     let doc = doc(&block.attrs);
     let path = format!("::{name}");
-    let max_concurrency = settings.max_concurrency;
     let line = quote_spanned!(ty.span()=> ::core::line!());
     let creation = items.iter().find(|(role, ..)| *role == Role::Creation).map(|(_, _, item)| item);
     let methods = items.iter().filter_map(|(role, function, item)| {

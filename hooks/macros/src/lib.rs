@@ -5,6 +5,7 @@
 //! a path. Mistakes are reported all at once, each at its place.
 
 mod actors;
+mod deployments;
 mod items;
 mod lists;
 mod signature;
@@ -21,6 +22,12 @@ pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn actor(arguments: TokenStream, item: TokenStream) -> TokenStream {
     actors::actor(arguments.into(), item.into()).into()
+}
+
+/// See `tracer_sdk::serve::deployment`.
+#[proc_macro_attribute]
+pub fn deployment(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    deployments::deployment(arguments.into(), item.into()).into()
 }
 
 /// See `tracer_sdk::startup_hook`.

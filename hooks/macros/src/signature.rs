@@ -2,7 +2,11 @@
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
-use syn::{Attribute, Error, Expr, ExprLit, FnArg, ItemFn, Lit, Meta, Pat, Signature, Type};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{
+    Attribute, Error, Expr, ExprLit, FnArg, Ident, ItemFn, ItemImpl, Lit, LitInt, Meta, Pat, Signature, Token, Type,
+};
 
 /// Gathers mistakes, so that all are reported at once.
 #[derive(Default)]
@@ -62,6 +66,52 @@ pub(crate) fn check(attribute: &str, signature: &Signature, mistakes: &mut Mista
     }
 }
 
+/// Refuses a block whose type cannot be exported: an actor, a deployment. Returns the type's name.
+pub(crate) fn type_name(attribute: &str, block: &ItemImpl, mistakes: &mut Mistakes) -> String {
+    if let Some((path, _)) = &block.trait_ {
+        mistakes.add(path, format!("`#[{attribute}]` takes an `impl` block of the type itself, not one of a trait"));
+    }
+    if !block.generics.params.is_empty() {
+        let message = format!("`#[{attribute}]` takes a type without generic parameters: the host cannot choose types");
+        mistakes.add(&block.generics, message);
+    } else if let Some(clause) = &block.generics.where_clause {
+        mistakes.add(clause, format!("`#[{attribute}]` takes a type without a `where` clause"));
+    }
+    match &*block.self_ty {
+        Type::Path(path) if path.qself.is_none() => {
+            let last = path.path.segments.last();
+            last.map(|segment| IdentExt::unraw(&segment.ident).to_string()).unwrap_or_default()
+        }
+        other => {
+            mistakes.add(other, format!("`#[{attribute}]` takes a type with a name of its own"));
+            String::new()
+        }
+    }
+}
+
+/// Reads the one setting that an attribute takes, `key = N` with N from 1 to `limit`; none if it is left out.
+pub(crate) fn number(attribute: &str, arguments: TokenStream, key: &str, limit: u32) -> syn::Result<Option<u32>> {
+    let parse = |input: ParseStream<'_>| {
+        if input.is_empty() {
+            return Ok(None);
+        }
+        let found: Ident = input.parse()?;
+        if found != key {
+            return Err(Error::new(found.span(), format!("`#[{attribute}]` takes `{key} = N` and nothing else")));
+        }
+        input.parse::<Token![=]>()?;
+        let number: LitInt = input.parse()?;
+        let within = number.base10_parse::<u32>().ok().filter(|number| (1..=limit).contains(number));
+        let number =
+            within.ok_or_else(|| Error::new(number.span(), format!("`{key}` takes a number from 1 to {limit}")))?;
+        if !input.is_empty() {
+            return Err(input.error(format!("`#[{attribute}]` takes `{key} = N` and nothing else")));
+        }
+        Ok(Some(number))
+    };
+    Parser::parse2(parse, arguments)
+}
+
 /// Refuses what only tasks can be or have.
 pub(crate) fn check_plain(attribute: &str, signature: &Signature, mistakes: &mut Mistakes) {
     check(attribute, signature, mistakes);
@@ -110,7 +160,7 @@ fn parameter(input: &FnArg, mistakes: &mut Mistakes) -> Option<Parameter> {
     };
     let owned = owned(&input.ty, mistakes);
     Some(Parameter {
-        name: syn::ext::IdentExt::unraw(name?).to_string(),
+        name: name?.unraw().to_string(),
         type_text: type_text(&input.ty),
         is_optional: is_named(&input.ty, "Option"),
         owned: owned?,

@@ -13,11 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, ptr};
 
 use tracer_abi::{
-    ABI_MAJOR, ABI_MINOR, Actor, Bytes, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED, STATUS_OK,
-    STATUS_PANICKED, Str, TASK_CONCURRENT, TASK_ERROR_PANICKED, TASK_PHASE_DECODE, TASK_PHASE_END, Task, TaskCall,
-    TaskError, TextBuffer, Tracing,
+    ABI_MAJOR, ABI_MINOR, Actor, Bytes, Deployment, Hook, Host, MODULE_MAGIC, Module, Parameter, STATUS_FAILED,
+    STATUS_OK, STATUS_PANICKED, Str, TASK_CONCURRENT, TASK_ERROR_PANICKED, TASK_PHASE_DECODE, TASK_PHASE_END, Task,
+    TaskCall, TaskError, TextBuffer, Tracing,
 };
 
+#[cfg(feature = "serve")]
+use crate::serve::DeploymentItem;
 use crate::task::Phases;
 pub use crate::task::{
     Arguments, ErrorProbe, Failure, Outcome, ReturnProbe, TaskFailure, TaskResult, ViaBoxedError, ViaDisplay, ViaError,
@@ -167,6 +169,8 @@ macro_rules! item {
     )*};
 }
 item!(ActorItem TaskItem HookItem LoadItem);
+#[cfg(feature = "serve")]
+item!(DeploymentItem);
 
 /// What is registered in this library, in the order of the source, each once: an item that was registered by its
 /// attribute and exported again by [`export!`](crate::export!) is there twice.
@@ -183,7 +187,10 @@ pub(crate) fn package() -> Option<(&'static str, &'static str)> {
     let load = || registered::<LoadItem>().first().map(|item| item.package());
     let hook = || registered::<HookItem>().first().map(|item| item.package());
     let actor = || registered::<ActorItem>().first().map(|item| item.package());
-    task.or_else(actor).or_else(load).or_else(hook)
+    let item = task.or_else(actor).or_else(load).or_else(hook);
+    #[cfg(feature = "serve")]
+    let item = item.or_else(|| registered::<DeploymentItem>().first().map(|item| item.package()));
+    item
 }
 
 /// The record of this library: everything that is registered in it. It lives as long as the process.
@@ -191,7 +198,8 @@ pub fn module() -> *const Module {
     static RECORD: OnceLock<&'static Module> = OnceLock::new();
     *RECORD.get_or_init(|| {
         let version = package().map_or("", |(_, version)| version);
-        record(version, &registered::<TaskItem>(), &registered::<ActorItem>(), &registered::<HookItem>(), on_load)
+        let (tasks, actors, hooks) = (registered::<TaskItem>(), registered::<ActorItem>(), registered::<HookItem>());
+        record(version, &tasks, &actors, &hooks, &deployments(), on_load)
     })
 }
 
@@ -218,7 +226,7 @@ pub fn builtin<L: Loads>(
     tasks: &[&'static TaskItem],
     hooks: &[&'static HookItem],
 ) -> &'static Module {
-    record(version, tasks, &[], hooks, on_load_builtin::<L>)
+    record(version, tasks, &[], hooks, &[], on_load_builtin::<L>)
 }
 
 /// A task of the contract with what this side needs to run it. The host sees the first field.
@@ -243,11 +251,13 @@ fn record(
     tasks: &[&'static TaskItem],
     actors: &[&'static ActorItem],
     hooks: &[&'static HookItem],
+    deployments: &[*const Deployment],
     on_load: OnLoad,
 ) -> &'static Module {
     let tasks = leak(tasks.iter().map(|item| task_pointer(item, false)).collect());
     let actors = leak(actors.iter().map(|item| ptr::from_ref(leak_one(actor_record(item)))).collect());
     let hooks = leak(hooks.iter().map(|item| ptr::from_ref(&leak_one(hook_record(item)).raw)).collect());
+    let deployments = leak(deployments.to_vec());
     leak_one(Module {
         magic: MODULE_MAGIC,
         size: size_of::<Module>(),
@@ -262,7 +272,66 @@ fn record(
         on_load: Some(on_load),
         actors: actors.as_ptr(),
         actor_count: actors.len(),
+        deployments: deployments.as_ptr(),
+        deployment_count: deployments.len(),
     })
+}
+
+/// The deployments that are registered in this library.
+#[cfg(feature = "serve")]
+fn deployments() -> Vec<*const Deployment> {
+    let record = |item: &&'static DeploymentItem| ptr::from_ref(&leak_one(deployment_record(item)).raw);
+    registered::<DeploymentItem>().iter().map(record).collect()
+}
+
+#[cfg(not(feature = "serve"))]
+fn deployments() -> Vec<*const Deployment> {
+    Vec::new()
+}
+
+/// A deployment of the contract with what this side needs to run it. The host sees the first field.
+#[cfg(feature = "serve")]
+#[repr(C)]
+struct DeploymentRecord {
+    raw: Deployment,
+    item: &'static DeploymentItem,
+}
+
+#[cfg(feature = "serve")]
+fn deployment_record(item: &'static DeploymentItem) -> DeploymentRecord {
+    let parameters = parameter_records(item.parameters);
+    let raw = Deployment {
+        size: size_of::<Deployment>(),
+        name: Str::new(item.name),
+        doc: Str::new(item.doc),
+        code_function_name: Str::new(item.function_name),
+        code_file_path: Str::new(item.file),
+        code_line_number: item.line,
+        flags: item.flags,
+        parameters: parameters.as_ptr(),
+        parameter_count: parameters.len(),
+        max_ongoing_requests: item.max_ongoing_requests,
+        on_serve: Some(on_serve),
+    };
+    DeploymentRecord { raw, item }
+}
+
+/// Called from: the replica's main thread, once.
+#[cfg(feature = "serve")]
+unsafe extern "C" fn on_serve(
+    deployment: *const Deployment,
+    serving: *const tracer_abi::Serving,
+    error: *mut TextBuffer,
+) -> u32 {
+    // SAFETY: the host passes a deployment of this module's record, and keeps to the contract of `Deployment::on_serve`.
+    unsafe {
+        guard(error, || {
+            let item = (*deployment.cast::<DeploymentRecord>()).item;
+            let served = crate::serve::serve(item, serving);
+            let _ = io::stdout().flush();
+            served.map_err(|failure| failure.message)
+        })
+    }
 }
 
 fn actor_record(item: &'static ActorItem) -> Actor {
@@ -292,15 +361,7 @@ fn task_pointer(item: &'static TaskItem, is_concurrent: bool) -> *const Task {
 }
 
 fn task_record(item: &'static TaskItem, is_concurrent: bool) -> TaskRecord {
-    let parameters = item.parameters.iter().map(|parameter| {
-        ptr::from_ref(leak_one(Parameter {
-            size: size_of::<Parameter>(),
-            name: Str::new(parameter.name),
-            type_name: Str::new(parameter.type_name),
-            is_optional: parameter.is_optional.into(),
-        }))
-    });
-    let parameters = leak(parameters.collect());
+    let parameters = parameter_records(item.parameters);
     let raw = Task {
         size: size_of::<Task>(),
         name: Str::new(item.name),
@@ -316,6 +377,18 @@ fn task_record(item: &'static TaskItem, is_concurrent: bool) -> TaskRecord {
         flags: if is_concurrent { TASK_CONCURRENT } else { 0 },
     };
     TaskRecord { raw, item }
+}
+
+fn parameter_records(parameters: &[ParameterItem]) -> &'static [*const Parameter] {
+    let record = |parameter: &ParameterItem| {
+        ptr::from_ref(leak_one(Parameter {
+            size: size_of::<Parameter>(),
+            name: Str::new(parameter.name),
+            type_name: Str::new(parameter.type_name),
+            is_optional: parameter.is_optional.into(),
+        }))
+    };
+    leak(parameters.iter().map(record).collect())
 }
 
 fn hook_record(item: &'static HookItem) -> HookRecord {
@@ -441,7 +514,7 @@ unsafe extern "C" fn on_run(task: *const Task, call: *const TaskCall) -> u32 {
     report(&call, outcome)
 }
 
-fn panicked(panic: panics::Panic) -> Failure {
+pub(crate) fn panicked(panic: panics::Panic) -> Failure {
     Failure {
         kind: TASK_ERROR_PANICKED,
         type_name: "panic".into(),
@@ -477,7 +550,8 @@ fn perform(item: &'static TaskItem, call: &TaskCall) -> Outcome {
     // SAFETY: what the call points to stays valid until `on_run` returns.
     let _entered = runtime::enter(Some(unsafe { runtime::RuntimeContext::of_call(call) }));
     // SAFETY: as above.
-    let attached = unsafe { proxy::attach(call) };
+    let attached =
+        unsafe { proxy::attach(proxy::Lent { span: call.span, context: call.span_context, baggage: call.baggage }) };
     let phases = Phases::of_call(call);
     phases.begin(TASK_PHASE_DECODE);
     // Hosts that have actors are told; what has to do with none runs alone.
@@ -507,21 +581,25 @@ fn report(call: &TaskCall, outcome: Outcome) -> u32 {
             None => return STATUS_PANICKED,
         },
         Err(failure) => {
-            let error = TaskError {
-                size: size_of::<TaskError>(),
-                kind: failure.kind,
-                type_name: Str::new(&failure.type_name),
-                message: Str::new(&failure.message),
-                location: Str::new(&failure.location),
-                stacktrace: Str::new(&failure.stacktrace),
-            };
             let Some(host_error) = call.host_error else { return STATUS_PANICKED };
             // SAFETY: the host's function with its own data; the error outlives the call.
-            unsafe { host_error(data, &error) };
+            with_error(&failure, |error| unsafe { host_error(data, error) });
             return STATUS_FAILED;
         }
     }
     STATUS_OK
+}
+
+/// Calls `f` with the error as the host takes it.
+pub(crate) fn with_error<R>(failure: &Failure, f: impl FnOnce(*const TaskError) -> R) -> R {
+    f(&TaskError {
+        size: size_of::<TaskError>(),
+        kind: failure.kind,
+        type_name: Str::new(&failure.type_name),
+        message: Str::new(&failure.message),
+        location: Str::new(&failure.location),
+        stacktrace: Str::new(&failure.stacktrace),
+    })
 }
 
 #[cfg(test)]

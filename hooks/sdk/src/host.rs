@@ -38,6 +38,15 @@ unsafe impl Growing for tracer_abi::SpanContext {}
 unsafe impl Growing for tracer_abi::TaskError {}
 // SAFETY: as above.
 unsafe impl Growing for tracer_abi::ActorIdentity {}
+// SAFETY: as above; a descriptor of 0 is none that a host lends.
+#[cfg(feature = "serve")]
+unsafe impl Growing for tracer_abi::Serving {}
+// SAFETY: as above.
+#[cfg(feature = "serve")]
+unsafe impl Growing for tracer_abi::RequestEvent {}
+// SAFETY: as above.
+#[cfg(feature = "serve")]
+unsafe impl Growing for tracer_abi::RequestHead {}
 
 /// Copies as much of `*record` as both sides know; the rest is zero.
 ///

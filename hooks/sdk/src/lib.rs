@@ -71,6 +71,7 @@
 //! | `tracing-0-32` | | the same on OpenTelemetry 0.32 |
 //! | `tracing-0-31` | | the same on OpenTelemetry 0.31 |
 //! | `async` | yes | tasks that are `async fn`, on a Tokio runtime of the module's |
+//! | `serve` | | deployments: functions, types and tower services that answer HTTP requests |
 //! | `hooks` | | what hook authors need |
 
 // The attributes write `::tracer_sdk`, also in this crate's own tests.
@@ -89,6 +90,8 @@ mod panics;
 pub mod proxy;
 mod remote;
 mod runtime;
+#[cfg(feature = "serve")]
+pub mod serve;
 #[cfg(any(feature = "tracing", feature = "tracing-0-32", feature = "tracing-0-31"))]
 mod subscriber;
 mod task;
@@ -288,7 +291,7 @@ pub use tracer_macros::builtin_module;
 #[doc(hidden)]
 pub mod __private {
     pub use inventory;
-    pub use tracer_abi::{HOOK_EXPORTER, HOOK_STARTUP, Module};
+    pub use tracer_abi::{DEPLOYMENT_CONFIGURE, DEPLOYMENT_HEALTH, HOOK_EXPORTER, HOOK_STARTUP, Module};
 
     pub use crate::blocking::block_on;
 

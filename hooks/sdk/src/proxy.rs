@@ -29,9 +29,10 @@ pub mod otel_0_32;
 #[cfg(feature = "otel-0-33")]
 pub mod otel_0_33;
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use tracer_abi::{LOG_WARN, TaskCall};
+use tracer_abi::{LOG_WARN, SpanContext, Str};
 
 use crate::host;
 pub(crate) use lend::Loan;
@@ -62,8 +63,18 @@ pub(crate) struct Attached {
     _lender: Option<Lender>,
 }
 
+impl Attached {
+    /// What is current, to be made current again and again, and the loan, which ends when the second is dropped.
+    #[cfg(feature = "serve")]
+    pub(crate) fn into_held(self) -> (Held, Option<Lender>) {
+        let held = Held::current();
+        let Attached { _lender: lender, .. } = self;
+        (held, lender)
+    }
+}
+
 /// Takes the loan back when it is dropped.
-struct Lender(Arc<Loan>);
+pub(crate) struct Lender(Arc<Loan>);
 
 impl Drop for Lender {
     fn drop(&mut self) {
@@ -74,18 +85,28 @@ impl Drop for Lender {
     }
 }
 
-/// Makes the span and the baggage of `call` current on this thread, in every copy.
+/// The span, its context and the baggage that the host lends for a task or a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    /// Null when it is not recorded.
+    pub(crate) span: *mut c_void,
+    /// Null when there is no context.
+    pub(crate) context: *const SpanContext,
+    pub(crate) baggage: Str,
+}
+
+/// Makes the span and the baggage that are lent current on this thread, in every copy.
 ///
 /// # Safety
 ///
-/// What `call` points to is valid until the result is dropped.
-pub(crate) unsafe fn attach(call: &TaskCall) -> Attached {
+/// What `lent` points to is readable now, and its span is valid until the loan ends.
+pub(crate) unsafe fn attach(lent: Lent) -> Attached {
     // SAFETY: promised by the caller.
-    let parent = unsafe { words::read_context(call.span_context) };
+    let parent = unsafe { words::read_context(lent.context) };
     // SAFETY: as above.
-    let baggage = unsafe { words::read_text(call.baggage) };
-    let table = host::tracing().filter(|_| !call.span.is_null());
-    let loan = table.map(|table| Arc::new(Loan::new(table, call.span)));
+    let baggage = unsafe { words::read_text(lent.baggage) };
+    let table = host::tracing().filter(|_| !lent.span.is_null());
+    let loan = table.map(|table| Arc::new(Loan::new(table, lent.span)));
     let _ = (&parent, &baggage);
     Attached {
         #[cfg(feature = "otel-0-31")]

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::error::Error;
 use std::ffi::c_void;
 use std::fmt::{Display, Write};
-use std::io;
+use std::{io, ptr};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,7 +49,7 @@ impl Failure {
         Failure::new(TASK_ERROR_RETURNED, "runtime", message.into())
     }
 
-    /// The task was to end, and its future was dropped.
+    /// The task or the request was to end, and its future was dropped.
     #[cfg(feature = "async")]
     pub(crate) fn cancelled() -> Failure {
         Failure::new(tracer_abi::TASK_ERROR_CANCELLED, "cancelled", "it was cancelled".into())
@@ -64,7 +64,9 @@ impl Failure {
 /// The arguments of one call, still encoded.
 #[derive(Debug)]
 pub struct Arguments<'a> {
-    item: &'static TaskItem,
+    /// The name of what is called, for errors.
+    name: &'static str,
+    parameters: &'static [ParameterItem],
     values: Vec<&'a [u8]>,
     phases: Phases,
     part_taker: Option<PartTaker>,
@@ -80,6 +82,10 @@ pub(crate) struct Phases {
 }
 
 impl Phases {
+    /// For a call of which nobody wants to know the parts.
+    #[cfg(feature = "serve")]
+    const NONE: Phases = Phases { data: ptr::null_mut(), host_phase: None };
+
     /// What the host asks in a call. It is used while that lasts, from one thread at a time.
     pub(crate) fn of_call(call: &TaskCall) -> Phases {
         Phases { data: call.data, host_phase: call.host_phase }
@@ -94,7 +100,7 @@ impl Phases {
 }
 
 impl<'a> Arguments<'a> {
-    /// The arguments of a call of `item`: one by one, or in a MessagePack array. No bytes at all are no arguments.
+    /// The arguments of a call of `item`: one by one, or in a MessagePack array.
     ///
     /// # Safety
     ///
@@ -104,26 +110,42 @@ impl<'a> Arguments<'a> {
         call: &TaskCall,
         phases: Phases,
     ) -> Result<Arguments<'a>, Failure> {
-        let state = call.state;
         let values = if call.argument_values.is_null() {
             // SAFETY: promised by the caller.
-            let bytes = unsafe { call.arguments.as_bytes() };
-            let elements = Reader::new(bytes).elements();
-            elements.map_err(|error| {
-                Failure::arguments(format!("the arguments of `{}` cannot be read: {error}", item.name))
-            })?
+            elements(item.name, unsafe { call.arguments.as_bytes() })?
         } else {
             // SAFETY: promised by the caller; there are as many as the host says.
             let values = unsafe { std::slice::from_raw_parts(call.argument_values, call.argument_value_count) };
             // SAFETY: as above.
             values.iter().map(|value| unsafe { value.as_bytes() }).collect()
         };
-        let most = item.parameters.len();
-        if values.len() > most {
-            return Err(Failure::arguments(format!("`{}` {}, but got {}", item.name, takes(item), values.len())));
+        let mut arguments = Arguments::new(item.name, item.parameters, values, phases)?;
+        arguments.state = call.state;
+        arguments.part_taker =
+            call.host_result_part.map(|host_result_part| PartTaker { data: call.data, host_result_part });
+        Ok(arguments)
+    }
+
+    /// The arguments of what makes a handler of requests: a MessagePack array.
+    #[cfg(feature = "serve")]
+    pub(crate) fn of_creation(
+        name: &'static str,
+        parameters: &'static [ParameterItem],
+        bytes: &'a [u8],
+    ) -> Result<Arguments<'a>, Failure> {
+        Arguments::new(name, parameters, elements(name, bytes)?, Phases::NONE)
+    }
+
+    fn new(
+        name: &'static str,
+        parameters: &'static [ParameterItem],
+        values: Vec<&'a [u8]>,
+        phases: Phases,
+    ) -> Result<Arguments<'a>, Failure> {
+        if values.len() > parameters.len() {
+            return Err(Failure::arguments(format!("`{name}` {}, but got {}", takes(parameters), values.len())));
         }
-        let part_taker = call.host_result_part.map(|host_result_part| PartTaker { data: call.data, host_result_part });
-        Ok(Arguments { item, values, phases, part_taker, state })
+        Ok(Arguments { name, parameters, values, phases, part_taker: None, state: ptr::null_mut() })
     }
 
     /// All arguments are decoded; the function runs from now on.
@@ -139,7 +161,7 @@ impl<'a> Arguments<'a> {
 
     /// Decodes argument `index`, counted from 0.
     pub fn take<T: DeserializeOwned>(&mut self, index: usize) -> Result<T, Failure> {
-        let parameter = &self.item.parameters[index];
+        let parameter = &self.parameters[index];
         let value = match self.values.get(index) {
             Some(value) => value,
             // MessagePack's nil: what an optional parameter becomes when it is left out.
@@ -163,15 +185,20 @@ impl<'a> Arguments<'a> {
     }
 
     fn fail(&self, index: usize, what: impl FnOnce(&ParameterItem) -> String) -> Failure {
-        let parameter = &self.item.parameters[index];
-        let (name, task) = (parameter.name, self.item.name);
+        let parameter = &self.parameters[index];
+        let (name, task) = (parameter.name, self.name);
         Failure::arguments(format!("argument {} (`{name}`) of `{task}` {}", index + 1, what(parameter)))
     }
 }
 
+/// Splits the MessagePack array of the arguments of `name`. No bytes at all are no arguments.
+fn elements<'a>(name: &str, bytes: &'a [u8]) -> Result<Vec<&'a [u8]>, Failure> {
+    let elements = Reader::new(bytes).elements();
+    elements.map_err(|error| Failure::arguments(format!("the arguments of `{name}` cannot be read: {error}")))
+}
+
 /// `takes 1 to 2 arguments (text: String, limit: Option<usize>)`.
-fn takes(item: &TaskItem) -> String {
-    let parameters = item.parameters;
+fn takes(parameters: &[ParameterItem]) -> String {
     let most = parameters.len();
     if most == 0 {
         return "takes no arguments".to_owned();

@@ -986,7 +986,7 @@ fn a_shutdown_does_not_wait_for_a_receiver_that_does_not_answer() {
     // It may take an hour, and the receiver answers never.
     assert_eq!(table.shutdown(HOUR_MS).0, abi::STATUS_TIMED_OUT);
     has_begun.recv().unwrap();
-    assert_eq!(*told.lock().unwrap(), []);
+    assert_eq!(*told.lock().unwrap(), Vec::<u32>::new());
 }
 
 #[test]

@@ -1,0 +1,115 @@
+//! The request that a thread works for.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::lent::HostTable;
+
+/// The request that is handled: its id, where it belongs, and until when its answer is wanted.
+///
+/// It is in the extensions of each request too. Clones are cheap and share one request.
+#[derive(Clone)]
+pub struct RequestContext(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) host: HostTable,
+    pub(super) number: u64,
+    pub(super) request_id: String,
+    pub(super) route_prefix: String,
+    pub(super) client: String,
+    pub(super) deadline_unix_nano: u64,
+}
+
+impl RequestContext {
+    pub(super) fn new(inner: Inner) -> RequestContext {
+        RequestContext(Arc::new(inner))
+    }
+
+    /// The id that the client and the access log see (`x-request-id`). A client may choose it, so two requests may have the same.
+    pub fn request_id(&self) -> &str {
+        &self.0.request_id
+    }
+
+    /// The name of the application.
+    pub fn application(&self) -> &'static str {
+        // SAFETY: texts of the host's table live as long as the process.
+        text(unsafe { self.0.host.settings().application.as_bytes() })
+    }
+
+    /// The deployment's name in the application.
+    pub fn deployment(&self) -> &'static str {
+        // SAFETY: as above.
+        text(unsafe { self.0.host.settings().deployment.as_bytes() })
+    }
+
+    /// The replica that handles the request.
+    pub fn replica(&self) -> &'static str {
+        // SAFETY: as above.
+        text(unsafe { self.0.host.settings().replica.as_bytes() })
+    }
+
+    /// The prefix under which the application is served; `/` for all.
+    pub fn route_prefix(&self) -> &str {
+        &self.0.route_prefix
+    }
+
+    /// The client's address, as `address:port`; empty when unknown.
+    pub fn client(&self) -> &str {
+        &self.0.client
+    }
+
+    /// When the answer is no longer wanted, if ever.
+    pub fn deadline(&self) -> Option<SystemTime> {
+        let nanos = Some(self.0.deadline_unix_nano).filter(|&nanos| nanos != 0)?;
+        Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos))
+    }
+
+    /// Says which route the handler has found, such as `/users/{id}`: the attribute `http.route` of the request's spans. Of several the last counts.
+    pub fn set_route(&self, route: &str) {
+        self.0.host.set_route(self.0.number, route);
+    }
+}
+
+impl fmt::Debug for RequestContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("RequestContext");
+        debug.field("request_id", &self.request_id()).field("application", &self.application());
+        debug.field("deployment", &self.deployment()).field("replica", &self.replica()).finish_non_exhaustive()
+    }
+}
+
+/// A text of the host's, which writes UTF-8.
+fn text(bytes: &'static [u8]) -> &'static str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<RequestContext>> = const { RefCell::new(None) };
+}
+
+/// The request that runs on this thread, or none outside of a handler. Threads and futures that a handler starts are outside; take the value along.
+pub fn request_context() -> Option<RequestContext> {
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// Says which route the handler of the current request has found: see [`RequestContext::set_route`].
+pub fn set_route(route: &str) {
+    if let Some(context) = request_context() {
+        context.set_route(route);
+    }
+}
+
+/// Makes `context` current until the guard is dropped.
+pub(super) fn enter(context: Option<RequestContext>) -> Entered {
+    Entered(CURRENT.replace(context))
+}
+
+pub(super) struct Entered(Option<RequestContext>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}

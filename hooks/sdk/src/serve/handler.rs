@@ -1,0 +1,288 @@
+//! Handlers: functions and types that answer requests, behind one trait.
+
+use std::fmt::Display;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tower_service::Service;
+
+use super::body::{Body, BodyError};
+use super::context;
+use crate::proxy::Held;
+use crate::task::Failure;
+
+/// The response, or why there is none: then the host answers.
+pub type Handled = Result<Response<Body>, Failure>;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A handler, once it is made: creation may wait for what it needs.
+pub type Creation = Boxed<Result<Arc<dyn Handler>, Failure>>;
+
+/// What answers the requests of a replica.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers a request.
+    fn call(&self, request: Request<Body>) -> Boxed<Handled>;
+
+    /// Finds out whether the handler is healthy. Called only for deployments that have [`tracer_abi::DEPLOYMENT_HEALTH`].
+    fn health(&self) -> Boxed<Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Takes settings, a MessagePack value. Called only for deployments that have [`tracer_abi::DEPLOYMENT_CONFIGURE`].
+    fn reconfigure(&self, settings: Bytes) -> Boxed<Result<(), Failure>> {
+        let _ = settings;
+        Box::pin(async { Err(Failure::runtime("the deployment takes no settings")) })
+    }
+}
+
+/// The argument of a handler: the request, or what is made of it.
+#[diagnostic::on_unimplemented(
+    message = "a handler takes a request, and `{Self}` is not made of one",
+    label = "not the argument of a handler",
+    note = "take `Request<Body>`, `Request<Bytes>`, `Json<T>` of a `T: serde::Deserialize`, `Bytes` or `String`"
+)]
+pub trait FromRequest: Sized + Send + 'static {
+    /// Makes it, or the response that refuses the request.
+    fn from_request(request: Request<Body>) -> impl Future<Output = Result<Self, Response<Body>>> + Send;
+}
+
+/// The most bytes of a body that are read for a handler that takes it whole.
+const WHOLE_BODY: usize = 64 << 20;
+
+impl FromRequest for Request<Body> {
+    async fn from_request(request: Request<Body>) -> Result<Self, Response<Body>> {
+        Ok(request)
+    }
+}
+
+impl FromRequest for Request<Bytes> {
+    async fn from_request(request: Request<Body>) -> Result<Self, Response<Body>> {
+        let (head, body) = request.into_parts();
+        Ok(Request::from_parts(head, whole(body).await?))
+    }
+}
+
+impl FromRequest for Bytes {
+    async fn from_request(request: Request<Body>) -> Result<Self, Response<Body>> {
+        whole(request.into_body()).await
+    }
+}
+
+impl FromRequest for String {
+    async fn from_request(request: Request<Body>) -> Result<Self, Response<Body>> {
+        let bytes = whole(request.into_body()).await?;
+        String::from_utf8(bytes.into())
+            .map_err(|error| refusal(StatusCode::BAD_REQUEST, format!("the body is not UTF-8: {error}")))
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest for Json<T> {
+    async fn from_request(request: Request<Body>) -> Result<Self, Response<Body>> {
+        let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        if !is_json(kind) {
+            let found = String::from_utf8_lossy(kind);
+            let found = if found.is_empty() { "none".into() } else { format!("`{found}`") };
+            let text = format!("expected `content-type: application/json`, found {found}");
+            return Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+        }
+        let bytes = whole(request.into_body()).await?;
+        let value = serde_json::from_slice(&bytes);
+        value
+            .map(Json)
+            .map_err(|error| refusal(StatusCode::UNPROCESSABLE_ENTITY, format!("the body does not fit: {error}")))
+    }
+}
+
+/// Whether a content type is `application/json`, or another kind of JSON, with or without parameters.
+fn is_json(kind: &[u8]) -> bool {
+    let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+    kind == b"application/json" || (kind.starts_with(b"application/") && kind.ends_with(b"+json"))
+}
+
+async fn whole(body: Body) -> Result<Bytes, Response<Body>> {
+    body.collect(WHOLE_BODY).await.map_err(|error: BodyError| {
+        let status = if error.is_too_large() { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+        refusal(status, error.to_string())
+    })
+}
+
+/// A refusal as the service's own are: `application/problem+json` (RFC 9457).
+fn refusal(status: StatusCode, detail: String) -> Response<Body> {
+    #[derive(Serialize)]
+    struct Problem<'a> {
+        title: &'a str,
+        status: u16,
+        detail: String,
+    }
+    let title = status.canonical_reason().unwrap_or_default();
+    let problem = Problem { title, status: status.as_u16(), detail };
+    let mut response = json(status, &problem).unwrap_or_default();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
+}
+
+/// A value as JSON: of a request's body, or for a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Json<T>(pub T);
+
+/// The result of a handler: a response, or what becomes one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no response",
+    label = "not the result of a handler",
+    note = "return `Response<Body>`, `Json<T>` of a `T: serde::Serialize`, `String`, `&'static str`, `Bytes`, `StatusCode`, `()`, or a `Result` of one of them"
+)]
+pub trait IntoResponse {
+    /// Makes the response.
+    fn into_response(self) -> Handled;
+}
+
+impl<B> IntoResponse for Response<B>
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn into_response(self) -> Handled {
+        Ok(self.map(Body::new))
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Handled {
+        json(StatusCode::OK, &self.0)
+    }
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Handled {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|error| Failure::runtime(format!("the response cannot be written as JSON: {error}")))?;
+    Ok(typed(status, HeaderValue::from_static("application/json"), bytes.into()))
+}
+
+fn typed(status: StatusCode, kind: HeaderValue, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+macro_rules! typed {
+    ($($from:ty => $kind:literal)*) => {$(
+        impl IntoResponse for $from {
+            fn into_response(self) -> Handled {
+                Ok(typed(StatusCode::OK, HeaderValue::from_static($kind), self.into()))
+            }
+        }
+    )*};
+}
+typed! {
+    String => "text/plain; charset=utf-8"
+    &'static str => "text/plain; charset=utf-8"
+    Bytes => "application/octet-stream"
+    Vec<u8> => "application/octet-stream"
+}
+
+impl IntoResponse for StatusCode {
+    fn into_response(self) -> Handled {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self;
+        Ok(response)
+    }
+}
+
+impl IntoResponse for () {
+    fn into_response(self) -> Handled {
+        StatusCode::NO_CONTENT.into_response()
+    }
+}
+
+/// An `async` function as a handler.
+pub fn asynchronous<T, F, R>(f: F) -> Arc<dyn Handler>
+where
+    T: FromRequest,
+    F: Fn(T) -> R + Send + Sync + 'static,
+    R: Future<Output = Handled> + Send + 'static,
+{
+    struct Asynchronous<T, F>(Arc<F>, std::marker::PhantomData<fn(T)>);
+
+    impl<T, F, R> Handler for Asynchronous<T, F>
+    where
+        T: FromRequest,
+        F: Fn(T) -> R + Send + Sync + 'static,
+        R: Future<Output = Handled> + Send + 'static,
+    {
+        fn call(&self, request: Request<Body>) -> Boxed<Handled> {
+            let f = self.0.clone();
+            Box::pin(async move {
+                match T::from_request(request).await {
+                    Ok(argument) => f(argument).await,
+                    Err(refused) => Ok(refused),
+                }
+            })
+        }
+    }
+
+    Arc::new(Asynchronous(Arc::new(f), std::marker::PhantomData))
+}
+
+/// A function that blocks as a handler: each call has a thread of the runtime's pool.
+pub fn blocking<T, F>(f: F) -> Arc<dyn Handler>
+where
+    T: FromRequest,
+    F: Fn(T) -> Handled + Send + Sync + 'static,
+{
+    let f = Arc::new(f);
+    asynchronous(move |argument: T| {
+        let f = f.clone();
+        async move {
+            let (held, current) = (Held::current(), context::request_context());
+            let call = move || {
+                let _current = (held.attach(), context::enter(current));
+                crate::panics::catch(|| f(argument))
+            };
+            match tokio::task::spawn_blocking(call).await {
+                Ok(Ok(handled)) => handled,
+                Ok(Err(panic)) => Err(crate::export::panicked(panic)),
+                Err(error) => {
+                    Err(Failure::runtime(format!("the thread of the request ended without a response: {error}")))
+                }
+            }
+        }
+    })
+}
+
+/// A tower service as a handler. Each request has a clone of it, as tower's users expect.
+pub fn service<S, B>(service: S) -> Arc<dyn Handler>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: Display,
+    S::Future: Send,
+    Response<B>: IntoResponse,
+{
+    struct Tower<S>(S);
+
+    impl<S, B> Handler for Tower<S>
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Display,
+        S::Future: Send,
+        Response<B>: IntoResponse,
+    {
+        fn call(&self, request: Request<Body>) -> Boxed<Handled> {
+            let mut service = self.0.clone();
+            Box::pin(async move {
+                let failed = |error: S::Error| Failure::returned(&error, format!("{error:#}"));
+                std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(failed)?;
+                service.call(request).await.map_err(failed)?.into_response()
+            })
+        }
+    }
+
+    Arc::new(Tower(service))
+}

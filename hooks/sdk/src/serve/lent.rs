@@ -1,0 +1,239 @@
+//! The host's table for a replica, in types of Rust.
+
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+use tracer_abi as abi;
+
+use crate::export::with_error;
+use crate::task::Failure;
+
+/// How many headers are handed over without an allocation.
+const INLINE_HEADERS: usize = 24;
+
+/// The functions and settings that the host has lent to this replica, which live as long as the process.
+#[derive(Clone, Copy)]
+pub(crate) struct HostTable {
+    raw: &'static abi::Serving,
+}
+
+// SAFETY: the contract allows calls from any thread; those for one request do not overlap, because its future makes them.
+unsafe impl Send for HostTable {}
+// SAFETY: as above.
+unsafe impl Sync for HostTable {}
+
+/// What came of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Yes,
+    /// The client reads too slowly; an event says when to try again.
+    Full,
+    /// Nobody wants the rest.
+    No,
+}
+
+impl Taken {
+    fn of(status: Option<u32>) -> Taken {
+        match status {
+            Some(abi::STATUS_OK) => Taken::Yes,
+            Some(abi::STATUS_FULL) => Taken::Full,
+            _ => Taken::No,
+        }
+    }
+}
+
+impl HostTable {
+    /// # Safety
+    ///
+    /// `serving` is as [`abi::Deployment::on_serve`] promises.
+    pub(crate) unsafe fn new(serving: *const abi::Serving) -> HostTable {
+        // SAFETY: promised by the caller.
+        HostTable { raw: Box::leak(Box::new(unsafe { crate::host::read_sized(serving) })) }
+    }
+
+    pub(crate) fn settings(&self) -> &'static abi::Serving {
+        self.raw
+    }
+
+    /// Readable while there are events.
+    pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'static>, Failure> {
+        let fd = self.raw.event_fd;
+        if fd < 0 {
+            return Err(Failure::runtime("the host lends no event descriptor"));
+        }
+        // SAFETY: the host's descriptor, which is open while the process lives.
+        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    pub(crate) fn ready(&self) {
+        if let Some(ready) = self.raw.host_ready {
+            // SAFETY: the host's function with its own data.
+            unsafe { ready(self.raw.data) };
+        }
+    }
+
+    pub(crate) fn flush(&self) {
+        if let Some(flush) = self.raw.host_flush {
+            // SAFETY: the host's function with its own data.
+            unsafe { flush(self.raw.data) };
+        }
+    }
+
+    /// Fills `events` with the next ones, which are valid until the next call.
+    pub(crate) fn take_events(&self, events: &mut [*const abi::RequestEvent]) -> usize {
+        let Some(take) = self.raw.host_take_events else { return 0 };
+        // SAFETY: the host's function with its own data, and a place for as many as is said.
+        unsafe { take(self.raw.data, events.as_mut_ptr(), events.len()) }
+    }
+
+    pub(crate) fn respond(&self, request: u64, status: u16, headers: &HeaderMap, is_last: bool) -> Taken {
+        let headers = raw_headers(headers);
+        let head = abi::ResponseHead {
+            size: size_of::<abi::ResponseHead>(),
+            status: status.into(),
+            is_last: is_last.into(),
+            headers: headers.as_ptr(),
+            header_count: headers.len(),
+        };
+        // SAFETY: the host's function with its own data; the head outlives the call.
+        Taken::of(self.raw.host_respond.map(|respond| unsafe { respond(self.raw.data, request, &head) }))
+    }
+
+    /// Offers a piece of the body. It comes back unless the host has taken it.
+    pub(crate) fn send(&self, request: u64, bytes: Bytes) -> Result<(), (Taken, Bytes)> {
+        let Some(send) = self.raw.host_send else { return Err((Taken::No, bytes)) };
+        let piece = give(bytes);
+        // SAFETY: the host's function with its own data; the piece is the host's from now on, if it takes it.
+        match Taken::of(Some(unsafe { send(self.raw.data, request, &piece) })) {
+            Taken::Yes => Ok(()),
+            // SAFETY: the piece was made by `give`, and the host has not taken it.
+            refused => Err((refused, unsafe { *take_back(&piece) })),
+        }
+    }
+
+    pub(crate) fn end(&self, request: u64, trailers: Option<&HeaderMap>) {
+        let trailers = trailers.map(raw_headers).unwrap_or_default();
+        if let Some(end) = self.raw.host_end {
+            // SAFETY: the host's function with its own data; the trailers outlive the call.
+            unsafe { end(self.raw.data, request, trailers.as_ptr(), trailers.len()) };
+        }
+    }
+
+    pub(crate) fn fail(&self, request: u64, failure: &Failure) {
+        if let Some(fail) = self.raw.host_fail {
+            // SAFETY: the host's function with its own data; the error outlives the call.
+            with_error(failure, |error| unsafe { fail(self.raw.data, request, error) });
+        }
+    }
+
+    pub(crate) fn consumed(&self, request: u64, bytes: usize) {
+        if let Some(consumed) = self.raw.host_consumed.filter(|_| bytes > 0) {
+            // SAFETY: the host's function with its own data.
+            unsafe { consumed(self.raw.data, request, bytes) };
+        }
+    }
+
+    pub(crate) fn set_route(&self, request: u64, route: &str) {
+        if let Some(set_route) = self.raw.host_set_route {
+            // SAFETY: the host's function with its own data; the text outlives the call.
+            unsafe { set_route(self.raw.data, request, abi::Str::new(route)) };
+        }
+    }
+
+    /// Answers an order of the host's: a question for the health, or settings.
+    pub(crate) fn answer(&self, order: u64, outcome: Result<(), Failure>) {
+        let Some(answer) = self.raw.host_answer else { return };
+        let (status, reason) = match outcome {
+            Ok(()) => (abi::STATUS_OK, String::new()),
+            Err(failure) => (abi::STATUS_FAILED, failure.message),
+        };
+        // SAFETY: the host's function with its own data; the text outlives the call.
+        unsafe { answer(self.raw.data, order, status, abi::Str::new(&reason)) };
+    }
+}
+
+fn raw_headers(headers: &HeaderMap) -> SmallVec<[abi::Header; INLINE_HEADERS]> {
+    let raw = |(name, value): (&HeaderName, &HeaderValue)| abi::Header {
+        name: abi::Str::new(name.as_str()),
+        value: abi::Bytes::new(value.as_bytes()),
+    };
+    headers.iter().map(raw).collect()
+}
+
+/// The headers that the host shows. One that is none is left out: the host has checked them.
+///
+/// # Safety
+///
+/// `headers` points to `count` headers, which are readable with their texts.
+pub(crate) unsafe fn read_headers(headers: *const abi::Header, count: usize) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(count);
+    // SAFETY: promised by the caller.
+    let headers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(headers, count) } };
+    for header in headers {
+        // SAFETY: promised by the caller.
+        let (name, value) = unsafe { (header.name.as_bytes(), header.value.as_bytes()) };
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+/// A piece of the host's, released when it is dropped.
+struct Held(abi::Piece);
+
+// SAFETY: the contract allows the release from any thread, and the bytes do not change.
+unsafe impl Send for Held {}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: readable until the piece is released.
+        unsafe { self.0.bytes.as_bytes() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(release) = self.0.release {
+            // SAFETY: the host's function with its own owner, once.
+            unsafe { release(self.0.owner) };
+        }
+    }
+}
+
+/// Takes a piece of the host's over.
+///
+/// # Safety
+///
+/// The piece is this side's, and nobody else takes it over.
+pub(crate) unsafe fn take_over(piece: abi::Piece) -> Bytes {
+    if piece.bytes.len == 0 {
+        drop(Held(piece));
+        return Bytes::new();
+    }
+    Bytes::from_owner(Held(piece))
+}
+
+/// Hands bytes over as a piece.
+fn give(bytes: Bytes) -> abi::Piece {
+    let (ptr, len) = (bytes.as_ptr(), bytes.len());
+    let owner = Box::into_raw(Box::new(bytes)).cast();
+    abi::Piece { bytes: abi::Bytes { ptr, len }, owner, release: Some(release) }
+}
+
+/// # Safety
+///
+/// `piece` was made by [`give`] and is not used any more.
+unsafe fn take_back(piece: &abi::Piece) -> Box<Bytes> {
+    // SAFETY: promised by the caller.
+    unsafe { Box::from_raw(piece.owner.cast()) }
+}
+
+/// Called from: any thread of the host's, once for each piece that it took.
+unsafe extern "C" fn release(owner: *mut c_void) {
+    // SAFETY: the host keeps to the contract of `Piece::release`.
+    drop(unsafe { Box::<Bytes>::from_raw(owner.cast()) });
+}
