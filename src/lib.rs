@@ -124,7 +124,7 @@ pub use tracer_client::{
 pub use tracer_core::{clock, count, exit, names, propagation, suggestion, task, value};
 pub use tracer_host::hook;
 pub use tracer_ipc::stored::Value;
-pub use tracer_ipc::{VERSION, environment, protocol, session, spool, stored};
+pub use tracer_ipc::{VERSION, environment, lane, protocol, session, spool, stored};
 
 // The program.
 #[cfg(feature = "program")]

@@ -12,6 +12,7 @@
 //! | [`channel`] | transport of one connection: a Unix stream socket, upgraded on request to a pair of shared-memory ring buffers |
 //! | [`shared_memory`] | words of a sealed file that several processes have mapped |
 //! | [`replica_table`] | what all callers of the replicas of a service share: who may be called, and how many requests are in flight |
+//! | [`lane`] | frames between a caller and a replica |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
 //! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
@@ -30,6 +31,7 @@ pub mod environment;
 pub mod fault;
 pub mod fork;
 pub mod identity;
+pub mod lane;
 pub mod page;
 mod pages;
 pub mod private_file;

@@ -8,6 +8,8 @@ use proptest::test_runner::TestRunner;
 
 #[path = "../fuzz/properties/arguments.rs"]
 mod arguments;
+#[path = "../fuzz/properties/lane.rs"]
+mod lane;
 #[path = "../fuzz/properties/protocol.rs"]
 mod protocol;
 #[path = "../fuzz/properties/span_files.rs"]
@@ -51,6 +53,11 @@ fn any_trace_context_is_carried_on_valid() {
 #[test]
 fn hostile_frames_and_messages_are_refused() {
     replay("protocol", protocol::holds);
+}
+
+#[test]
+fn hostile_frames_of_a_lane_are_refused_and_what_is_taken_is_sent_on_as_it_came() {
+    replay("lane", lane::holds);
 }
 
 #[test]
