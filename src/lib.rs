@@ -100,7 +100,7 @@
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
 //! | run on tokio | `http_api.rs`, `http_api/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime) |
-//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `cli/submit.rs`, `client/cluster/init.rs`, `hooks/abi/`, `hooks/sdk/` |
+//! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/` |
 //!
 //! And beside the table:

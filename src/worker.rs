@@ -63,8 +63,8 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     offer_tasks(Box::leak(Box::new(nested)));
     let store = ModuleStore::of_session(session_dir);
     let mut attempts =
-        Attempts::new(spool, recorder, nested, (search, store), worker, welcome.node_id, welcome.propagators);
-    attempts.record_arguments(welcome.record_arguments);
+        Attempts::new(spool, recorder, nested, (search, store), worker, welcome.node_id, welcome.tracing.propagators);
+    attempts.record_arguments(welcome.tracing.record_arguments);
     let attempts = Arc::new(attempts);
     nested.run_with(Arc::clone(&attempts), Arc::clone(&results));
     let calls = actor::Calls::new(Arc::clone(&attempts), Arc::clone(&results));
@@ -174,8 +174,8 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, role: Role) -> Re
 }
 
 fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
-    let Some(hook) = &welcome.hook else { return (None, None) };
-    let own = OwnSettings { spans_dir: &welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
+    let Some(hook) = &welcome.tracing.hook else { return (None, None) };
+    let own = OwnSettings::of_session(&welcome.tracing);
     let run = run_hook(hook, own, Some(spool), Duration::ZERO);
     if let Some(failure) = &run.failure {
         eprintln!("tracer: {failure}");

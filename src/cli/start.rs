@@ -23,7 +23,7 @@ use crate::head::server::{self, Fresh, HeadEnd, HeadSettings, Report, Started};
 use crate::hook::{HookCheck, HookContract, HookError, ImportString, changeable_by_others};
 use crate::http_api::{HttpSettings, LoopbackAddress};
 use crate::propagation::Propagators;
-use crate::protocol::{FurtherHook, HookChoice};
+use crate::protocol::{FurtherHook, HookChoice, TracingSettings};
 use crate::session::{Session, SessionError, find_head};
 use crate::spin::is_readable;
 use tracer_core::clock::now_unix_nano;
@@ -259,27 +259,29 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         worker_memory: settings.worker_memory,
         resources: settings.resources,
         temp_dir: absolute(settings.temp_dir),
-        spans_dir: absolute(settings.spans_dir),
         module_path: settings.module_path.into_iter().map(absolute).collect(),
         tracing_off: settings.tracing_off,
         warnings: settings.warnings,
-        trace_runtime: settings.trace_runtime,
-        propagators: settings.propagators,
-        record_arguments: settings.record_arguments,
         http: settings.http.map(|address| HttpSettings { address, allows_commands: settings.http_commands }),
-        hook: first.map(|import_string| HookChoice {
-            import_string,
-            contract,
-            library: None,
-            timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
-            is_required: settings.tracing_required,
+        tracing: TracingSettings {
+            hook: first.map(|import_string| HookChoice {
+                import_string,
+                contract,
+                library: None,
+                timeout_ms: u64::try_from(settings.hook_timeout.as_millis()).unwrap_or(u64::MAX),
+                is_required: settings.tracing_required,
+                further: Vec::new(),
+            }),
             sampling_ratio: settings.sampling_ratio,
-            further: Vec::new(),
-        }),
+            propagators: settings.propagators,
+            trace_runtime: settings.trace_runtime,
+            record_arguments: settings.record_arguments,
+            ..TracingSettings::untraced(absolute(settings.spans_dir))
+        },
         hook_description: String::new(),
         fresh: None,
     };
-    if let Some(hook) = settings.hook.clone() {
+    if let Some(hook) = settings.tracing.hook.clone() {
         let check = try_hook(&hook.import_string, &hook, &settings)?;
         warn_of_others(&mut settings, &hook.import_string, &check);
         let mut further = Vec::new();
@@ -296,7 +298,7 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
             let HookCheck { library, description, .. } = check;
             further.push(FurtherHook { import_string, contract, library, description });
         }
-        settings.hook = Some(HookChoice { library: check.library, further, ..hook });
+        settings.tracing.hook = Some(HookChoice { library: check.library, further, ..hook });
         settings.hook_description = match hook_reason {
             Some(reason) => format!("{}\nbecause {reason}", check.description),
             None => check.description,
@@ -346,8 +348,7 @@ fn try_hook(import_string: &str, hook: &HookChoice, settings: &HeadSettings) -> 
         .args(["hooks", "check", "--no-head", "--format", "json", "--hook-timeout", &format!("{}ms", hook.timeout_ms)])
         .args(["--as", contract, "--", import_string])
         .env(config::MODULE_PATH_VARIABLE, module_path)
-        .env(config::SPANS_DIR_VARIABLE, &settings.spans_dir)
-        .env(config::SAMPLING_RATIO_VARIABLE, hook.sampling_ratio.to_string())
+        .envs(settings.tracing.variables())
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -430,8 +431,8 @@ fn run_server(
     program: Option<OwnedFd>,
     on_started: &mut dyn FnMut(&Started, &Path),
 ) -> Result<HeadEnd, CommandError> {
-    let session =
-        Session::open(&settings.temp_dir, &settings.spans_dir, guard::pid(), now_unix_nano()).map_err(occupied)?;
+    let session = Session::open(&settings.temp_dir, &settings.tracing.spans_dir, guard::pid(), now_unix_nano())
+        .map_err(occupied)?;
     Ok(server::run(settings, session, program, on_started)?)
 }
 
@@ -611,11 +612,11 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         Count(started.workers_ready, "worker")
     );
     let mut fields = vec![("  session", started.session_dir.display().to_string())];
-    match &settings.hook {
+    match &settings.tracing.hook {
         Some(hook) => {
             let place =
                 hook.library.as_ref().map_or_else(|| "built in".to_owned(), |path| format!("from {}", path.display()));
-            let sampling = crate::config::otel::sampling_line(hook.sampling_ratio);
+            let sampling = crate::config::otel::sampling_line(settings.tracing.sampling_ratio);
             let further: String = hook.further.iter().map(further_hook).collect();
             let text = format!("{}, {place}\n{}\n{sampling}{further}", hook.import_string, settings.hook_description);
             fields.push(("  tracing", text));
@@ -676,7 +677,7 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
     let place = PlaceArgs::flag(&settings.temp_dir);
     text.push_str("\nNext\n");
     let mut next = vec![("  submit a task", format!("tracer submit task{place} demo:my_function"))];
-    if settings.hook.is_some() {
+    if settings.tracing.hook.is_some() {
         next.push(("  see its trace", format!("tracer trace show{place} last")));
     }
     next.push(("  see how it is", format!("tracer status{place}")));

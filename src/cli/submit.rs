@@ -17,7 +17,7 @@ use clap::Subcommand;
 use super::live_line::LiveLine;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
 use crate::config::{self, parse_duration, parse_size};
-use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, session_variables, split_target};
+use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
 use crate::names;
@@ -488,9 +488,11 @@ fn hex(bytes: &[u8]) -> String {
 /// Runs the session's hook here, and takes the trace of the shell over.
 fn start_tracing(driver: &mut Driver) {
     // The hook writes where the head's processes write, and samples as they do, whatever the environment of this one says.
-    for (name, value) in session_variables(driver.welcome()) {
-        // SAFETY: this process has one thread yet.
-        unsafe { std::env::set_var(name, value) };
+    for (name, value) in driver.take_over_environment() {
+        let value = value.display();
+        report::warning(&format!(
+            "this command's spans may differ from the session's: `{name}` is `{value}` there, and could not be set here"
+        ));
     }
     if let Some(failure) = driver.start_tracing_quietly(QUIET) {
         report::warning(&format!("the hook failed here, so tracer writes this command's spans itself: {failure}"));
@@ -500,7 +502,7 @@ fn start_tracing(driver: &mut Driver) {
             "an additional hook failed here; it gets this command's spans through another process: {failure}"
         ));
     }
-    let propagators = driver.welcome().propagators;
+    let propagators = driver.welcome().tracing.propagators;
     let (carrier, rejections) = Carrier::from_env(|name| propagators.lookup(name, |name| std::env::var_os(name)));
     for rejection in rejections {
         report::warning(&rejection.to_string());

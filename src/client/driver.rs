@@ -15,10 +15,10 @@
 
 mod actors;
 pub mod by_tag;
+mod session_environment;
 mod versions;
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -50,7 +50,6 @@ use tracer_host::module_store::ModuleStore;
 use tracer_host::recorded_arguments;
 use tracer_host::runtime_spans::RuntimeParent;
 use tracer_ipc::channel::{Receiver, Sender};
-use tracer_ipc::environment;
 use tracer_ipc::fault;
 use tracer_ipc::identity;
 use tracer_ipc::protocol::frame::{FRAME_LIMIT, FrameBuffer, PAYLOAD_LIMIT, put_frame};
@@ -166,21 +165,6 @@ pub struct Ticket {
 pub fn hook_names(hook: &HookChoice) -> Vec<String> {
     let further = hook.further.iter().map(|further| further.import_string.clone());
     std::iter::once(hook.import_string.clone()).chain(further).collect()
-}
-
-/// The variables that a process of a session's driver should have, for its hook to do what it does in the session's other processes.
-pub fn session_variables(welcome: &Welcome) -> Vec<(String, OsString)> {
-    let mut variables = vec![(environment::SPANS_DIR_VARIABLE.to_owned(), welcome.spans_dir.clone().into_os_string())];
-    if let Some(hook) = &welcome.hook {
-        variables.push((environment::SAMPLING_RATIO_VARIABLE.to_owned(), hook.sampling_ratio.to_string().into()));
-    }
-    let own: Vec<_> = std::env::vars_os()
-        .filter(|(_, value)| !value.is_empty())
-        .filter_map(|(name, _)| name.into_string().ok())
-        .collect();
-    let taken_over = environment::to_take_over(&welcome.environment, &own);
-    variables.extend(taken_over.map(|(name, value)| (name.to_owned(), value.into())));
-    variables
 }
 
 /// The hooks that made it.
@@ -720,8 +704,8 @@ impl Driver {
     /// Runs the session's hook in this process, so that submissions are spans. Returns why it failed, if it did; tracer then
     /// writes this process's spans itself. Without a hook in the session, nothing happens.
     ///
-    /// The hook reads this process's environment, so one that writes files writes them where `TRACER_SPANS_DIR` says here; set it to
-    /// [`Welcome::spans_dir`] before other threads are started, as `tracer submit` does, to have all spans in one place.
+    /// The hook reads this process's environment, so one that writes files writes them where `TRACER_SPANS_DIR` says here;
+    /// [`take_over_environment`](Self::take_over_environment) comes before it, to have all spans in one place.
     ///
     /// A hook runs once in a process: a further driver shares the tracing of the first, whatever its own session's hook is.
     ///
@@ -734,7 +718,7 @@ impl Driver {
     /// As [`start_tracing`](Self::start_tracing), for a process that may be short-lived: during `quiet`, what is for a network goes to the
     /// head, which has workers deliver it, so that this process can exit without waiting for an answer.
     pub fn start_tracing_quietly(&mut self, quiet: Duration) -> Option<HookError> {
-        let hook = self.welcome.hook.clone()?;
+        let hook = self.welcome.tracing.hook.clone()?;
         if Reader::of_this_process().is_sdk_disabled() {
             return None;
         }
@@ -748,7 +732,7 @@ impl Driver {
         // Without a spool the spans are recorded all the same; they only do not survive this process.
         let spool: Option<&'static Spool> =
             Spool::create(&path, SLOT_COUNT).ok().map(|spool| &*Box::leak(Box::new(spool)));
-        let own = OwnSettings { spans_dir: &self.welcome.spans_dir, sampling_ratio: hook.sampling_ratio };
+        let own = OwnSettings::of_session(&self.welcome.tracing);
         let run = run_hook(&hook, own, spool, quiet);
         *of_process = run.recorder;
         let _ = HOOKS.set(hook_names(&hook));
@@ -874,11 +858,12 @@ impl Driver {
             }
             TaskSpec::Function(_) | TaskSpec::Command(_) => Ok(None),
         };
-        let wants_runtime = (request.trace_runtime || self.welcome.trace_runtime) && self.welcome.hook.is_some();
+        let wants_runtime =
+            (request.trace_runtime || self.welcome.tracing.trace_runtime) && self.welcome.tracing.hook.is_some();
         // The PRODUCER span begins when the first of the runtime's spans in it does.
         let start_unix_nano = if wants_runtime { now_unix_nano() } else { 0 };
         let producer = self.tracing.start_producer(&request.spec, request.name, &self.welcome, start_unix_nano);
-        if let Some(producer) = producer.as_ref().filter(|_| self.welcome.record_arguments) {
+        if let Some(producer) = producer.as_ref().filter(|_| self.welcome.tracing.record_arguments) {
             recorded_arguments::record(producer, &request.spec, in_files, Vec::new);
         }
         let small = match stored {

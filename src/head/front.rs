@@ -167,8 +167,7 @@ impl HeadIo {
         let command = FrontCommand {
             temp_dir: &settings.temp_dir,
             session_dir: &self.session_dir,
-            spans_dir: &settings.spans_dir,
-            sampling_ratio: settings.hook.as_ref().map(|hook| hook.sampling_ratio).unwrap_or_default(),
+            tracing: &settings.tracing,
             listener: listener.as_fd(),
             log_limit: settings.max_log_size / LOG_SHARE,
         };

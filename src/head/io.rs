@@ -287,12 +287,11 @@ impl HeadIo {
             temp_dir: &self.settings.temp_dir,
             session_dir: &self.session_dir,
             worker,
-            spans_dir: &self.settings.spans_dir,
-            sampling_ratio: self.settings.hook.as_ref().map(|hook| hook.sampling_ratio).unwrap_or_default(),
+            tracing: &self.settings.tracing,
         };
         let mut process = WorkerProcess::spawn(&command)?;
         let pid = process.pid();
-        process.claims.set_worker(pid, self.settings.hook.is_some());
+        process.claims.set_worker(pid, self.settings.tracing.hook.is_some());
         if let (Some(limit), Some(pid)) = (&self.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw)) {
             // It runs nothing of a user's before the head has answered its hello. At worst it may open more files.
             let _ = prlimit(Some(pid), Resource::Nofile, *limit);
@@ -430,7 +429,7 @@ impl HeadIo {
     /// Finishes the story of a dead process, and counts what that took. `left` is what is known of a spool that is not found any more.
     pub(super) fn finish_story(&mut self, spool: &Path, left: Option<Story>, loss: &Loss, worker: Option<WorkerId>) {
         let place = DeadOrigin { node_id: &self.node_id, worker, session_dir: &self.session_dir };
-        let folders = Folders { spans_dir: &self.settings.spans_dir, handover: self.handover.folder() };
+        let folders = Folders { spans_dir: &self.settings.tracing.spans_dir, handover: self.handover.folder() };
         let mut attempts = Vec::new();
         let finisher = Finisher::Head(place);
         let (counts, error) = match left {

@@ -16,7 +16,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use super::reactor::WorkerExit;
-use crate::config::SamplingRatio;
+use crate::protocol::TracingSettings;
 use crate::spool::{ClaimRing, SLOT_COUNT, Story};
 use crate::task::WorkerId;
 
@@ -25,8 +25,7 @@ pub(super) struct WorkerCommand<'a> {
     pub(super) temp_dir: &'a Path,
     pub(super) session_dir: &'a Path,
     pub(super) worker: WorkerId,
-    pub(super) spans_dir: &'a Path,
-    pub(super) sampling_ratio: SamplingRatio,
+    pub(super) tracing: &'a TracingSettings,
 }
 
 /// A worker process, from its start until it is reaped.
@@ -65,7 +64,7 @@ impl WorkerProcess {
         let mut program = own_program()?;
         program.arg("worker").arg(command.session_dir).arg(command.worker.to_string());
         program.arg(std::process::id().to_string());
-        give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
+        give_environment(&mut program, command.temp_dir, command.tracing);
         program.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = program.spawn().map_err(|error| named(&program, &error))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
@@ -130,8 +129,7 @@ impl WorkerProcess {
 pub(super) struct FrontCommand<'a> {
     pub(super) temp_dir: &'a Path,
     pub(super) session_dir: &'a Path,
-    pub(super) spans_dir: &'a Path,
-    pub(super) sampling_ratio: SamplingRatio,
+    pub(super) tracing: &'a TracingSettings,
     /// Where it accepts.
     pub(super) listener: BorrowedFd<'a>,
     /// The most that its log may take, in bytes.
@@ -151,7 +149,7 @@ impl FrontProcess {
         let mut program = own_program()?;
         program.arg("http").arg(command.session_dir).arg(std::process::id().to_string());
         program.arg(command.log_limit.to_string());
-        give_environment(&mut program, command.temp_dir, command.spans_dir, command.sampling_ratio);
+        give_environment(&mut program, command.temp_dir, command.tracing);
         let mut child = program
             .process_group(0)
             .stdin(Stdio::from(command.listener.try_clone_to_owned()?))
@@ -189,10 +187,9 @@ impl FrontProcess {
 }
 
 /// What every process has from its head.
-fn give_environment(command: &mut Command, temp_dir: &Path, spans_dir: &Path, sampling_ratio: SamplingRatio) {
+fn give_environment(command: &mut Command, temp_dir: &Path, tracing: &TracingSettings) {
     command
-        .env(crate::config::SPANS_DIR_VARIABLE, spans_dir)
-        .env(crate::config::SAMPLING_RATIO_VARIABLE, sampling_ratio.to_string())
+        .envs(tracing.variables())
         // So that a task that calls tracer reaches its own head.
         .env(crate::config::TEMP_DIR_VARIABLE, temp_dir)
         // What the head was started in is not the context of the tasks.

@@ -40,13 +40,12 @@ use crate::hook::SearchPath;
 use crate::http_api::HttpSettings;
 use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::module_store::ModuleStore;
-use crate::propagation::Propagators;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
     ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport,
     MemoryReport, PROTOCOL_VERSION, Query, QueueMemoryReport, Reply, ResourceReport, Role, SpanCounts, StatusReport,
-    StopReport, Stream, Submissions, TaskCounts, Wait, Welcome, WorkerCounts, WorkerReady, kind, put_refusal,
-    put_reply, put_value, take_value,
+    StopReport, Stream, Submissions, TaskCounts, TracingSettings, Wait, Welcome, WorkerCounts, WorkerReady, kind,
+    put_refusal, put_reply, put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
@@ -77,24 +76,16 @@ pub(crate) struct HeadSettings {
     pub(crate) resources: Vec<(String, u64)>,
     /// The place of the head: its lock, and the folder of each session. Absolute, as are all paths here.
     pub(crate) temp_dir: PathBuf,
-    /// Where span files are written.
-    pub(crate) spans_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
     pub(crate) module_path: Vec<PathBuf>,
     /// Why nothing is traced, if it is not for want of a hook.
     pub(crate) tracing_off: Option<String>,
     /// What a person should know about the settings.
     pub(crate) warnings: Vec<String>,
-    /// Whether the runtime's own work is traced for every task.
-    pub(crate) trace_runtime: bool,
-    /// What submissions take from their environment, and what commands get in theirs.
-    pub(crate) propagators: Propagators,
-    /// Whether the arguments of tasks are put on their spans.
-    pub(crate) record_arguments: bool,
+    /// How processes of the session trace. The hook was tried out already.
+    pub(crate) tracing: TracingSettings,
     /// The HTTP API; none for a head without.
     pub(crate) http: Option<HttpSettings>,
-    /// The hook that every process runs, tried out already; none for no tracing.
-    pub(crate) hook: Option<HookChoice>,
     /// What the hook does with spans, as it said when it was tried out.
     pub(crate) hook_description: String,
     /// Whether the tasks of earlier heads are forgotten.
@@ -122,15 +113,11 @@ impl HeadSettings {
             journal_sync: false,
             resources: Vec::new(),
             temp_dir,
-            spans_dir,
             module_path: Vec::new(),
             tracing_off: None,
             warnings: Vec::new(),
-            trace_runtime: false,
-            propagators: Propagators::default(),
-            record_arguments: false,
+            tracing: TracingSettings::untraced(spans_dir),
             http: None,
-            hook: None,
             hook_description: String::new(),
             fresh: None,
         }
@@ -219,7 +206,7 @@ fn put_aside(session: &Session, Fresh { discards_unfinished }: Fresh) -> io::Res
 pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> io::Result<()> {
     let place = settings.temp_dir.clone();
     let session =
-        Session::open(&place, &settings.spans_dir, guard::pid(), now_unix_nano()).map_err(io::Error::other)?;
+        Session::open(&place, &settings.tracing.spans_dir, guard::pid(), now_unix_nano()).map_err(io::Error::other)?;
     let mut server = Server::new(HeadSettings { http: None, ..settings }, session)?;
     {
         let _lock = session::lock_leavings(server.session.temp_dir()).map_err(io::Error::other)?;
@@ -315,7 +302,7 @@ impl Server {
         let Opened { journal, torn, damage, next_task, next_job } =
             Journal::open(&journal, now_unix_nano()).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let own_hooks = settings.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
+        let own_hooks = settings.tracing.hook.as_ref().map(crate::hook::owners).unwrap_or_default();
         let mut io = HeadIo {
             session_dir: session.dir().into(),
             node_id: node_id(),
@@ -372,7 +359,7 @@ impl Server {
         if io.settings.journal_sync {
             io.journal.start_syncing()?;
         }
-        let hook = io.settings.hook.as_ref();
+        let hook = io.settings.tracing.hook.as_ref();
         let mut state = State::new(io.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
         state.cores = std::thread::available_parallelism().map_or(1, usize::from);
         state.max_processes = io.settings.max_processes;
@@ -560,7 +547,7 @@ impl Server {
 
     fn start_limit_ns(&self) -> u64 {
         let all = |hook: &HookChoice| hook.timeout_ms.saturating_mul(1 + hook.further.len() as u64);
-        let hook = self.io.settings.hook.as_ref().map_or(0, all);
+        let hook = self.io.settings.tracing.hook.as_ref().map_or(0, all);
         u64::try_from((Duration::from_millis(hook) + START_ALLOWANCE).as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -1048,18 +1035,16 @@ impl Server {
             node_id: self.io.node_id.clone(),
             job_id: if let Peer::Driver(job) = peer { job } else { JobId(0) },
             session_dir: self.io.session_dir.clone(),
-            spans_dir: settings.spans_dir.clone(),
             module_path: settings.module_path.clone(),
             module_folders: SearchPath { module_path: settings.module_path.clone(), is_complete: false }.folders(),
-            hook: settings.hook.clone(),
-            propagators: settings.propagators,
-            environment: match (peer, &settings.hook) {
-                // A worker has this process's environment already.
-                (Peer::Driver(_), Some(_)) => otel::for_drivers(),
-                _ => Vec::new(),
+            tracing: TracingSettings {
+                environment: match (peer, &settings.tracing.hook) {
+                    // A worker has this process's environment already.
+                    (Peer::Driver(_), Some(_)) => otel::for_drivers(),
+                    _ => Vec::new(),
+                },
+                ..settings.tracing.clone()
             },
-            trace_runtime: settings.trace_runtime,
-            record_arguments: settings.record_arguments,
         };
         let mut frames = Vec::new();
         put_value(&mut frames, kind::WELCOME, &welcome);
@@ -1390,16 +1375,16 @@ impl Server {
             head_pid: std::process::id(),
             node_id: self.io.node_id.clone(),
             session_dir: self.io.session_dir.clone(),
-            spans_dir: settings.spans_dir.clone(),
+            spans_dir: settings.tracing.spans_dir.clone(),
             uptime_ns: now.monotonic_ns,
             tracing_off: settings.tracing_off.clone(),
-            hook: settings.hook.as_ref().map(|hook| HookReport {
+            hook: settings.tracing.hook.as_ref().map(|hook| HookReport {
                 import_string: hook.import_string.clone(),
                 contract: hook.contract,
                 library: hook.library.clone(),
                 description: settings.hook_description.clone(),
-                sampling_ratio: hook.sampling_ratio,
-                sampling: otel::sampling_line(hook.sampling_ratio),
+                sampling_ratio: settings.tracing.sampling_ratio,
+                sampling: otel::sampling_line(settings.tracing.sampling_ratio),
                 further: hook.further.clone(),
                 failed_workers: hook_failures,
             }),

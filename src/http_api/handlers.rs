@@ -135,7 +135,7 @@ impl App {
                 return Err(Problem::new(problem::WRONG_METHOD, text).header(header::ALLOW, allowed));
             }
         };
-        let carrier = trace::carrier(&parts.headers, self.welcome.propagators);
+        let carrier = trace::carrier(&parts.headers, self.welcome.tracing.propagators);
         // A request that only looks, and that nobody traces, is no trace of its own.
         let is_traced = route.operation == Operation::Submit || carrier.trace_context.is_some();
         let span = self.recorder.filter(|_| is_traced).map(|recorder| {

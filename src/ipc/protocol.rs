@@ -11,11 +11,19 @@
 mod explanation;
 pub mod frame;
 mod message;
+mod tracing_settings;
 
 pub use tracer_core::codec as wire;
 
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
+pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 6;
+
+/// Renders bytes for tests of encodings.
+#[cfg(test)]
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

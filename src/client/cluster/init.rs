@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::embedded::{EXECUTABLE_VARIABLE, Embedded};
 use super::interrupts::{self, Say};
 use super::{Cluster, Inner};
-use crate::driver::{Driver, DriverError, hook_names, session_variables};
+use crate::driver::{Driver, DriverError, hook_names};
 use tracer_core::causes;
 use tracer_core::propagation::Carrier;
 use tracer_host::hook::{HookContract, HookError};
@@ -364,7 +364,7 @@ impl Init {
             self.start_tracing(&mut driver, &mut warnings)?;
         }
         let carrier = parent.unwrap_or_else(|| {
-            let propagators = driver.welcome().propagators;
+            let propagators = driver.welcome().tracing.propagators;
             let (carrier, rejections) =
                 Carrier::from_env(|name| propagators.lookup(name, |name| std::env::var_os(name)));
             warnings.extend(rejections.iter().map(ToString::to_string));
@@ -447,14 +447,14 @@ impl Init {
 
     /// Expects that a cluster that runs is as was said.
     fn check(&self, welcome: &Welcome, temp_dir: &Path) -> Result<(), InitError> {
-        let found = welcome.hook.as_ref().map(hook_names).unwrap_or_default();
+        let found = welcome.tracing.hook.as_ref().map(hook_names).unwrap_or_default();
         let (asked, contract) = if self.hooks.is_empty() {
             (&self.exporters, HookContract::Exporter)
         } else {
             (&self.hooks, HookContract::Startup)
         };
         let has_contract = |hook: &HookChoice| hook.contract == contract;
-        if !asked.is_empty() && (*asked != found || !welcome.hook.as_ref().is_some_and(has_contract)) {
+        if !asked.is_empty() && (*asked != found || !welcome.tracing.hook.as_ref().is_some_and(has_contract)) {
             let place = HookPlace::Cluster(temp_dir.into());
             return Err(InitError::OtherHooks { asked: asked.clone(), found, place });
         }
@@ -472,8 +472,12 @@ impl Init {
         if let Some(argument) = self.start_arguments.first() {
             return other("start_argument", format!("`{}`", argument.display()), None);
         }
-        if let Some(spans_dir) = self.spans_dir.as_ref().map(absolute).filter(|dir| *dir != welcome.spans_dir) {
-            return other("spans_dir", shown(&[spans_dir]), Some(shown(std::slice::from_ref(&welcome.spans_dir))));
+        if let Some(spans_dir) = self.spans_dir.as_ref().map(absolute).filter(|dir| *dir != welcome.tracing.spans_dir) {
+            return other(
+                "spans_dir",
+                shown(&[spans_dir]),
+                Some(shown(std::slice::from_ref(&welcome.tracing.spans_dir))),
+            );
         }
         let module_path: Vec<_> = self.module_path.iter().map(absolute).collect();
         if !module_path.is_empty() && module_path != welcome.module_path {
@@ -484,7 +488,7 @@ impl Init {
 
     /// Runs the cluster's hook here.
     fn start_tracing(&self, driver: &mut Driver, warnings: &mut Vec<String>) -> Result<(), InitError> {
-        let Some(hook) = driver.welcome().hook.clone() else { return Ok(()) };
+        let Some(hook) = driver.welcome().tracing.hook.clone() else { return Ok(()) };
         if Reader::of_this_process().is_sdk_disabled() {
             return Ok(());
         }
@@ -494,7 +498,7 @@ impl Init {
                 return Err(InitError::OtherHooks { asked, found, place: HookPlace::Process });
             }
             Some(_) => {}
-            None => take_over_environment(driver.welcome(), warnings),
+            None => warn_of_environment(driver.take_over_environment(), warnings),
         }
         match driver.start_tracing() {
             Some(failure) if hook.is_required => return Err(InitError::Hook(failure)),
@@ -510,20 +514,8 @@ impl Init {
     }
 }
 
-/// Has the variables set in this process that the cluster's processes have, so that its hook does here what it does there.
-fn take_over_environment(welcome: &Welcome, warnings: &mut Vec<String>) {
-    let differs = |(name, value): &(String, OsString)| std::env::var_os(name).as_ref() != Some(value);
-    let missing: Vec<_> = session_variables(welcome).into_iter().filter(differs).collect();
-    if missing.is_empty() {
-        return;
-    }
-    if is_single_threaded() {
-        for (name, value) in missing {
-            // SAFETY: this process has one thread yet, which is in here, so nobody else looks at the environment.
-            unsafe { std::env::set_var(name, value) };
-        }
-        return;
-    }
+/// Warns of the variables that could not be set as the cluster's processes have them.
+fn warn_of_environment(missing: Vec<(String, OsString)>, warnings: &mut Vec<String>) {
     for (name, value) in missing {
         // What is said by the default of the one and by the variable of the other is the same.
         let is_default = match name.as_str() {
@@ -540,10 +532,6 @@ fn take_over_environment(welcome: &Welcome, warnings: &mut Vec<String>) {
             value.to_string_lossy()
         ));
     }
-}
-
-fn is_single_threaded() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
 #[cfg(test)]

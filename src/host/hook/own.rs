@@ -15,6 +15,7 @@ use tracer_span_file::{LineQueue, ResourceJson, Rotation, SpanDirError, SpanFile
 use super::module::read_sized;
 use tracer_core::SamplingRatio;
 use tracer_core::clock::now_unix_nano;
+use tracer_ipc::protocol::TracingSettings;
 use tracer_ipc::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, own_attribute, slice};
 
 /// How tracer traces by itself.
@@ -24,6 +25,13 @@ pub struct OwnSettings<'a> {
     pub spans_dir: &'a Path,
     /// The share of new traces that are sampled, unless `OTEL_TRACES_SAMPLER` says otherwise.
     pub sampling_ratio: SamplingRatio,
+}
+
+impl<'a> OwnSettings<'a> {
+    /// Takes those of a session.
+    pub fn of_session(tracing: &'a TracingSettings) -> OwnSettings<'a> {
+        OwnSettings { spans_dir: &tracing.spans_dir, sampling_ratio: tracing.sampling_ratio }
+    }
 }
 
 /// Decides as the sampler of the same name in the OpenTelemetry SDK, so that a process whose hook failed samples the

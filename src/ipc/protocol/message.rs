@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
-use super::{Explanation, PROTOCOL_VERSION};
+use super::{Explanation, FurtherHook, PROTOCOL_VERSION, TracingSettings};
 use tracer_core::HookContract;
 use tracer_core::SamplingRatio;
-use tracer_core::propagation::Propagators;
 use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
 use tracer_core::value::{self, JsonText};
 
@@ -168,55 +167,12 @@ pub struct Welcome {
     pub job_id: JobId,
     /// The folder of the session: socket, spools, logs. Absolute.
     pub session_dir: PathBuf,
-    /// The folder of the span files. Absolute.
-    pub spans_dir: PathBuf,
     /// Folders in which modules are looked for first, in order.
     pub module_path: Vec<PathBuf>,
     /// Every folder in which the head's workers look for modules, in order. Absolute.
     pub module_folders: Vec<PathBuf>,
-    /// The hook to run; none when the session is not traced.
-    pub hook: Option<HookChoice>,
-    /// What submissions take from their environment, and what commands get in theirs.
-    pub propagators: Propagators,
-    /// The `OTEL_*` variables that the session was started with and that a driver's hook should have too, unless its own environment
-    /// says something else.
-    pub environment: Vec<(String, String)>,
-    /// Whether the runtime's own work is traced for every task.
-    pub trace_runtime: bool,
-    /// Whether the arguments of tasks are put on their spans.
-    pub record_arguments: bool,
-}
-
-/// The hook that every process of the session runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HookChoice {
-    /// As given: `module:attribute`.
-    pub import_string: String,
-    /// What it was named for.
-    pub contract: HookContract,
-    /// The library it was found in; none for a hook built into tracer.
-    pub library: Option<PathBuf>,
-    /// The longest it may take.
-    pub timeout_ms: u64,
-    /// Whether a process may go on when its hook fails.
-    pub is_required: bool,
-    /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
-    pub sampling_ratio: SamplingRatio,
-    /// The hooks that get the finished spans of this one, in their order.
-    pub further: Vec<FurtherHook>,
-}
-
-/// A hook beside the one that makes the spans.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FurtherHook {
-    /// As given: `module:attribute`.
-    pub import_string: String,
-    /// What it was named for.
-    pub contract: HookContract,
-    /// The library it was found in; none for a hook built into tracer.
-    pub library: Option<PathBuf>,
-    /// What it does with spans, as it said when `tracer start` tried it out.
-    pub description: String,
+    /// How the session is traced.
+    pub tracing: TracingSettings,
 }
 
 /// A request that is answered by a [`Reply`] with the same number.
@@ -1406,12 +1362,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::frame::{FRAME_LIMIT, FrameBuffer};
+    use super::super::hex;
     use super::*;
     use tracer_core::task::RefusalCode;
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
 
     fn one_frame(bytes: &[u8]) -> (u8, Vec<u8>) {
         let mut buffer = FrameBuffer::new();
