@@ -243,7 +243,7 @@ typedef struct TracerStr {
 typedef struct TracerArray {
     // Owner: whoever filled the struct in. Valid until the call returns.
     const void *ptr;
-    // How many elements.
+    // Number of elements.
     size_t count;
 } TracerArray;
 
@@ -289,7 +289,7 @@ typedef struct TracerScope {
     struct TracerStr schema_url;
     // `attribute_count` attributes.
     const struct TracerKeyValue *attributes;
-    // How many attributes follow.
+    // Number of attributes.
     size_t attribute_count;
 } TracerScope;
 
@@ -317,7 +317,7 @@ typedef struct TracerLink {
     struct TracerSpanContext context;
     // `attribute_count` attributes.
     const struct TracerKeyValue *attributes;
-    // How many attributes follow.
+    // Number of attributes.
     size_t attribute_count;
 } TracerLink;
 
@@ -331,7 +331,7 @@ typedef struct TracerEvent {
     uint64_t time_unix_nano;
     // `attribute_count` attributes.
     const struct TracerKeyValue *attributes;
-    // How many attributes follow.
+    // Number of attributes.
     size_t attribute_count;
 } TracerEvent;
 
@@ -387,15 +387,15 @@ typedef struct TracerSpanStart {
     const struct TracerSpanContext *parent;
     // `attribute_count` attributes.
     const struct TracerKeyValue *attributes;
-    // How many attributes follow.
+    // Number of attributes.
     size_t attribute_count;
     // `link_count` pointers.
     const struct TracerLink *const *links;
-    // How many links follow.
+    // Number of links.
     size_t link_count;
     // `event_count` pointers.
     const struct TracerEvent *const *events;
-    // How many events follow.
+    // Number of events.
     size_t event_count;
     // The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
     struct TracerStr baggage;
@@ -404,7 +404,7 @@ typedef struct TracerSpanStart {
     // Not 0 when the name and the first `prefix_count` of the attributes are the same for all spans of the process with this
     // number, so that what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
     uint64_t prefix_id;
-    // How many attributes are meant. Since ABI 1.4.
+    // Number of these attributes. Since ABI 1.4.
     size_t prefix_count;
     // Where a hook says what its sampler and its span processors put on the span while it starts, so that whoever completes the span has
     // it too. Null when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
@@ -451,7 +451,7 @@ typedef struct TracerDeliveryListener {
     size_t size;
     // Handed back in every call. Owner: the host.
     void *data;
-    // How many ended spans may be under way at once; a further one is given back with `TRACER_STATUS_FULL`. 0 for any number.
+    // Most ended spans that may be under way at once; a further one is given back with `TRACER_STATUS_FULL`. 0 for any number.
     size_t in_flight_max;
     // Says of ended spans, each once, that every exporter has them (`TRACER_STATUS_OK`), that they could not be delivered
     // (`TRACER_STATUS_FAILED`), that they were not even tried (`TRACER_STATUS_FULL`), or that they never can be delivered
@@ -556,7 +556,7 @@ typedef struct TracerTracing {
     uint32_t (*shutdown)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
     // The OpenTelemetry resource of the spans. Owner: the table's maker; lives as long as the process.
     const struct TracerKeyValue *resource;
-    // How many attributes the resource has. 0 when the maker does not say.
+    // Number of attributes of the resource; 0 when the maker does not say.
     size_t resource_count;
     // What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
     struct TracerStr description;
@@ -682,7 +682,7 @@ typedef struct TracerTaskCall {
     // The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
     // to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
     const struct TracerBytes *argument_values;
-    // How many there are.
+    // Number of arguments.
     size_t argument_value_count;
     // Takes the next bytes of a large result; those that are left, none perhaps, go to `host_result`, which ends it. `host_error` drops what came
     // before. Null when the host takes a result in one piece only. Since ABI 1.3.
@@ -707,7 +707,7 @@ typedef struct TracerTask {
     uint32_t is_async;
     // `parameter_count` pointers, in the order of the call.
     const struct TracerParameter *const *parameters;
-    // How many parameters the task takes.
+    // Number of parameters.
     size_t parameter_count;
     // The type of the result, in the words of its language.
     struct TracerStr result_type;
@@ -776,11 +776,11 @@ typedef struct TracerResource {
 typedef struct TracerDemand {
     // The size of this struct, as the module compiled it. Since ABI 1.3.
     size_t size;
-    // How many slots it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
+    // Number of slots that it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
     uint32_t num_cpus;
     // `resource_count` resources that it takes, each once. Since ABI 1.3.
     const struct TracerResource *resources;
-    // How many resources follow. Since ABI 1.3.
+    // Number of resources. Since ABI 1.3.
     size_t resource_count;
     // The most memory of an attempt, in bytes: that of its worker process with everything that it starts; 0 for what every
     // worker may take. Since ABI 1.3.
@@ -801,7 +801,7 @@ typedef struct TracerSubmission {
     struct TracerBytes arguments;
     // `reference_count` arguments whose values are the results of other tasks.
     const struct TracerReference *references;
-    // How many references follow.
+    // Number of references.
     size_t reference_count;
     // A name for the task, for people; empty for none.
     struct TracerStr name;
@@ -924,9 +924,9 @@ typedef struct TracerActor {
     const struct TracerTask *creation;
     // `method_count` pointers. Their names are `Type.method`.
     const struct TracerTask *const *methods;
-    // How many methods the type has.
+    // Number of methods.
     size_t method_count;
-    // How many calls of methods with `TRACER_TASK_CONCURRENT` run at a time; at least 1.
+    // Most calls of methods with `TRACER_TASK_CONCURRENT` that run at a time; at least 1.
     uint32_t max_concurrency;
     // Releases the state, when the actor ends in good order.
     // Owner of the state: the module, which has made it. The host only keeps the pointer.
@@ -961,7 +961,7 @@ typedef struct TracerRequestHead {
     uint32_t has_length;
     // `header_count` headers, with names in lower case, without those that belong to the client's connection.
     const struct TracerHeader *headers;
-    // How many headers follow.
+    // Number of headers.
     size_t header_count;
     // Names the request in logs; not unique, because clients may choose it.
     struct TracerStr request_id;
@@ -969,7 +969,7 @@ typedef struct TracerRequestHead {
     struct TracerStr route_prefix;
     // The client's address, as `address:port`; empty when unknown.
     struct TracerStr client;
-    // When the answer is no longer wanted; 0 for never.
+    // Time after which the answer is not wanted; 0 for never.
     uint64_t deadline_unix_nano;
     // The span of this request in the replica, a handle of the host's table, or null when it is not recorded. Borrowed until the request
     // is ended: the module neither ends nor releases it.
@@ -1009,7 +1009,7 @@ typedef struct TracerRequestEvent {
     struct TracerPiece piece;
     // The trailers of the request, with the last of its body.
     const struct TracerHeader *trailers;
-    // How many trailers follow.
+    // Number of trailers.
     size_t trailer_count;
 } TracerRequestEvent;
 
@@ -1023,11 +1023,11 @@ typedef struct TracerResponseHead {
     uint32_t is_last;
     // `header_count` headers. Those of the connection, such as `connection` and `transfer-encoding`, are dropped.
     const struct TracerHeader *headers;
-    // How many headers follow.
+    // Number of headers.
     size_t header_count;
 } TracerResponseHead;
 
-// What the host lends to a replica: its settings, its requests as events, and the functions that answer them.
+// Table that the host lends to a replica: its settings, its requests as events, and the functions that answer them.
 //
 // The module runs a loop of its own: it waits until `event_fd` is readable, takes all events, handles them, and calls `host_flush`
 // before it waits again. Nobody wakes a thread for a request.
@@ -1051,9 +1051,9 @@ typedef struct TracerServing {
     struct TracerStr deployment;
     // The replica's name, unique in the service.
     struct TracerStr replica;
-    // How many requests are handled at a time at most.
+    // Most requests that are handled at a time.
     uint32_t max_ongoing_requests;
-    // How many threads run handlers; at least 1.
+    // Number of threads that run handlers; at least 1.
     uint32_t threads;
     // Readable while there are events. Owner: the host; the module neither reads from it nor closes it.
     int32_t event_fd;
@@ -1102,9 +1102,9 @@ typedef struct TracerDeployment {
     uint32_t flags;
     // `parameter_count` pointers: the arguments of its creation, in order.
     const struct TracerParameter *const *parameters;
-    // How many parameters its creation takes.
+    // Number of parameters.
     size_t parameter_count;
-    // How many requests a replica handles at a time, as its author says; 0 when that is left to the service.
+    // Most requests that a replica handles at a time, by its author; 0 to leave it to the service.
     uint32_t max_ongoing_requests;
     // Runs a replica: makes the handler, calls `TracerServing.host_ready`, and handles requests until it takes an event
     // `TRACER_EVENT_STOP`; then it drops the handler and returns.
@@ -1132,11 +1132,11 @@ typedef struct TracerModule {
     struct TracerStr version;
     // `hook_count` pointers.
     const struct TracerHook *const *hooks;
-    // How many hooks the module exports.
+    // Number of hooks that the module exports.
     size_t hook_count;
     // `task_count` pointers.
     const struct TracerTask *const *tasks;
-    // How many tasks the module exports.
+    // Number of tasks that the module exports.
     size_t task_count;
     // Makes the module ready to run tasks: its OpenTelemetry provider becomes a proxy for the table that
     // the host lends. Null when there is nothing to do.
@@ -1147,11 +1147,11 @@ typedef struct TracerModule {
     uint32_t (*on_load)(const struct TracerHost *host, struct TracerTextBuffer *error);
     // `actor_count` pointers. Since ABI 1.2, as what follows.
     const struct TracerActor *const *actors;
-    // How many types of actors the module exports.
+    // Number of types of actors that the module exports.
     size_t actor_count;
     // `deployment_count` pointers. Since ABI 1.6, as what follows.
     const struct TracerDeployment *const *deployments;
-    // How many deployments the module exports.
+    // Number of deployments that the module exports.
     size_t deployment_count;
 } TracerModule;
 

@@ -126,11 +126,11 @@ pub struct Module {
     pub version: Str,
     /// `hook_count` pointers.
     pub hooks: *const *const Hook,
-    /// How many hooks the module exports.
+    /// Number of hooks that the module exports.
     pub hook_count: usize,
     /// `task_count` pointers.
     pub tasks: *const *const Task,
-    /// How many tasks the module exports.
+    /// Number of tasks that the module exports.
     pub task_count: usize,
     /// Makes the module ready to run tasks: its OpenTelemetry provider becomes a proxy for the table that
     /// the host lends. Null when there is nothing to do.
@@ -141,11 +141,11 @@ pub struct Module {
     pub on_load: Option<unsafe extern "C" fn(host: *const Host, error: *mut TextBuffer) -> u32>,
     /// `actor_count` pointers. Since ABI 1.2, as what follows.
     pub actors: *const *const Actor,
-    /// How many types of actors the module exports.
+    /// Number of types of actors that the module exports.
     pub actor_count: usize,
     /// `deployment_count` pointers. Since ABI 1.6, as what follows.
     pub deployments: *const *const Deployment,
-    /// How many deployments the module exports.
+    /// Number of deployments that the module exports.
     pub deployment_count: usize,
 }
 
@@ -285,7 +285,7 @@ pub struct Submission {
     pub arguments: Bytes,
     /// `reference_count` arguments whose values are the results of other tasks.
     pub references: *const Reference,
-    /// How many references follow.
+    /// Number of references.
     pub reference_count: usize,
     /// A name for the task, for people; empty for none.
     pub name: Str,
@@ -312,11 +312,11 @@ pub struct Submission {
 pub struct Demand {
     /// The size of this struct, as the module compiled it. Since ABI 1.3.
     pub size: usize,
-    /// How many slots it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
+    /// Number of slots that it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
     pub num_cpus: u32,
     /// `resource_count` resources that it takes, each once. Since ABI 1.3.
     pub resources: *const Resource,
-    /// How many resources follow. Since ABI 1.3.
+    /// Number of resources. Since ABI 1.3.
     pub resource_count: usize,
     /// The most memory of an attempt, in bytes: that of its worker process with everything that it starts; 0 for what every
     /// worker may take. Since ABI 1.3.
@@ -479,7 +479,7 @@ pub struct Tracing {
 
     /// The OpenTelemetry resource of the spans. Owner: the table's maker; lives as long as the process.
     pub resource: *const KeyValue,
-    /// How many attributes the resource has. 0 when the maker does not say.
+    /// Number of attributes of the resource; 0 when the maker does not say.
     pub resource_count: usize,
     /// What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
     pub description: Str,
@@ -536,7 +536,7 @@ pub struct DeliveryListener {
     pub size: usize,
     /// Handed back in every call. Owner: the host.
     pub data: *mut c_void,
-    /// How many ended spans may be under way at once; a further one is given back with [`STATUS_FULL`]. 0 for any number.
+    /// Most ended spans that may be under way at once; a further one is given back with [`STATUS_FULL`]. 0 for any number.
     pub in_flight_max: usize,
     /// Says of ended spans, each once, that every exporter has them ([`STATUS_OK`]), that they could not be delivered
     /// ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
@@ -614,7 +614,7 @@ pub struct Scope {
     pub schema_url: Str,
     /// `attribute_count` attributes.
     pub attributes: *const KeyValue,
-    /// How many attributes follow.
+    /// Number of attributes.
     pub attribute_count: usize,
 }
 
@@ -652,15 +652,15 @@ pub struct SpanStart {
     pub parent: *const SpanContext,
     /// `attribute_count` attributes.
     pub attributes: *const KeyValue,
-    /// How many attributes follow.
+    /// Number of attributes.
     pub attribute_count: usize,
     /// `link_count` pointers.
     pub links: *const *const Link,
-    /// How many links follow.
+    /// Number of links.
     pub link_count: usize,
     /// `event_count` pointers.
     pub events: *const *const Event,
-    /// How many events follow.
+    /// Number of events.
     pub event_count: usize,
     /// The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
     pub baggage: Str,
@@ -669,7 +669,7 @@ pub struct SpanStart {
     /// Not 0 when the name and the first `prefix_count` of the attributes are the same for all spans of the process with this
     /// number, so that what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
     pub prefix_id: u64,
-    /// How many attributes are meant. Since ABI 1.4.
+    /// Number of these attributes. Since ABI 1.4.
     pub prefix_count: usize,
     /// Where a hook says what its sampler and its span processors put on the span while it starts, so that whoever completes the span has
     /// it too. Null when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
@@ -784,7 +784,7 @@ impl core::fmt::Debug for ValueUnion {
 pub struct Array {
     /// Owner: whoever filled the struct in. Valid until the call returns.
     pub ptr: *const c_void,
-    /// How many elements.
+    /// Number of elements.
     pub count: usize,
 }
 
@@ -817,7 +817,7 @@ pub struct Event {
     pub time_unix_nano: u64,
     /// `attribute_count` attributes.
     pub attributes: *const KeyValue,
-    /// How many attributes follow.
+    /// Number of attributes.
     pub attribute_count: usize,
 }
 
@@ -831,7 +831,7 @@ pub struct Link {
     pub context: SpanContext,
     /// `attribute_count` attributes.
     pub attributes: *const KeyValue,
-    /// How many attributes follow.
+    /// Number of attributes.
     pub attribute_count: usize,
 }
 
@@ -873,7 +873,7 @@ pub struct Task {
     pub is_async: u32,
     /// `parameter_count` pointers, in the order of the call.
     pub parameters: *const *const Parameter,
-    /// How many parameters the task takes.
+    /// Number of parameters.
     pub parameter_count: usize,
     /// The type of the result, in the words of its language.
     pub result_type: Str,
@@ -906,9 +906,9 @@ pub struct Actor {
     pub creation: *const Task,
     /// `method_count` pointers. Their names are `Type.method`.
     pub methods: *const *const Task,
-    /// How many methods the type has.
+    /// Number of methods.
     pub method_count: usize,
-    /// How many calls of methods with [`TASK_CONCURRENT`] run at a time; at least 1.
+    /// Most calls of methods with [`TASK_CONCURRENT`] that run at a time; at least 1.
     pub max_concurrency: u32,
     /// Releases the state, when the actor ends in good order.
     /// Owner of the state: the module, which has made it. The host only keeps the pointer.
@@ -972,7 +972,7 @@ pub struct TaskCall {
     /// The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
     /// to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
     pub argument_values: *const Bytes,
-    /// How many there are.
+    /// Number of arguments.
     pub argument_value_count: usize,
     /// Takes the next bytes of a large result; those that are left, none perhaps, go to `host_result`, which ends it. `host_error` drops what came
     /// before. Null when the host takes a result in one piece only. Since ABI 1.3.
@@ -1042,9 +1042,9 @@ pub struct Deployment {
     pub flags: u32,
     /// `parameter_count` pointers: the arguments of its creation, in order.
     pub parameters: *const *const Parameter,
-    /// How many parameters its creation takes.
+    /// Number of parameters.
     pub parameter_count: usize,
-    /// How many requests a replica handles at a time, as its author says; 0 when that is left to the service.
+    /// Most requests that a replica handles at a time, by its author; 0 to leave it to the service.
     pub max_ongoing_requests: u32,
     /// Runs a replica: makes the handler, calls [`Serving::host_ready`], and handles requests until it takes an event
     /// [`EVENT_STOP`]; then it drops the handler and returns.
@@ -1061,7 +1061,7 @@ pub const DEPLOYMENT_HEALTH: u32 = 1;
 /// The handler takes settings while it runs ([`EVENT_CONFIGURE`]); one that does not is replaced when they change.
 pub const DEPLOYMENT_CONFIGURE: u32 = 2;
 
-/// What the host lends to a replica: its settings, its requests as events, and the functions that answer them.
+/// Table that the host lends to a replica: its settings, its requests as events, and the functions that answer them.
 ///
 /// The module runs a loop of its own: it waits until `event_fd` is readable, takes all events, handles them, and calls `host_flush`
 /// before it waits again. Nobody wakes a thread for a request.
@@ -1087,9 +1087,9 @@ pub struct Serving {
     pub deployment: Str,
     /// The replica's name, unique in the service.
     pub replica: Str,
-    /// How many requests are handled at a time at most.
+    /// Most requests that are handled at a time.
     pub max_ongoing_requests: u32,
-    /// How many threads run handlers; at least 1.
+    /// Number of threads that run handlers; at least 1.
     pub threads: u32,
     /// Readable while there are events. Owner: the host; the module neither reads from it nor closes it.
     pub event_fd: i32,
@@ -1142,7 +1142,7 @@ pub struct RequestEvent {
     pub piece: Piece,
     /// The trailers of the request, with the last of its body.
     pub trailers: *const Header,
-    /// How many trailers follow.
+    /// Number of trailers.
     pub trailer_count: usize,
 }
 
@@ -1183,7 +1183,7 @@ pub struct RequestHead {
     pub has_length: u32,
     /// `header_count` headers, with names in lower case, without those that belong to the client's connection.
     pub headers: *const Header,
-    /// How many headers follow.
+    /// Number of headers.
     pub header_count: usize,
     /// Names the request in logs; not unique, because clients may choose it.
     pub request_id: Str,
@@ -1191,7 +1191,7 @@ pub struct RequestHead {
     pub route_prefix: Str,
     /// The client's address, as `address:port`; empty when unknown.
     pub client: Str,
-    /// When the answer is no longer wanted; 0 for never.
+    /// Time after which the answer is not wanted; 0 for never.
     pub deadline_unix_nano: u64,
     /// The span of this request in the replica, a handle of the host's table, or null when it is not recorded. Borrowed until the request
     /// is ended: the module neither ends nor releases it.
@@ -1238,7 +1238,7 @@ pub struct ResponseHead {
     pub is_last: u32,
     /// `header_count` headers. Those of the connection, such as `connection` and `transfer-encoding`, are dropped.
     pub headers: *const Header,
-    /// How many headers follow.
+    /// Number of headers.
     pub header_count: usize,
 }
 
@@ -1310,7 +1310,7 @@ impl TextBuffer {
         }
     }
 
-    /// How many bytes of the buffer hold text.
+    /// Returns the number of bytes of the buffer that hold text.
     pub fn filled(&self) -> usize {
         self.len.min(self.capacity)
     }

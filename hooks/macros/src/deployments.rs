@@ -35,7 +35,7 @@ pub(crate) fn deployment(arguments: TokenStream, item: TokenStream) -> TokenStre
     quote!(#item #error)
 }
 
-/// What the item says, apart from where it is.
+/// The fields of an item, without its place in the source.
 struct Described<'a> {
     name: String,
     path: String,

@@ -64,7 +64,7 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// What is current, to be made current again and again, and the loan, which ends when the second is dropped.
+    /// Splits it into the context, to be made current again and again, and the loan, which ends when it is dropped.
     #[cfg(feature = "serve")]
     pub(crate) fn into_held(self) -> (Held, Option<Lender>) {
         let held = Held::current();

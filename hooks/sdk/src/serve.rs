@@ -88,11 +88,11 @@ pub struct DeploymentItem {
     pub file: &'static str,
     /// The line in it, from 1.
     pub line: u32,
-    /// What its creation takes.
+    /// The parameters of its creation.
     pub parameters: &'static [ParameterItem],
     /// The `DEPLOYMENT_` flags of the contract.
     pub flags: u32,
-    /// How many requests a replica handles at a time; 0 when it does not say.
+    /// The most requests that a replica handles at a time; 0 when it does not say.
     pub max_ongoing_requests: u32,
     /// Decodes the arguments and makes the handler.
     pub create: fn(&mut Arguments<'_>) -> Result<Creation, Failure>,

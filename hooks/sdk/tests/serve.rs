@@ -195,12 +195,12 @@ async fn stream(how: String) -> Response<Body> {
 
 // The host.
 
-/// How long a fact may take.
+/// The time that a fact may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The window of a response.
 const WINDOW: usize = 4 << 10;
 
-/// What came of a request.
+/// The answer to a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Answer {
     status: u32,
@@ -234,7 +234,7 @@ struct Shared {
     is_signalled: bool,
     /// Bytes of responses that nobody has read; more than the window are not taken.
     unread: BTreeMap<u64, usize>,
-    /// Whether clients read what arrives at once.
+    /// Clients read what arrives at once.
     reads: bool,
     /// Pieces that the module has not given back.
     held: usize,

@@ -223,7 +223,7 @@ impl BodyError {
         BodyError(Box::new(TooLarge { limit }))
     }
 
-    /// Whether the body had more bytes than [`Body::collect`] was to take.
+    /// Returns whether the body had more bytes than [`Body::collect`] was to take.
     pub fn is_too_large(&self) -> bool {
         self.0.is::<TooLarge>()
     }

@@ -9,7 +9,7 @@ use super::lent::HostTable;
 
 /// The request that is handled: its id, where it belongs, and until when its answer is wanted.
 ///
-/// It is in the extensions of each request too. Clones are cheap and share one request.
+/// Each request has it in its extensions too. Clones are cheap and share one request.
 #[derive(Clone)]
 pub struct RequestContext(Arc<Inner>);
 
@@ -60,7 +60,7 @@ impl RequestContext {
         &self.0.client
     }
 
-    /// When the answer is no longer wanted, if ever.
+    /// Returns the time after which the answer is not wanted, if there is one.
     pub fn deadline(&self) -> Option<SystemTime> {
         let nanos = Some(self.0.deadline_unix_nano).filter(|&nanos| nanos != 0)?;
         Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos))

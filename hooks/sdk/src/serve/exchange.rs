@@ -20,7 +20,7 @@ use crate::proxy::{Held, Lender};
 use crate::task::Failure;
 use crate::{panics, runtime};
 
-/// A request's body between the loop, which takes it from the host, and whoever reads it; and what the response waits for.
+/// The queue of a request's body between the loop, which takes pieces from the host, and the handler; and the wakers of both bodies.
 pub(crate) struct Mailbox {
     host: HostTable,
     number: u64,
@@ -151,7 +151,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// How a request ends.
+/// The end of a request.
 enum Ending {
     Whole(Option<HeaderMap>),
     Failed(Failure),

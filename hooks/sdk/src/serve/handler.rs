@@ -24,7 +24,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A handler, once it is made: creation may wait for what it needs.
 pub type Creation = Boxed<Result<Arc<dyn Handler>, Failure>>;
 
-/// What answers the requests of a replica.
+/// A handler of a replica's requests.
 pub trait Handler: Send + Sync + 'static {
     /// Answers a request.
     fn call(&self, request: Request<Body>) -> Boxed<Handled>;
@@ -99,7 +99,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest for Json<T> {
     }
 }
 
-/// Whether a content type is `application/json`, or another kind of JSON, with or without parameters.
+/// Returns whether a content type is `application/json`, or another kind of JSON, with or without parameters.
 fn is_json(kind: &[u8]) -> bool {
     let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
     kind == b"application/json" || (kind.starts_with(b"application/") && kind.ends_with(b"+json"))

@@ -11,7 +11,7 @@ use tracer_abi as abi;
 use crate::export::with_error;
 use crate::task::Failure;
 
-/// How many headers are handed over without an allocation.
+/// Headers that are handed over without an allocation.
 const INLINE_HEADERS: usize = 24;
 
 /// The functions and settings that the host has lent to this replica, which live as long as the process.
@@ -25,7 +25,7 @@ unsafe impl Send for HostTable {}
 // SAFETY: as above.
 unsafe impl Sync for HostTable {}
 
-/// What came of an answer.
+/// The host's answer to a piece of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Yes,

@@ -28,7 +28,7 @@ use crate::export::panicked;
 use crate::task::{Arguments, Failure};
 use crate::{panics, proxy};
 
-/// How many events are taken at a time.
+/// Events that are taken at a time.
 const EVENTS: usize = 64;
 
 /// Runs a replica of `item` until the host says that it is over.
@@ -174,7 +174,7 @@ impl Replica {
 
     /// # Safety
     ///
-    /// What `event` points to is readable, and its piece is this side's.
+    /// Everything that `event` points to is readable, and its piece is this side's.
     unsafe fn on_event(self: &Arc<Self>, event: &abi::RequestEvent) {
         // SAFETY: promised by the caller; every event is handled once.
         let piece = unsafe { take_over(event.piece) };
@@ -228,7 +228,7 @@ impl Replica {
     ///
     /// # Safety
     ///
-    /// What `head` points to is readable; its span is lent until the request is ended.
+    /// Everything that `head` points to is readable; its span is lent until the request is ended.
     unsafe fn begin(self: &Arc<Self>, number: u64, head: &abi::RequestHead, put_first: impl FnOnce(&Mailbox)) {
         // SAFETY: promised by the caller.
         let (request, length, context) = unsafe { self.request(number, head) };
@@ -257,7 +257,7 @@ impl Replica {
     ///
     /// # Safety
     ///
-    /// What `head` points to is readable.
+    /// Everything that `head` points to is readable.
     unsafe fn request(&self, number: u64, head: &abi::RequestHead) -> (Request<()>, Option<u64>, RequestContext) {
         // SAFETY: promised by the caller.
         let text = |text: abi::Str| String::from_utf8_lossy(unsafe { text.as_bytes() }).into_owned();
