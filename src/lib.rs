@@ -78,7 +78,7 @@
 //! | `tracer-reactor` | `src/reactor` | what the head decides: plain functions over its state |
 //! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
 //! | `tracer-client` | `src/client` | the side that submits: [`driver`], [`cluster`] |
-//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`trace`] |
+//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`serving`], [`trace`] |
 //!
 //! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
 //! (clap, hyper, tokio, ...) are not built.
@@ -145,6 +145,8 @@ pub mod http_api;
 mod json;
 #[cfg(feature = "program")]
 mod memory_limit;
+#[cfg(feature = "program")]
+pub mod serving;
 #[cfg(feature = "program")]
 mod standard_input;
 #[cfg(feature = "program")]

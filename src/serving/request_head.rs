@@ -1,0 +1,357 @@
+//! What a client sends over HTTP/1, checked before hyper parses it.
+//!
+//! Two parsers that read the same bytes differently are how requests are smuggled past a proxy, and hyper, as nearly every parser, merges
+//! or drops some of what only an attacker sends: a bare LF ends a line, a bare CR or NUL passes in some places, two equal `Content-Length`
+//! are one. So everything that can be read in two ways is refused here, by rules stricter than those of RFC 9112, and hyper sees only
+//! what has one reading.
+//!
+//! A [`Scanner`] follows a connection through heads and bodies, whatever pieces the bytes come in. It keeps a head only while that is not
+//! whole.
+
+use std::fmt;
+
+/// The longest head of a request, in bytes.
+pub const HEAD_BYTES: usize = 64 << 10;
+/// The most headers of a request.
+pub const HEADERS: usize = 128;
+/// The longest line with the size of a chunk, with its end.
+const CHUNK_SIZE_BYTES: usize = 18;
+/// The longest trailer, with its end.
+const TRAILER_BYTES: usize = 8 << 10;
+
+/// Why a request is refused. The connection is closed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is not HTTP, or could be read in two ways; says what.
+    Malformed(&'static str),
+    /// The method is `CONNECT`: this is no proxy of clients.
+    Method,
+    /// The body has an encoding other than `chunked`.
+    Encoding,
+    /// The head has too many bytes or headers.
+    TooLarge,
+}
+
+impl Refusal {
+    /// The status of the answer.
+    pub fn status(self) -> u16 {
+        match self {
+            Refusal::Malformed(_) => 400,
+            Refusal::Method => 405,
+            Refusal::TooLarge => 431,
+            Refusal::Encoding => 501,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Malformed(what) => write!(f, "the request is malformed: {what}"),
+            Refusal::Method => f.write_str("`CONNECT` is not served"),
+            Refusal::Encoding => {
+                f.write_str("the body has a `Transfer-Encoding` that is not known, expected `chunked`")
+            }
+            Refusal::TooLarge => {
+                write!(f, "the head of the request has more than {HEAD_BYTES} bytes or {HEADERS} headers")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// How long the body is that follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes.
+    Length(u64),
+    /// Chunks, until an empty one.
+    Chunked,
+}
+
+/// A head that has one reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its bytes, with the empty line at its end.
+    pub length: usize,
+    /// What follows.
+    pub framing: Framing,
+}
+
+/// Scans the head that `bytes` begin with. None while it is not whole.
+pub fn scan_head(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
+    let mut rest = bytes;
+    let Some(request_line) = next_line(&mut rest)? else { return incomplete(bytes) };
+    let (is_1_1, method, target) = scan_request_line(request_line)?;
+    let mut headers = 0;
+    let (mut length, mut encodings, mut is_chunked, mut hosts) = (None, 0, false, 0);
+    loop {
+        let Some(line) = next_line(&mut rest)? else { return incomplete(bytes) };
+        if line.is_empty() {
+            break;
+        }
+        headers += 1;
+        if headers > HEADERS {
+            return Err(Refusal::TooLarge);
+        }
+        let (name, value) = scan_header(line)?;
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            let number = digits.and_then(|text| text.parse::<u64>().ok());
+            let number = number.ok_or(Refusal::Malformed("`Content-Length` is no number"))?;
+            if length.replace(number).is_some() {
+                return Err(Refusal::Malformed("`Content-Length` is there twice"));
+            }
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            encodings += 1;
+            is_chunked = value.eq_ignore_ascii_case(b"chunked");
+        } else if name.eq_ignore_ascii_case(b"host") {
+            hosts += 1;
+            if !value.iter().all(u8::is_ascii_graphic) {
+                return Err(Refusal::Malformed("`Host` is no host"));
+            }
+        }
+    }
+    let head_length = bytes.len() - rest.len();
+    if head_length > HEAD_BYTES {
+        return Err(Refusal::TooLarge);
+    }
+    if method == b"CONNECT" {
+        return Err(Refusal::Method);
+    }
+    check_target(method, target)?;
+    if hosts > 1 || (is_1_1 && hosts == 0) {
+        return Err(Refusal::Malformed("`Host` is not there once"));
+    }
+    let framing = match (encodings, length) {
+        (0, length) => Framing::Length(length.unwrap_or(0)),
+        (_, Some(_)) => return Err(Refusal::Malformed("`Content-Length` is beside `Transfer-Encoding`")),
+        (1, None) if !is_1_1 => return Err(Refusal::Malformed("HTTP/1.0 has no `Transfer-Encoding`")),
+        (1, None) if is_chunked => Framing::Chunked,
+        (1, None) => return Err(Refusal::Encoding),
+        _ => return Err(Refusal::Malformed("`Transfer-Encoding` is there twice")),
+    };
+    Ok(Some(Head { length: head_length, framing }))
+}
+
+fn incomplete(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
+    if bytes.len() > HEAD_BYTES { Err(Refusal::TooLarge) } else { Ok(None) }
+}
+
+/// Takes a line that ends with CR and LF, and has no other of them, nor a NUL. None while it has no end.
+fn next_line<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            b'\r' => match rest.get(at + 1) {
+                Some(b'\n') => {
+                    let line = &rest[..at];
+                    *rest = &rest[at + 2..];
+                    return Ok(Some(line));
+                }
+                Some(_) => return Err(Refusal::Malformed("a CR without LF")),
+                None => return Ok(None),
+            },
+            b'\n' => return Err(Refusal::Malformed("an LF without CR")),
+            0 => return Err(Refusal::Malformed("a NUL")),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Whether it is HTTP/1.1, the method, and the target.
+fn scan_request_line(line: &[u8]) -> Result<(bool, &[u8], &[u8]), Refusal> {
+    let malformed = Refusal::Malformed("the request line is none");
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (Some(method), Some(target), Some(version), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(malformed);
+    };
+    let is_1_1 = match version {
+        b"HTTP/1.1" => true,
+        b"HTTP/1.0" => false,
+        _ => return Err(Refusal::Malformed("a version that is not HTTP/1.0 or HTTP/1.1")),
+    };
+    let is_method = !method.is_empty() && method.iter().all(|byte| is_token(*byte));
+    let is_target = !target.is_empty() && target.iter().all(|byte| byte.is_ascii_graphic());
+    if is_method && is_target { Ok((is_1_1, method, target)) } else { Err(malformed) }
+}
+
+/// The target is a path, a whole URL, or `*` for `OPTIONS`.
+fn check_target(method: &[u8], target: &[u8]) -> Result<(), Refusal> {
+    let begins = |with: &[u8]| target.len() > with.len() && target[..with.len()].eq_ignore_ascii_case(with);
+    let is_target = target.starts_with(b"/")
+        || begins(b"http://")
+        || begins(b"https://")
+        || (target == b"*" && method == b"OPTIONS");
+    if !is_target || target.contains(&b'#') {
+        return Err(Refusal::Malformed("the target is neither a path nor a URL"));
+    }
+    Ok(())
+}
+
+/// Name and value of a header or a trailer, without the spaces around the value.
+fn scan_header(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
+    if line.starts_with(b" ") || line.starts_with(b"\t") {
+        return Err(Refusal::Malformed("a header goes on in the next line"));
+    }
+    let colon = line.iter().position(|byte| *byte == b':').ok_or(Refusal::Malformed("a header without `:`"))?;
+    let (name, value) = (&line[..colon], &line[colon + 1..]);
+    if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
+        return Err(Refusal::Malformed("the name of a header is none"));
+    }
+    if !value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f)) {
+        return Err(Refusal::Malformed("a control character in a header"));
+    }
+    Ok((name, value.trim_ascii()))
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Follows what a client sends over one connection.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    /// What has come of a head, of a line with the size of a chunk, or of trailers.
+    kept: Vec<u8>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Head,
+    /// So many bytes of a body, or of a chunk, are to come.
+    Body(u64),
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    /// After so many.
+    Trailers(usize),
+}
+
+impl From<Framing> for Stage {
+    fn from(framing: Framing) -> Stage {
+        match framing {
+            Framing::Length(0) => Stage::Head,
+            Framing::Length(length) => Stage::Body(length),
+            Framing::Chunked => Stage::ChunkSize,
+        }
+    }
+}
+
+impl Scanner {
+    /// Takes the next bytes, which may go on to hyper. After a refusal nothing more may.
+    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
+        while !bytes.is_empty() {
+            bytes = match self.stage {
+                Stage::Head => self.take_head(bytes)?,
+                Stage::Body(left) => self.skip(bytes, left, Stage::Body, Stage::Head),
+                Stage::Chunk(left) => self.skip(bytes, left, Stage::Chunk, Stage::ChunkEnd),
+                Stage::ChunkSize => self.take_line(bytes, CHUNK_SIZE_BYTES, |line| {
+                    Ok(match scan_chunk_size(line)? {
+                        0 => Stage::Trailers(0),
+                        size => Stage::Chunk(size),
+                    })
+                })?,
+                Stage::ChunkEnd => self.take_line(bytes, 2, |line| match line {
+                    [] => Ok(Stage::ChunkSize),
+                    _ => Err(Refusal::Malformed("a chunk is longer than it says")),
+                })?,
+                Stage::Trailers(HEADERS) => return Err(Refusal::TooLarge),
+                Stage::Trailers(count) => self.take_line(bytes, TRAILER_BYTES, |line| match line {
+                    [] => Ok(Stage::Head),
+                    line => scan_header(line).map(|_| Stage::Trailers(count + 1)),
+                })?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether the connection is between two requests.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Head && self.kept.is_empty()
+    }
+
+    /// Takes what belongs to the head, and returns what follows.
+    fn take_head<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], Refusal> {
+        // Empty lines between requests, which some clients send.
+        if self.kept == b"\r" && bytes.starts_with(b"\n") {
+            self.kept.clear();
+            return Ok(&bytes[1..]);
+        }
+        let before = self.kept.len();
+        if before == 0 {
+            if bytes.starts_with(b"\r\n") {
+                return Ok(&bytes[2..]);
+            }
+            if let Some(head) = scan_head(bytes)? {
+                self.stage = head.framing.into();
+                return Ok(&bytes[head.length..]);
+            }
+            self.kept.extend_from_slice(bytes);
+            return Ok(&[]);
+        }
+        let room = (HEAD_BYTES + 1).saturating_sub(before);
+        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        // It is scanned again only once its end has come: one that comes byte by byte costs no more than another.
+        let new = &self.kept[before - 1..];
+        if new.contains(&0) {
+            return Err(Refusal::Malformed("a NUL"));
+        }
+        if new.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n')) {
+            return Err(Refusal::Malformed("a CR without LF, or an LF without CR"));
+        }
+        let may_end = self.kept[before.saturating_sub(3)..].windows(4).any(|four| four == b"\r\n\r\n");
+        match if may_end { scan_head(&self.kept)? } else { incomplete(&self.kept)? } {
+            Some(head) => {
+                self.kept.clear();
+                self.stage = head.framing.into();
+                Ok(&bytes[head.length - before..])
+            }
+            None => Ok(&[]),
+        }
+    }
+
+    fn skip<'b>(&mut self, bytes: &'b [u8], left: u64, of: fn(u64) -> Stage, then: Stage) -> &'b [u8] {
+        let count = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        let left = left - count as u64;
+        self.stage = if left == 0 { then } else { of(left) };
+        &bytes[count..]
+    }
+
+    /// Takes a line, which has at most so many bytes with its end, and goes to the stage that it says.
+    fn take_line<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limit: usize,
+        then: impl FnOnce(&[u8]) -> Result<Stage, Refusal>,
+    ) -> Result<&'b [u8], Refusal> {
+        let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+        self.kept.extend_from_slice(&bytes[..end]);
+        if self.kept.len() > limit {
+            return Err(Refusal::Malformed("a chunk or its trailers have a line that is too long"));
+        }
+        if let Some(line) = next_line(&mut self.kept.as_slice())? {
+            self.stage = then(line)?;
+            self.kept.clear();
+        }
+        Ok(&bytes[end..])
+    }
+}
+
+/// The size of a chunk: digits of base 16 and nothing else. Extensions are refused: nobody uses them, and parsers differ over them.
+fn scan_chunk_size(line: &[u8]) -> Result<u64, Refusal> {
+    let malformed = Refusal::Malformed("the size of a chunk is none");
+    if !(1..=16).contains(&line.len()) || !line.iter().all(u8::is_ascii_hexdigit) {
+        return Err(malformed);
+    }
+    let text = std::str::from_utf8(line).map_err(|_| malformed)?;
+    u64::from_str_radix(text, 16).map_err(|_| malformed)
+}
+
+#[cfg(test)]
+#[path = "request_head_tests.rs"]
+mod tests;
