@@ -35,9 +35,9 @@
 //!
 //! **Several hooks.** The first makes the spans; each further one gets every sampled span that has ended, under its own ids, also of processes that died.
 //!
-//! - A further hook gets spans from the spool: in full up to the size of a slot, and at its own pace. What it does not take waits in the session's folder, as for
+//! - An additional hook gets spans from the spool: in full up to the size of a slot, and at its own pace. What it does not take waits in the session's folder, as for
 //!   exporters, and is counted. Spans that find no room in the spool reach the first hook only.
-//! - The resource is the first hook's. A further hook's plain `SpanProcessor` cannot be told of it.
+//! - The resource is the first hook's. An additional hook's plain `SpanProcessor` cannot be told of it.
 //! - Kept by `several_hooks::two_files_hold_the_same_spans`, `several_hooks::spans_of_a_killed_worker_are_whole_in_both_files`,
 //!   `several_hooks::a_killed_worker_loses_nothing_to_the_receiver_and_the_file` and
 //!   `several_hooks::a_further_hook_that_cannot_deliver_disturbs_nobody_and_is_counted`.

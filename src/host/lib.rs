@@ -8,7 +8,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`hook`] | modules and their search path, hooks, the recorder, delivery of spans to secondary hooks |
+//! | [`hook`] | modules and their search path, hooks, the recorder, delivery of spans to additional hooks |
 //! | [`module_store`] | private copies of libraries, by content: what was built last is what runs |
 //! | [`attempt_span`], [`runtime_spans`], [`recorded_arguments`] | the spans that tracer itself makes, and their attributes |
 

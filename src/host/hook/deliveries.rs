@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   spool ── given back by exporters ─────────────────────▶ parcel in the session's folder ─▶ the head ─▶ another worker
-//!     └───── of every span, for each further hook ─▶ its sink ── not taken, or failed ──┘
+//!     └───── of every span, for each additional hook ▶ its sink ─ not taken, or failed ┘
 //! ```
 //!
 //! Whatever happens to the process, a span is in its spool until it is delivered or in a parcel.
@@ -21,7 +21,7 @@ use tracer_ipc::spool::{Arrival, PARCEL_SPANS, Parcel, Pause, SlotIndex, SpanSto
 
 /// How long a span waits for others that go the same way.
 const LINGER: Duration = Duration::from_millis(100);
-/// Batches that a further hook may have at once, and that all of them share. They keep their slots in the spool, which are needed for
+/// Batches that an additional hook may have at once, and that all of them share. They keep their slots in the spool, which are needed for
 /// others too.
 const BATCHES_LIMIT: usize = 3;
 const BATCHES_OF_ALL: usize = 4;
@@ -160,7 +160,7 @@ unsafe extern "C" fn host_delivered(data: *mut c_void, spans: *const abi::SpanId
         let (listening, spans) =
             unsafe { (&*data.cast::<Listening>(), tracer_ipc::spool::record::slice(spans, count)) };
         if listening.hook != hooks::EXPORTERS {
-            // A further hook ends no spans of its own; of what it is given it says at the sink what became of it.
+            // An additional hook ends no spans of its own; of what it is given it says at the sink what became of it.
             return;
         }
         let arrival = match status {
@@ -175,7 +175,7 @@ unsafe extern "C" fn host_delivered(data: *mut c_void, spans: *const abi::SpanId
 /// The thread's state.
 pub(super) struct Deliveries {
     spool: &'static Spool,
-    /// The further hooks, each with its bit and its batches under way. One that failed in this process has no sink.
+    /// The additional hooks, each with its bit and its batches under way. One that failed in this process has no sink.
     sinks: Vec<(u32, Option<Sink>, Arc<AtomicUsize>)>,
     /// Held while spans are taken from the spool and given away, so that whoever ends the hooks comes after it.
     giving: Mutex<()>,
@@ -183,14 +183,14 @@ pub(super) struct Deliveries {
     mark: u32,
     /// Parcels so far, for their names.
     parcels: AtomicU64,
-    /// Nothing is given before to a further hook that sends over a network: the process may be about to end.
+    /// Nothing is given before to an additional hook that sends over a network: the process may be about to end.
     quiet_until: Instant,
     /// Whether the process is about to end.
     is_leaving: AtomicBool,
 }
 
 impl Deliveries {
-    /// Starts the thread. `sinks` are the further hooks.
+    /// Starts the thread. `sinks` are the additional hooks.
     pub(super) fn start(
         spool: &'static Spool,
         sinks: Vec<(u32, Option<Sink>)>,
@@ -242,12 +242,12 @@ impl Deliveries {
         is_any
     }
 
-    /// Gives the further hooks all that has ended, now.
+    /// Gives the additional hooks all that has ended, now.
     pub(super) fn give_all(&'static self) {
         while self.give_batch() {}
     }
 
-    /// Gives what has ended to the further hooks that keep it on this machine, and puts the rest aside. To be called before the hooks end.
+    /// Gives what has ended to the additional hooks that keep it on this machine, and puts the rest aside. To be called before the hooks end.
     pub(super) fn begin_to_leave(&'static self) {
         self.is_leaving.store(true, Ordering::SeqCst);
         self.give_all();
@@ -291,7 +291,7 @@ impl Deliveries {
         self.spool.settled(spans, hooks);
     }
 
-    /// Gives spans to every further hook.
+    /// Gives spans to every additional hook.
     fn give(&'static self, spans: Vec<SlotIndex>) {
         let request: Arc<[u8]> = self.request(&spans).into();
         let spans: Arc<[SlotIndex]> = spans.into();

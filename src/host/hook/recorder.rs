@@ -38,7 +38,7 @@ pub struct Recorder {
     spool: Option<&'static Spool>,
     /// Where finished spans of other processes can be brought to.
     sinks: Vec<Sink>,
-    /// The further hooks, which get finished spans and make none.
+    /// The additional hooks, which get finished spans and make none.
     further: Vec<abi::Tracing>,
     /// What brings spans to them, and gives back those that exporters do not take.
     deliveries: Option<&'static Deliveries>,
@@ -563,7 +563,7 @@ impl Recorder {
         outcome
     }
 
-    /// Gives the further hooks what has ended, and ends them, at the same time, so that a slow one takes nothing from the others. What
+    /// Gives the additional hooks what has ended, and ends them, at the same time, so that a slow one takes nothing from the others. What
     /// one of them has not got stays in the spool, for the head to bring on.
     fn shut_down_further(&self, timeout: Duration) -> Result<(), String> {
         if let (Some(deliveries), false) = (self.deliveries, self.further.is_empty()) {

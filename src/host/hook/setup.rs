@@ -17,7 +17,7 @@ pub struct HookRun {
     pub recorder: Option<&'static Recorder>,
     /// Why the first hook failed.
     pub failure: Option<HookError>,
-    /// Why further hooks failed. They get this process's spans through another one.
+    /// Why additional hooks failed. They get this process's spans through another one.
     pub further_failures: Vec<HookError>,
 }
 
@@ -28,7 +28,7 @@ struct Table(*const abi::Tracing);
 unsafe impl Send for Table {}
 
 /// Runs the hooks in this process and wraps what the first returns. When that fails, tracer writes the spans itself, as `own` says, and
-/// the further hooks get them from it. During `quiet`, exporters begin nothing and leave their spans to the head: for processes that
+/// the additional hooks get them from it. During `quiet`, exporters begin nothing and leave their spans to the head: for processes that
 /// may be about to end, which would have to wait for an answer.
 pub fn run_hook(hook: &HookChoice, own: OwnSettings<'_>, spool: Option<&'static Spool>, quiet: Duration) -> HookRun {
     let limit = Duration::from_millis(hook.timeout_ms);
@@ -81,7 +81,7 @@ pub struct HookCheck {
     /// Why others could change the library, and what helps; none if only root and this user can.
     #[serde(default)]
     pub changeable_by_others: Option<String>,
-    /// Whether it takes finished spans, so that it may be a further hook.
+    /// Whether it takes finished spans, so that it may be an additional hook.
     pub takes_spans: bool,
 }
 

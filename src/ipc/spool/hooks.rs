@@ -5,7 +5,7 @@ pub const FILE: u32 = 1;
 /// The exporters of the first hook, which tell of what they deliver.
 pub const EXPORTERS: u32 = 2;
 
-/// A further hook, from 0.
+/// An additional hook, from 0.
 pub const fn further(index: usize) -> u32 {
     4 << index
 }
@@ -15,7 +15,7 @@ pub const fn at(index: usize) -> u32 {
     EXPORTERS << index
 }
 
-/// Further hooks at most. Each has a bit.
+/// Additional hooks at most. Each has a bit.
 pub const FURTHER_LIMIT: usize = 16;
 
 /// The bits that span sinks have.

@@ -115,7 +115,7 @@ struct Slots {
     under_way: HashMap<Identity, u32>,
     /// Ended, and given back by those exporters, oldest first.
     returned: VecDeque<u32>,
-    /// Ended, and not yet given to the further hooks, oldest first.
+    /// Ended, and not yet given to the additional hooks, oldest first.
     ungiven: VecDeque<u32>,
     /// Attempts' spans that nobody wants any more, oldest first. They stay until the results of their tasks are surely sent:
     /// should this process die before, the head learns from them which attempts have a span.
@@ -202,7 +202,7 @@ pub enum Arrival {
 pub struct Undelivered {
     /// For the exporters of the first hook, which have given them back.
     pub returned: Vec<SlotIndex>,
-    /// For the further hooks.
+    /// For the additional hooks.
     pub ungiven: Vec<SlotIndex>,
 }
 

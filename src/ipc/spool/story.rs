@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_when_every_hook_has_its_span_and_further_hooks_get_sampled_ones_only() {
+    fn a_slot_is_free_when_every_hook_has_its_span_and_additional_hooks_get_sampled_ones_only() {
         let (_folder, spool, story) = spool();
         spool.set_hooks(hooks::FILE | hooks::further(0) | hooks::further(1), 0);
         let opening = |id| SpanOpening { is_attempt: false, ..opening(id) };

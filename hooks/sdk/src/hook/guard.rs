@@ -58,7 +58,7 @@ pub trait DurableProcessor: SpanProcessor {
         true
     }
 
-    /// Takes finished spans that are not this provider's, as a further hook of a session does: they have ids and a resource of
+    /// Takes finished spans that are not this provider's, as an additional hook of a session does: they have ids and a resource of
     /// their own. They are on the disk when this returns.
     ///
     /// By default they are taken as spans of this provider, and their resource is lost.
