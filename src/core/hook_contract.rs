@@ -1,4 +1,4 @@
-//! What a hook promises: all of the tracing, or only where spans go.
+//! Contract of a hook: all of the tracing, or only where spans go.
 
 use std::fmt;
 

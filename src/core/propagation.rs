@@ -1,4 +1,4 @@
-//! How a trace context travels: W3C Trace Context level 2, W3C Baggage, and the environment as their carrier.
+//! Propagation of a trace context: W3C Trace Context level 2, W3C Baggage, and the environment as their carrier.
 //!
 //! The parsers are strict: what the recommendations call invalid is refused and the reason is named, and what is valid survives unchanged.
 //! A wrong value never fails the caller: it counts as absent, and is reported beside the result as a [`Rejection`].
@@ -60,7 +60,7 @@ pub struct Rejection {
     pub reason: Reason,
 }
 
-/// What was wrong with a value.
+/// Defect of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -285,7 +285,7 @@ fn length<const N: usize>(bytes: &[u8]) -> Option<usize> {
     Some(bytes.get(..N)?.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
 }
 
-/// How many bytes the first value of these has, whatever it holds.
+/// Returns the length in bytes of the first of these values, whatever it holds.
 fn value_length(bytes: &[u8]) -> Option<usize> {
     let mut place = 0;
     let mut values_left = 1_usize;

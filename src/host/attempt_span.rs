@@ -1,4 +1,4 @@
-//! What the span of an attempt begins with: the worker that runs the attempt says so, and the head, when the worker died before it could.
+//! First attributes of an attempt's span: the worker that runs the attempt says so, and the head, when the worker died before it could.
 
 use crate::hook::{Attribute, PutAttribute};
 use tracer_core::names;
@@ -80,7 +80,7 @@ impl AttemptSpan<'_> {
     }
 }
 
-/// What a span says of where a function is. The second value says how many of the array there are.
+/// Builds the attributes of a function's place in the source. The second value says how many of the array there are.
 pub fn code_attributes<'a>((name, file, line): (&'a str, &'a str, u32)) -> ([(&'static str, Attribute<'a>); 3], usize) {
     let attributes = [
         (names::CODE_FUNCTION_NAME, Attribute::Str(name)),
@@ -90,7 +90,7 @@ pub fn code_attributes<'a>((name, file, line): (&'a str, &'a str, u32)) -> ([(&'
     (attributes, if file.is_empty() { 1 } else { 3 })
 }
 
-/// What both spans of an actor's method, or of its creation, say of it.
+/// Puts the attributes that both spans of an actor's method, or of its creation, have.
 pub fn put_actor(spec: &TaskSpec<'_>, put: PutAttribute<'_>) {
     if let TaskSpec::Function(function) = spec
         && function.actor != ActorRole::None

@@ -70,7 +70,7 @@ pub struct StoredModule {
     about: About,
 }
 
-/// What a version is a copy of.
+/// Origin of a version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct About {
     /// The module's library, and then those that it finds by `$ORIGIN`.
@@ -100,7 +100,7 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// What the system says of a file now.
+    /// Asks the system for the state of a file.
     pub fn of(path: &Path) -> io::Result<FileState> {
         Ok(FileState::from_metadata(path, &fs::metadata(path)?))
     }
@@ -121,7 +121,7 @@ impl FileState {
         FileState::of(&self.path).is_ok_and(|now| now == *self)
     }
 
-    /// How long is to be waited until it counts as written.
+    /// Time to wait until it counts as written.
     fn settles_in(&self) -> Option<Duration> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_nanos();
         let written = u128::try_from(self.modified.max(self.changed)).ok()?;
@@ -166,7 +166,7 @@ impl fmt::Display for CopyError {
 
 impl std::error::Error for CopyError {}
 
-/// What one try to copy came to.
+/// Outcome of one try to copy.
 enum Try {
     Taken(Taken),
     /// The loader will say what is wrong with the file.
@@ -348,7 +348,7 @@ impl StoredModule {
         &self.about.files[0].path
     }
 
-    /// What the system said of that file.
+    /// State of that file, as the system had it.
     pub fn source_state(&self) -> &FileState {
         &self.about.files[0]
     }

@@ -15,7 +15,7 @@ use tracer_core::propagation::TraceContext;
 use tracer_core::task::TaskId;
 use tracer_ipc::protocol::Period;
 
-/// What the runtime's spans of one task are children of, and what they say.
+/// Parent and common attributes of the runtime's spans of one task.
 #[derive(Clone)]
 pub struct RuntimeParent {
     /// Records them.

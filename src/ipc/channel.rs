@@ -180,7 +180,7 @@ impl Sender {
     }
 }
 
-/// What the sending half of a client gets when rings have come.
+/// Rings that have come, for the sending half of a client.
 #[derive(Debug)]
 pub struct NewRings(RingSender<Rings>);
 

@@ -18,7 +18,7 @@ pub fn default_temp_dir() -> PathBuf {
     format!("/tmp/tracer-{}", rustix::process::getuid().as_raw()).into()
 }
 
-/// Those variables of a session that a driver takes over: all but those about which its own environment says something.
+/// Selects the variables of a session that a driver takes over: all but those about which its own environment says something.
 ///
 /// Some belong together, such as an endpoint and the headers for it. Of those it takes all or none, so that nothing meant for one
 /// place goes to another.
@@ -30,7 +30,7 @@ pub fn to_take_over<'a>(
     session.iter().filter(move |(name, _)| !is_said(name)).map(|(name, value)| (name.as_str(), value.as_str()))
 }
 
-/// What a variable belongs to.
+/// Returns the family that a variable belongs to.
 fn family(name: &str) -> &str {
     const FAMILIES: [&str; 3] = ["OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_SAMPLER"];
     match FAMILIES.iter().find(|family| name.starts_with(*family)) {

@@ -85,7 +85,7 @@ pub fn hold(_place: &str) {}
 #[cfg(debug_assertions)]
 const SETTING_VARIABLE: &str = "TRACER_TEST_SETTING";
 
-/// What a test has set.
+/// Returns the value that a test has set.
 #[cfg(debug_assertions)]
 pub fn setting(name: &str) -> Option<u64> {
     use std::sync::OnceLock;

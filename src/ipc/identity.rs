@@ -18,7 +18,7 @@ mod skip;
 /// How long the workers of a dead head may take to die, before they are taken for something else.
 pub const DYING_LIMIT: Duration = Duration::from_secs(2);
 
-/// When a process was started, as a number that no other process with its pid has: made of the kernel's start time and the id of
+/// Birth of a process: its start time, as a number that no other process with its pid has: made of the kernel's start time and the id of
 /// the boot. None when there is no such process.
 pub fn birth(pid: u32) -> Option<u64> {
     let (_, start_ticks) = state_and_start(pid)?;
@@ -27,7 +27,7 @@ pub fn birth(pid: u32) -> Option<u64> {
     Some(mixed.max(1))
 }
 
-/// What stands for the boot.
+/// Returns a number that stands for the boot.
 fn boot() -> u64 {
     static BOOT: OnceLock<u64> = OnceLock::new();
     *BOOT.get_or_init(|| {
@@ -36,7 +36,7 @@ fn boot() -> u64 {
     })
 }
 
-/// When a process was started, as its parent knows: between two ticks of the kernel's. The kernel itself need not be asked, which
+/// Start time of a process as its parent knows it: between two ticks of the kernel's. The kernel itself need not be asked, which
 /// costs as much as a sixth of a command's start. As good as a [`birth`]: a pid is not used again so soon.
 #[derive(Clone, Copy, Debug)]
 pub struct BirthWindow {

@@ -1,4 +1,4 @@
-//! What the processes of one session share: the messages between them and the connections that carry them, spools, the files of large
+//! Inter-process communication of one session: the messages between them and the connections that carry them, spools, the files of large
 //! values, the session's folder, and the identity of a process.
 //!
 //! **For** head, workers and drivers alike. **Uses** `tracer-core`, and `tracer-abi` for the form of a span in a spool.

@@ -39,7 +39,7 @@ use tracer_core::suggestion::shell_word;
 /// Sessions whose folders are kept for their logs.
 const SESSIONS_KEPT: usize = 5;
 
-/// What the lock says of the head that holds it.
+/// Record in the lock file of the head that holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadRecord {
     /// Its process.
@@ -484,7 +484,7 @@ fn lock_within(
     }
 }
 
-/// How the file of a lock is opened.
+/// Mode in which the file of a lock is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Opening {
     /// To look at it, which a file system that cannot be written to allows.

@@ -125,7 +125,7 @@ impl Spin {
         Spin { is_close: true, told: Some(true), ..Spin::default() }
     }
 
-    /// How often looking has paid.
+    /// Count of looks that have paid.
     #[cfg(test)]
     pub fn paid_looks(&self) -> u32 {
         self.paid_looks

@@ -1,4 +1,4 @@
-//! What a head that has been started in the background says to whoever started it.
+//! Start report: the line by which a head in the background tells its starter how the start went.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{HookFailure, HttpReport, SpanCounts};
 
-/// What a head in the background tells whoever started it, as a line of JSON.
+/// Report of a head in the background to its starter, as a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// It takes tasks.
@@ -20,7 +20,7 @@ pub enum Report {
     },
 }
 
-/// What a head that has started says of itself.
+/// Description of a head that has started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     /// This process.

@@ -102,7 +102,7 @@ pub fn store(folder: &Path, value: &[u8]) -> io::Result<Stored> {
     file.finish()
 }
 
-/// What became of a value that was written.
+/// Outcome of writing a value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Written {
     /// It is small.
@@ -383,7 +383,7 @@ impl SpareValues {
         count < SPARE_FILES && bytes + metadata.len() <= SPARE_BYTES
     }
 
-    /// When there is something to remove, if there is.
+    /// Returns the time of the next removal, if there is any.
     pub fn expires_ns(&self) -> Option<u64> {
         self.last_ns.map(|last| last + SPARE_FOR_NS)
     }

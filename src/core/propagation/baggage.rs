@@ -45,7 +45,7 @@ pub enum BaggageError {
     },
 }
 
-/// What is wrong with a member.
+/// Defect of a baggage member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BaggageMemberError {

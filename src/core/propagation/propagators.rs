@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{BAGGAGE, Carrier, TRACEPARENT, TRACESTATE};
 
-/// What a submission takes from its environment, and what commands get in theirs. The names are those of `OTEL_PROPAGATORS`.
+/// Propagators: the part of its environment that a submission takes along, and that commands get in theirs. The names are those of
+/// `OTEL_PROPAGATORS`.
 ///
 /// Inside of a session the context always travels: without it, tasks would not be part of their submission's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +41,7 @@ impl Propagators {
         if is_taken { lookup(name) } else { None }
     }
 
-    /// What of `carrier` is passed on.
+    /// Keeps the part of `carrier` that is passed on.
     pub fn pass_on(self, mut carrier: Carrier) -> Carrier {
         if !self.trace_context {
             carrier.trace_context = None;

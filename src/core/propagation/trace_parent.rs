@@ -21,7 +21,7 @@ pub struct TraceParent {
     pub flags: u8,
 }
 
-/// What is wrong with a `traceparent`.
+/// Defect of a `traceparent`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceParentError {

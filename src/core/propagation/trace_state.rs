@@ -22,7 +22,7 @@ pub struct TraceState {
     members: Vec<(String, String)>,
 }
 
-/// What is wrong with a `tracestate`.
+/// Defect of a `tracestate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceStateError {

@@ -1,4 +1,4 @@
-//! What a task needs of its machine while it runs.
+//! Demand of a task: its share of the machine while it runs.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ const NAME_LIMIT: usize = 64;
 /// How many resources a head may have, and a task may ask for.
 const RESOURCES_LIMIT: usize = 64;
 
-/// What a task needs. Borrowed from its [`Envelope`](super::Envelope).
+/// Resources that a task needs. Borrowed from its [`Envelope`](super::Envelope).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand<'a> {
     /// Slots that it takes. With 0 it takes none, and runs as soon as there is a process for it.

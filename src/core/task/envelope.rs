@@ -103,7 +103,7 @@ impl Input {
 const OF_TASK: u8 = 0;
 const OF_FILE: u8 = 1;
 
-/// What a task runs.
+/// Code that a task runs: a function or a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskSpec<'a> {
     /// A function of a module, called in the worker's process.
@@ -121,11 +121,11 @@ pub struct FunctionSpec<'a> {
     pub function: &'a str,
     /// A MessagePack array.
     pub arguments: &'a [u8],
-    /// What it has to do with an actor.
+    /// Returns its relation to an actor.
     pub actor: ActorRole<'a>,
 }
 
-/// What a function has to do with an actor.
+/// Relation of a function to an actor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ActorRole<'a> {
     /// Nothing: the many.
@@ -137,7 +137,7 @@ pub enum ActorRole<'a> {
     Call(TaskId),
 }
 
-/// How an actor is to be treated.
+/// Options of an actor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActorOptions<'a> {
     /// How often it is made again when its worker was lost.
@@ -354,7 +354,7 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// What an encoded envelope says at its beginning, without a look at the rest.
+    /// Decodes the beginning of an encoded envelope, without a look at the rest.
     pub fn head_of(bytes: &'a [u8]) -> Option<EnvelopeHead<'a>> {
         let mut take = Take::new(bytes);
         let flags = u16::from_le_bytes(take.array().ok()?);
@@ -474,7 +474,7 @@ impl<'a> TaskSpec<'a> {
         })
     }
 
-    /// What people call it: `module.function`, `Actor.method`, or the program's file name. Spans are named after it.
+    /// Returns its name for people: `module.function`, `Actor.method`, or the program's file name. Spans are named after it.
     pub fn target(&self) -> String {
         match self {
             TaskSpec::Function(function) if function.actor == ActorRole::None => {
@@ -485,7 +485,7 @@ impl<'a> TaskSpec<'a> {
         }
     }
 
-    /// What it has to do with an actor.
+    /// Returns its relation to an actor.
     pub fn actor(&self) -> ActorRole<'_> {
         match self {
             TaskSpec::Function(function) => function.actor,

@@ -1,4 +1,4 @@
-//! How a task ended.
+//! Outcome of a task.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -175,7 +175,7 @@ pub enum Failure {
 /// The value of `error.type` of what was killed for memory.
 pub const OUT_OF_MEMORY: &str = "oom";
 
-/// How much memory there was, and might have been.
+/// Memory that was used, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryExceeded {
     /// What might have been, in bytes.

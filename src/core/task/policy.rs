@@ -1,4 +1,4 @@
-//! What is done about an attempt that failed: tried again or not, and when.
+//! Retry policy: whether an attempt that failed is followed by another one, and when.
 //!
 //! The task's own failures and lost workers are counted apart. The first are charged to [`Policy::retries`], the second to
 //! [`Policy::crash_limit`]. An attempt that had not begun costs nothing.
@@ -18,7 +18,7 @@ pub const RETRY_BACKOFF_CAP: Duration = Duration::from_secs(60);
 /// How long an attempt that is to end gets for each step, if the submission says nothing.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
-/// How a task is to be treated. Borrowed from its [`Envelope`](super::Envelope).
+/// Retries and limits of a task. Borrowed from its [`Envelope`](super::Envelope).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy<'a> {
     /// How often it is tried again after failures of its own.
@@ -58,7 +58,7 @@ impl Default for Policy<'_> {
     }
 }
 
-/// What a failed attempt is charged to.
+/// Budget that a failed attempt is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// To the task's own failures.
@@ -67,7 +67,7 @@ pub enum Charge {
     Crash,
 }
 
-/// What is done about a failed attempt.
+/// Decision about a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The task is tried again after this many nanoseconds.
@@ -80,7 +80,7 @@ pub enum Verdict {
 }
 
 impl<'a> Policy<'a> {
-    /// What is done about a failure. `failures` and `crashes` were before it; `seed` decides on the jitter.
+    /// Decides about a failure. `failures` and `crashes` were before it; `seed` decides on the jitter.
     pub fn judge(&self, failure: &Failure, failures: u32, crashes: u32, seed: u64) -> Verdict {
         let Some(charge) = charge(failure).filter(|_| !self.at_most_once) else { return Verdict::Final };
         match charge {
@@ -151,7 +151,7 @@ impl<'a> Policy<'a> {
     }
 }
 
-/// What a failure is charged to. None for those after which no task is started again: it was cancelled, or the head stops.
+/// Returns the budget that a failure is charged to. None for those after which no task is started again: it was cancelled, or the head stops.
 pub fn charge(failure: &Failure) -> Option<Charge> {
     match failure {
         Failure::WorkerLost { .. } | Failure::HeadLost => Some(Charge::Crash),

@@ -45,7 +45,7 @@ impl Json {
         &self.text
     }
 
-    /// What JSON cannot say of it, as a sentence; none if it says all.
+    /// Describes the loss in JSON, as a sentence; none if there is none.
     pub fn loss(&self) -> Option<String> {
         let more = self.lost_count - self.lost.len();
         let more = if more > 0 { format!("; and {} more", Count(more, "place")) } else { String::new() };

@@ -17,7 +17,7 @@ pub(super) fn find(name: &str) -> Option<*const abi::Module> {
     MODULES.iter().find(|(known, _)| *known == name).map(|(_, entry)| entry())
 }
 
-/// What is built in.
+/// Names of the modules that are built in.
 pub fn names() -> impl Iterator<Item = &'static str> {
     MODULES.iter().map(|(name, _)| *name)
 }

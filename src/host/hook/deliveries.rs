@@ -81,7 +81,7 @@ impl Sink {
     }
 }
 
-/// Who waits to hear what became of spans.
+/// Waiter for the outcome of spans.
 struct Sunk {
     /// How many were refused, so far as was told.
     refused: u64,
@@ -100,7 +100,7 @@ unsafe extern "C" fn host_refused(data: *mut c_void, count: u64) {
     sunk.refused = sunk.refused.saturating_add(count);
 }
 
-/// What a listener's `data` points to.
+/// Target of a listener's `data`.
 struct Listening {
     spool: &'static Spool,
     /// The bit of the hook that tells.

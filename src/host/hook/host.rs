@@ -1,4 +1,4 @@
-//! What a worker offers to the tasks that it runs beside tracing: to submit further tasks and wait for them.
+//! Services of a worker for the tasks that it runs, beside tracing: to submit further tasks and wait for them.
 //!
 //! The functions here translate between the ABI and a [`TaskHost`], and let no panic out. A process that runs no tasks has no such
 //! host, and says so.
@@ -40,7 +40,7 @@ pub trait TaskHost: Sync {
     fn end_actor(&self, actor: TaskId, grace: Duration) -> Result<(), String>;
 }
 
-/// How a wait ended.
+/// Outcome of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// Enough tasks have ended, or time was up. Which have.
@@ -349,7 +349,7 @@ fn tell_failure(failure: &Failure, tell: impl FnOnce(&abi::TaskError)) {
     });
 }
 
-/// What a module is given back when its task has ended.
+/// Callback data of a module that waits for the end of its task.
 struct Watcher {
     data: *mut c_void,
     on_ended: unsafe extern "C" fn(data: *mut c_void),

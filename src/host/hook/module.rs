@@ -33,7 +33,7 @@ pub struct Module {
     record: &'static abi::Module,
 }
 
-/// What a module says of itself.
+/// Description of a module by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleDescription {
     /// The name or the path that it was asked for by.
@@ -64,7 +64,7 @@ pub struct ModuleDescription {
     pub actors: Vec<ActorDescription>,
 }
 
-/// What a module says of a type of actors.
+/// Description of a type of actors by its module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActorDescription {
     /// The type of `module:Type`.
@@ -79,7 +79,7 @@ pub struct ActorDescription {
     pub methods: Vec<TaskDescription>,
 }
 
-/// What a module says of a hook.
+/// Description of a hook by its module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookDescription {
     /// The attribute of `module:attribute`.
@@ -90,7 +90,7 @@ pub struct HookDescription {
     pub contract: HookContract,
 }
 
-/// What a module says of a task.
+/// Description of a task by its module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskDescription {
     /// The function of `module:function`.
@@ -114,7 +114,7 @@ pub struct TaskDescription {
     pub code_line_number: u32,
 }
 
-/// What a module says of a parameter.
+/// Description of a parameter by its module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParameterDescription {
     /// Its name.

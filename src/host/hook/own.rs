@@ -18,7 +18,7 @@ use tracer_core::clock::now_unix_nano;
 use tracer_ipc::protocol::TracingSettings;
 use tracer_ipc::spool::record::{EventRecord, LinkRecord, OwnedValue, SpanRecord, own_attribute, slice};
 
-/// How tracer traces by itself.
+/// Settings of tracer's own tracing, without a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnSettings<'a> {
     /// The folder of the span files.

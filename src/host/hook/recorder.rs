@@ -132,7 +132,7 @@ pub struct RunningTask {
     pub node_id: &'static str,
 }
 
-/// What tracer says when it starts a span of its own.
+/// Description of a span that tracer starts by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanRequest<'a> {
     /// Its name.
@@ -360,7 +360,7 @@ impl Recorder {
         &raw const self.lent
     }
 
-    /// What happens to spans, for people to read.
+    /// Describes the way of spans, for people to read.
     pub fn description(&self) -> String {
         text(self.hook.description)
     }
@@ -1058,7 +1058,7 @@ impl ActiveSpan {
         unsafe { self.span.as_ref() }
     }
 
-    /// What to propagate.
+    /// Returns the context to propagate.
     pub fn context(&self) -> &TraceContext {
         &self.recorded().context
     }

@@ -11,7 +11,7 @@ use super::{HookContract, HookError, ImportString, Located, Module, OwnSettings,
 use tracer_ipc::protocol::HookChoice;
 use tracer_ipc::spool::{Owners, Spool};
 
-/// What running a hook gave.
+/// Result of running a hook.
 pub struct HookRun {
     /// The process's tracing; none when the hook failed and tracer cannot write spans itself either.
     pub recorder: Option<&'static Recorder>,
@@ -64,7 +64,7 @@ pub fn owners(hook: &HookChoice) -> Owners {
     Owners { mark: crc32fast::hash(names.join(",").as_bytes()), names }
 }
 
-/// What trying a hook out showed.
+/// Result of trying a hook out.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HookCheck {
     /// Where the module is; none for a built-in one.

@@ -89,7 +89,7 @@ impl LoadedActor {
         concurrent.map(|method| text(method.name)).collect()
     }
 
-    /// How many calls of concurrent methods run at a time.
+    /// Count of calls of concurrent methods that may run at a time.
     pub fn max_concurrency(&self) -> usize {
         (self.actor.max_concurrency as usize).max(1)
     }
@@ -103,7 +103,7 @@ impl LoadedActor {
     }
 }
 
-/// What an actor keeps between its calls: the module's, which alone knows what it points to.
+/// State of an actor between its calls: the module's, which alone knows what it points to.
 #[derive(Clone, Copy, Debug)]
 pub struct ActorState(*mut c_void);
 
@@ -120,7 +120,7 @@ unsafe impl Sync for ActorState {}
 /// Since then modules take arguments one by one.
 const ABI_MINOR_OF_VALUES: u32 = 3;
 
-/// What a task is told about itself.
+/// Facts that a task is told about itself.
 pub struct TaskContext<'a> {
     /// The task's id.
     pub task: TaskId,

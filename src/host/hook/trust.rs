@@ -24,7 +24,7 @@ pub fn changeable_by_others(path: &Path) -> Option<String> {
     })
 }
 
-/// What the system says of a file or a folder.
+/// Owner and rights of a file or a folder.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     owner: u32,

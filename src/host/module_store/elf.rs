@@ -1,4 +1,4 @@
-//! What tracer has to know of a shared library without loading it: whether the file is complete, which libraries it needs from its own
+//! Facts of a shared library that tracer reads without loading it: whether the file is complete, which libraries it needs from its own
 //! folder, and the id that its linker gave it.
 //!
 //! Read are files of the system's own kind: ELF of 64 bits, little-endian. Of any other nothing is known, and the loader decides.
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// What a library's file says.
+/// Facts from a library's file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Library {
     /// The build id that the linker noted, in hexadecimal digits; empty for none.

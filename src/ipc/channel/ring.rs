@@ -134,7 +134,7 @@ impl<M: Memory> RingSender<M> {
     }
 }
 
-/// What comes next in a stream.
+/// Source of the next bytes of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// A piece in the ring.
@@ -162,7 +162,7 @@ impl<M: Memory> RingReceiver<M> {
         Some(self.ring.header(COMMITTED).load(Acquire)).filter(|committed| *committed != UNMAPPED)
     }
 
-    /// What comes next at this place of the stream, as far as the other end has said it.
+    /// Finds the source of the bytes at this place of the stream, as far as the other end has said it.
     pub(super) fn next(&mut self, position: u64) -> io::Result<Next> {
         // First: the pieces that are put before this is said are seen below.
         let Some(committed) = self.committed() else { return Ok(Next::Socket(u64::MAX)) };

@@ -1,4 +1,4 @@
-//! What a hook puts on a span while it starts, before the span has a slot.
+//! Attributes that a hook adds to a span while it starts, before the span has a slot.
 
 use tracer_abi as abi;
 
@@ -6,7 +6,7 @@ use super::layout::ENTRIES_SIZE;
 use super::owner::{SlotIndex, Spool};
 use super::record::{EntryWriter, entries_of};
 
-/// What the sampler and the span processors of a hook add to a span that starts: entries of a record. Most add nothing.
+/// Entries of a record that the sampler and the span processors of a hook add to a span that starts. Most add nothing.
 #[derive(Debug, Default)]
 pub struct Additions {
     room: Vec<u8>,

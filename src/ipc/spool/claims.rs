@@ -64,7 +64,7 @@ impl ClaimRing {
         begun_inline(&self.mapping).is_none_or(|mut begun| begun.any(|begun| begun == (task, attempt)))
     }
 
-    /// What became of a lease.
+    /// Returns the state of a lease.
     pub fn state(&self, lease: u64) -> ClaimState {
         state(&self.mapping, &self.grants, lease)
     }
@@ -74,7 +74,7 @@ impl ClaimRing {
         !self.mapping.is_sound() || begun_inline(&self.mapping).is_none()
     }
 
-    /// What the worker has left, as far as its file can be read; also when nobody finds the file any more.
+    /// Reads what the worker has left, as far as its file can be read; also when nobody finds the file any more.
     pub fn story(&self) -> Option<Story> {
         Story::of_file(self.mapping.file.try_clone().ok()?, &self.path).ok()
     }
@@ -104,7 +104,7 @@ impl ClaimRing {
         BirthWindow::is_of(header.command_birth.load(Acquire), group).then_some(group)
     }
 
-    /// What did not fit the worker's spool so far.
+    /// Counts what did not fit the worker's spool so far.
     pub fn counts(&self) -> SpoolCounts {
         SpoolCounts::of(&self.mapping)
     }
@@ -147,7 +147,7 @@ pub(super) fn claim(mapping: &Mapping, lease: u64) -> bool {
     is_claimed
 }
 
-/// What became of a lease.
+/// Returns the state of a lease.
 fn state(mapping: &Mapping, grants: &Grants, lease: u64) -> ClaimState {
     mapping.claims().state(lease).unwrap_or_else(|| match grants.reached() {
         // Nobody has written this who should.

@@ -1,4 +1,5 @@
-//! What the head has granted to a worker, in a file of the head's own beside the spool, so that nothing which a task does to the spool changes it.
+//! Grants: the leases that the head has given to a worker, in a file of the head's own beside the spool, so that
+//! nothing which a task does to the spool changes it.
 //!
 //! Two parties write, each in pages of its own: the head says which task and attempt each lease is for; the worker says how
 //! far it has come, as a second record of its claims. The worker maps nothing but that page, with gaps around it that nobody can touch: bytes that a task
@@ -22,7 +23,7 @@ const PAGE: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"TRACERGR");
 const FILE_SIZE: usize = PAGE + size_of::<Granted>().next_multiple_of(PAGE);
 
-/// What the head says.
+/// The head's part of the file.
 #[repr(C, align(4096))]
 struct Granted {
     magic: AtomicU64,
@@ -42,7 +43,7 @@ struct Granted {
     inline_attempts: [AtomicU32; INLINE_COUNT],
 }
 
-/// How far a worker has come: on the first page.
+/// Progress of a worker, on the first page.
 #[repr(C)]
 struct Progress {
     /// The lease that was claimed last, plus 1.
@@ -56,7 +57,7 @@ pub(super) fn path_of(spool: &Path) -> PathBuf {
     spool.with_extension("grants")
 }
 
-/// How far a worker has come, as it says itself.
+/// Progress of a worker, as it says itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     /// It has claimed, or passed, all leases before this one, and none from there on.
@@ -168,7 +169,7 @@ impl Grants {
         sent.map(|(task, attempt)| (task.load(Acquire), attempt.load(Acquire))).filter(|&(task, _)| task != 0)
     }
 
-    /// How far the worker says that it has come.
+    /// Reads the progress of the worker.
     pub(super) fn reached(&self) -> Reached {
         self.progress().get()
     }

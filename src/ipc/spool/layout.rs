@@ -286,7 +286,7 @@ impl Mapping {
         self.pages.bytes()
     }
 
-    /// How many slots there are, whether or not they may be touched.
+    /// Count of slots, whether or not they may be touched.
     pub(super) fn slot_count(&self) -> usize {
         self.slot_count
     }
@@ -316,7 +316,7 @@ impl Mapping {
         length == size_of_file(self.header().slot_count.load(Relaxed) as usize) as u64
     }
 
-    /// How many slots, from the first on, may be touched.
+    /// Count of slots, from the first on, that may be touched.
     pub(super) fn slots_backed(&self) -> usize {
         (self.header().slots_backed.load(Acquire) as usize).min(self.slot_count)
     }
@@ -362,7 +362,7 @@ fn size_of_file(slot_count: usize) -> usize {
     SLOTS_OFFSET + slot_count * SLOT_SIZE
 }
 
-/// How many whole slots a file of this length has room for.
+/// Count of whole slots that a file of this length has room for.
 fn slots_in(length: u64) -> usize {
     let slots = length.saturating_sub(SLOTS_OFFSET as u64) / SLOT_SIZE as u64;
     usize::try_from(slots).map_or(SLOT_LIMIT, |slots| slots.min(SLOT_LIMIT))
@@ -387,7 +387,7 @@ pub(super) fn check_start(file: &File, path: &Path) -> Result<usize, SpoolError>
     Ok(u32::from_ne_bytes(slot_count) as usize)
 }
 
-/// What stands beside an entry for a task that runs inside of others.
+/// Seal beside an entry for a task that runs inside of others.
 pub(super) fn inline_seal(task: u64, attempt: u32) -> u64 {
     seal(task ^ u64::from(attempt).rotate_left(32))
 }

@@ -26,7 +26,7 @@ use tracer_core::task::StopReason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotIndex(u32);
 
-/// What is known of a span when it starts.
+/// Description of a span that starts.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanOpening<'a> {
     /// The trace that it belongs to.
@@ -91,7 +91,7 @@ pub struct Spool {
     inline: Mutex<claims::InlineEntries>,
 }
 
-/// What the entries of a slot begin with, whether or not there is a span. Changed by whoever has taken the slot.
+/// Prefix that the entries of a slot begin with, whether or not there is a span. Changed by whoever has taken the slot.
 #[derive(Default)]
 struct Beginning {
     /// The number of the [`Prefix`]; 0 for none.
@@ -146,7 +146,7 @@ struct Beside {
     unrecorded: u64,
 }
 
-/// What a commit covers.
+/// Spans that a commit covers.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// The slots of ended spans, oldest first.
@@ -156,7 +156,7 @@ pub struct Batch {
     is_commit: bool,
 }
 
-/// What became of an attempt to commit.
+/// Outcome of an attempt to commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committing {
     /// It is over.
@@ -186,7 +186,7 @@ const COMMIT_DUE_AT: usize = 256;
 /// Trace id and span id, as a slot has them.
 type Identity = [u64; 3];
 
-/// What became of a span at the exporters of the first hook.
+/// Outcome of a span at the exporters of the first hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// They have it.
@@ -260,7 +260,7 @@ impl Spool {
         }
     }
 
-    /// How many spans may be open or not written at once.
+    /// Count of spans that may be open or not written at once.
     pub fn slot_count(&self) -> usize {
         self.mapping.slot_count()
     }

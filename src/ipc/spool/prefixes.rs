@@ -1,4 +1,4 @@
-//! What many spans begin with, laid out once.
+//! Cached prefixes: the entries that many spans begin with, laid out once.
 
 use std::cell::RefCell;
 
@@ -6,7 +6,7 @@ use tracer_abi as abi;
 
 use super::record::EntryWriter;
 
-/// What all spans of a process with one number begin with: the same name and scope, and after these the same attributes.
+/// Prefix of all spans of a process with one number: the same name and scope, and after these the same attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefix<'a> {
     pub(super) id: u64,

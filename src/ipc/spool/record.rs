@@ -39,7 +39,7 @@ impl<'a> EntryWriter<'a> {
         self.len
     }
 
-    /// What was appended since there were `len` bytes.
+    /// Returns the bytes that were appended since there were `len`.
     pub(super) fn since(&self, len: usize) -> &[u8] {
         &self.room[len..self.len]
     }

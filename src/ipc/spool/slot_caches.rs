@@ -116,7 +116,7 @@ impl SlotCaches {
         with_own(spool, |cache| cache.collect(ended));
     }
 
-    /// How many slots are in the hands of threads, and free.
+    /// Count of free slots in the hands of threads.
     pub(super) fn free(&self) -> usize {
         self.all.iter().map(|cache| cache.free_len()).sum()
     }

@@ -48,7 +48,7 @@ pub struct SpanStory {
     slot: usize,
 }
 
-/// What a process has lost, and what it would lose if it died now.
+/// Counts of what a process has lost, and of what it would lose if it died now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolCounts {
     /// Attributes, events and links that did not fit their slot, of spans that the owner has brought on from there.
@@ -134,7 +134,7 @@ impl Story {
         Ok(Story { copy, grants: Grants::read(path), is_cut })
     }
 
-    /// What the header says now.
+    /// Reads the header again.
     fn header(&self) -> &Header {
         // What cannot be read is zero.
         let _ = self.copy.copy(0, SLOTS_OFFSET);
