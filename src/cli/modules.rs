@@ -47,7 +47,7 @@ pub(super) struct SearchArgs {
     place: PlaceArgs,
 }
 
-/// Who says where modules are looked for.
+/// Origin of the search path for modules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub(super) enum SearchedAs {

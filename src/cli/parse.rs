@@ -97,7 +97,7 @@ fn argument_named<'a>(command: &'a Command, shown: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|argument| argument.to_string() == shown)
 }
 
-/// What the argument's value is called, such as `ID`.
+/// Returns the name of the argument's value, such as `ID`.
 fn value_name(argument: &Arg) -> &str {
     argument.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str())
 }
@@ -215,7 +215,7 @@ fn wrong_value(
     }
 }
 
-/// What was expected of a value, with tips. `source` says why it was refused, perhaps in the words of Rust's parsers.
+/// Describes the values that were expected, with tips. `source` says why it was refused, perhaps in the words of Rust's parsers.
 fn expected(source: &str, value_name: &str, value: &str, argument: Option<&Arg>) -> (String, Vec<String>) {
     let possible: Vec<_> = argument.map(|argument| argument.get_possible_values()).unwrap_or_default();
     let is_switch = source.contains("value was not a boolean");

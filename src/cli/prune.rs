@@ -84,7 +84,7 @@ struct Report {
     tasks: Counted,
 }
 
-/// What a candidate is.
+/// Kind of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     SpanFile,

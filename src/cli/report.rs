@@ -255,7 +255,7 @@ impl Redrawn {
     }
 }
 
-/// How wide standard output is.
+/// Width of standard output in columns.
 pub(super) fn width() -> usize {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     let size = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));

@@ -171,7 +171,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     if is_foreground { run_in_foreground(head_settings, format) } else { run_in_background(&head_settings, format) }
 }
 
-/// What the flags, the environment and the file say.
+/// Combines the settings of the flags, the environment and the file.
 fn settings(args: Args) -> Result<Settings, CommandError> {
     check_span_file_size()?;
     // A shell's variable that is not set leaves nothing behind the `=`.

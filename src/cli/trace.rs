@@ -185,7 +185,7 @@ impl SourceArgs {
         (folder, head)
     }
 
-    /// What is in the span files.
+    /// Loads the span files.
     fn load(&self) -> Result<Loaded, CommandError> {
         let (folder, _) = self.folder_and_head();
         let loaded = trace::load(&folder).map_err(|error| CommandError::new(exit::FAILED, error))?;
@@ -193,7 +193,7 @@ impl SourceArgs {
         Ok(loaded)
     }
 
-    /// What is in the span files, and what living processes have not written there yet.
+    /// Loads the span files, and the spans that living processes have not written there yet.
     fn load_with_running(&self) -> Result<Loaded, CommandError> {
         let (folder, head) = self.folder_and_head();
         let Some(head) = head else { return self.load() };

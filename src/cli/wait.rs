@@ -100,7 +100,7 @@ fn row(id: TaskId, outcome: &Outcome) -> serde_json::Value {
     })
 }
 
-/// What came of waiting.
+/// Result of waiting.
 pub(super) struct Waited {
     /// Those that have ended, in the order in which that was heard of.
     pub(super) ended: Vec<(TaskId, Outcome)>,

@@ -33,7 +33,7 @@ pub struct LiveSpan {
     pub task_id: Option<u64>,
 }
 
-/// What was seen in the spools.
+/// Contents of the spools at one look.
 #[derive(Debug, Default)]
 pub struct Look {
     /// The spans, process by process.

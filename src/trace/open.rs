@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Kind, LiveSpan, Loaded, Span, SpanId, Trace, TraceId, time};
 
-/// What is open in all processes of a session. It serialises without the ended spans, which only hold the tree together.
+/// Open spans of all processes of a session. It serialises without the ended spans, which only hold the tree together.
 #[derive(Debug, Serialize)]
 pub struct Open {
     /// When it was looked at, in nanoseconds since the Unix epoch.

@@ -1,4 +1,4 @@
-//! What the end of a trace waited for, and when nothing ran.
+//! Critical path: the spans that the end of a trace waited for, and the times in which nothing ran.
 //!
 //! The *critical path* is found backwards, from the end of the trace to its start. Of the spans below the one that it has come to, it takes the
 //! one that was over last, with all that is below it; then, of those that were over before that one started, again the last; and so
@@ -29,7 +29,7 @@ pub struct Stretch {
     pub what: What,
 }
 
-/// What a [`Stretch`] is. Spans are indexes of [`Trace::spans`].
+/// Kind of a [`Stretch`]. Spans are indexes of [`Trace::spans`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A span's own time.
@@ -54,7 +54,7 @@ pub struct Idle {
 }
 
 impl Stretch {
-    /// How long it is.
+    /// Returns its length.
     pub fn duration_ns(&self) -> u64 {
         self.end_unix_nano - self.start_unix_nano
     }
@@ -132,7 +132,7 @@ impl CriticalPath {
     }
 }
 
-/// When nothing ran in a trace, in the order of time.
+/// Finds the times in which nothing ran in a trace, in their order.
 pub fn idle(trace: &Trace, tree: &Tree) -> Vec<Idle> {
     let family = Family::new(trace, tree);
     let mut busy: Vec<(u64, u64)> = Vec::with_capacity(trace.spans.len());

@@ -73,11 +73,11 @@ impl std::error::Error for LoadError {
 pub struct Notice {
     /// The file.
     pub path: PathBuf,
-    /// What could not be used.
+    /// Problem with a file or a part of it, which was left out.
     pub problem: Problem,
 }
 
-/// What could not be used.
+/// Problem with a file or a part of it, which was left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -205,7 +205,7 @@ pub(super) fn pid_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.split('.').next()?.parse().ok()
 }
 
-/// What is parsed of every span. Everything else is only stepped over.
+/// Fields that are parsed of every span. Everything else is only stepped over.
 #[derive(Deserialize)]
 struct Header<'a> {
     #[serde(borrow)]
@@ -272,7 +272,7 @@ impl Header<'_> {
     }
 }
 
-/// What became of a file's bytes.
+/// Result of scanning a file.
 pub(super) struct Scanned {
     pub(super) problems: Vec<Problem>,
     /// Where the last object ended that has spans.
@@ -348,7 +348,7 @@ pub(super) fn scan(file: Arc<SpanFile>, spans: &mut Vec<Span>) -> Scanned {
     Scanned { problems, spans_end }
 }
 
-/// What came of one object.
+/// Result of reading one object.
 struct Object {
     /// Where it ends.
     end: usize,

@@ -98,7 +98,7 @@ impl Serialize for SpanId {
     }
 }
 
-/// What a span stands for.
+/// Role of a span in the life of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A step inside a process; also what a kind that is not known is taken for.
@@ -125,7 +125,7 @@ impl Kind {
     }
 }
 
-/// How a span ended.
+/// Status of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Nothing was said, which means that it went well.
@@ -344,7 +344,7 @@ impl Span {
         self.end_unix_nano.is_none() && self.running_unix_nano.is_some()
     }
 
-    /// What the status says beyond its code.
+    /// Returns the description of the status, beyond its code.
     pub fn status_description(&self) -> Option<String> {
         let text = self.text();
         part::<StatusPart>(parts(&text).status)?.description
@@ -403,7 +403,7 @@ impl Span {
         self.process().0
     }
 
-    /// What tells the process that made the span from all others, two of one pid included.
+    /// Identity of the process that made the span, which no other has, not even one of the same pid.
     pub(super) fn process(&self) -> (Option<u32>, Option<String>) {
         process(&self.resource(), self.file.pid)
     }
@@ -447,7 +447,7 @@ fn part<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     serde_json::from_str(raw?.get()).ok()
 }
 
-/// What tells a process from all others, by the resource of its spans or else by its file.
+/// Identity of a process, by the resource of its spans or else by its file.
 pub(super) fn process(resource: &Attributes, pid_of_file: Option<u32>) -> (Option<u32>, Option<String>) {
     let pid = resource.get("process.pid").and_then(|pid| match pid {
         Value::Number(pid) => u32::try_from(pid.as_u64()?).ok(),

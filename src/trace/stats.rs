@@ -45,7 +45,7 @@ pub struct StatsRow {
     pub self_ns: u64,
 }
 
-/// What is gathered of a name.
+/// Durations and counts of the spans of one name.
 #[derive(Default)]
 struct Gathered {
     durations: Vec<u64>,

@@ -22,7 +22,7 @@ pub struct Node {
     pub item: Item,
 }
 
-/// What a [`Node`] stands for.
+/// Content of a [`Node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
     /// The index of a span in [`Trace::spans`].

@@ -68,7 +68,7 @@ pub(super) struct Attempts {
     meter: SharedMeter,
 }
 
-/// What was loaded so far. As modules are, it is kept for good.
+/// Modules that were loaded so far. They are kept for good, as modules are.
 #[derive(Default)]
 struct Loaded {
     /// By version, which is none for what has none, and name.
@@ -197,7 +197,7 @@ impl Attempts {
         self.has_actor.load(Relaxed)
     }
 
-    /// What the head has to know of the actor that was made here.
+    /// Describes to the head the actor that was made here.
     pub(super) fn actor_methods(&self) -> Option<ActorMethods> {
         if !self.is_actor() {
             return None;
@@ -208,7 +208,7 @@ impl Attempts {
         Some(ActorMethods { actor: living.id, concurrent: living.loaded.concurrent_methods(), max_concurrency })
     }
 
-    /// How many calls may run at a time, if this one may run beside others. None for those that run alone.
+    /// Count of calls that may run at a time, if this one may run beside others. None for those that run alone.
     pub(super) fn runs_beside_others(&self, lease: &Lease<'_>) -> Option<usize> {
         // The thread that asks is the one that makes it.
         if !self.is_actor() {
@@ -777,7 +777,7 @@ impl Living {
     }
 }
 
-/// What is called, if it was called before.
+/// Function that was called before.
 #[derive(Clone, Copy)]
 struct Known {
     function: &'static Function,
@@ -791,7 +791,7 @@ type HeldActor = (Option<LoadedActor>, ActorState);
 /// Of a call that runs beside others: who is told when it waits for the first time.
 type Beside<'a> = Option<&'a dyn Fn()>;
 
-/// When an attempt began, by both clocks at once: whatever happens in between, its end is not said to be earlier than it was.
+/// Beginning of an attempt, by both clocks at once: whatever happens in between, its end is not said to be earlier than it was.
 #[derive(Clone, Copy)]
 pub(super) struct Began {
     unix_nano: u64,
@@ -811,7 +811,7 @@ impl Began {
     }
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 struct Ran {
     outcome: Outcome,
     /// Its span.
@@ -839,7 +839,7 @@ fn unreadable(error: &WireError) -> String {
     format!("the task cannot be read: {error}")
 }
 
-/// How an attempt is traced.
+/// Tracing of an attempt.
 #[derive(Clone, Copy)]
 struct Traced<'a> {
     span: Option<&'a ActiveSpan>,

@@ -28,7 +28,7 @@ use crate::spool::Spool;
 use crate::standard_input;
 use crate::task::{CommandSpec, Failure, Outcome};
 
-/// How a command went.
+/// Result of a command.
 pub(super) struct CommandRun {
     pub(super) outcome: Outcome,
     pub(super) exit_code: Option<i32>,
@@ -114,7 +114,7 @@ fn wait_for_end(pid: Pid) {
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
-/// What a command has left behind: processes that left its group, and became children of the worker when their parents ended. They run
+/// Processes that a command has left behind: those that left its group, and became children of the worker when their parents ended. They run
 /// on until the worker ends; nobody waits for them, also when they hold the output open.
 struct Leaked {
     pids: Vec<Pid>,

@@ -1,4 +1,4 @@
-//! What the kernel knows of this process: its parent, its use of cpu and memory.
+//! This process as the kernel knows it: its parent, its use of cpu and memory.
 
 use std::cell::Cell;
 use std::io;
@@ -24,7 +24,7 @@ pub(super) fn die_with_parent(head_pid: u32) -> io::Result<()> {
     }
 }
 
-/// What the kernel counts for a process.
+/// Counters of the kernel for a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// User and system time.
@@ -85,7 +85,7 @@ impl Usage {
         Usage { peak_memory_bytes: command.peak_memory_bytes, ..self.combine(command, u64::saturating_add) }
     }
 
-    /// What was used since `earlier`, with the peak up to now.
+    /// Subtracts `earlier`, with the peak up to now.
     fn since(self, earlier: Usage) -> Usage {
         self.combine(earlier, u64::saturating_sub)
     }
@@ -155,7 +155,7 @@ thread_local! {
     static UNTOLD: Cell<Untold> = const { Cell::new(Untold::NONE) };
 }
 
-/// What the meter of an attempt was when attempts inside of it began.
+/// State of an attempt's meter when attempts inside of it began.
 #[derive(Debug)]
 pub(super) struct Outer {
     meter: Meter,

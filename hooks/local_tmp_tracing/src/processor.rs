@@ -20,7 +20,7 @@ use tracer_span_file::{Counts, LineQueue, ResourceJson, Rotation, SpanDirError, 
 
 use crate::span_data::{self, resource_json, write_span};
 
-/// How a span becomes a line of a file.
+/// Rendering of a span as a line of a file.
 pub trait LineFormat: std::fmt::Debug + Send + 'static {
     /// Takes what all spans of the process have in common. Called before the first span.
     fn set_resource(&mut self, resource: &Resource);

@@ -27,7 +27,7 @@ pub const PROPAGATORS: &str = "OTEL_PROPAGATORS";
 pub const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 /// Attributes of the resource: `key=value`, separated by commas, percent-encoded.
 pub const RESOURCE_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
-/// How much is said about tracing itself.
+/// Level of the log about tracing itself.
 pub const LOG_LEVEL: &str = "OTEL_LOG_LEVEL";
 /// The sampler's name.
 pub const TRACES_SAMPLER: &str = "OTEL_TRACES_SAMPLER";
@@ -61,7 +61,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How much is said about tracing itself.
+/// Level of the log about tracing itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Nothing.
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         Reader::new(|name| std::env::var_os(name))
     }
 
-    /// What was wrong so far, in the order in which it was read. Each variable says it once.
+    /// Returns the problems so far, in the order in which they were read. Each variable says it once.
     pub fn into_problems(self) -> Vec<Problem> {
         self.problems
     }

@@ -1,11 +1,11 @@
-//! How much of a span is kept.
+//! Limits of a span.
 
 use super::Reader;
 
 /// How many attributes, span events and links are kept where nothing is said.
 pub const DEFAULT_COUNT_LIMIT: usize = 128;
 
-/// How much of a span is kept, as far as the environment says.
+/// Limits of a span, as far as the environment says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Attributes of a span.

@@ -1,4 +1,4 @@
-//! What a process says of itself.
+//! Resource: the attributes by which a process describes itself.
 
 use super::{RESOURCE_ATTRIBUTES, Reader, SERVICE_NAME};
 
@@ -36,7 +36,7 @@ fn put(attributes: &mut Vec<(String, String)>, key: String, value: String) {
     }
 }
 
-/// What a percent-encoded text says; none when it is broken.
+/// Decodes a percent-encoded text; none when it is broken.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -2,7 +2,7 @@
 
 use super::{Reader, TRACES_SAMPLER, TRACES_SAMPLER_ARG};
 
-/// What `OTEL_TRACES_SAMPLER` says.
+/// Sampler that `OTEL_TRACES_SAMPLER` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
     /// Whether a span with a parent is sampled as that is.
@@ -11,7 +11,7 @@ pub struct Sampler {
     pub root: Root,
 }
 
-/// How the first span of a trace is sampled.
+/// Sampling of the first span of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Root {
     /// Always.

@@ -1,4 +1,4 @@
-//! How a batch is delivered: tries, pauses between them, when to give up, and what becomes known of that.
+//! Delivery of a batch: tries, pauses between them, when to give up, and what becomes known of that.
 //!
 //! It is the same for every way to send, which is a [`Transport`]. After the OTLP specification: what may help is tried again with
 //! growing pauses, or after the pause that the receiver asks for; what cannot help is not. All of it takes no longer than
@@ -35,7 +35,7 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     fn send(&self, message: &Self::Message, timeout: Duration) -> Answer;
 }
 
-/// What came of sending a batch once.
+/// Outcome of sending a batch once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The receiver has it.

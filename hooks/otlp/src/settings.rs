@@ -1,4 +1,4 @@
-//! What the environment says about the exporter, after the OpenTelemetry specification: "OpenTelemetry Protocol Exporter", and
+//! Settings of the exporter from the environment, after the OpenTelemetry specification: "OpenTelemetry Protocol Exporter", and
 //! "Batch Span Processor" of the SDK's environment variables.
 //!
 //! A variable that is empty counts as unset. Of `OTEL_EXPORTER_OTLP_TRACES_…` and `OTEL_EXPORTER_OTLP_…` the first counts. A value
@@ -14,7 +14,7 @@ use tracer_otel_env::{LogLevel, Reader};
 use ureq::http::Uri;
 use ureq::http::header::{HeaderName, HeaderValue};
 
-/// How the messages travel.
+/// Transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Protobuf in the body of a POST: the hook `otlp:setup_tracing`.
@@ -23,7 +23,7 @@ pub enum Protocol {
     Grpc,
 }
 
-/// How they are compressed.
+/// Compression of the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
@@ -84,14 +84,14 @@ const BATCH_VARIABLES: [&str; 3] =
     ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"];
 
 impl Settings {
-    /// What the variables of this process say.
+    /// Reads the variables of this process.
     pub fn from_env(protocol: Protocol) -> Result<Settings, SettingsError> {
         Settings::from_variables(protocol, |name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })
     }
 
-    /// What the variables say that `lookup` knows.
+    /// Reads the variables that `lookup` knows.
     pub fn from_variables(
         protocol: Protocol,
         lookup: impl Fn(&str) -> Option<String>,

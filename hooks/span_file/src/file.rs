@@ -134,7 +134,7 @@ impl fmt::Display for SpanDirError {
 
 impl std::error::Error for SpanDirError {}
 
-/// When a span file is rotated, and how much is kept.
+/// Rotation of a span file: its size, and how much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
     /// A file is rotated before it would grow beyond this many bytes. Only a single line that is longer makes a longer file.
@@ -163,7 +163,7 @@ impl Rotation {
     }
 }
 
-/// What became of the lines, since the [`SpanFile`] was made.
+/// Counts of what became of the lines, since the [`SpanFile`] was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes appended.
@@ -452,7 +452,7 @@ impl From<Errno> for AppendProblem {
 }
 
 impl AppendError {
-    /// How many bytes of the lines handed over are in the file nevertheless: whole lines, from the first.
+    /// Count of the bytes of the lines handed over that are in the file nevertheless: whole lines, from the first.
     pub fn consumed(&self) -> usize {
         self.consumed
     }

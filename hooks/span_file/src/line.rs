@@ -231,7 +231,7 @@ fn write_list<T>(buffer: &mut Vec<u8>, items: &[T], push: impl Fn(&mut Vec<u8>, 
     }
 }
 
-/// What a line says of a span that has one of each. Everything is borrowed.
+/// Fields of a line, of which a span has one each. Everything is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// Most significant byte first.
@@ -252,7 +252,7 @@ pub struct Head<'a> {
     pub status: Status<'a>,
 }
 
-/// What a line says of a span that is rendered before it ends, by [`push_name`], [`push_key`], [`push_event`] and [`push_link`].
+/// Fields of a span that is rendered before it ends, by [`push_name`], [`push_key`], [`push_event`] and [`push_link`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rendered<'a> {
     /// The name.

@@ -34,7 +34,7 @@ const PIECE: usize = 1 << 20;
 /// While lines are dropped, every so many of them another attempt is made: perhaps nobody commits.
 const RETRY_EVERY: u64 = 1_024;
 
-/// What lines are appended to.
+/// Target that lines are appended to.
 pub trait LineSink {
     /// Appends whole lines, as [`SpanFile::append`] does.
     fn append_lines(&mut self, lines: &[u8]) -> Result<(), Refusal>;

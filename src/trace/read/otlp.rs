@@ -48,7 +48,7 @@ struct ScopeSpans<'a> {
     spans: Vec<&'a RawValue>,
 }
 
-/// What is parsed of every span.
+/// Fields that are parsed of every span.
 #[derive(Deserialize)]
 struct Header<'a> {
     #[serde(borrow, rename = "traceId", alias = "trace_id")]

@@ -1,4 +1,4 @@
-//! What Python's `json` writes that is no JSON: the floats `NaN`, `Infinity` and `-Infinity`.
+//! Repair of what Python's `json` writes that is no JSON: the floats `NaN`, `Infinity` and `-Infinity`.
 
 use std::borrow::Cow;
 

@@ -9,7 +9,7 @@ const VALUE_LINES_MAX: usize = 12;
 /// Columns by which the attributes of an event, and the further lines of a value, are moved to the right.
 const STEP: usize = 2;
 
-/// What is shown of a trace besides its tree.
+/// Sections that are shown of a trace besides its tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Details {
     /// The attributes of each span.

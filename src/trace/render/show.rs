@@ -319,7 +319,7 @@ fn offset_text(span: &Span, trace: &Trace) -> String {
     }
 }
 
-/// How wide each column is.
+/// Widths of the columns.
 struct Columns {
     name: usize,
     offset: usize,
@@ -435,7 +435,7 @@ struct Fold {
     column: usize,
 }
 
-/// What is in a column of the waterfall.
+/// Content of one column of the waterfall.
 #[derive(PartialEq, Eq)]
 enum Cell {
     Blank,

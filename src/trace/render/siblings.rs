@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) content: Content,
 }
 
-/// What a [`Row`] stands for.
+/// Content of a [`Row`].
 pub(super) enum Content {
     One(Item),
     /// Indexes of spans with the same name, by start time.
@@ -90,7 +90,7 @@ pub(super) fn folded(trace: &Trace, tree: &Tree, path: Option<&CriticalPath>) ->
     with_children(rows)
 }
 
-/// What is still to be shown: nodes of the tree.
+/// Work that is left: nodes of the tree to be shown.
 enum Work {
     One(usize),
     Many(Vec<usize>),

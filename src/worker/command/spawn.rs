@@ -33,7 +33,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Runs a file that may be executed and is of no known format, as shells and `execvp` have it.
 const SHELL: &CStr = c"/bin/sh";
 
-/// What the child does. It allocates, locks and logs nothing, because its memory is its parent's.
+/// Steps of the child. It allocates, locks and logs nothing, because its memory is its parent's.
 struct Plan {
     /// The files to try, in order.
     files: Vec<CString>,
@@ -128,11 +128,11 @@ impl Variables {
     }
 }
 
-/// What commands get of their worker's environment. It is taken once, so that none depends on what was run before it.
+/// Part of their worker's environment that commands get. It is taken once, so that none depends on what was run before it.
 pub(in crate::worker) struct Inherited(Variables);
 
 impl Inherited {
-    /// What this process has now.
+    /// Takes the environment of this process.
     pub(in crate::worker) fn now() -> Inherited {
         let mut variables = Variables::default();
         for (name, value) in std::env::vars_os() {
