@@ -4,7 +4,7 @@
 //! parser already puts flags before the environment); this module reads the file, puts it below them, and checks the result.
 //! Whether a hook's name has the form `module:attribute` is checked where the hook is loaded.
 
-mod file;
+pub(crate) mod file;
 pub(crate) mod otel;
 
 use std::fmt;

@@ -5,8 +5,10 @@
 //!
 //! | | |
 //! |---|---|
+//! | [`service_file`] | `service.toml`, checked as a whole before anything is changed |
 //! | [`routes`] | the application of a path, by the longest prefix |
 //! | [`request_head`] | what a client sends, checked before hyper parses it |
 
 pub mod request_head;
 pub mod routes;
+pub mod service_file;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -44,8 +45,10 @@ const TRACING_KEYS: &[&str] = &[
     "record_arguments",
 ];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
-/// The tables of the file, with where to put a key that is in another one.
-const TABLES: [(&str, &[&str], &str); 3] = [
+/// The tables of a file with their keys, and with where to put a key that is in another one.
+pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
+
+const TABLES: Tables = &[
     ("", TOP_KEYS, "at the top of the file, above every table"),
     ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
     ("http.", HTTP_KEYS, "in the table `[http]`"),
@@ -68,11 +71,8 @@ impl std::error::Error for FileError {}
 
 /// Reads the text of a configuration file that is in `folder`.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
-    let document = DeTable::parse(text).map_err(|error| FileError {
-        line: line_at(text, error.span().map_or(0, |span| span.start)),
-        message: error.message().trim_end().replace('\n', ", "),
-    })?;
-    let reader = Reader { text, folder };
+    let reader = Reader { text, folder, tables: TABLES };
+    let document = reader.document()?;
     let mut file = Overrides::default();
     for (key, value) in document.get_ref() {
         match key.get_ref().as_ref() {
@@ -94,14 +94,28 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
     Ok(file)
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    folder: &'a Path,
+/// Reads a file whose keys are walked by hand.
+pub(crate) struct Reader<'a> {
+    /// All of it.
+    pub(crate) text: &'a str,
+    /// The folder that it is in, to which its paths are relative.
+    pub(crate) folder: &'a Path,
+    /// What is known.
+    pub(crate) tables: Tables,
 }
 
-type Value<'a> = Spanned<DeValue<'a>>;
+/// A value with its place in the file.
+pub(crate) type Value<'a> = Spanned<DeValue<'a>>;
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// The tables of the file, before anything is known of their keys.
+    pub(crate) fn document(&self) -> Result<Spanned<DeTable<'a>>, FileError> {
+        DeTable::parse(self.text).map_err(|error| FileError {
+            line: line_at(self.text, error.span().map_or(0, |span| span.start)),
+            message: error.message().trim_end().replace('\n', ", "),
+        })
+    }
+
     fn tracing(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
         let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("tracing", "a table", value))?;
         for (key, value) in table {
@@ -114,13 +128,7 @@ impl Reader<'_> {
                 "spans_dir" => file.spans_dir = Some(self.path("tracing.spans_dir", value)?),
                 "hook_timeout" => {
                     let key = "tracing.hook_timeout";
-                    let timeout = match value.get_ref() {
-                        DeValue::String(text) => parse_duration(text),
-                        DeValue::Integer(seconds) if seconds.radix() == 10 => parse_duration(seconds.as_str()),
-                        DeValue::Float(seconds) => parse_duration(seconds.as_str()),
-                        _ => return Err(self.wrong_type(key, "a duration such as `500ms`, `10s` or `2m`", value)),
-                    };
-                    let timeout = timeout.map_err(|error| self.invalid(key, &error.to_string(), value))?;
+                    let timeout = self.duration(key, value)?;
                     file.hook_timeout =
                         Some(check_hook_timeout(timeout).map_err(|reason| self.invalid(key, &reason, value))?);
                 }
@@ -155,7 +163,24 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn number(&self, key: &str, value: &Value<'_>, check: fn(i64) -> Result<u32, String>) -> Result<u32, FileError> {
+    /// A time, as text or in seconds.
+    pub(crate) fn duration(&self, key: &str, value: &Value<'_>) -> Result<Duration, FileError> {
+        let duration = match value.get_ref() {
+            DeValue::String(text) => parse_duration(text),
+            DeValue::Integer(seconds) if seconds.radix() == 10 => parse_duration(seconds.as_str()),
+            DeValue::Float(seconds) => parse_duration(seconds.as_str()),
+            _ => return Err(self.wrong_type(key, "a duration such as `500ms`, `10s` or `2m`", value)),
+        };
+        duration.map_err(|error| self.invalid(key, &error.to_string(), value))
+    }
+
+    /// A whole number that passes a check.
+    pub(crate) fn number(
+        &self,
+        key: &str,
+        value: &Value<'_>,
+        check: fn(i64) -> Result<u32, String>,
+    ) -> Result<u32, FileError> {
         let integer = value.get_ref().as_integer().ok_or_else(|| self.wrong_type(key, "an integer", value))?;
         // A number that does not fit is far out of range on the side of its sign.
         let far_out = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
@@ -163,19 +188,24 @@ impl Reader<'_> {
         check(number).map_err(|reason| self.invalid(key, &reason, value))
     }
 
+    /// A number of bytes.
+    pub(crate) fn size(&self, key: &str, expected: &str, value: &Value<'_>) -> Result<u64, FileError> {
+        let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, expected, value))?;
+        parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))
+    }
+
     fn memory(&self, key: &str, value: &Value<'_>) -> Result<u64, FileError> {
-        let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a size such as `2GiB`", value))?;
-        let bytes = parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))?;
+        let bytes = self.size(key, "a size such as `2GiB`", value)?;
         check_memory(bytes).map_err(|reason| self.invalid(key, &reason, value))
     }
 
     fn log_size(&self, key: &str, value: &Value<'_>) -> Result<u64, FileError> {
-        let text = value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a size such as `100MiB`", value))?;
-        let bytes = parse_size(text).map_err(|error| self.invalid(key, &error.to_string(), value))?;
+        let bytes = self.size(key, "a size such as `100MiB`", value)?;
         check_log_size(bytes).map_err(|reason| self.invalid(key, &reason, value))
     }
 
-    fn resources(&self, key: &str, value: &Value<'_>) -> Result<Vec<(String, u64)>, FileError> {
+    /// Amounts of what a machine has, by name.
+    pub(crate) fn resources(&self, key: &str, value: &Value<'_>) -> Result<Vec<(String, u64)>, FileError> {
         let expected = "a table of whole numbers such as `{ gpu = 2 }`";
         let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type(key, expected, value))?;
         let mut resources = Vec::new();
@@ -201,11 +231,13 @@ impl Reader<'_> {
         read.map_err(|error| self.invalid(key, &error.to_string(), value))
     }
 
-    fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool, FileError> {
+    /// A truth value.
+    pub(crate) fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool, FileError> {
         value.get_ref().as_bool().ok_or_else(|| self.wrong_type(key, "a boolean", value))
     }
 
-    fn ratio(&self, key: &str, value: &Value<'_>) -> Result<SamplingRatio, FileError> {
+    /// A share, from 0 to 1.
+    pub(crate) fn ratio(&self, key: &str, value: &Value<'_>) -> Result<SamplingRatio, FileError> {
         let text = match value.get_ref() {
             DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
             DeValue::Float(number) => number.as_str(),
@@ -214,12 +246,13 @@ impl Reader<'_> {
         text.parse().map_err(|error: SamplingRatioError| self.invalid(key, &error.to_string(), value))
     }
 
-    fn string<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, FileError> {
+    /// A text.
+    pub(crate) fn string<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, FileError> {
         value.get_ref().as_str().ok_or_else(|| self.wrong_type(key, "a string", value))
     }
 
     /// One name, or an array of them.
-    fn names(&self, key: &str, value: &Value<'_>) -> Result<Vec<String>, FileError> {
+    pub(crate) fn names(&self, key: &str, value: &Value<'_>) -> Result<Vec<String>, FileError> {
         match value.get_ref() {
             DeValue::Array(names) => names.iter().map(|name| Ok(self.string(key, name)?.to_owned())).collect(),
             DeValue::String(name) => Ok(vec![name.to_string()]),
@@ -227,7 +260,8 @@ impl Reader<'_> {
         }
     }
 
-    fn path(&self, key: &str, value: &Value<'_>) -> Result<PathBuf, FileError> {
+    /// A path.
+    pub(crate) fn path(&self, key: &str, value: &Value<'_>) -> Result<PathBuf, FileError> {
         let path = self.string(key, value)?;
         // An empty path says nothing; it must not become the file's folder.
         Ok(if path.is_empty() { PathBuf::new() } else { self.folder.join(path) })
@@ -238,9 +272,10 @@ impl Reader<'_> {
         paths.iter().map(|path| self.path(key, path)).collect()
     }
 
-    fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
-        let known = TABLES.iter().find(|(name, ..)| *name == table).map_or(TOP_KEYS, |(_, keys, _)| keys);
-        let elsewhere = TABLES.iter().find(|(name, keys, _)| *name != table && keys.contains(&key));
+    /// The complaint over a key of a table that has none of that name.
+    pub(crate) fn unknown_key(&self, table: &str, key: &str, offset: usize) -> FileError {
+        let known = self.tables.iter().find(|(name, ..)| *name == table).map_or(&[][..], |(_, keys, _)| keys);
+        let elsewhere = self.tables.iter().find(|(name, keys, _)| *name != table && keys.contains(&key));
         let mut message = format!("unknown key `{table}{key}`");
         if let Some((.., place)) = elsewhere {
             message += &format!("\n(hint: it belongs {place})");
@@ -253,7 +288,19 @@ impl Reader<'_> {
         FileError { line: line_at(self.text, offset), message }
     }
 
-    fn wrong_type(&self, key: &str, expected: &str, value: &Value<'_>) -> FileError {
+    /// The complaint over a key that is not there, in the table that begins at `offset`.
+    pub(crate) fn missing(&self, key: &str, expected: &str, offset: usize) -> FileError {
+        let message = format!("`{key}`: expected {expected}, found nothing");
+        FileError { line: line_at(self.text, offset), message }
+    }
+
+    /// The number of the line, from 1, in which a value begins.
+    pub(crate) fn line_of(&self, value: &Value<'_>) -> usize {
+        line_at(self.text, value.span().start)
+    }
+
+    /// The complaint over a value of another type.
+    pub(crate) fn wrong_type(&self, key: &str, expected: &str, value: &Value<'_>) -> FileError {
         let found = match value.get_ref() {
             DeValue::String(_) => "a string",
             DeValue::Integer(_) => "an integer",
@@ -266,8 +313,9 @@ impl Reader<'_> {
         self.invalid(key, &format!("expected {expected}, found {found}"), value)
     }
 
-    fn invalid(&self, key: &str, reason: &str, value: &Value<'_>) -> FileError {
-        FileError { line: line_at(self.text, value.span().start), message: format!("`{key}`: {reason}") }
+    /// The complaint over a value that cannot be.
+    pub(crate) fn invalid(&self, key: &str, reason: &str, value: &Value<'_>) -> FileError {
+        FileError { line: self.line_of(value), message: format!("`{key}`: {reason}") }
     }
 }
 

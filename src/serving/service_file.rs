@@ -1,0 +1,534 @@
+//! `service.toml`: the applications of a service and their deployments, checked as a whole before anything is changed.
+//!
+//! The keys are walked by hand, as those of `tracer.toml` are, so that each complaint names line, key, expectation, finding, and the nearest
+//! name that is known. What a file says of modules, arguments and resources is checked where those are known.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::routes::RoutePrefix;
+use crate::config::SamplingRatio;
+use crate::config::file::{FileError, Reader, Tables, Value};
+use crate::http_api::{AddressError, LoopbackAddress};
+use crate::suggestion;
+
+const TOP_KEYS: &[&str] = &["name", "http", "tracing", "applications"];
+const HTTP_KEYS: &[&str] = &["address", "public", "trusted_proxies", "host", "request_timeout", "max_body"];
+const TRACING_KEYS: &[&str] = &["enabled", "sampling_ratio", "exporter", "detail"];
+const APPLICATION_KEYS: &[&str] = &["name", "route_prefix", "import_path", "deployments"];
+const DEPLOYMENT_KEYS: &[&str] = &[
+    "name",
+    "import_path",
+    "arguments",
+    "num_replicas",
+    "max_ongoing_requests",
+    "max_queued_requests",
+    "queue_timeout",
+    "queue_full",
+    "retry",
+    "threads",
+    "user_config",
+    "health_check_period",
+    "drain_timeout",
+    "resources",
+    "env",
+    "cwd",
+];
+const TABLES: Tables = &[
+    ("", TOP_KEYS, "at the top of the file, above every table"),
+    ("http.", HTTP_KEYS, "in the table `[http]`"),
+    ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
+    ("applications.deployments.", DEPLOYMENT_KEYS, "in a table `[[applications.deployments]]`"),
+    ("applications.", APPLICATION_KEYS, "in a table `[[applications]]`"),
+];
+
+/// Where a service listens unless it says so.
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000);
+/// The most replicas of one deployment, and the most requests at one or waiting for them.
+const REPLICA_LIMIT: i64 = 4096;
+const REQUEST_LIMIT: i64 = 1_000_000;
+const THREAD_LIMIT: i64 = 1024;
+
+/// A service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceFile {
+    /// What tells it from other services of the same head.
+    pub name: String,
+    /// How clients reach it.
+    pub http: Http,
+    /// How it is traced.
+    pub tracing: ServiceTracing,
+    /// What it has, in the order of the file; no two with one prefix.
+    pub applications: Vec<Application>,
+}
+
+/// How clients reach a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Http {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Whether other machines may reach it.
+    pub is_public: bool,
+    /// Whose `X-Forwarded-*` and `Forwarded` are taken.
+    pub trusted_proxies: Vec<std::net::IpAddr>,
+    /// The hosts that it answers for; all, if there is none.
+    pub hosts: Vec<String>,
+    /// The longest that a whole request may take.
+    pub request_timeout: Option<Duration>,
+    /// The longest body of a request, in bytes.
+    pub max_body: Option<u64>,
+}
+
+/// How a service is traced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceTracing {
+    /// Whether it is.
+    pub is_enabled: bool,
+    /// The share of the traces that begin here. A caller's decision is kept.
+    pub sampling_ratio: Option<SamplingRatio>,
+    /// Exporters besides the session's hook, each `module:attribute`.
+    pub exporters: Vec<String>,
+    /// Which spans a request has.
+    pub detail: Detail,
+}
+
+/// Which spans a request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// One for each hop.
+    Hops,
+    /// One alone, for busy backends.
+    Request,
+}
+
+/// A route prefix and its deployments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Application {
+    /// What tells it from others of the service.
+    pub name: String,
+    /// What the paths of its requests begin with.
+    pub route_prefix: RoutePrefix,
+    /// Which of the deployments answers requests.
+    pub ingress: usize,
+    /// Its deployments, no two of one name.
+    pub deployments: Vec<Deployment>,
+}
+
+/// A handler with settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deployment {
+    /// What tells it from others of the application.
+    pub name: String,
+    /// The handler: `module:attribute`.
+    pub import_path: String,
+    /// What `new` is called with.
+    pub arguments: Vec<serde_json::Value>,
+    /// How many processes there are of it.
+    pub num_replicas: u32,
+    /// How many requests one of them has at a time.
+    pub max_ongoing_requests: u32,
+    /// How many requests may wait for a replica.
+    pub max_queued_requests: u32,
+    /// For how long.
+    pub queue_timeout: Option<Duration>,
+    /// The status of the answer to one that is not let in.
+    pub queue_full: u16,
+    /// Whether requests that have begun may be repeated when their replica dies.
+    pub retry: Retry,
+    /// Threads of the runtime of a replica.
+    pub threads: u32,
+    /// What `reconfigure` is called with.
+    pub user_config: Option<serde_json::Value>,
+    /// How often replicas are asked whether they are well.
+    pub health_check_period: Duration,
+    /// How long a replica may take to end what it has.
+    pub drain_timeout: Duration,
+    /// What a replica occupies, by name.
+    pub resources: Vec<(String, u64)>,
+    /// Variables of the environment of its replicas, besides those of the session.
+    pub env: BTreeMap<String, String>,
+    /// The folder that its replicas run in.
+    pub cwd: Option<PathBuf>,
+}
+
+/// Whether requests that have begun may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// They end with their replica.
+    Never,
+    /// Those that have methods that promise it.
+    Idempotent,
+}
+
+impl Deployment {
+    /// A deployment of this handler, with what there is unless a file says otherwise.
+    pub fn new(import_path: &str) -> Deployment {
+        Deployment {
+            name: attribute_of(import_path).to_owned(),
+            import_path: import_path.to_owned(),
+            arguments: Vec::new(),
+            num_replicas: 1,
+            max_ongoing_requests: 100,
+            max_queued_requests: 1000,
+            queue_timeout: None,
+            queue_full: 503,
+            retry: Retry::Never,
+            threads: 1,
+            user_config: None,
+            health_check_period: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(30),
+            resources: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+        }
+    }
+}
+
+fn attribute_of(import_path: &str) -> &str {
+    import_path.rsplit_once(':').map_or(import_path, |(_, attribute)| attribute)
+}
+
+/// Reads the text of a service file that is in `folder`.
+pub fn parse(text: &str, folder: &Path) -> Result<ServiceFile, FileError> {
+    let reader = Reader { text, folder, tables: TABLES };
+    let document = reader.document()?;
+    let mut name = None;
+    let mut http = Http {
+        address: ADDRESS,
+        is_public: false,
+        trusted_proxies: Vec::new(),
+        hosts: Vec::new(),
+        request_timeout: None,
+        max_body: None,
+    };
+    let mut tracing =
+        ServiceTracing { is_enabled: true, sampling_ratio: None, exporters: Vec::new(), detail: Detail::Hops };
+    let mut applications = Vec::new();
+    for (key, value) in document.get_ref() {
+        match key.get_ref().as_ref() {
+            "name" => name = Some(self::name(&reader, "name", value)?),
+            "http" => http = self::http(&reader, value, http)?,
+            "tracing" => tracing = self::tracing(&reader, value, tracing)?,
+            "applications" => applications = self::applications(&reader, value)?,
+            unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
+        }
+    }
+    let missing = |key, expected| reader.missing(key, expected, 0);
+    let name = name.ok_or_else(|| missing("name", "a name for the service such as `name = \"shop\"`"))?;
+    if applications.is_empty() {
+        return Err(missing("applications", "a table `[[applications]]` with an `import_path`"));
+    }
+    Ok(ServiceFile { name, http, tracing, applications })
+}
+
+fn table<'v, 't>(reader: &Reader<'_>, key: &str, value: &'v Value<'t>) -> Result<&'v DeTable<'t>, FileError> {
+    value.get_ref().as_table().ok_or_else(|| reader.wrong_type(key, "a table", value))
+}
+
+/// The tables of `[[key]]`.
+fn tables<'v, 't>(reader: &Reader<'_>, key: &str, value: &'v Value<'t>) -> Result<&'v [Value<'t>], FileError> {
+    let tables = value.get_ref().as_array().ok_or_else(|| reader.wrong_type(key, "tables `[[…]]`", value))?;
+    Ok(tables)
+}
+
+fn http(reader: &Reader<'_>, value: &Value<'_>, mut http: Http) -> Result<Http, FileError> {
+    let mut address = None;
+    for (key, value) in table(reader, "http", value)? {
+        match key.get_ref().as_ref() {
+            "address" => address = Some(value),
+            "public" => http.is_public = reader.boolean("http.public", value)?,
+            "trusted_proxies" => {
+                let names = reader.names("http.trusted_proxies", value)?.into_iter();
+                let addresses = names.map(|name| name.parse().map_err(|_| name));
+                http.trusted_proxies = addresses.collect::<Result<_, _>>().map_err(|found| {
+                    let reason = format!("expected an IP address such as `10.0.0.1`, found `{found}`");
+                    reader.invalid("http.trusted_proxies", &reason, value)
+                })?;
+            }
+            "host" => http.hosts = reader.names("http.host", value)?,
+            "request_timeout" => http.request_timeout = Some(time(reader, "http.request_timeout", value)?),
+            "max_body" => http.max_body = Some(reader.size("http.max_body", "a size such as `64MiB`", value)?),
+            unknown => return Err(reader.unknown_key("http.", unknown, key.span().start)),
+        }
+    }
+    // Once it is known whether it may be public, wherever the file says that.
+    if let Some(value) = address {
+        let text = reader.string("http.address", value)?;
+        http.address = match text.parse::<LoopbackAddress>() {
+            Ok(address) => address.get(),
+            Err(AddressError::NotLoopback { port, .. }) if !http.is_public => {
+                let reason = format!(
+                    "expected an address of this machine alone, such as `127.0.0.1:{port}`, found `{text}`\n\
+                     (hint: with `public = true` in `[http]`, whoever reaches this machine reaches the service)"
+                );
+                return Err(reader.invalid("http.address", &reason, value));
+            }
+            Err(error) => text.parse().map_err(|_| reader.invalid("http.address", &error.to_string(), value))?,
+        };
+    }
+    Ok(http)
+}
+
+fn tracing(reader: &Reader<'_>, value: &Value<'_>, mut tracing: ServiceTracing) -> Result<ServiceTracing, FileError> {
+    for (key, value) in table(reader, "tracing", value)? {
+        match key.get_ref().as_ref() {
+            "enabled" => tracing.is_enabled = reader.boolean("tracing.enabled", value)?,
+            "sampling_ratio" => tracing.sampling_ratio = Some(reader.ratio("tracing.sampling_ratio", value)?),
+            "exporter" => {
+                tracing.exporters = reader.names("tracing.exporter", value)?;
+                for exporter in &tracing.exporters {
+                    check_import_path(exporter).map_err(|reason| reader.invalid("tracing.exporter", &reason, value))?;
+                }
+            }
+            "detail" => {
+                let words = [("hops", Detail::Hops), ("request", Detail::Request)];
+                tracing.detail = word(reader, "tracing.detail", value, words)?;
+            }
+            unknown => return Err(reader.unknown_key("tracing.", unknown, key.span().start)),
+        }
+    }
+    Ok(tracing)
+}
+
+fn applications(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<Application>, FileError> {
+    let mut applications: Vec<Application> = Vec::new();
+    let (mut prefixes, mut names) = (HashMap::new(), HashMap::new());
+    for value in tables(reader, "applications", value)? {
+        let application = application(reader, value)?;
+        let line = reader.line_of(value);
+        if let Some(other) = prefixes.insert(application.route_prefix.clone(), line) {
+            let reason = format!(
+                "expected a prefix that no other application has, found `{}`, which the one in line {other} has",
+                application.route_prefix
+            );
+            return Err(reader.invalid("applications.route_prefix", &reason, value));
+        }
+        if let Some(other) = names.insert(application.name.clone(), line) {
+            let reason = format!(
+                "expected a name that no other application has, found `{}`, which the one in line {other} has",
+                application.name
+            );
+            return Err(reader.invalid("applications.name", &reason, value));
+        }
+        applications.push(application);
+    }
+    Ok(applications)
+}
+
+fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, FileError> {
+    let (mut name, mut route_prefix, mut import_path, mut deployments) = (None, RoutePrefix::root(), None, Vec::new());
+    for (key, value) in table(reader, "applications", value)? {
+        match key.get_ref().as_ref() {
+            "name" => name = Some(self::name(reader, "applications.name", value)?),
+            "route_prefix" => {
+                let text = reader.string("applications.route_prefix", value)?;
+                let invalid = |error| reader.invalid("applications.route_prefix", &format!("{error}"), value);
+                route_prefix = text.parse::<RoutePrefix>().map_err(invalid)?;
+            }
+            "import_path" => import_path = Some(self::import_path(reader, "applications.import_path", value)?),
+            "deployments" => {
+                let mut lines: HashMap<String, usize> = HashMap::new();
+                for value in tables(reader, "applications.deployments", value)? {
+                    let deployment = deployment(reader, value)?;
+                    if let Some(other) = lines.insert(deployment.name.clone(), reader.line_of(value)) {
+                        let reason = format!(
+                            "expected a name that no other deployment of the application has, found `{}`, which the one in line {other} has",
+                            deployment.name
+                        );
+                        return Err(reader.invalid("applications.deployments.name", &reason, value));
+                    }
+                    deployments.push(deployment);
+                }
+            }
+            unknown => return Err(reader.unknown_key("applications.", unknown, key.span().start)),
+        }
+    }
+    let expected = "the handler of its requests as `module:attribute`, such as `import_path = \"shop:app\"`";
+    let at = value.span().start;
+    let import_path = import_path.ok_or_else(|| reader.missing("applications.import_path", expected, at))?;
+    let of_ingress = |deployment: &Deployment| deployment.import_path == import_path;
+    let ingress = deployments.iter().position(of_ingress).unwrap_or(deployments.len());
+    if ingress == deployments.len() {
+        let deployment = Deployment::new(&import_path);
+        if deployments.iter().any(|other: &Deployment| other.name == deployment.name) {
+            let reason = format!(
+                "the handler of the requests and another deployment are both named `{}`\n\
+                 (hint: give one of them another `name` in its `[[applications.deployments]]`)",
+                deployment.name
+            );
+            return Err(reader.invalid("applications.import_path", &reason, value));
+        }
+        deployments.push(deployment);
+    }
+    let name = name.unwrap_or_else(|| attribute_of(&import_path).to_owned());
+    Ok(Application { name, route_prefix, ingress, deployments })
+}
+
+fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, FileError> {
+    let mut deployment = Deployment::new("");
+    let mut name = None;
+    for (key, value) in table(reader, "applications.deployments", value)? {
+        let key_name = key.get_ref().as_ref();
+        let full = format!("applications.deployments.{key_name}");
+        let key = (full.as_str(), key);
+        match key_name {
+            "name" => name = Some(self::name(reader, key.0, value)?),
+            "import_path" => deployment.import_path = import_path(reader, key.0, value)?,
+            "arguments" => {
+                let array = value.get_ref().as_array();
+                let array = array.ok_or_else(|| reader.wrong_type(key.0, "an array", value))?;
+                let arguments = array.iter().map(|value| to_json(reader, key.0, value));
+                deployment.arguments = arguments.collect::<Result<_, _>>()?;
+            }
+            "num_replicas" => deployment.num_replicas = reader.number(key.0, value, check_replicas)?,
+            "max_ongoing_requests" => deployment.max_ongoing_requests = reader.number(key.0, value, check_requests)?,
+            "max_queued_requests" => deployment.max_queued_requests = reader.number(key.0, value, check_queued)?,
+            "queue_timeout" => deployment.queue_timeout = Some(time(reader, key.0, value)?),
+            "queue_full" => {
+                let check = |number| match number {
+                    503 | 429 => Ok(number as u32),
+                    _ => Err(format!("expected 503 or 429, found {number}")),
+                };
+                deployment.queue_full = reader.number(key.0, value, check)? as u16;
+            }
+            "retry" => {
+                let words = [("never", Retry::Never), ("idempotent", Retry::Idempotent)];
+                deployment.retry = word(reader, key.0, value, words)?;
+            }
+            "threads" => deployment.threads = reader.number(key.0, value, check_threads)?,
+            "user_config" => deployment.user_config = Some(to_json(reader, key.0, value)?),
+            "health_check_period" => deployment.health_check_period = time(reader, key.0, value)?,
+            "drain_timeout" => deployment.drain_timeout = time(reader, key.0, value)?,
+            "resources" => deployment.resources = reader.resources(key.0, value)?,
+            "env" => {
+                for (variable, value) in table(reader, key.0, value)? {
+                    let variable = variable.get_ref().as_ref();
+                    let text = reader.string(key.0, value)?;
+                    if variable.is_empty() || variable.contains(['=', '\0']) || text.contains('\0') {
+                        let reason =
+                            format!("expected a variable of an environment, found `{}`", variable.escape_debug());
+                        return Err(reader.invalid(key.0, &reason, value));
+                    }
+                    deployment.env.insert(variable.to_owned(), text.to_owned());
+                }
+            }
+            "cwd" => deployment.cwd = Some(reader.path(key.0, value)?),
+            unknown => return Err(reader.unknown_key("applications.deployments.", unknown, key.1.span().start)),
+        }
+    }
+    if deployment.import_path.is_empty() {
+        let expected = "its handler as `module:attribute`, such as `import_path = \"models:Model\"`";
+        return Err(reader.missing("applications.deployments.import_path", expected, value.span().start));
+    }
+    deployment.name = name.unwrap_or_else(|| attribute_of(&deployment.import_path).to_owned());
+    Ok(deployment)
+}
+
+fn check_between(number: i64, least: i64, most: i64) -> Result<u32, String> {
+    let is_between = (least..=most).contains(&number);
+    let number = u32::try_from(number).ok().filter(|_| is_between).ok_or(number);
+    number.map_err(|found| format!("expected a number from {least} to {most}, found {found}"))
+}
+
+fn check_replicas(number: i64) -> Result<u32, String> {
+    check_between(number, 1, REPLICA_LIMIT)
+}
+
+fn check_requests(number: i64) -> Result<u32, String> {
+    check_between(number, 1, REQUEST_LIMIT)
+}
+
+fn check_queued(number: i64) -> Result<u32, String> {
+    check_between(number, 0, REQUEST_LIMIT)
+}
+
+fn check_threads(number: i64) -> Result<u32, String> {
+    check_between(number, 1, THREAD_LIMIT)
+}
+
+/// A time that is not 0.
+fn time(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Duration, FileError> {
+    let time = reader.duration(key, value)?;
+    if time.is_zero() {
+        return Err(reader.invalid(key, "expected a time that is longer than 0", value));
+    }
+    Ok(time)
+}
+
+/// A name that can be part of a path, a file's name and a span's name.
+fn name(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<String, FileError> {
+    let text = reader.string(key, value)?;
+    let is_name = (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if !is_name {
+        let reason =
+            format!("expected a name of 1 to 64 letters, digits, `_` and `-`, found `{}`", text.escape_debug());
+        return Err(reader.invalid(key, &reason, value));
+    }
+    Ok(text.to_owned())
+}
+
+fn check_import_path(text: &str) -> Result<(), String> {
+    match text.rsplit_once(':') {
+        Some((module, attribute)) if !module.is_empty() && !attribute.is_empty() && !attribute.contains('/') => Ok(()),
+        _ => Err(format!("expected `module:attribute` such as `shop:app`, found `{}`", text.escape_debug())),
+    }
+}
+
+fn import_path(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<String, FileError> {
+    let text = reader.string(key, value)?;
+    check_import_path(text).map_err(|reason| reader.invalid(key, &reason, value))?;
+    Ok(text.to_owned())
+}
+
+/// One of a few words.
+fn word<T: Copy, const N: usize>(
+    reader: &Reader<'_>,
+    key: &str,
+    value: &Value<'_>,
+    words: [(&str, T); N],
+) -> Result<T, FileError> {
+    let text = reader.string(key, value)?;
+    let known = words.map(|(word, _)| word);
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, meant)| *meant).ok_or_else(|| {
+        let hint = suggestion::hint(text, known);
+        let reason = format!("expected `{}`, found `{}`{hint}", known.join("` or `"), text.escape_debug());
+        reader.invalid(key, &reason, value)
+    })
+}
+
+/// A value of TOML as JSON, in which there are no dates and no infinite numbers.
+fn to_json(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<serde_json::Value, FileError> {
+    let invalid =
+        |expected: &str, found: &str| Err(reader.invalid(key, &format!("expected {expected}, found `{found}`"), value));
+    Ok(match value.get_ref() {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(value) => (*value).into(),
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => number.into(),
+            Err(_) => return invalid("a number of 64 bits", number.as_str()),
+        },
+        DeValue::Float(number) => match number.as_str().parse::<f64>().ok().and_then(serde_json::Number::from_f64) {
+            Some(number) => number.into(),
+            None => return invalid("a finite number", number.as_str()),
+        },
+        DeValue::Datetime(date) => return invalid("a value that JSON has, such as a string", &date.to_string()),
+        DeValue::Array(values) => {
+            values.iter().map(|value| to_json(reader, key, value)).collect::<Result<Vec<_>, _>>()?.into()
+        }
+        DeValue::Table(table) => {
+            let entries =
+                table.iter().map(|(name, value)| Ok((name.get_ref().to_string(), to_json(reader, key, value)?)));
+            serde_json::Value::Object(entries.collect::<Result<_, FileError>>()?)
+        }
+    })
+}
+
+#[cfg(test)]
+#[path = "service_file_tests.rs"]
+mod tests;
