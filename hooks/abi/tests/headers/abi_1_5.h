@@ -1,0 +1,879 @@
+/*
+ * The contract between tracer and the shared libraries it loads, for authors in C.
+ *
+ * Generated from hooks/abi by cbindgen: change that, not this. The rules that hold for every item here (sizes, nullable
+ * entries, borrowed strings, who frees, threads) are the introduction of that crate. Comments use the names of the crate:
+ * `Tracing` is `TracerTracing` here, and `STATUS_OK` is `TRACER_STATUS_OK`.
+ */
+
+#ifndef TRACER_ABI_H
+#define TRACER_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The major version of this contract. A host refuses a module whose major version differs.
+#define TRACER_ABI_MAJOR 1
+
+// The minor version of this contract. It grows with every appended field.
+#define TRACER_ABI_MINOR 5
+
+// The first field of every [`Module`]: the bytes `TRACERMO`, read as a little-endian integer.
+#define TRACER_MODULE_MAGIC 5714313959637602900
+
+// Done.
+#define TRACER_STATUS_OK 0
+
+// It failed; where the function takes a [`TextBuffer`], the reason is there.
+#define TRACER_STATUS_FAILED 1
+
+// The code behind the function panicked; the panic was caught on the side where it happened.
+#define TRACER_STATUS_PANICKED 2
+
+// It was not done within the time given.
+#define TRACER_STATUS_TIMED_OUT 3
+
+// There was nothing left to do: it was shut down before.
+#define TRACER_STATUS_ALREADY 4
+
+// [`Tracing::commit`] only: the spans are not on this machine's disk, they go to an exporter at its own pace.
+#define TRACER_STATUS_NOT_DURABLE 5
+
+// Spans only: they were not taken, because as many are under way as there may be. Whoever has them keeps them.
+#define TRACER_STATUS_FULL 6
+
+// Spans only: whoever was to have them will never take them, so nobody need try again.
+#define TRACER_STATUS_REFUSED 7
+
+// [`Host::host_wait`] only: the attempt that waits is to end, because it was cancelled or has run for too long.
+#define TRACER_STATUS_CANCELLED 8
+
+// The actor outlives the job that makes it.
+#define TRACER_ACTOR_DETACHED 1
+
+// If a living actor of this type has the name, that one is taken.
+#define TRACER_ACTOR_OR_EXISTING 2
+
+// Something is lost or will not work.
+#define TRACER_LOG_ERROR 1
+
+// Something works less well than asked for.
+#define TRACER_LOG_WARN 2
+
+// Worth knowing once.
+#define TRACER_LOG_INFO 3
+
+// A startup hook: it says all of how the process is traced.
+#define TRACER_HOOK_STARTUP 0
+
+// An exporter: it says where spans go, and nothing else. Ids, sampling and resource are the product's.
+#define TRACER_HOOK_EXPORTER 1
+
+// The objects of OpenTelemetry's Python console exporter, one a line.
+#define TRACER_SPAN_FILE_CONSOLE 1
+
+// OTLP in JSON, one `TracesData` with one span a line.
+#define TRACER_SPAN_FILE_OTLP 2
+
+// Wherever the hook sends spans.
+#define TRACER_SINK_ALL 0
+
+// Only where it sends spans over a network: what it keeps on this machine's disk has them.
+#define TRACER_SINK_EXPORTERS 1
+
+// See [`ValueUnion::bool_`].
+#define TRACER_VALUE_BOOL 1
+
+// See [`ValueUnion::i64_`].
+#define TRACER_VALUE_I64 2
+
+// See [`ValueUnion::f64_`].
+#define TRACER_VALUE_F64 3
+
+// See [`ValueUnion::str_`].
+#define TRACER_VALUE_STR 4
+
+// An array of `uint8_t`, 0 or 1.
+#define TRACER_VALUE_BOOL_ARRAY 5
+
+// An array of `int64_t`.
+#define TRACER_VALUE_I64_ARRAY 6
+
+// An array of `double`.
+#define TRACER_VALUE_F64_ARRAY 7
+
+// An array of [`Str`].
+#define TRACER_VALUE_STR_ARRAY 8
+
+// The default: a step inside a process.
+#define TRACER_SPAN_KIND_INTERNAL 0
+
+// Answers a remote call.
+#define TRACER_SPAN_KIND_SERVER 1
+
+// Makes a remote call.
+#define TRACER_SPAN_KIND_CLIENT 2
+
+// Sends work that is done later.
+#define TRACER_SPAN_KIND_PRODUCER 3
+
+// Does work that was sent.
+#define TRACER_SPAN_KIND_CONSUMER 4
+
+// Nothing was said.
+#define TRACER_SPAN_STATUS_UNSET 0
+
+// Explicitly fine.
+#define TRACER_SPAN_STATUS_OK 1
+
+// It failed.
+#define TRACER_SPAN_STATUS_ERROR 2
+
+// Of an actor's method: calls of it, and of others with this flag, may run beside each other, each on a thread of its own. They begin in
+// the order of their submission: the next one when the one before waits for the first time ([`TASK_PHASE_WAIT`]) or has ended. All other calls of an actor, and its creation, run one at a time, on the worker's main thread.
+#define TRACER_TASK_CONCURRENT 1
+
+// The module decodes the arguments.
+#define TRACER_TASK_PHASE_DECODE 1
+
+// The function runs.
+#define TRACER_TASK_PHASE_RUN 2
+
+// The module encodes the result or the error.
+#define TRACER_TASK_PHASE_ENCODE 3
+
+// Something else, which nobody needs to know about.
+#define TRACER_TASK_PHASE_END 4
+
+// The function of a call with [`TASK_CONCURRENT`] waits for the first time. It ends no part; the host lets the next call begin. A
+// function that never waits need not say so. Since ABI 1.2.
+#define TRACER_TASK_PHASE_WAIT 5
+
+// The function returned an error.
+#define TRACER_TASK_ERROR_RETURNED 1
+
+// The function panicked.
+#define TRACER_TASK_ERROR_PANICKED 2
+
+// The arguments do not fit the parameters; the function was not called.
+#define TRACER_TASK_ERROR_ARGUMENTS 3
+
+// The result could not be encoded.
+#define TRACER_TASK_ERROR_RESULT 4
+
+// The task did not get to an end of its own: it timed out, was cancelled, or its process died. Only from the host.
+#define TRACER_TASK_ERROR_RUNTIME 5
+
+// The task was to end, and did.
+#define TRACER_TASK_ERROR_CANCELLED 6
+
+// A borrowed string: UTF-8, not NUL-terminated. Empty when `len` is 0, whatever `ptr` is.
+typedef struct TracerStr {
+    // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    const uint8_t *ptr;
+    // In bytes.
+    size_t len;
+} TracerStr;
+
+// A borrowed array; the element type follows from the tag.
+typedef struct TracerArray {
+    // Owner: whoever filled the struct in. Valid until the call returns.
+    const void *ptr;
+    // How many elements.
+    size_t count;
+} TracerArray;
+
+// The members of a [`Value`].
+typedef union TracerValueUnion {
+    // [`VALUE_BOOL`]: 0 or 1.
+    uint8_t bool_;
+    // [`VALUE_I64`].
+    int64_t i64_;
+    // [`VALUE_F64`].
+    double f64_;
+    // [`VALUE_STR`].
+    struct TracerStr str_;
+    // [`VALUE_BOOL_ARRAY`] (bytes, 0 or 1), [`VALUE_I64_ARRAY`], [`VALUE_F64_ARRAY`] and [`VALUE_STR_ARRAY`] ([`Str`]s).
+    struct TracerArray array;
+} TracerValueUnion;
+
+// An attribute's value. Values of an unknown `tag` are dropped.
+typedef struct TracerValue {
+    // One of the `VALUE_` constants: says which member of `as_` holds the value.
+    uint32_t tag;
+    // The value.
+    union TracerValueUnion as_;
+} TracerValue;
+
+// A key and a value.
+typedef struct TracerKeyValue {
+    // The key.
+    struct TracerStr key;
+    // The value.
+    struct TracerValue value;
+} TracerKeyValue;
+
+// An instrumentation scope.
+typedef struct TracerScope {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The name of the instrumented library.
+    struct TracerStr name;
+    // Its version; empty for none.
+    struct TracerStr version;
+    // The schema URL; empty for none.
+    struct TracerStr schema_url;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+} TracerScope;
+
+// The identity of a span, as it travels. All-zero ids mean that there is none.
+typedef struct TracerSpanContext {
+    // The size of this struct, as the writer compiled it.
+    size_t size;
+    // Most significant byte first.
+    uint8_t trace_id[16];
+    // Most significant byte first.
+    uint8_t span_id[8];
+    // W3C trace flags: bit 0 sampled, bit 1 random trace id.
+    uint8_t trace_flags;
+    // 1 when the context came from another process.
+    uint8_t is_remote;
+    // The W3C tracestate header; empty for none.
+    struct TracerStr trace_state;
+} TracerSpanContext;
+
+// A link to another span.
+typedef struct TracerLink {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The span linked to.
+    struct TracerSpanContext context;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+} TracerLink;
+
+// A span event.
+typedef struct TracerEvent {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The event's name.
+    struct TracerStr name;
+    // When it happened; 0 for now.
+    uint64_t time_unix_nano;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+} TracerEvent;
+
+// The task that a process runs, for span processors that put its ids on every span.
+typedef struct TracerRuntime {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // The task's id.
+    uint64_t task_id;
+    // The id of the job that the task belongs to.
+    uint64_t job_id;
+    // The id of the worker that runs it.
+    uint64_t worker_id;
+    // The machine, as spans name it.
+    struct TracerStr node_id;
+    // Which attempt at the task this is, from 1.
+    uint32_t attempt;
+    // The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
+    uint64_t actor_id;
+} TracerRuntime;
+
+// Everything a span begins with.
+typedef struct TracerSpanStart {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // The span's name.
+    struct TracerStr name;
+    // One of the `SPAN_KIND_` constants; an unknown one is taken as [`SPAN_KIND_INTERNAL`].
+    uint32_t kind;
+    // When it started; 0 for now.
+    uint64_t start_time_unix_nano;
+    // The parent, or null for a new trace.
+    const struct TracerSpanContext *parent;
+    // `attribute_count` attributes.
+    const struct TracerKeyValue *attributes;
+    // How many attributes follow.
+    size_t attribute_count;
+    // `link_count` pointers.
+    const struct TracerLink *const *links;
+    // How many links follow.
+    size_t link_count;
+    // `event_count` pointers.
+    const struct TracerEvent *const *events;
+    // How many events follow.
+    size_t event_count;
+    // The W3C baggage header of the parent context; empty for none. For span processors that copy baggage to attributes.
+    struct TracerStr baggage;
+    // The task that the process runs, filled in by the host for hooks; null when it runs none. Modules leave it null.
+    const struct TracerRuntime *runtime;
+    // Not 0 when the first `prefix_count` of the attributes are the same for all spans of the process with this number, so that
+    // what was made of them once may be used again. Only the host says so, to hooks. Since ABI 1.4.
+    uint64_t prefix_id;
+    // How many attributes are meant. Since ABI 1.4.
+    size_t prefix_count;
+} TracerSpanStart;
+
+// What the maker of a span says about it.
+typedef struct TracerSpanStarted {
+    // The size of this struct, as the caller compiled it.
+    size_t size;
+    // Most significant byte first.
+    uint8_t trace_id[16];
+    // Most significant byte first.
+    uint8_t span_id[8];
+    // W3C trace flags.
+    uint8_t trace_flags;
+    // 1 when attributes, events and so on are kept. When 0, the caller need not send them.
+    uint8_t is_recording;
+    // 1 when the span's tracestate is not its parent's; `span_trace_state` returns it.
+    uint8_t has_trace_state;
+} TracerSpanStarted;
+
+// A buffer lent by the caller, for a text that the callee writes.
+typedef struct TracerTextBuffer {
+    // Owner: the caller. The callee writes at most `capacity` bytes.
+    uint8_t *ptr;
+    // In bytes.
+    size_t capacity;
+    // Set by the callee: the length of the whole text, which may exceed `capacity`; the text is then cut.
+    size_t len;
+} TracerTextBuffer;
+
+// Which span.
+typedef struct TracerSpanIdentity {
+    // Most significant byte first.
+    uint8_t trace_id[16];
+    // Most significant byte first.
+    uint8_t span_id[8];
+} TracerSpanIdentity;
+
+// What a hook tells the host about the spans that its exporters have dealt with.
+typedef struct TracerDeliveryListener {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Handed back in every call. Owner: the host.
+    void *data;
+    // How many ended spans may be under way at once; a further one is given back with [`STATUS_FULL`]. 0 for any number.
+    size_t in_flight_max;
+    // Says of ended spans, each once, that every exporter has them ([`STATUS_OK`]), that they could not be delivered
+    // ([`STATUS_FAILED`]), that they were not even tried ([`STATUS_FULL`]), or that they never can be delivered
+    // ([`STATUS_REFUSED`]). The host keeps those of the two in the middle and offers them again to a span sink.
+    //
+    // Called from: any thread, also from within a call that ends a span. `count` identities at `spans`.
+    void (*host_delivered)(void *data, const struct TracerSpanIdentity *spans, size_t count, uint32_t status);
+} TracerDeliveryListener;
+
+// Borrowed bytes. Empty when `len` is 0, whatever `ptr` is.
+typedef struct TracerBytes {
+    // Owner: whoever filled the struct in. Valid until the call returns (rule 3).
+    const uint8_t *ptr;
+    // In bytes.
+    size_t len;
+} TracerBytes;
+
+// Finished spans on their way into a span sink.
+typedef struct TracerFinishedSpans {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // An OTLP `ExportTraceServiceRequest` (`opentelemetry/proto/collector/trace/v1`), encoded.
+    struct TracerBytes request;
+    // One of the `SINK_` constants; an unknown one is taken as [`SINK_ALL`].
+    uint32_t wanted;
+    // Handed back in `host_delivered`. Owner: the host.
+    void *data;
+    // Says what became of the spans: [`STATUS_OK`], [`STATUS_FAILED`], [`STATUS_REFUSED`], or [`STATUS_ALREADY`] when the
+    // table was shut down before.
+    //
+    // Called from: any thread.
+    void (*host_delivered)(void *data, uint32_t status);
+    // Says how many of the spans never will be taken by their receiver although it took the others, before `host_delivered` says
+    // [`STATUS_OK`]. The host counts them as lost. A host that is older than ABI 1.1 has not got it.
+    //
+    // Called from: the thread that calls `host_delivered`.
+    void (*host_refused)(void *data, uint64_t count);
+} TracerFinishedSpans;
+
+// The OpenTelemetry tracing API as a table: provider, tracer and span.
+//
+// Threads: every function may be called from any thread. Calls for one span handle never overlap: the host
+// sees to that for hooks, and a module that uses the host's table from several threads must do so itself
+// for its own spans, save for the task's span, which the host guards.
+//
+// A handle stays valid after [`shutdown`](Self::shutdown); what happens to spans from then on is up to the table.
+typedef struct TracerTracing {
+    // The size of this struct, as its maker compiled it.
+    size_t size;
+    // Handed back in every call that takes `data`. Owner: the table's maker.
+    void *data;
+    // Returns a tracer for an instrumentation scope, or null when nothing it makes would be recorded.
+    // Owner of the handle: the caller, until `tracer_release`.
+    void *(*tracer)(void *data, const struct TracerScope *scope);
+    // Gives a tracer back. Spans it made stay valid.
+    void (*tracer_release)(void *tracer);
+    // Starts a span. Fills in `started` and returns a handle; null for a span that is not recorded and
+    // needs no handle (`started` is valid all the same, and says what to propagate).
+    // Owner of the handle: the caller, until `span_release` or `span_end_and_release`.
+    void *(*span_start)(void *tracer, const struct TracerSpanStart *span, struct TracerSpanStarted *started);
+    // Copies the span's tracestate into `text`. Null when tracers never change it: it is then the parent's.
+    void (*span_trace_state)(void *span, struct TracerTextBuffer *text);
+    // Sets attributes. A key that was set before is replaced.
+    void (*span_set_attributes)(void *span, const struct TracerKeyValue *attributes, size_t count);
+    // Adds a span event.
+    void (*span_add_event)(void *span, const struct TracerEvent *event);
+    // Adds a link.
+    void (*span_add_link)(void *span, const struct TracerLink *link);
+    // Sets the status: one of the `SPAN_STATUS_` constants; an unknown one is ignored.
+    void (*span_set_status)(void *span, uint32_t code, struct TracerStr description);
+    // Replaces the name.
+    void (*span_update_name)(void *span, struct TracerStr name);
+    // Ends the span. A second call does nothing.
+    void (*span_end)(void *span, uint64_t end_time_unix_nano);
+    // Gives the handle back; ends the span if it has not ended.
+    void (*span_release)(void *span);
+    // Puts every span that has ended before this call where a SIGKILL of the process cannot reach it. Returns
+    // [`STATUS_OK`] when that is done, [`STATUS_NOT_DURABLE`] when this table sends spans over a network and
+    // keeps no file, [`STATUS_FAILED`] when it should have worked. Null means [`STATUS_NOT_DURABLE`].
+    //
+    // Called from: the thread that sends results, before every batch of them. It must not wait for a network.
+    uint32_t (*commit)(void *data, struct TracerTextBuffer *error);
+    // Delivers what is still queued.
+    uint32_t (*flush)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
+    // Delivers what is still queued and ends. A second call returns [`STATUS_ALREADY`].
+    uint32_t (*shutdown)(void *data, uint64_t timeout_ms, struct TracerTextBuffer *error);
+    // The OpenTelemetry resource of the spans. Owner: the table's maker; lives as long as the process.
+    const struct TracerKeyValue *resource;
+    // How many attributes the resource has. 0 when the maker does not say.
+    size_t resource_count;
+    // What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
+    struct TracerStr description;
+    // Takes the listener that is to hear which ended spans were delivered. Null for a table that sends nothing over a
+    // network, or cannot tell: the host then takes a span as delivered once `commit` has covered it.
+    //
+    // Called from: the thread that sets up tracing, once, before the first span. `listener` lives as long as the process.
+    uint32_t (*listen)(void *data, const struct TracerDeliveryListener *listener);
+    // The span sink: takes finished spans that did not begin in this table, of another process or under another hook, and
+    // delivers them at its own pace, with the resource and the ids that they have. Returns [`STATUS_OK`] when it has
+    // them: then [`FinishedSpans::host_delivered`] is called, once, perhaps before this returns. Any other status, with the
+    // reason in `error`, means that it did not take them. Null for a table that cannot take such spans.
+    //
+    // Called from: any thread. It must not wait for a network.
+    uint32_t (*sink_export)(void *data, const struct TracerFinishedSpans *spans, struct TracerTextBuffer *error);
+    // The file in which this table keeps the spans of its process, when `span_file_format` says in which form; its name begins
+    // with the process id and a dot. When the process has died, the host appends what it completes.
+    // Owner: the table's maker; lives as long as the process.
+    struct TracerStr span_file;
+    // One of the `SPAN_FILE_` constants. 0, and a format that the host does not know, mean that the host writes to a file of its own.
+    uint32_t span_file_format;
+    // Ends the span at this time, if it has not ended, and gives the handle back: `span_end` and `span_release` in one call, as
+    // nearly every span needs them. Null where the two are to be called. Since ABI 1.5.
+    void (*span_end_and_release)(void *span, uint64_t end_time_unix_nano);
+} TracerTracing;
+
+// A tracing hook: the function that sets up tracing in a process.
+typedef struct TracerHook {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The attribute in `module:attribute`.
+    struct TracerStr name;
+    // What it does, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // Sets up tracing and returns the table to use.
+    //
+    // Called from: a thread of the host's choosing, once per process. It may take its time up to the host's
+    // limit (10 s by default) and may start threads.
+    // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`, and leaves `tracing` alone.
+    // Owner of the table: the module. It lives as long as the process.
+    uint32_t (*on_setup)(const struct TracerHook *hook,
+                         const struct TracerTracing **tracing,
+                         struct TracerTextBuffer *error);
+    // What the function promises: one of the `HOOK_` constants; an unknown one is taken as [`HOOK_STARTUP`].
+    uint32_t contract;
+} TracerHook;
+
+// A parameter of a task.
+typedef struct TracerParameter {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // Its name.
+    struct TracerStr name;
+    // Its type, in the words of its language.
+    struct TracerStr type_name;
+    // 1 when it may be left out.
+    uint32_t is_optional;
+} TracerParameter;
+
+// Why a task failed.
+typedef struct TracerTaskError {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // One of the `TASK_ERROR_` constants; an unknown one is taken as [`TASK_ERROR_RETURNED`].
+    uint32_t kind;
+    // The type of the error in its language (`exception.type`); low cardinality.
+    struct TracerStr type_name;
+    // What went wrong, for people to read (`exception.message`).
+    struct TracerStr message;
+    // Where a panic happened, as `file:line:column`; empty when unknown.
+    struct TracerStr location;
+    // The stack at that time (`exception.stacktrace`); empty when it was not captured.
+    struct TracerStr stacktrace;
+} TracerTaskError;
+
+// One call of a task.
+typedef struct TracerTaskCall {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // A MessagePack array of the arguments, in order.
+    struct TracerBytes arguments;
+    // The span of this attempt, a handle of the host's table, or null when it is not recorded. Borrowed: the
+    // module uses it while the call lasts, and neither ends nor releases it.
+    void *span;
+    // The context of that span, or of the submission when this process is not traced, or null when there is none.
+    const struct TracerSpanContext *span_context;
+    // The W3C baggage header that came with the submission; empty for none.
+    struct TracerStr baggage;
+    // The task's id.
+    uint64_t task_id;
+    // Which attempt at the task this is, from 1.
+    uint32_t attempt;
+    // The id of the job that the task belongs to.
+    uint64_t job_id;
+    // The id of this worker.
+    uint64_t worker_id;
+    // Handed back in the callbacks. Owner: the host.
+    void *data;
+    // Takes the result, a MessagePack value, and copies it.
+    void (*host_result)(void *data, struct TracerBytes value);
+    // Takes the error and copies it.
+    void (*host_error)(void *data, const struct TracerTaskError *error);
+    // The machine, as spans name it; empty when the host does not say.
+    struct TracerStr node_id;
+    // Takes note that the module begins one of the `TASK_PHASE_` parts of the call, which ends the one before. Null when the
+    // host does not ask. Called from one thread at a time, while the call lasts.
+    void (*host_phase)(void *data, uint32_t phase);
+    // The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
+    uint64_t actor_id;
+    // Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
+    void **state;
+    // The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
+    // to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
+    const struct TracerBytes *argument_values;
+    // How many there are.
+    size_t argument_value_count;
+    // Takes the next bytes of a large result; those that are left, none perhaps, go to `host_result`, which ends it. `host_error` drops what came
+    // before. Null when the host takes a result in one piece only. Since ABI 1.3.
+    void (*host_result_part)(void *data, struct TracerBytes part);
+} TracerTaskCall;
+
+// A task: a function that can be submitted.
+typedef struct TracerTask {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The function's name, as in `module:function`.
+    struct TracerStr name;
+    // What it does, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // The fully qualified name of the function in its language (`code.function.name`).
+    struct TracerStr code_function_name;
+    // The source file (`code.file.path`); empty when unknown.
+    struct TracerStr code_file_path;
+    // The line in it, from 1 (`code.line.number`); 0 when unknown.
+    uint32_t code_line_number;
+    // 1 when the function is asynchronous in its language. For people to read; the call is the same.
+    uint32_t is_async;
+    // `parameter_count` pointers, in the order of the call.
+    const struct TracerParameter *const *parameters;
+    // How many parameters the task takes.
+    size_t parameter_count;
+    // The type of the result, in the words of its language.
+    struct TracerStr result_type;
+    // Runs the task: decodes the arguments, calls the function, and hands the result or the error to the
+    // callbacks in `call`, exactly one of which is called, at most once, before it returns.
+    //
+    // Called from: the worker's main thread, one call at a time; while a task waits for others (`host_wait`), another one
+    // may be called from a thread of the host's.
+    // On failure: returns [`STATUS_FAILED`] after `host_error`; [`STATUS_PANICKED`] when not even that was possible.
+    uint32_t (*on_run)(const struct TracerTask *task, const struct TracerTaskCall *call);
+    // The `TASK_` flags, added up. Since ABI 1.2.
+    uint32_t flags;
+} TracerTask;
+
+// An argument whose value is the result of another task.
+typedef struct TracerReference {
+    // Which argument, from 0.
+    size_t argument;
+    // The ticket of the task.
+    uint64_t ticket;
+} TracerReference;
+
+// How an actor is to be treated.
+typedef struct TracerActorOptions {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // A name of its own, by which others find it; empty for none.
+    struct TracerStr name;
+    // How often it is made again after its worker was lost.
+    uint32_t max_restarts;
+    // How often a call is run again that was going on when its worker was lost.
+    uint32_t max_call_retries;
+    // The `ACTOR_` constants, added up.
+    uint32_t flags;
+} TracerActorOptions;
+
+// What is done when an attempt at a task fails. Since ABI 1.2.
+typedef struct TracerPolicy {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // How often it is tried again after failures of its own.
+    uint32_t retries;
+    // How often it is started again after its worker was lost.
+    uint32_t crash_limit;
+    // The wait before the first retry, in milliseconds. It doubles with each further one, up to a minute.
+    uint64_t retry_backoff_ms;
+    // Which failures of its own are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
+    struct TracerStr retry_on;
+    // Submissions with the same key are one task; empty for none.
+    struct TracerStr idempotency_key;
+    // The longest it may wait until its first attempt begins, in milliseconds; 0 for no limit.
+    uint64_t queue_limit_ms;
+    // 1 if it must never be started a second time, else 0.
+    uint8_t at_most_once;
+} TracerPolicy;
+
+// An amount of a resource of the head. Since ABI 1.3.
+typedef struct TracerResource {
+    // The resource's name. Since ABI 1.3.
+    struct TracerStr name;
+    // How much of it; at least 1. Since ABI 1.3.
+    uint64_t amount;
+} TracerResource;
+
+// What a task needs while it runs. Since ABI 1.3.
+typedef struct TracerDemand {
+    // The size of this struct, as the module compiled it. Since ABI 1.3.
+    size_t size;
+    // How many slots it takes. With 0 it takes none, and runs as soon as there is a process for it. Since ABI 1.3.
+    uint32_t num_cpus;
+    // `resource_count` resources that it takes, each once. Since ABI 1.3.
+    const struct TracerResource *resources;
+    // How many resources follow. Since ABI 1.3.
+    size_t resource_count;
+    // The most memory of an attempt, in bytes: that of its worker process with everything that it starts; 0 for what every
+    // worker may take. Since ABI 1.3.
+    uint64_t memory_bytes;
+} TracerDemand;
+
+// A task to submit from a task.
+typedef struct TracerSubmission {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The task that submits: [`TaskCall::task_id`], or 0 for the one that the process runs.
+    uint64_t submitter;
+    // The name of the module, or the path of its library.
+    struct TracerStr module;
+    // The function's name in it.
+    struct TracerStr function;
+    // A MessagePack array of the arguments, in order; nil where a reference stands.
+    struct TracerBytes arguments;
+    // `reference_count` arguments whose values are the results of other tasks.
+    const struct TracerReference *references;
+    // How many references follow.
+    size_t reference_count;
+    // A name for the task, for people; empty for none.
+    struct TracerStr name;
+    // The longest an attempt may run, in milliseconds; 0 for no limit.
+    uint64_t run_limit_ms;
+    // The current span of the caller, or null; the submission's span is then a child of the submitter's.
+    const struct TracerSpanContext *parent;
+    // The current W3C baggage header of the caller; empty for none. Read with `parent` only.
+    struct TracerStr baggage;
+    // The actor that the task is a method of, with `function` as `Type.method`; 0 for none. Since ABI 1.2.
+    uint64_t actor_id;
+    // Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
+    const struct TracerActorOptions *actor_options;
+    // What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
+    const struct TracerPolicy *policy;
+    // What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
+    // else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
+    const struct TracerDemand *demand;
+} TracerSubmission;
+
+// An actor, as the head knows it.
+typedef struct TracerActorIdentity {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // Its id, which is that of the task that makes it.
+    uint64_t actor_id;
+    // The name of its module, or the path of the library.
+    struct TracerStr module;
+    // The name of its type in it.
+    struct TracerStr type_name;
+    // Why it is dead; empty while it is not.
+    struct TracerStr death;
+} TracerActorIdentity;
+
+// What the host lends to a module for as long as the process lives.
+typedef struct TracerHost {
+    // The size of this struct, as the host compiled it.
+    size_t size;
+    // [`ABI_MAJOR`] of the host.
+    uint32_t abi_major;
+    // [`ABI_MINOR`] of the host.
+    uint32_t abi_minor;
+    // Where the module's spans go, or null when this process is not traced.
+    // Owner: the host. Lives as long as the process.
+    const struct TracerTracing *tracing;
+    // Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as [`LOG_INFO`].
+    //
+    // Called from: any thread.
+    void (*host_log)(uint32_t level, struct TracerStr text);
+    // Submits a task for the one that runs, and fills in a *ticket*, which names it in this process. It need not be
+    // accepted yet when this returns.
+    // Owner of the ticket: the caller, until `host_forget`.
+    //
+    // Called from: any thread, while the task that submits runs.
+    uint32_t (*host_submit)(const struct TracerSubmission *submission, uint64_t *ticket, struct TracerTextBuffer *error);
+    // Waits until `wanted` of the `count` tasks have ended, however they ended, and at most `timeout_ms`, where the largest value is
+    // for ever. `ended`, unless it is null, is filled with a 1 for each that has ended and a 0 for each other.
+    //
+    // While it waits, the process gives its slot back, and the head may run another task in its place, or in this
+    // very process on a thread of the host's.
+    //
+    // Called from: any thread. Returns [`STATUS_TIMED_OUT`] when time was up; a timeout of 0 only looks. Returns [`STATUS_CANCELLED`], at
+    // once, when the attempt that submitted the first of the tasks is to end and had not been told so when the wait began: this tells
+    // it, as `host_is_cancelled` does. What has been told may wait again, for what it cleans up.
+    uint32_t (*host_wait)(const uint64_t *tickets,
+                          size_t count,
+                          size_t wanted,
+                          uint64_t timeout_ms,
+                          uint8_t *ended,
+                          struct TracerTextBuffer *error);
+    // Hands the outcome of a task that has ended to one of the callbacks, exactly one of which is called, before this returns. An
+    // outcome can be taken once. Returns [`STATUS_TIMED_OUT`], and calls neither, when the task has not ended.
+    //
+    // Called from: any thread. `data` is handed back.
+    uint32_t (*host_take)(uint64_t ticket,
+                          void *data,
+                          void (*on_value)(void *data, struct TracerBytes value),
+                          void (*on_error)(void *data, const struct TracerTaskError *error));
+    // Calls `on_ended` exactly once: when the task has ended, which may be before this returns, or when its ticket is given
+    // back. When this fails, `on_ended` is not called. It must not block.
+    //
+    // Called from: any thread; so is `on_ended`.
+    uint32_t (*host_watch)(uint64_t ticket, void *data, void (*on_ended)(void *data), struct TracerTextBuffer *error);
+    // Returns the task's id, and waits until it is accepted if need be. 0 when it was refused.
+    //
+    // Called from: any thread.
+    uint64_t (*host_task_id)(uint64_t ticket);
+    // Gives a ticket back. The task runs on; nobody in this process can get its result any more.
+    //
+    // Called from: any thread.
+    void (*host_forget)(uint64_t ticket);
+    // Whether the attempt at that task is to end: because it was cancelled, or has run for too long. 0 for no, also for one that
+    // does not run. An attempt that was told yes, and ends, is cancelled, whatever it returns.
+    //
+    // Called from: any thread.
+    uint8_t (*host_is_cancelled)(uint64_t task_id, uint32_t attempt);
+    // Finds an actor by its name, or by its id in decimal digits, and hands it to `on_found` before this returns. Returns
+    // [`STATUS_FAILED`] with the reason when there is none.
+    //
+    // Called from: any thread. `data` is handed back.
+    uint32_t (*host_find_actor)(struct TracerStr wanted,
+                                void *data,
+                                void (*on_found)(void *data, const struct TracerActorIdentity *actor),
+                                struct TracerTextBuffer *error);
+    // Ends an actor: what waits for it fails, what runs may take `grace_ms`, where 0 ends it at once. One that has ended is none.
+    //
+    // Called from: any thread.
+    uint32_t (*host_end_actor)(uint64_t actor_id, uint64_t grace_ms, struct TracerTextBuffer *error);
+} TracerHost;
+
+// A type of actors: a state in a worker of its own, and the methods that work on it.
+typedef struct TracerActor {
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // The type's name.
+    struct TracerStr name;
+    // What it is, for people to read; its first line is a summary.
+    struct TracerStr doc;
+    // Makes the state and leaves it in [`TaskCall::state`]; the result is nil. Its name is `Type.new`.
+    const struct TracerTask *creation;
+    // `method_count` pointers. Their names are `Type.method`.
+    const struct TracerTask *const *methods;
+    // How many methods the type has.
+    size_t method_count;
+    // How many calls of methods with [`TASK_CONCURRENT`] run at a time; at least 1.
+    uint32_t max_concurrency;
+    // Releases the state, when the actor ends in good order.
+    // Owner of the state: the module, which has made it. The host only keeps the pointer.
+    //
+    // Called from: the worker's main thread, once, when no call is going on and none will be.
+    void (*on_drop)(const struct TracerActor *actor, void *state);
+} TracerActor;
+
+// What a module says about itself and exports.
+typedef struct TracerModule {
+    // [`MODULE_MAGIC`].
+    uint64_t magic;
+    // The size of this struct, as the module compiled it.
+    size_t size;
+    // [`ABI_MAJOR`], as the module compiled it.
+    uint32_t abi_major;
+    // [`ABI_MINOR`], as the module compiled it.
+    uint32_t abi_minor;
+    // Who built it: SDK, compiler and OpenTelemetry with their versions, for people to read.
+    struct TracerStr producer;
+    // The version of the module itself.
+    struct TracerStr version;
+    // `hook_count` pointers.
+    const struct TracerHook *const *hooks;
+    // How many hooks the module exports.
+    size_t hook_count;
+    // `task_count` pointers.
+    const struct TracerTask *const *tasks;
+    // How many tasks the module exports.
+    size_t task_count;
+    // Makes the module ready to run tasks: its OpenTelemetry provider becomes a proxy for the table that
+    // the host lends. Null when there is nothing to do.
+    //
+    // Called from: the host's loading thread, once, before the first task runs, and after the
+    // process's hook has run. `host` lives as long as the process.
+    // On failure: returns a status other than [`STATUS_OK`] with the reason in `error`; no task of the module is run.
+    uint32_t (*on_load)(const struct TracerHost *host, struct TracerTextBuffer *error);
+    // `actor_count` pointers. Since ABI 1.2, as what follows.
+    const struct TracerActor *const *actors;
+    // How many types of actors the module exports.
+    size_t actor_count;
+} TracerModule;
+
+// What a module exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as
+// the process, or null when it cannot be made.
+//
+// Called from: the host's loading thread, any number of times; every call returns the same record.
+typedef const struct TracerModule *(*TracerModuleEntry)(void);
+
+#endif  /* TRACER_ABI_H */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The one symbol that a module exports. See TracerModuleEntry.
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const TracerModule *tracer_module(void);
+
+#ifdef __cplusplus
+}
+#endif
