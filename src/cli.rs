@@ -7,6 +7,7 @@ mod connect;
 mod documentation;
 mod explain;
 mod get;
+mod hints;
 mod hooks;
 mod list;
 mod live_line;
@@ -226,7 +227,7 @@ impl CommandError {
         };
         let (message, hints) = match self.error.downcast_ref::<parse::Mistake>() {
             Some(mistake) => (mistake.message.clone(), mistake.tips.clone()),
-            None => parse::split_hints(&crate::causes::with_causes(self.error.as_ref())),
+            None => parse::split_hints(&hints::with_place(&crate::causes::with_causes(self.error.as_ref()))),
         };
         let hint = (!hints.is_empty()).then(|| hints.join("\n"));
         let code = match self.error.downcast_ref() {

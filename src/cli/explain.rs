@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::connect::unexpected_reply;
 use super::named::{self, NamedTask};
-use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::clock::utc;
 use crate::driver::Driver;
 use crate::exit;
@@ -31,7 +31,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let id = args.id.id(&mut driver)?;
     let Reply::Explanation(explanation) = driver.query(&Query::Explain { id })? else { return Err(unexpected_reply()) };
     let explanation = explanation.ok_or_else(|| named::no_task(id))?;
-    report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| render(&explanation));
+    report::value(args.format.format, &crate::json::with_times(&with_texts(&explanation)), |_| {
+        hints::with_place(&render(&explanation)).into_owned()
+    });
     Ok(exit::OK)
 }
 

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-use super::{Cli, Format};
+use super::{Cli, Format, hints};
 use crate::escape;
 
 /// Why a command line was not run: it is wrong, or asks for help or for the version.
@@ -49,6 +49,11 @@ impl std::error::Error for Mistake {}
 
 /// Reads a command line; the first argument is the program.
 pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, NotParsed> {
+    if let Ok(matches) = Cli::command().ignore_errors(true).try_get_matches_from(arguments)
+        && let Some(place) = hints::place_of(&matches)
+    {
+        hints::note_place(&place);
+    }
     let parsed =
         Cli::command().try_get_matches_from(arguments).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     parsed.map_err(|error| match error.kind() {

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::{CommandError, Format, live_line};
+use super::{CommandError, Format, hints, live_line};
 use crate::causes::with_causes;
 use crate::count::Count;
 use crate::{escape, json};
@@ -109,7 +109,7 @@ impl<W: Write> Write for JsonWriter<W> {
 
 /// Writes talk, with a line feed.
 pub(super) fn talk(text: &str) {
-    write_talk(&escape::lines(text));
+    write_talk(&escape::lines(&hints::with_place(text)));
 }
 
 fn write_talk(text: &str) {
@@ -124,6 +124,7 @@ fn line(text: &str) -> Cow<'_, str> {
 /// Writes an error with its causes.
 pub(super) fn error(error: &dyn Error) {
     let text = with_causes(error);
+    let text = hints::with_place(&text);
     let head = if colours_on(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
     write_talk(&format!("{head} {}", escape::lines(&text)));
 }
@@ -140,7 +141,7 @@ pub(super) fn failure(format: Format, failure: &CommandError) -> u8 {
 /// Writes a warning.
 pub(super) fn warning(text: &str) {
     let head = if colours_on(&io::stderr()) { "\x1b[1;33mwarning:\x1b[0m" } else { "warning:" };
-    write_talk(&format!("{head} {}", escape::lines(text)));
+    write_talk(&format!("{head} {}", escape::lines(&hints::with_place(text))));
 }
 
 /// Writes a value as JSON for programs, or as the text that `render` makes for people.

@@ -13,7 +13,7 @@ use tracer_span_file::{MAX_BYTES_VARIABLE, Rotation};
 use super::hooks::HookReport;
 use super::modules::{others_can_change_it, split_paths, warn_of_missing};
 use super::status::further_hook;
-use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
+use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, hints, report};
 use crate::config::{self, OtelSettings, Overrides, SamplingRatio, Settings, parse_duration, parse_size};
 use crate::count::{Count, Size};
 use crate::exit;
@@ -592,6 +592,7 @@ fn announce(started: &Started, settings: &HeadSettings, format: Format, is_foreg
         report::value(format, started, |_| String::new());
         return;
     }
+    hints::note_place(&settings.temp_dir);
     report::talk(banner(started, settings, is_foreground).trim_end());
     for warning in &started.warnings {
         report::warning(warning);

@@ -1,7 +1,7 @@
 //! `tracer status`.
 
 use super::connect::{ask, unexpected_reply};
-use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
 use crate::protocol::{FurtherHook, Query, Reply, StatusReport, WorkerCounts};
@@ -18,7 +18,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let Reply::Status(status) = ask(&args.place, &Query::Status)? else { return Err(unexpected_reply()) };
-    report::value(args.format.format, &*status, render);
+    report::value(args.format.format, &*status, |status| hints::with_place(&render(status)).into_owned());
     Ok(exit::OK)
 }
 
