@@ -1,6 +1,6 @@
 //! Heads and workers are killed at random while tasks flow, for as long as one likes: whatever was accepted has one outcome, and keeps it.
 //!
-//! `TRACER_SOAK_SECONDS` says how long; without it, not long. `TRACER_TEST_SEED` repeats the choices of a run, which says its seed when it fails.
+//! `TRACER_SOAK_SECONDS` says how long, and `TRACER_HEAD_KILLS` how many heads are killed under load; without them, not long and few. `TRACER_TEST_SEED` repeats the choices of a run, which says its seed when it fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -157,5 +157,46 @@ fn whatever_was_accepted_has_one_outcome_however_heads_and_workers_are_killed() 
     look(&cluster, &mut open, &mut before);
     println!("{} tasks, {heads} heads and {workers} workers killed in {:?}", open.total, begun.elapsed());
     assert!(open.total > 100 && heads > 0 && workers > 0, "{} tasks, {heads} heads, {workers} workers", open.total);
+    cluster.stop().success();
+}
+
+/// Heads that are killed while tasks run that may not be lost once.
+const HEAD_KILLS: u64 = 3;
+/// Tasks that each of them gets.
+const LOAD: u64 = 100;
+
+#[test]
+fn a_task_with_no_crash_to_spare_begins_once_however_often_its_head_is_killed() {
+    let kills = number_of("TRACER_HEAD_KILLS").unwrap_or(HEAD_KILLS);
+    let cluster = Cluster::builder().workers(2).start();
+    let mut random = Random::of_test(&cluster);
+    let path = |round: u64, number: u64| cluster.file(&format!("once-{round}-{number}"));
+    for round in 0..kills {
+        let mut driver = Driver::connect(&cluster.temp_dir()).expect("a head runs");
+        for number in 0..LOAD {
+            let task = driver.remote("misbehaving_tasks:notes_when").arg(path(round, number));
+            let task = task.and_then(|task| task.crash_limit(0).submit()).expect("the head takes it");
+            driver.accepted(&task).expect("the head takes it");
+        }
+        cluster.wait_for_file(&path(round, random.below(LOAD)));
+        let head = cluster.head_pid();
+        kill(head, Signal::KILL);
+        wait_until("the head is gone", || (!is_alive(head)).then_some(()));
+        cluster.start_head(&[]).success();
+    }
+    let open = || {
+        let tasks = cluster.status()["tasks"].clone();
+        tasks["waiting"].as_u64().expect("a number") + tasks["leased"].as_u64().expect("a number")
+    };
+    wait_until_within(Duration::from_secs(300), "everything has ended", || (open() == 0).then_some(()));
+    let begun = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default().matches("begin").count();
+    let all = (0..kills).flat_map(|round| (0..LOAD).map(move |number| (round, number)));
+    let counts: Vec<_> = all.map(|(round, number)| begun(path(round, number))).collect();
+    println!(
+        "{kills} heads killed, {} tasks, {} of them lost",
+        counts.len(),
+        counts.iter().filter(|count| **count == 0).count()
+    );
+    assert!(counts.iter().all(|count| *count <= 1), "some began twice");
     cluster.stop().success();
 }

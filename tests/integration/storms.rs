@@ -1,4 +1,6 @@
 //! More spans than the disk takes, or the spool holds: none is lost while the file can be written, and what would be lost is told as that.
+//!
+//! `TRACER_STORM_ROUNDS` says how many times each thread makes two spans.
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,17 +33,17 @@ fn ids_in(folder: &Path, keys: (&str, &str)) -> Vec<(String, Option<String>)> {
 fn a_storm(hook: &str, keys: (&str, &str), folder: Option<PathBuf>) {
     const THREADS: usize = 16;
     // Each makes two spans.
-    const ROUNDS: usize = 2_500;
+    let rounds = std::env::var("TRACER_STORM_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2_500);
     let mut builder = Cluster::builder().hook(hook).env("TRACER_SPANS_MAX_BYTES", "1000000000000");
     if let Some(folder) = &folder {
         builder = builder.env("TRACER_SPANS_DIR", folder);
     }
     let cluster = builder.start();
     let folder = folder.unwrap_or_else(|| cluster.spans_dir());
-    cluster.submit("traced_tasks:storm", &[&THREADS.to_string(), &ROUNDS.to_string()]).success();
+    cluster.submit("traced_tasks:storm", &[&THREADS.to_string(), &usize::to_string(&rounds)]).success();
     let ids = ids_in(&folder, keys);
     // With the job, the submission and the attempt.
-    assert_eq!(ids.len(), THREADS * ROUNDS * 2 + 3);
+    assert_eq!(ids.len(), THREADS * rounds * 2 + 3);
     let known: HashMap<&str, ()> = ids.iter().map(|(id, _)| (id.as_str(), ())).collect();
     assert_eq!(known.len(), ids.len(), "a span is there twice");
     let orphans = ids.iter().filter_map(|(_, parent)| parent.as_deref()).filter(|parent| !known.contains_key(parent));
