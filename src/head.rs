@@ -31,4 +31,5 @@ pub(crate) mod process;
 pub(crate) mod recovery;
 pub(crate) mod restore;
 pub(crate) mod server;
+mod status;
 mod watch;

@@ -4,7 +4,7 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
-use crate::protocol::{FurtherHook, Query, Reply, StatusReport, WorkerCounts};
+use crate::protocol::{FurtherHook, Metrics, Query, Reply, StatusReport, WorkerCounts};
 
 /// Show how the head, its workers and its tracing are doing
 #[derive(clap::Args)]
@@ -66,14 +66,18 @@ fn render(status: &StatusReport) -> String {
             format!("{}, {place}\n{}\n{sampling}{further}", hook.import_string, hook.description)
         }
     };
-    let workers = &status.workers;
-    let tasks = &status.tasks;
+    let Metrics { workers, tasks, spans, .. } = &status.metrics;
     let ending = if tasks.ending > 0 { format!(" ({} of them being ended)", tasks.ending) } else { String::new() };
     let cancelled = if tasks.cancelled > 0 { format!(", {} cancelled", tasks.cancelled) } else { String::new() };
     let mut fields = vec![
         (
             "head",
-            format!("tracer {}, pid {}, up {}", status.version, status.head_pid, Elapsed::from_nanos(status.uptime_ns)),
+            format!(
+                "tracer {}, pid {}, up {}",
+                status.version,
+                status.head_pid,
+                Elapsed::from_nanos(status.metrics.uptime_ns)
+            ),
         ),
         ("node", status.node_id.clone()),
         ("session", status.session_dir.display().to_string()),
@@ -88,9 +92,9 @@ fn render(status: &StatusReport) -> String {
         ),
     ];
     // Slots alone are what the workers say.
-    let is_told = !status.resources.is_empty() || status.cpus.used > (workers.busy as u64);
+    let is_told = !status.metrics.resources.is_empty() || status.metrics.cpus.used > (workers.busy as u64);
     if is_told {
-        let all = std::iter::once(&status.cpus).chain(&status.resources);
+        let all = std::iter::once(&status.metrics.cpus).chain(&status.metrics.resources);
         let used: Vec<_> = all.map(|one| format!("{} {} of {}", one.name, one.used, one.total)).collect();
         fields.push(("in use", used.join(", ")));
     }
@@ -101,11 +105,10 @@ fn render(status: &StatusReport) -> String {
         let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };
         fields.push(("memory", format!("at most {} for each worker, {how}", Size(memory.bytes))));
     }
-    if let Some(queue) = &status.queue_memory {
+    if let Some(queue) = &status.metrics.queue_memory {
         let text = format!("{} of memory used, up to {}, {}", Size(queue.used), Size(queue.bytes), queue.source);
         fields.push(("queue", text));
     }
-    let spans = &status.spans;
     let completed = spans.recovered + spans.closed;
     if completed > 0 {
         fields.push(("spans", format!("{} of dead processes completed", Count(completed, "span"))));

@@ -24,7 +24,7 @@ use super::logs::{HeadLog, Logs};
 use super::oom::{self, OomKills};
 use super::place::PlaceWatch;
 use super::process::describe_exit;
-use super::reactor::{self, Effects, Free, LeftClaim, LostAttempt, WorkerExit};
+use super::reactor::{self, Effects, LeftClaim, LostAttempt, WorkerExit};
 use super::recovery::left_by_a_dead_head;
 use super::restore::{ReadBack, read_back};
 use super::state::{self, DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
@@ -34,7 +34,7 @@ use super::io::{HeadIo, Source};
 use super::{guard, watch};
 use crate::config::{self, otel};
 use crate::control_group::Group;
-use crate::count::{Count, Size};
+use crate::count::Count;
 use crate::fault;
 use crate::hook::SearchPath;
 use crate::http_api::HttpSettings;
@@ -42,10 +42,9 @@ use crate::identity::{DYING_LIMIT, wait_for_end};
 use crate::module_store::ModuleStore;
 use crate::protocol::wire::{Take, WireError};
 use crate::protocol::{
-    ActorMethods, ActorReport, ActorState, AttemptResult, CancelWhich, Hello, HookChoice, HookFailure, HookReport,
-    MemoryReport, PROTOCOL_VERSION, Query, QueueMemoryReport, Reply, ResourceReport, Role, SpanCounts, StatusReport,
-    StopReport, Stream, Submissions, TaskCounts, TracingSettings, Wait, Welcome, WorkerCounts, WorkerReady, kind,
-    put_refusal, put_reply, put_value, take_value,
+    ActorMethods, AttemptResult, CancelWhich, Hello, HookChoice, PROTOCOL_VERSION, Query, Reply, Role, SpanCounts,
+    StopReport, Stream, Submissions, TracingSettings, Wait, Welcome, WorkerReady, kind, put_refusal, put_reply,
+    put_value, take_value,
 };
 use crate::session::{self, Session};
 use crate::spin::{Spin, is_readable};
@@ -228,52 +227,53 @@ pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> i
     if is_anything_left { Ok(()) } else { std::fs::remove_dir_all(place) }
 }
 
-struct Server {
-    state: State,
-    io: HeadIo,
-    session: Session,
-    place: PlaceWatch,
-    listener: UnixListener,
-    signals: UnixStream,
-    clock: Instant,
+/// The head's one thread: the state that the reactor decides over, and all that it acts on.
+pub(super) struct Server {
+    pub(super) state: State,
+    pub(super) io: HeadIo,
+    pub(super) session: Session,
+    pub(super) place: PlaceWatch,
+    pub(super) listener: UnixListener,
+    pub(super) signals: UnixStream,
+    pub(super) clock: Instant,
     /// While no connection can be accepted: when to try again.
-    listens_again: Option<Instant>,
+    pub(super) listens_again: Option<Instant>,
     /// While something may be left of dead workers: when to look again.
-    orphans_again: Option<Instant>,
+    pub(super) orphans_again: Option<Instant>,
     /// When everybody is looked at who should go on, by the clock that never jumps; none while nothing happens.
-    look_again: Option<u64>,
+    pub(super) look_again: Option<u64>,
     /// While bounded workers are watched: when to look at them again, by the clock that never jumps.
-    memory_again: Option<u64>,
-    heap: Heap,
+    pub(super) memory_again: Option<u64>,
+    pub(super) heap: Heap,
     /// When something is due next, by the clock that never jumps.
-    next_tick: Option<u64>,
-    has_said_started: bool,
-    recovered_at_start: SpanCounts,
-    oom_kills: OomKills,
+    pub(super) next_tick: Option<u64>,
+    pub(super) has_said_started: bool,
+    pub(super) recovered_at_start: SpanCounts,
+    pub(super) oom_kills: OomKills,
     /// The id that no task had when the journal was opened.
-    next_task: TaskId,
+    pub(super) next_task: TaskId,
     /// Tasks that a dead head had accepted and that wait again.
-    tasks_restored: usize,
+    pub(super) tasks_restored: usize,
     /// Those of them that were running when their head died.
-    tasks_again: usize,
+    pub(super) tasks_again: usize,
     /// Tasks that were running when their head died, and are not started again.
-    tasks_lost: usize,
-    stop: Option<Stop>,
+    pub(super) tasks_lost: usize,
+    pub(super) stop: Option<Stop>,
     /// What is readable when the program has ended that this head is embedded in.
-    program: Option<OwnedFd>,
+    pub(super) program: Option<OwnedFd>,
     /// That program has ended; until when its spans are waited for.
-    program_ended: Option<Instant>,
+    pub(super) program_ended: Option<Instant>,
     /// Whether to look for what is about to come.
-    spin: Spin,
-    spare_values: SpareValues,
+    pub(super) spin: Spin,
+    pub(super) spare_values: SpareValues,
     /// Warnings about the state of the place, for people.
-    warnings_at_start: Vec<String>,
+    pub(super) warnings_at_start: Vec<String>,
     /// Tasks of earlier heads that were forgotten.
-    put_aside: Option<PutAside>,
+    pub(super) put_aside: Option<PutAside>,
 }
 
 /// A stop that is going on.
-struct Stop {
+pub(super) struct Stop {
     /// Who asked, and the number of the query.
     asked_by: Vec<(u64, u64)>,
     deadline: Instant,
@@ -668,20 +668,6 @@ impl Server {
         self.spare_values.expire(now.monotonic_ns);
         self.keep_journal_short();
         self.io.flush();
-    }
-
-    /// The actors, with what spans call the versions of their modules.
-    fn actors(&self) -> Vec<ActorReport> {
-        let store = ModuleStore::of_session(&self.io.session_dir);
-        let mut actors = reactor::list_actors(&self.state);
-        for actor in &mut actors {
-            let version = actor.module_version.as_deref().and_then(|version| version.parse().ok());
-            if let Some(version) = version {
-                actor.module_version = Some(store.name(version));
-                actor.is_outdated |= actor.state != ActorState::Dead && store.has_changed(version);
-            }
-        }
-        actors
     }
 
     /// Removes copies of modules that nobody needs any more, when there are newer ones.
@@ -1225,17 +1211,6 @@ impl Server {
         }
     }
 
-    fn hook_failures(&self) -> Vec<HookFailure> {
-        self.state
-            .workers
-            .iter()
-            .filter_map(|(worker_id, worker)| {
-                let reason = worker.hook_failure.clone()?;
-                Some(HookFailure { worker_id, pid: worker.pid, reason })
-            })
-            .collect()
-    }
-
     fn finished(&mut self) -> Option<HeadEnd> {
         self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.io.processes.is_empty())?;
         // There is no next head in this place that would finish the program's spans.
@@ -1267,159 +1242,6 @@ impl Server {
                 session_dir: self.io.session_dir.clone(),
             }),
             _ => Some(HeadEnd::Stopped(stop.report)),
-        }
-    }
-
-    /// What needed help or was lost, the spools of the living included.
-    fn span_counts(&self) -> SpanCounts {
-        let living = self.io.processes.values().map(|process| process.worker.claims.counts());
-        let handover = &self.io.handover;
-        let of_the_head = SpanCounts {
-            handed_over: handover.delivered,
-            waiting: handover.spans_waiting(),
-            waiting_for_other_hooks: handover.spans_of_others(),
-            given_up: self.io.spans.given_up + handover.given_up,
-            ..self.io.spans
-        };
-        let all = living.fold(of_the_head, |sum, counts| SpanCounts {
-            cut: sum.cut.saturating_add(counts.cut),
-            dropped: sum.dropped.saturating_add(counts.dropped),
-            untold: sum.untold.saturating_add(counts.untold),
-            given_up: sum.given_up.saturating_add(counts.given_up),
-            missed: sum.missed.saturating_add(counts.missed),
-            forked: sum.forked.saturating_add(counts.forked),
-            at_risk: sum.at_risk.saturating_add(counts.at_risk),
-            ..sum
-        });
-        let lost = [all.dropped, all.lost_with_process, all.given_up, all.forked];
-        SpanCounts { lost: lost.into_iter().fold(0, u64::saturating_add), ..all }
-    }
-
-    fn resource_reports(&self) -> Vec<ResourceReport> {
-        let free = Free::of(&self.state);
-        let report = |(resource, free): (&state::Resource, u64)| ResourceReport {
-            name: resource.name.as_ref().into(),
-            total: resource.total,
-            used: resource.total - free,
-        };
-        self.state.resources.iter().zip(free.resources).map(report).collect()
-    }
-
-    fn status(&self, now: Now) -> StatusReport {
-        let workers = self.state.workers.values();
-        let of_pool = || workers.clone().filter(|worker| worker.actor.is_none());
-        let count = |phase: WorkerPhase, is_idle: bool| {
-            of_pool().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
-        };
-        let waiting = of_pool().filter(|worker| worker.phase == WorkerPhase::Ready && worker.is_waiting()).count();
-        let settings = &self.io.settings;
-        let hook_failures = self.hook_failures();
-        let mut warnings = Vec::new();
-        if let Some(reason) = &self.state.no_worker {
-            let again = reactor::when_again(&self.state, now);
-            warnings.push(format!("no worker is started now: {reason}{again}"));
-        }
-        if let Some(again) = &self.state.start_again {
-            warnings.push(format!("a worker {}; it is tried again every second", again.reason));
-        }
-        if let Some(first) = hook_failures.first() {
-            warnings.push(format!(
-                "the hook failed in {}, whose spans tracer writes itself: {}",
-                Count(hook_failures.len(), "worker"),
-                first.reason
-            ));
-        }
-        let dropped = self.io.logs.dropped();
-        if dropped > 0 {
-            warnings.push(format!(
-                "{} of output of workers were dropped from the logs of the session, which may take {} (--max-log-size)",
-                Size(dropped),
-                Size(settings.max_log_size)
-            ));
-        }
-        if let Some((count, worker, pid, what)) = self.io.disturbed {
-            warnings.push(format!(
-                "a worker was replaced, because {what} ({} so far, the last was worker {worker}, pid {pid}); \
-                 a task may have used its connection to the head",
-                Count(count, "worker")
-            ));
-        }
-        if let Some((count, worker, pid)) = self.io.damaged {
-            warnings.push(format!(
-                "a task wrote over the spool of its worker, or cut or removed it ({} so far, the last was worker {worker}, pid {pid}); \
-                 spans that were only there are lost",
-                Count(count, "worker")
-            ));
-        }
-        if self.io.spans.unwritten > 0 {
-            let spans = Count(self.io.spans.unwritten, "span");
-            warnings.push(format!("{spans} of dead processes could not be written to the span folder"));
-        }
-        if let Some(reason) = &self.io.journal_failure {
-            warnings.push(format!("the journal cannot be written, so no task is accepted: {reason}"));
-        }
-        warnings.extend(self.io.front.iter().flat_map(Front::warnings));
-        if self.io.journal.has_sync_failed() {
-            warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
-        }
-        warnings.extend(self.io.warnings.iter().cloned());
-        for actor in self.actors().iter().filter(|actor| actor.is_outdated) {
-            let name = actor.name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
-            let (id, module, type_name) = (actor.id, &actor.module, &actor.type_name);
-            warnings.push(format!(
-                "actor {id}{name} ({module}:{type_name}) runs an older build of its module; it gets the new one when it is created again"
-            ));
-        }
-        StatusReport {
-            version: crate::VERSION.into(),
-            head_pid: std::process::id(),
-            node_id: self.io.node_id.clone(),
-            session_dir: self.io.session_dir.clone(),
-            spans_dir: settings.tracing.spans_dir.clone(),
-            uptime_ns: now.monotonic_ns,
-            tracing_off: settings.tracing_off.clone(),
-            hook: settings.tracing.hook.as_ref().map(|hook| HookReport {
-                import_string: hook.import_string.clone(),
-                contract: hook.contract,
-                library: hook.library.clone(),
-                description: settings.hook_description.clone(),
-                sampling_ratio: settings.tracing.sampling_ratio,
-                sampling: otel::sampling_line(settings.tracing.sampling_ratio),
-                further: hook.further.clone(),
-                failed_workers: hook_failures,
-            }),
-            workers: WorkerCounts {
-                wanted: self.state.workers_wanted,
-                starting: self.state.workers.starting(),
-                idle: count(WorkerPhase::Ready, true),
-                busy: count(WorkerPhase::Ready, false) - waiting,
-                waiting,
-                actors: self.state.workers.of_actors(),
-                lost: self.state.workers_lost,
-            },
-            tasks: TaskCounts {
-                ending: self.state.workers.values().filter(|worker| worker.stopping.is_some()).count(),
-                ..self.state.tally.counts()
-            },
-            cpus: ResourceReport {
-                name: "cpus".into(),
-                total: self.state.workers_wanted as u64,
-                used: self.state.workers.slots() as u64,
-            },
-            resources: self.resource_reports(),
-            http: self.io.front.as_ref().map(Front::report),
-            worker_memory: self
-                .io
-                .settings
-                .worker_memory
-                .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.io.groups.is_some() }),
-            queue_memory: Some(QueueMemoryReport {
-                bytes: settings.queue_memory,
-                used: self.state.open_bytes,
-                source: settings.queue_memory_source.clone(),
-            }),
-            spans: self.span_counts(),
-            warnings,
         }
     }
 }

@@ -11,12 +11,14 @@
 mod explanation;
 pub mod frame;
 mod message;
+mod metrics;
 mod tracing_settings;
 
 pub use tracer_core::codec as wire;
 
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
+pub use metrics::{JournalCounts, METRICS_VERSION, Metrics};
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.

@@ -339,7 +339,7 @@ fn a_head_of_its_own_lives_as_long_as_the_cluster() {
     let place = cluster.embedded_temp_dir().expect("it has one");
     assert_ne!(Some(&place), other.embedded_temp_dir().as_ref());
     let status = cluster.status().unwrap();
-    assert_eq!((status.workers.wanted, other.status().unwrap().workers.wanted), (2, 1));
+    assert_eq!((status.metrics.workers.wanted, other.status().unwrap().metrics.workers.wanted), (2, 1));
     let task = cluster.remote("nested_tasks:square").arg(4).submit().unwrap();
     let never = place.join("never");
     let runs = cluster.remote("nested_tasks:after").arg(&never).arg(0).submit().unwrap();

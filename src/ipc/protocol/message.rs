@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
-use super::{Explanation, FurtherHook, PROTOCOL_VERSION, TracingSettings};
+use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, TracingSettings};
 use tracer_core::HookContract;
 use tracer_core::SamplingRatio;
 use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
@@ -335,36 +335,24 @@ pub struct StatusReport {
     pub session_dir: PathBuf,
     /// The folder of the span files.
     pub spans_dir: PathBuf,
-    /// How long the head has run, in nanoseconds.
-    pub uptime_ns: u64,
     /// The session's hook; none when it is not traced.
     pub hook: Option<HookReport>,
     /// Why it is not traced, if it is not for want of a hook.
     pub tracing_off: Option<String>,
-    /// The workers by state.
-    pub workers: WorkerCounts,
-    /// The tasks by state.
-    pub tasks: TaskCounts,
-    /// Slots: one for each worker that is wanted, taken by tasks as `--num-cpus` says.
-    pub cpus: ResourceReport,
-    /// What tasks may ask for by name.
-    pub resources: Vec<ResourceReport>,
+    /// Its figures. In reports they stand among the other fields.
+    #[serde(flatten)]
+    pub metrics: Metrics,
     /// The HTTP API; none when the head was started without.
     #[serde(default)]
     pub http: Option<HttpReport>,
     /// The bound on the memory of each worker, if there is one.
     pub worker_memory: Option<MemoryReport>,
-    /// The bound on the memory of tasks that have not ended.
-    #[serde(default)]
-    pub queue_memory: Option<QueueMemoryReport>,
-    /// What became of spans that their own process did not write.
-    pub spans: SpanCounts,
     /// What a person should know, most important first.
     pub warnings: Vec<String>,
 }
 
 /// Something that tasks take while they run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceReport {
     /// Its name.
     pub name: String,

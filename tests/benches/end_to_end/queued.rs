@@ -54,14 +54,14 @@ fn wait_and_run(cluster: &Cluster, count: usize, release: &Path) -> Result<(u64,
     let busy = || Ok(cluster.remote("misbehaving_tasks:waits_for").arg(path).submit()?);
     let busy = (0..WORKERS).map(|_| busy()).collect::<Result<Vec<TaskHandle>, Failure>>()?;
     cluster.flush()?;
-    while cluster.status()?.tasks.leased < WORKERS {
+    while cluster.status()?.metrics.tasks.leased < WORKERS {
         std::thread::sleep(Duration::from_millis(1));
     }
     process::forget_peak(head)?;
     let before = process::memory(head)?.0;
     let tasks = driver::submit_all(cluster, count)?;
     cluster.flush()?;
-    let open = cluster.status()?.tasks;
+    let open = cluster.status()?.metrics.tasks;
     let (now, peak) = process::memory(head)?;
     if open.waiting + open.leased != count + WORKERS {
         return Err(format!("{open:?} of {count} tasks").into());
