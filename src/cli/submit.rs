@@ -2,6 +2,7 @@
 
 mod actor;
 mod map;
+mod options;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -14,9 +15,10 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+use self::options::{Flags, OfCommand, OfFunction, Submits};
 use super::live_line::LiveLine;
 use super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, live_line, report};
-use crate::config::{self, parse_duration, parse_size};
+use crate::config;
 use crate::driver::{Driver, DriverError, SubmitRequest, Ticket, split_target};
 use crate::exit;
 use crate::hook::{ActiveSpan, Attribute};
@@ -25,8 +27,8 @@ use crate::propagation::{self, Carrier};
 use crate::protocol::{CancelWhich, CommandUsage, Finished, Query, Stream};
 use crate::standard_input::Offer;
 use crate::task::{
-    ActorRole, AttemptReport, CommandSpec, DEFAULT_CRASH_LIMIT, Demand, Failure, FunctionSpec, Outcome, PastAttempts,
-    Policy, TaskId, TaskSpec, check_retry_on, parse_resource, sort_resources,
+    ActorRole, AttemptReport, CommandSpec, Failure, FunctionSpec, Outcome, PastAttempts, TaskId, TaskOptions, TaskSpec,
+    sort_resources,
 };
 use crate::value::{self, JsonText};
 
@@ -63,7 +65,7 @@ Example:
         #[command(flatten)]
         map: map::MapArgs,
         #[command(flatten)]
-        common: CommonArgs,
+        common: CommonArgs<OfFunction>,
     },
     /// Create an actor: state in a worker of its own, with methods to call
     ///
@@ -113,164 +115,51 @@ Example:
         /// Give it the whole environment of this command, in place of the head's; it is kept in the head's journal with the task
         #[arg(long)]
         inherit_env: bool,
-        /// Maximum time without output
-        #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
-        idle_timeout: Option<Duration>,
         /// The folder it runs in [default: this one]
         #[arg(long, value_name = "DIR")]
         cwd: Option<PathBuf>,
         #[command(flatten)]
-        common: CommonArgs,
+        common: CommonArgs<OfCommand>,
     },
 }
 
+/// What all submissions have.
 #[derive(clap::Args)]
-struct CommonArgs {
-    /// Print the task's id as soon as it is accepted, and do not wait for it
+struct CommonArgs<Of: Submits> {
+    /// Print the id as soon as it is accepted, and do not wait for it
     #[arg(long)]
     no_wait: bool,
-    /// A name of your own for the task, shown in lists and on its spans
-    #[arg(long, default_value = "", hide_default_value = true)]
-    name: String,
-    /// Maximum run time of an attempt; one that runs longer is ended as `tracer cancel` ends it
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
-    timeout: Option<Duration>,
-    /// Trace the runtime's own work for it too: the head's journal and queue, the loading of the module, arguments and results
-    ///
-    /// `tracer trace show last` then says where the time went.
-    #[arg(long)]
-    trace_runtime: bool,
-    /// Maximum wait until the first attempt begins
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Limits")]
-    queue_timeout: Option<Duration>,
-    /// Time for each step of ending an attempt: a function is asked, then gets SIGTERM, then SIGKILL; a command
-    /// gets SIGTERM, then SIGKILL
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s", help_heading = "Limits")]
-    grace: Duration,
     #[command(flatten)]
-    demand: DemandArgs,
-    #[command(flatten)]
-    policy: PolicyArgs,
+    flags: Flags<TaskOptions, Of>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-impl CommonArgs {
-    fn whole_policy(&self, idle_limit: Option<Duration>) -> Result<Policy<'_>, CommandError> {
-        let (queue_limit, grace) = (self.queue_timeout, self.grace);
-        Ok(Policy { queue_limit, idle_limit, grace, ..self.policy.policy()? })
-    }
-
-    fn request<'a>(
-        &'a self,
-        spec: TaskSpec<'a>,
-        policy: Policy<'a>,
-        demand: Demand<'a>,
-        wants_output: bool,
-    ) -> SubmitRequest<'a> {
-        SubmitRequest {
-            spec,
-            name: &self.name,
-            run_limit: self.timeout,
-            policy,
-            demand,
-            trace_runtime: self.trace_runtime,
-            wants_output,
-            inputs: &[],
-        }
-    }
+/// The same, whatever is submitted, with options that were checked.
+struct Common {
+    no_wait: bool,
+    options: TaskOptions,
+    place: PlaceArgs,
+    format: FormatArgs,
 }
 
-/// What it needs while it runs.
-#[derive(clap::Args)]
-struct DemandArgs {
-    /// Number of slots it occupies; a head has one for each worker. 0: none, it only needs a process
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "What it needs")]
-    num_cpus: u32,
-    /// Amount of a named resource that it occupies while it runs; may be repeated
-    ///
-    /// A head has what `tracer start --resources` gave it; a task that asks for more is refused. It keeps what it has until it has
-    /// ended, also while it waits for tasks of its own.
-    #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_resource, help_heading = "What it needs")]
-    resource: Vec<(String, u64)>,
-    /// Memory limit of an attempt, such as 500MiB: for its worker process with everything that it starts
-    ///
-    /// An attempt that exceeds it fails with `oom`, as with `tracer start --worker-memory`; the lower of the two limits applies. A task that
-    /// runs inside of the one that waits for it shares the limit of that one.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "What it needs")]
-    memory: Option<u64>,
-}
-
-impl DemandArgs {
-    fn check(&self) -> Result<(), CommandError> {
-        let problem = self.memory.and_then(|bytes| config::check_memory(bytes).err());
-        problem.map_or(Ok(()), |problem| Err(CommandError::new(exit::USAGE, format!("`--memory`: {problem}"))))
-    }
-
-    fn resources(&self) -> Result<Vec<(String, u64)>, CommandError> {
-        self.check()?;
-        sort_resources(self.resource.clone())
-            .map_err(|problem| CommandError::new(exit::USAGE, format!("`--resource`: {problem}")))
-    }
-
-    fn demand<'a>(&self, resources: &'a [(String, u64)]) -> Demand<'a> {
-        Demand {
-            num_cpus: self.num_cpus,
-            resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-            memory_bytes: self.memory,
-        }
-    }
-}
-
-/// What is done when an attempt fails.
-#[derive(clap::Args)]
-struct PolicyArgs {
-    /// Number of retries after its own failures; lost workers are counted apart
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "When it fails", hide_default_value = true)]
-    #[arg(long_help = "\
-Number of retries after its own failures: an error, a panic, an exit code, a signal, a timeout. What is wrong with \
-its arguments, its result or its module is not tried again, unless --retry-on names it. Lost workers are counted apart \
-[default: 0]")]
-    retries: u32,
-    /// Wait before the first retry; it doubles each time, up to 1 minute, and is shortened by a random part of up to half
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s", help_heading = "When it fails")]
-    retry_backoff: Duration,
-    /// Retry after these failures only, separated by commas: error, panic, timeout, exit, exit:CODE, signal, signal:NUMBER,
-    /// the type of an error such as io::Error, or another error.type of the attempt's span
-    #[arg(long, value_name = "KINDS", value_parser = retry_on, help_heading = "When it fails")]
-    retry_on: Option<String>,
-    /// Number of restarts after its worker was lost: killed, crashed, or dead with the head
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_CRASH_LIMIT, help_heading = "When it fails")]
-    crash_limit: u32,
-    /// Never start it a second time: when its worker or its head dies, it is reported lost
-    #[arg(long, help_heading = "When it fails", conflicts_with_all = ["retries", "crash_limit"])]
-    at_most_once: bool,
-    /// Return the task that was submitted before with this key, if the head remembers it, instead of starting another
-    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true, help_heading = "When it fails")]
-    idempotency_key: String,
-}
-
-fn retry_on(list: &str) -> Result<String, String> {
-    check_retry_on(list).map(|()| list.to_owned())
-}
-
-impl PolicyArgs {
-    fn policy(&self) -> Result<Policy<'_>, CommandError> {
-        if self.retry_on.is_some() && self.retries == 0 {
+impl<Of: Submits> CommonArgs<Of> {
+    fn checked(self) -> Result<Common, CommandError> {
+        let CommonArgs { no_wait, flags, place, format } = self;
+        let mut options = flags.options;
+        let usage = |text: String| CommandError::new(exit::USAGE, text);
+        if !options.retry_on.is_empty() && options.retries == 0 {
             let text = "`--retry-on` says which failures are tried again, but `--retries` says how often, and is 0\n(hint: add `--retries 3`)";
-            return Err(CommandError::new(exit::USAGE, text));
+            return Err(usage(text.into()));
         }
-        Ok(Policy {
-            retries: self.retries,
-            retry_backoff: self.retry_backoff,
-            retry_on: self.retry_on.as_deref().unwrap_or_default(),
-            crash_limit: self.crash_limit,
-            at_most_once: self.at_most_once,
-            idempotency_key: &self.idempotency_key,
-            ..Policy::default()
-        })
+        if let Some(problem) = options.memory.and_then(|bytes| config::check_memory(bytes).err()) {
+            return Err(usage(format!("`--memory`: {problem}")));
+        }
+        options.resource =
+            sort_resources(options.resource).map_err(|problem| usage(format!("`--resource`: {problem}")))?;
+        Ok(Common { no_wait, options, place, format })
     }
 }
 
@@ -296,13 +185,12 @@ pub(super) fn run(args: Args) -> CommandResult {
             let module = absolute(module);
             if let Some(input) = map.input() {
                 let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &[]));
-                let resources = common.demand.resources()?;
-                let demand = common.demand.demand(&resources);
+                let common = common.checked()?;
                 let template = map::Template {
                     module: &module,
                     function,
                     arguments,
-                    request: common.request(spec, common.whole_policy(None)?, demand, false),
+                    request: SubmitRequest::new(spec, &common.options),
                     temp_dir: &common.place.temp_dir(),
                     format: common.format.format,
                 };
@@ -310,11 +198,11 @@ pub(super) fn run(args: Args) -> CommandResult {
             }
             let arguments = value::array(&arguments);
             let spec = TaskSpec::Function(FunctionSpec::of_task(&module, function, &arguments));
-            submit(spec, None, &common)
+            submit(spec, false, &common.checked()?)
         }
         What::Actor(args) => actor::create(args),
         What::Call(args) => actor::call(args),
-        What::Command { command, stdin, env, inherit_env, idle_timeout, cwd, mut common } => {
+        What::Command { command, stdin, env, inherit_env, cwd, common } => {
             let environment = environment(&env, inherit_env)?;
             let variables = environment.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let here = std::env::current_dir()?;
@@ -337,10 +225,11 @@ pub(super) fn run(args: Args) -> CommandResult {
                 input: b"",
                 directory: directory.as_os_str().as_bytes(),
             };
+            let mut common = common.checked()?;
             if stdin {
-                common.policy.crash_limit = 0;
+                common.options.crash_limit = 0;
             }
-            submit_with_input(TaskSpec::Command(spec), stdin, idle_timeout, &common)
+            submit(TaskSpec::Command(spec), stdin, &common)
         }
     }
 }
@@ -398,20 +287,8 @@ fn environment(set: &[OsString], inherits: bool) -> Result<BTreeMap<OsString, Os
     Ok(variables)
 }
 
-fn submit(spec: TaskSpec<'_>, idle_limit: Option<Duration>, common: &CommonArgs) -> CommandResult {
-    submit_with_input(spec, false, idle_limit, common)
-}
-
 /// Submits, and waits for the end if that is asked for. A command gets the standard input of this process if `hands_input_over`.
-fn submit_with_input(
-    spec: TaskSpec<'_>,
-    hands_input_over: bool,
-    idle_limit: Option<Duration>,
-    common: &CommonArgs,
-) -> CommandResult {
-    let policy = common.whole_policy(idle_limit)?;
-    let resources = common.demand.resources()?;
-    let demand = common.demand.demand(&resources);
+fn submit(spec: TaskSpec<'_>, hands_input_over: bool, common: &Common) -> CommandResult {
     report::reserve_stdout()?;
     let mut driver = Driver::connect(&common.place.temp_dir())?;
     driver.keep_module_versions();
@@ -436,7 +313,8 @@ fn submit_with_input(
     let is_creation = matches!(spec.actor(), ActorRole::Create(_));
     // Before the task is accepted: from then on a Ctrl-C must not leave it running.
     let interrupts = if common.no_wait { None } else { Some(Interrupts::watch(common.place.temp_dir())?) };
-    let submitted = driver.submit(&common.request(spec.clone(), policy, demand, !common.no_wait));
+    let request = SubmitRequest::new(spec.clone(), &common.options);
+    let submitted = driver.submit(&SubmitRequest { wants_output: !common.no_wait, ..request });
     let outcome = submitted.and_then(|task| {
         let id = driver.accepted(&task)?;
         let Some(interrupts) = interrupts else { return Ok((id, None)) };
@@ -609,7 +487,7 @@ struct FinishedTask {
 }
 
 impl FinishedTask {
-    fn report(self, format: Format, common: &CommonArgs) -> CommandResult {
+    fn report(self, format: Format, common: &Common) -> CommandResult {
         let failure = match &self.outcome {
             // What is stored was read when it was waited for.
             Outcome::Completed | Outcome::Stored(_) => {

@@ -30,6 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Serialize, de::DeserializeOwned};
 use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
+use tracer_options::HasOptions;
 use tracer_otel_env::Reader;
 
 use tracer_core::causes;
@@ -38,8 +39,8 @@ use tracer_core::names;
 use tracer_core::propagation::{Carrier, TraceContext};
 use tracer_core::task::{
     ActorRole, AttemptReport, Demand, Envelope, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion,
-    Outcome, PastAttempts, Policy, Refusal, SpanNameTable, TaskId, TaskSpec, TraceLink, WorkerId, check_resource,
-    check_retry_on, sort_resources,
+    Outcome, PastAttempts, Policy, Refusal, SpanNameTable, TaskId, TaskOptions, TaskSpec, TraceLink, WorkerId,
+    sort_resources,
 };
 use tracer_core::value::{self, ValueError};
 use tracer_host::attempt_span::{put_actor, remote};
@@ -372,19 +373,18 @@ pub struct Remote<'a> {
     driver: &'a mut Driver,
     target: String,
     arguments: Vec<Vec<u8>>,
-    name: String,
-    run_limit: Option<Duration>,
-    trace_runtime: bool,
+    options: TaskOptions,
     inputs: Vec<Input>,
     /// Those of them that are in files.
     pending: Vec<Pending>,
-    /// Without its texts, which follow.
-    policy: Policy<'static>,
-    retry_on: String,
-    idempotency_key: String,
-    num_cpus: u32,
-    resources: Vec<(String, u64)>,
-    memory_bytes: Option<u64>,
+}
+
+impl HasOptions for Remote<'_> {
+    type Options = TaskOptions;
+
+    fn options(&mut self) -> &mut TaskOptions {
+        &mut self.options
+    }
 }
 
 /// What can be an argument of a task: a value that can be serialized, or `&Ticket`, the result of another task.
@@ -449,93 +449,7 @@ impl Remote<'_> {
         Ok(self)
     }
 
-    /// Names the task, for people.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// Bounds how long an attempt may run.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.run_limit = Some(limit);
-        self
-    }
-
-    /// Traces the runtime's own work for the task too, if this process is traced.
-    pub fn trace_runtime(mut self) -> Self {
-        self.trace_runtime = true;
-        self
-    }
-
-    /// Tries it again after failures of its own, up to `retries` times. Lost workers are not counted here.
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.policy.retries = retries;
-        self
-    }
-
-    /// The wait before the first retry. It doubles with each further one, up to [`RETRY_BACKOFF_CAP`](tracer_core::task::RETRY_BACKOFF_CAP);
-    /// between half of it and all of it is waited.
-    pub fn retry_backoff(mut self, first: Duration) -> Self {
-        self.policy.retry_backoff = first;
-        self
-    }
-
-    /// Which failures of its own are tried again: kinds with commas between, as `tracer submit task --retry-on` takes them.
-    pub fn retry_on(mut self, kinds: &str) -> Result<Self, DriverError> {
-        check_retry_on(kinds).map_err(DriverError::RetryOn)?;
-        self.retry_on = kinds.into();
-        Ok(self)
-    }
-
-    /// Starts it again after its worker was lost, up to `limit` times.
-    pub fn crash_limit(mut self, limit: u32) -> Self {
-        self.policy.crash_limit = limit;
-        self
-    }
-
-    /// Never starts it a second time, whatever happens: when its worker or its head dies, it is reported lost.
-    pub fn at_most_once(mut self) -> Self {
-        self.policy.at_most_once = true;
-        self
-    }
-
-    /// Names the task for the head: a submission with a key that the head remembers is that task, and no other one is begun.
-    pub fn idempotency_key(mut self, key: &str) -> Self {
-        self.idempotency_key = key.into();
-        self
-    }
-
-    /// Bounds how long it may wait until its first attempt begins.
-    pub fn queue_timeout(mut self, limit: Duration) -> Self {
-        self.policy.queue_limit = Some(limit);
-        self
-    }
-
-    /// How long an attempt that is to end gets for each step: to end when it is asked, and after SIGTERM.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.policy.grace = grace;
-        self
-    }
-
-    /// How many slots it takes; 1 unless said. With 0 it takes none, and runs as soon as there is a process for it.
-    pub fn num_cpus(mut self, num_cpus: u32) -> Self {
-        self.num_cpus = num_cpus;
-        self
-    }
-
-    /// Takes so much of a named resource of the head while it runs; at least 1.
-    pub fn resource(mut self, name: &str, amount: u64) -> Result<Self, DriverError> {
-        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-        self.resources.push(check_resource(name, amount).map_err(DriverError::Resource)?);
-        Ok(self)
-    }
-
-    /// Bounds the memory of an attempt, in bytes: that of its worker process with everything that it starts. One that takes more fails with
-    /// [`Failure::OutOfMemory`].
-    pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory_bytes = Some(bytes);
-        self
-    }
+    tracer_options::task_builder_methods!([at once DriverError]);
 
     /// Submits the task.
     pub fn submit(self) -> Result<Ticket, DriverError> {
@@ -550,24 +464,9 @@ impl<'a> Remote<'a> {
         let arguments = value::array(&self.arguments);
         let function = FunctionSpec { actor, ..FunctionSpec::of_task(module, function, &arguments) };
         let spec = TaskSpec::Function(function);
-        let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
-        let (name, run_limit) = (self.name.as_str(), self.run_limit);
-        let resources = sort_resources(self.resources).map_err(DriverError::Resource)?;
-        let demand = Demand {
-            num_cpus: self.num_cpus,
-            resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-            memory_bytes: self.memory_bytes,
-        };
-        let task = self.driver.submit(&SubmitRequest {
-            spec,
-            name,
-            run_limit,
-            policy,
-            demand,
-            wants_output: false,
-            trace_runtime: self.trace_runtime,
-            inputs: &self.inputs,
-        })?;
+        let mut options = self.options;
+        options.resource = sort_resources(options.resource).map_err(DriverError::Resource)?;
+        let task = self.driver.submit(&SubmitRequest { inputs: &self.inputs, ..SubmitRequest::new(spec, &options) })?;
         self.pending.into_iter().for_each(Pending::keep);
         Ok((task, self.driver))
     }
@@ -592,6 +491,22 @@ pub struct SubmitRequest<'a> {
     pub trace_runtime: bool,
     /// Arguments that are the results of other tasks; nil stands in their place.
     pub inputs: &'a [Input],
+}
+
+impl<'a> SubmitRequest<'a> {
+    /// A request with these options, whose resources are [sorted](sort_resources), without inputs and for nobody who follows its output.
+    pub fn new(spec: TaskSpec<'a>, options: &'a TaskOptions) -> SubmitRequest<'a> {
+        SubmitRequest {
+            spec,
+            name: &options.name,
+            run_limit: options.timeout,
+            policy: Policy::of(options),
+            demand: Demand::of(options),
+            wants_output: false,
+            trace_runtime: options.trace_runtime,
+            inputs: &[],
+        }
+    }
 }
 
 /// `module:function` for `module.function`, which is how lists and spans write it.
@@ -812,17 +727,9 @@ impl Driver {
             driver: self,
             target: target.into(),
             arguments: Vec::new(),
-            name: String::new(),
-            run_limit: None,
-            trace_runtime: false,
+            options: TaskOptions::default(),
             inputs: Vec::new(),
             pending: Vec::new(),
-            policy: Policy::default(),
-            retry_on: String::new(),
-            idempotency_key: String::new(),
-            num_cpus: 1,
-            resources: Vec::new(),
-            memory_bytes: None,
         }
     }
 

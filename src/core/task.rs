@@ -15,7 +15,7 @@ mod refusal;
 mod span_names;
 
 pub use attempt::{AttemptReport, PastAttempts, SpanLink};
-pub use demand::{Amounts, Demand, check_resource, parse_resource, sort_resources};
+pub use demand::Demand;
 pub use envelope::module_stem;
 pub use envelope::{
     ActorOptions, ActorRole, CommandSpec, Envelope, EnvelopeHead, FunctionSpec, Input, InputSource, TaskSpec, TraceLink,
@@ -23,9 +23,10 @@ pub use envelope::{
 pub use id::{JobId, TaskId, WorkerId};
 pub use module_version::ModuleVersion;
 pub use outcome::{Failure, MemoryExceeded, OUT_OF_MEMORY, Outcome, SignalName, StopReason, TimeLimit, describe_exit};
-pub use policy::{
-    Charge, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Policy, RETRY_BACKOFF_CAP, Verdict, charge,
-    check_retry_on,
-};
+pub use policy::{Charge, Policy, RETRY_BACKOFF_CAP, Verdict, charge};
 pub use refusal::{Refusal, RefusalCode};
 pub use span_names::{SpanNameTable, SpanNames};
+pub use tracer_options::{
+    Amounts, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, TaskOptions, check_resource, check_retry_on,
+    parse_resource, sort_resources,
+};

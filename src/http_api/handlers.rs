@@ -10,6 +10,7 @@ use hyper::body::{Body as HttpBody, Bytes, Incoming};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tracer_options::LONGEST_MS;
 
 use super::body::Body;
 use super::limits::{self, BODY_BYTES, BODY_TIME, HELD_TIME, Rate};
@@ -17,7 +18,7 @@ use super::link::LinkError;
 use super::output::Next;
 use super::problem::{self, Problem};
 use super::routes::{self, Found, Operation, Route};
-use super::submission::{DURATION_MS, Submission, idempotency_key};
+use super::submission::{Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
 use super::{App, access, openapi, parameters, place};
 use crate::json;
@@ -267,7 +268,7 @@ impl App {
 
     async fn cancel(&self, id: TaskId, query: &str) -> Answer {
         let parameters = parameters::parse(query, &["grace_ms"])?;
-        let grace_ms = parameters::number(&parameters, "grace_ms", 0, DURATION_MS)?;
+        let grace_ms = parameters::number(&parameters, "grace_ms", 0, LONGEST_MS)?;
         let trace_id = self.report(id).await?.trace_id;
         let query = Query::Cancel { which: CancelWhich::Ids(vec![id]), grace_ms };
         let Reply::Cancelled(cancelled) = self.query(query).await? else { return Err(unexpected()) };

@@ -1,18 +1,68 @@
-//! The OpenAPI description of the API, as a client gets it. It is written by hand, in `openapi.json`; tests compare it with the routes, the
-//! limits and the problems.
+//! The OpenAPI description of the API, as a client gets it. It is written by hand, in `openapi.json`, save for the options of submissions, which
+//! come from the rows that the requests are read with; tests compare the rest with the routes, the limits and the problems.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tracer_options::{Kind, RESOURCES_LIMIT, Row, Scope, TaskOptions};
 
-use super::HttpSettings;
+use super::{HttpSettings, submission};
 
 /// Where it is.
 pub(super) const PATH: &str = "/api/v1/openapi.json";
 
 const SOURCE: &str = include_str!("openapi.json");
 
+/// All that may be described, with the options in it.
+fn whole() -> Value {
+    let mut document: Value = serde_json::from_str(SOURCE).expect("a test reads it");
+    for (schema, is_of_command) in [("FunctionSubmission", false), ("CommandSubmission", true)] {
+        let properties = &mut document["components"]["schemas"][schema]["properties"];
+        for row in submission::rows().filter(|row| is_of_command || row.face.scope != Scope::Commands) {
+            properties[row.face.json] = schema_of(row);
+        }
+    }
+    document
+}
+
+/// The JSON Schema of an option.
+fn schema_of(row: &Row<TaskOptions>) -> Value {
+    let mut description = row.paragraphs().join(" ");
+    if !row.face.excludes.is_empty() {
+        let others = row.face.excludes.join("` and `");
+        description.push_str(&format!(" Not with `{others}`."));
+    }
+    let mut schema = match row.face.kind {
+        Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Text { longest } => json!({ "type": "string", "maxLength": longest }),
+        Kind::Failures => {
+            const KIND: &str =
+                "^(error|panic|timeout|exit|signal|exit:[1-9][0-9]?|signal:[1-9]|[A-Za-z_][A-Za-z0-9_]*)$";
+            json!({ "type": "array", "items": { "type": "string", "pattern": KIND } })
+        }
+        Kind::Amounts => json!({
+            "type": "object",
+            "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$" },
+            "additionalProperties": { "type": "integer", "minimum": 1, "maximum": i64::MAX },
+            "maxProperties": RESOURCES_LIMIT,
+        }),
+        kind => {
+            let (least, most, unit) = kind.range().expect("all others are numbers");
+            let least = if let Kind::Size { least } = kind { least.into() } else { json!(least) };
+            if !unit.is_empty() {
+                description.push_str(&format!(" In{unit}."));
+            }
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+    };
+    schema["description"] = description.into();
+    if let Some(default) = row.default_value() {
+        schema["default"] = json!(default);
+    }
+    schema
+}
+
 /// The description of an API with these settings: what is not taken is not described.
 pub(super) fn description(settings: &HttpSettings) -> Vec<u8> {
-    let mut document: Value = serde_json::from_str(SOURCE).expect("a test reads it");
+    let mut document = whole();
     document["info"]["version"] = crate::VERSION.into();
     if !settings.allows_commands {
         let schemas = document["components"]["schemas"].as_object_mut().expect("a test reads it");
@@ -29,7 +79,7 @@ mod tests {
     use crate::task::RefusalCode;
 
     fn source() -> Value {
-        serde_json::from_str(SOURCE).unwrap()
+        whole()
     }
 
     fn served(allows_commands: bool) -> Value {
@@ -101,13 +151,13 @@ mod tests {
         );
         for schema in ["FunctionSubmission", "CommandSubmission"] {
             let properties = &document["components"]["schemas"][schema]["properties"];
-            assert_eq!(properties["timeout_ms"]["maximum"], submission::DURATION_MS);
+            assert_eq!(properties["timeout_ms"]["maximum"], tracer_options::LONGEST_MS);
             let memory = &properties["memory_bytes"]["minimum"];
             assert!(crate::config::check_memory(memory.as_u64().unwrap()).is_ok());
             assert!(crate::config::check_memory(memory.as_u64().unwrap() - 1).is_err());
             assert_eq!(properties["name"]["maxLength"], submission::NAME_LENGTH);
             for count in ["retries", "crash_limit"] {
-                assert_eq!(properties[count]["maximum"], submission::RETRIES);
+                assert_eq!(properties[count]["maximum"], 1000);
             }
         }
         let command = &document["components"]["schemas"]["CommandSubmission"]["properties"]["command"];

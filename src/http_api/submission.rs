@@ -1,75 +1,88 @@
 //! The JSON of a submission, and what it means.
 
-use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use serde::de::Error;
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use tracer_options::{Raw, Row, Scope, TaskOptions};
 
 use super::problem::{COMMANDS_OFF, CONTRADICTORY, INVALID, Problem};
-use crate::config::{NUM_WORKERS_LIMIT, check_memory};
+use crate::config::check_memory;
 use crate::driver::{SubmitRequest, split_target};
-use crate::task::{
-    DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, Demand, FunctionSpec, Policy, TaskSpec, check_resource,
-    check_retry_on, sort_resources,
-};
+use crate::task::{FunctionSpec, TaskSpec};
 use crate::value;
 
 /// The longest name of a module or a function.
 pub(super) const NAME_LENGTH: usize = 128;
-/// The most retries, and the highest crash limit.
-pub(super) const RETRIES: u32 = 1000;
-/// The longest duration, in milliseconds: a year of 365 days.
-pub(super) const DURATION_MS: u64 = 365 * 24 * 3600 * 1000;
 /// The most words of a command, and the most variables for it.
 pub(super) const WORDS: usize = 4096;
 /// The longest idempotency key, in bytes.
 pub(super) const KEY_LENGTH: usize = 255;
 
-/// The body of a submission, as it is sent.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The body of a submission, as it is sent: what runs, and options.
+#[derive(Debug, Default)]
 struct Document {
     function: Option<String>,
     arguments: Option<Vec<Box<serde_json::value::RawValue>>>,
     command: Option<Vec<String>>,
     env: Option<BTreeMap<String, String>>,
     cwd: Option<PathBuf>,
-    name: Option<String>,
-    timeout_ms: Option<Whole>,
-    queue_timeout_ms: Option<Whole>,
-    idle_timeout_ms: Option<Whole>,
-    grace_ms: Option<Whole>,
-    retries: Option<Whole>,
-    retry_backoff_ms: Option<Whole>,
-    retry_on: Option<Vec<String>>,
-    crash_limit: Option<Whole>,
-    at_most_once: Option<bool>,
-    num_cpus: Option<Whole>,
-    resources: Option<BTreeMap<String, Whole>>,
-    memory_bytes: Option<Whole>,
     output: Option<bool>,
-    trace_runtime: Option<bool>,
+    /// In the order in which they came, each once.
+    options: Vec<(&'static Row<TaskOptions>, Raw)>,
 }
 
-/// A whole number. `7.0` is one too, as JSON Schema has it: to JSON it is the same number as `7`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Whole(i64);
+/// The fields of a submission that are no options.
+const OWN_FIELDS: [&str; 6] = ["function", "arguments", "command", "env", "cwd", "output"];
 
-impl<'de> Deserialize<'de> for Whole {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Whole, D::Error> {
-        /// From here on not every whole number has a floating point form.
-        const EXACT: f64 = 9_007_199_254_740_992.0;
-        let number = serde_json::Number::deserialize(deserializer)?;
-        let from_float = |float: f64| (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64);
-        number
-            .as_i64()
-            .or_else(|| from_float(number.as_f64()?))
-            .map(Whole)
-            .ok_or_else(|| D::Error::custom(format!("expected a whole number, found {number}")))
+/// The options that are fields of a submission.
+pub(super) fn rows() -> impl Iterator<Item = &'static Row<TaskOptions>> {
+    TaskOptions::ROWS.iter().filter(|row| !row.face.json.is_empty())
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Document, D::Error> {
+        deserializer.deserialize_map(OfBody)
+    }
+}
+
+struct OfBody;
+
+impl<'de> Visitor<'de> for OfBody {
+    type Value = Document;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with `function` or `command`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
+        let mut document = Document::default();
+        let mut seen = BTreeSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            match name.as_str() {
+                "function" => document.function = map.next_value()?,
+                "arguments" => document.arguments = map.next_value()?,
+                "command" => document.command = map.next_value()?,
+                "env" => document.env = map.next_value()?,
+                "cwd" => document.cwd = map.next_value()?,
+                "output" => document.output = map.next_value()?,
+                _ => {
+                    let Some(row) = rows().find(|row| row.face.json == name) else {
+                        let known: Vec<_> = OWN_FIELDS.into_iter().chain(rows().map(|row| row.face.json)).collect();
+                        let known = known.join("`, `");
+                        return Err(A::Error::custom(format!("unknown field `{name}`, expected one of `{known}`")));
+                    };
+                    document.options.extend(map.next_value_seed(row.face.kind)?.map(|raw| (row, raw)));
+                }
+            }
+            if let Some(twice) = seen.replace(name) {
+                return Err(A::Error::custom(format!("duplicate field `{twice}`")));
+            }
+        }
+        Ok(document)
     }
 }
 
@@ -77,24 +90,9 @@ impl<'de> Deserialize<'de> for Whole {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Submission {
     what: What,
-    name: String,
-    run_limit: Option<Duration>,
-    queue_limit: Option<Duration>,
-    idle_limit: Option<Duration>,
-    grace: Duration,
-    retries: u32,
-    retry_backoff: Duration,
-    retry_on: String,
-    crash_limit: u32,
-    at_most_once: bool,
-    num_cpus: u32,
-    /// In the order of their names.
-    resources: Vec<(String, u64)>,
-    memory_bytes: Option<u64>,
-    key: String,
+    options: TaskOptions,
     /// Whether its output is kept for those who follow it.
     pub(super) wants_output: bool,
-    trace_runtime: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -119,53 +117,19 @@ impl Submission {
             Problem::new(INVALID, text)
                 .hint("for example {\"function\": \"wordcount:count\", \"arguments\": [\"a b c\"]}")
         })?;
-        let number = |name: &str, number: Option<Whole>, range: RangeInclusive<u64>, unit: &str| match number {
-            None => Ok(None),
-            Some(Whole(number)) => match u64::try_from(number).ok().filter(|number| range.contains(number)) {
-                Some(number) => Ok(Some(number)),
-                None => {
-                    let (from, to) = (range.start(), range.end());
-                    Err(invalid(format!("`{name}` is {number}, but takes {from} to {to}{unit}")))
-                }
-            },
-        };
-        let duration = |name: &str, ms: Option<Whole>, from: u64| {
-            Ok(number(name, ms, from..=DURATION_MS, " milliseconds")?.map(Duration::from_millis))
-        };
-        let count = |name: &str, count: Option<Whole>, limit: u32, default: u32| {
-            let count = number(name, count, 0..=limit.into(), "")?;
-            Ok(count.and_then(|count| u32::try_from(count).ok()).unwrap_or(default))
-        };
-        let at_most_once = document.at_most_once.unwrap_or(false);
-        let has_count = document.retries.is_some() || document.crash_limit.is_some();
-        let retry_on = document.retry_on.unwrap_or_default();
-        for kind in &retry_on {
-            let is_one = !kind.contains(',');
-            check_retry_on(kind)
-                .and(if is_one { Ok(()) } else { Err(format!("`{kind}` are several kinds in one text")) })
-                .map_err(|reason| invalid(format!("`retry_on`: {reason}")))?;
-        }
-        let name = document.name.unwrap_or_default();
-        if name.chars().count() > NAME_LENGTH {
-            return Err(invalid(format!("`name` has more than {NAME_LENGTH} characters")));
-        }
-        let resources = document.resources.unwrap_or_default();
-        let resources = resources.iter().map(|(name, &Whole(amount))| check_resource(name, amount));
-        let resources = resources
-            .collect::<Result<Vec<_>, _>>()
-            .and_then(sort_resources)
-            .map_err(|reason| invalid(format!("`resources`: {reason}")))?;
-        let num_cpus = count("num_cpus", document.num_cpus, NUM_WORKERS_LIMIT, 1)?;
-        let memory_bytes = number("memory_bytes", document.memory_bytes, 1..=i64::MAX as u64, " bytes")?;
-        memory_bytes
-            .map_or(Ok(()), |bytes| check_memory(bytes).map(drop))
-            .map_err(|reason| invalid(format!("`memory_bytes`: {reason}")))?;
+        let has = |name: &str| document.options.iter().any(|(row, _)| row.name == name);
+        let idle =
+            document.options.iter().find(|(row, _)| row.face.scope == Scope::Commands).map(|(row, _)| row.face.json);
+        let contradiction = document
+            .options
+            .iter()
+            .find(|(row, raw)| *raw != Raw::Flag(false) && row.face.excludes.iter().any(|other| has(other)));
         let what = match (document.function, document.command) {
             (Some(target), None) => {
                 let only_commands = [
                     ("env", document.env.is_some()),
                     ("cwd", document.cwd.is_some()),
-                    ("idle_timeout_ms", document.idle_timeout_ms.is_some()),
+                    (idle.unwrap_or_default(), idle.is_some()),
                 ];
                 if let Some((name, _)) = only_commands.iter().find(|(_, is_there)| *is_there) {
                     return Err(invalid(format!("`{name}` is for commands, and a function was named")));
@@ -187,37 +151,22 @@ impl Submission {
             }
             _ => return Err(invalid("a submission has either `function` or `command`")),
         };
-        let submission = Submission {
-            what,
-            name,
-            run_limit: duration("timeout_ms", document.timeout_ms, 1)?,
-            queue_limit: duration("queue_timeout_ms", document.queue_timeout_ms, 1)?,
-            idle_limit: duration("idle_timeout_ms", document.idle_timeout_ms, 1)?,
-            grace: duration("grace_ms", document.grace_ms, 0)?.unwrap_or(DEFAULT_GRACE),
-            retries: count("retries", document.retries, RETRIES, 0)?,
-            retry_backoff: duration("retry_backoff_ms", document.retry_backoff_ms, 0)?.unwrap_or(DEFAULT_RETRY_BACKOFF),
-            retry_on: retry_on.join(","),
-            crash_limit: count("crash_limit", document.crash_limit, RETRIES, DEFAULT_CRASH_LIMIT)?,
-            at_most_once,
-            num_cpus,
-            resources,
-            memory_bytes,
-            key,
-            wants_output: document.output.unwrap_or(true),
-            trace_runtime: document.trace_runtime.unwrap_or(false),
-        };
-        let contradiction = |text: &str| Err(Problem::new(CONTRADICTORY, text));
-        if at_most_once && has_count {
-            return contradiction(
-                "`at_most_once` is never started again, so it takes neither `retries` nor `crash_limit`",
-            );
+        if let Some((row, _)) = contradiction {
+            let others = row.face.excludes.join("` nor `");
+            let text = format!("`{}` is never started again, so it takes neither `{others}`", row.face.json);
+            return Err(Problem::new(CONTRADICTORY, text));
         }
-        if !submission.retry_on.is_empty() && submission.retries == 0 {
-            return contradiction(
-                "`retry_on` says which failures are tried again, but `retries` says how often, and is 0",
-            );
+        let mut options = TaskOptions { idempotency_key: key, ..TaskOptions::default() };
+        for (row, raw) in document.options {
+            (row.set)(&mut options, row.check(raw).map_err(invalid)?);
         }
-        Ok(submission)
+        let memory = options.memory.map_or(Ok(()), |bytes| check_memory(bytes).map(drop));
+        memory.map_err(|reason| invalid(format!("`memory_bytes`: {reason}")))?;
+        if !options.retry_on.is_empty() && options.retries == 0 {
+            let text = "`retry_on` says which failures are tried again, but `retries` says how often, and is 0";
+            return Err(Problem::new(CONTRADICTORY, text));
+        }
+        Ok(Submission { what, options, wants_output: document.output.unwrap_or(true) })
     }
 
     /// Hands it over, in the form that drivers take.
@@ -234,31 +183,7 @@ impl Submission {
                 TaskSpec::command(program.as_bytes(), arguments, env, directory.as_os_str().as_bytes())
             }
         };
-        let policy = Policy {
-            retries: self.retries,
-            retry_backoff: self.retry_backoff,
-            retry_on: &self.retry_on,
-            crash_limit: self.crash_limit,
-            at_most_once: self.at_most_once,
-            idempotency_key: &self.key,
-            queue_limit: self.queue_limit,
-            idle_limit: self.idle_limit,
-            grace: self.grace,
-        };
-        submit(&SubmitRequest {
-            spec,
-            name: &self.name,
-            run_limit: self.run_limit,
-            policy,
-            demand: Demand {
-                num_cpus: self.num_cpus,
-                resources: self.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-                memory_bytes: self.memory_bytes,
-            },
-            wants_output: self.wants_output,
-            trace_runtime: self.trace_runtime,
-            inputs: &[],
-        })
+        submit(&SubmitRequest { wants_output: self.wants_output, ..SubmitRequest::new(spec, &self.options) })
     }
 }
 
@@ -341,9 +266,12 @@ pub(super) fn idempotency_key(header: &[u8]) -> Result<String, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::task::{Demand, Policy};
 
     fn parse(body: serde_json::Value) -> Result<Submission, Problem> {
         Submission::parse(body.to_string().as_bytes(), String::new(), false)
@@ -388,7 +316,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_submission_is_said() {
         for (body, expected) in [
-            (serde_json::json!([]), "the body is not a submission: invalid length 0"),
+            (serde_json::json!([]), "the body is not a submission: invalid type: sequence, expected an object"),
             (serde_json::json!({}), "a submission has either `function` or `command`"),
             (
                 serde_json::json!({"function": "a:b", "command": ["c"]}),

@@ -27,8 +27,7 @@ use crate::protocol::wire::Take;
 use crate::protocol::{ActorReport, AttemptResult, Finished, Lease, Wait};
 use crate::stored;
 use crate::task::{
-    ActorRole, Demand, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion, Outcome, TaskId, TaskSpec,
-    WorkerId,
+    ActorRole, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion, Outcome, TaskId, TaskSpec, WorkerId,
 };
 
 /// The submitting side of a worker. Lives as long as the process.
@@ -318,22 +317,9 @@ impl TaskHost for &'static Nested {
         });
         let name = match submission.actor {
             ActorRole::Create(options) => options.name,
-            ActorRole::None | ActorRole::Call(_) => submission.name,
+            ActorRole::None | ActorRole::Call(_) => &submission.options.name,
         };
-        let run_limit = submission.run_limit;
-        let request = SubmitRequest {
-            spec,
-            name,
-            run_limit,
-            policy: submission.policy,
-            demand: Demand {
-                resources: submission.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-                ..submission.demand
-            },
-            wants_output: false,
-            trace_runtime: false,
-            inputs: &inputs,
-        };
+        let request = SubmitRequest { name, inputs: &inputs, ..SubmitRequest::new(spec, &submission.options) };
         let submitted = driver.submit(&request);
         let received_during_submit = driver.received_during_submit();
         if let Ok(ticket) = &submitted {

@@ -820,6 +820,10 @@ typedef struct TracerSubmission {
     // What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
     // else looks at `TracerHost.abi_minor`. Not for actors. Since ABI 1.3.
     const struct TracerDemand *demand;
+    // Options of the task that have no field here or in `TracerPolicy` and `TracerDemand`: a MessagePack map from their names to their values, which are
+    // those of the HTTP API, such as `grace_ms`; empty for none. What the host does not know is refused. A host that is older ignores
+    // them, so whoever says something here looks at `TracerHost.abi_minor`. Since ABI 1.6.
+    struct TracerBytes options;
 } TracerSubmission;
 
 // An actor, as the head knows it.

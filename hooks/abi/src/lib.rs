@@ -304,6 +304,10 @@ pub struct Submission {
     /// What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
     /// else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
     pub demand: *const Demand,
+    /// Options of the task that have no field here or in [`Policy`] and [`Demand`]: a MessagePack map from their names to their values, which are
+    /// those of the HTTP API, such as `grace_ms`; empty for none. What the host does not know is refused. A host that is older ignores
+    /// them, so whoever says something here looks at [`Host::abi_minor`]. Since ABI 1.6.
+    pub options: Bytes,
 }
 
 /// What a task needs while it runs. Since ABI 1.3.
@@ -1418,7 +1422,7 @@ const _: () = {
     assert!(size_of::<ActorIdentity>() == 64);
     assert!(size_of::<ActorOptions>() == 40);
     assert!(size_of::<Actor>() == 80);
-    assert!(size_of::<Submission>() == 160);
+    assert!(size_of::<Submission>() == 176);
     assert!(size_of::<Demand>() == 40);
     assert!(size_of::<Resource>() == 24);
     assert!(size_of::<Policy>() == 72);

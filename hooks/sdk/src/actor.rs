@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracer_abi::{self as abi, Str};
+use tracer_options::{ActorOptions, HasOptions, TaskOptions};
 
 use crate::host;
 use crate::remote::{Argument, Parts, RemoteError, TaskHandle, submit, with_reason};
@@ -30,7 +30,7 @@ use crate::task::{Arguments, Failure};
 /// }
 /// ```
 pub fn actor(target: impl Into<String>) -> Actor {
-    Actor { parts: Parts::new(target), name: String::new(), max_restarts: 0, max_call_retries: 0, flags: 0 }
+    Actor { parts: Parts::new(target), options: ActorOptions::default() }
 }
 
 /// An actor that is about to be created; see [`actor`](fn@actor).
@@ -38,10 +38,15 @@ pub fn actor(target: impl Into<String>) -> Actor {
 #[must_use = "nothing is created before `create`"]
 pub struct Actor {
     parts: Parts,
-    name: String,
-    max_restarts: u32,
-    max_call_retries: u32,
-    flags: u32,
+    options: ActorOptions,
+}
+
+impl HasOptions for Actor {
+    type Options = ActorOptions;
+
+    fn options(&mut self) -> &mut ActorOptions {
+        &mut self.options
+    }
 }
 
 impl Actor {
@@ -51,48 +56,21 @@ impl Actor {
         self
     }
 
-    /// Gives it a name, by which [`find_actor`] finds it. While it lives, no other actor can have that name.
-    pub fn name(mut self, name: impl Into<String>) -> Actor {
-        self.name = name.into();
-        self
-    }
-
-    /// Creates it again when its worker was lost, up to `limit` times; 0 unless said. Its state begins anew.
-    pub fn max_restarts(mut self, limit: u32) -> Actor {
-        self.max_restarts = limit;
-        self
-    }
-
-    /// Runs a call again that was going on when the worker was lost, up to `limit` times; 0 unless said. Calls that had not begun wait
-    /// in any case, as long as the actor is created again.
-    pub fn max_call_retries(mut self, limit: u32) -> Actor {
-        self.max_call_retries = limit;
-        self
-    }
-
-    /// Lets it outlive the job that creates it, until somebody [ends](ActorHandle::kill) it.
-    pub fn detached(mut self) -> Actor {
-        self.flags |= abi::ACTOR_DETACHED;
-        self
-    }
-
-    /// Takes the living actor of this name and type, if there is one, and creates none.
-    pub fn get_or_create(mut self) -> Actor {
-        self.flags |= abi::ACTOR_OR_EXISTING;
-        self
-    }
+    tracer_options::actor_builder_methods!([later]);
 
     /// Creates the actor. It is accepted when this returns, and `new` may not have run; calls wait for it. If `new` fails, every call fails with
     /// the reason.
     pub fn create(self) -> Result<ActorHandle, RemoteError> {
         let host_find_actor = entry()?;
         let (module, type_name) = self.parts.target("an actor", "module:Type")?;
+        let ActorOptions { name, max_restarts, max_call_retries, detached, get_or_create } = &self.options;
+        let flag = |is_set: &bool, flag| if *is_set { flag } else { 0 };
         let options = abi::ActorOptions {
             size: size_of::<abi::ActorOptions>(),
-            name: Str::new(&self.name),
-            max_restarts: self.max_restarts,
-            max_call_retries: self.max_call_retries,
-            flags: self.flags,
+            name: Str::new(name),
+            max_restarts: *max_restarts,
+            max_call_retries: *max_call_retries,
+            flags: flag(detached, abi::ACTOR_DETACHED) | flag(get_or_create, abi::ACTOR_OR_EXISTING),
         };
         let function = format!("{type_name}.new");
         let created = submit(&self.parts, module, &function, function.clone(), 0, &options)?;
@@ -100,7 +78,7 @@ impl Actor {
         // Whoever has taken the name is said at once.
         let found = find(host_find_actor, &id.to_string())?;
         match found.death {
-            Some(death) if !self.name.is_empty() => Err(RemoteError::submission(death)),
+            Some(death) if !name.is_empty() => Err(RemoteError::submission(death)),
             _ => Ok(found.handle),
         }
     }
@@ -154,6 +132,14 @@ pub struct Call {
     actor: u64,
 }
 
+impl HasOptions for Call {
+    type Options = TaskOptions;
+
+    fn options(&mut self) -> &mut TaskOptions {
+        &mut self.parts.options
+    }
+}
+
 impl Call {
     /// Adds the next argument, as [`Remote::arg`](crate::Remote::arg) does.
     pub fn arg(mut self, argument: impl Argument) -> Call {
@@ -163,15 +149,11 @@ impl Call {
 
     /// Names the call, for people.
     pub fn name(mut self, name: impl Into<String>) -> Call {
-        self.parts.name = name.into();
+        self.parts.options.name = name.into();
         self
     }
 
-    /// Bounds how long the call may run. It has the actor for itself then. If it does not end, the actor's worker is ended.
-    pub fn timeout(mut self, limit: Duration) -> Call {
-        self.parts.set_timeout(limit);
-        self
-    }
+    tracer_options::call_builder_methods!([later]);
 
     /// Submits the call. It is on its way when this returns, as [`Remote::submit`](crate::Remote::submit) says.
     pub fn submit(self) -> Result<TaskHandle, RemoteError> {

@@ -18,6 +18,9 @@ use tracer_abi::{
     TASK_ERROR_PANICKED, TASK_ERROR_RESULT, TASK_ERROR_RETURNED, TextBuffer,
 };
 
+pub use tracer_options::RemoteErrorKind;
+use tracer_options::{HasOptions, NotesProblems, TaskOptions};
+
 use crate::proxy::words::PlainContext;
 use crate::{blocking, host, messagepack, runtime, task};
 
@@ -57,112 +60,58 @@ pub(crate) struct Parts {
     arguments: Vec<Encoded>,
     /// The first thing that is wrong.
     failure: Option<RemoteError>,
-    pub(crate) name: String,
-    run_limit_ms: u64,
-    /// None for what is done unless it is said.
-    policy: Option<Box<Policy>>,
-    /// None for a slot.
-    demand: Option<Box<Demand>>,
+    pub(crate) options: TaskOptions,
 }
 
-/// What a task needs while it runs.
-#[derive(Debug)]
-struct Demand {
-    num_cpus: u32,
-    resources: Vec<(String, u64)>,
-    /// 0 for what every worker may take.
-    memory_bytes: u64,
-}
-
-impl Default for Demand {
-    fn default() -> Demand {
-        Demand { num_cpus: 1, resources: Vec::new(), memory_bytes: 0 }
+/// What a task needs, as it is handed to the host, which reads it while it takes the submission.
+fn raw_demand(options: &TaskOptions, resources: &[abi::Resource]) -> abi::Demand {
+    abi::Demand {
+        size: size_of::<abi::Demand>(),
+        num_cpus: options.num_cpus,
+        resources: resources.as_ptr(),
+        resource_count: resources.len(),
+        memory_bytes: options.memory.unwrap_or(0),
     }
 }
 
-impl Demand {
-    fn raw_resources(&self) -> Vec<abi::Resource> {
-        self.resources.iter().map(|(name, amount)| abi::Resource { name: Str::new(name), amount: *amount }).collect()
-    }
-
-    /// As it is handed to the host, which reads it while it takes the submission.
-    fn raw(&self, resources: &[abi::Resource]) -> abi::Demand {
-        abi::Demand {
-            size: size_of::<abi::Demand>(),
-            num_cpus: self.num_cpus,
-            resources: resources.as_ptr(),
-            resource_count: resources.len(),
-            memory_bytes: self.memory_bytes,
-        }
+/// What is done when an attempt fails, as it is handed to the host, which reads it while it takes the submission.
+fn raw_policy(options: &TaskOptions) -> abi::Policy {
+    abi::Policy {
+        size: size_of::<abi::Policy>(),
+        retries: options.retries,
+        crash_limit: options.crash_limit,
+        retry_backoff_ms: milliseconds(options.retry_backoff),
+        retry_on: Str::new(&options.retry_on),
+        idempotency_key: Str::new(&options.idempotency_key),
+        queue_limit_ms: limit_ms(options.queue_timeout),
+        at_most_once: options.at_most_once.into(),
     }
 }
 
-/// What is done when an attempt fails.
-#[derive(Debug)]
-struct Policy {
-    retries: u32,
-    crash_limit: u32,
-    retry_backoff: Duration,
-    retry_on: String,
-    idempotency_key: String,
-    queue_limit: Option<Duration>,
-    is_at_most_once: bool,
-}
-
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
-            retries: 0,
-            // As everywhere else in tracer.
-            crash_limit: 2,
-            retry_backoff: Duration::from_secs(1),
-            retry_on: String::new(),
-            idempotency_key: String::new(),
-            queue_limit: None,
-            is_at_most_once: false,
-        }
-    }
-}
-
-impl Policy {
-    /// As it is handed to the host, which reads it while it takes the submission.
-    fn raw(&self) -> abi::Policy {
-        abi::Policy {
-            size: size_of::<abi::Policy>(),
-            retries: self.retries,
-            crash_limit: self.crash_limit,
-            retry_backoff_ms: milliseconds(self.retry_backoff),
-            retry_on: Str::new(&self.retry_on),
-            idempotency_key: Str::new(&self.idempotency_key),
-            queue_limit_ms: self.queue_limit.map_or(0, |limit| milliseconds(limit).max(1)),
-            at_most_once: self.is_at_most_once.into(),
-        }
-    }
+/// Whether anything is said of what is done when an attempt fails, or of how long it may wait.
+fn says_policy(options: &TaskOptions) -> bool {
+    let silent = TaskOptions::default();
+    options.retries != silent.retries
+        || options.crash_limit != silent.crash_limit
+        || options.retry_backoff != silent.retry_backoff
+        || options.retry_on != silent.retry_on
+        || options.idempotency_key != silent.idempotency_key
+        || options.queue_timeout != silent.queue_timeout
+        || options.at_most_once != silent.at_most_once
 }
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A limit in milliseconds, at least 1; 0 for none.
+fn limit_ms(limit: Option<Duration>) -> u64 {
+    limit.map_or(0, |limit| milliseconds(limit).max(1))
+}
+
 impl Parts {
     pub(crate) fn new(target: impl Into<String>) -> Parts {
-        Parts {
-            target: target.into(),
-            arguments: Vec::new(),
-            failure: None,
-            name: String::new(),
-            run_limit_ms: 0,
-            policy: None,
-            demand: None,
-        }
-    }
-
-    fn demand(&mut self) -> &mut Demand {
-        self.demand.get_or_insert_default()
-    }
-
-    fn policy(&mut self) -> &mut Policy {
-        self.policy.get_or_insert_default()
+        Parts { target: target.into(), arguments: Vec::new(), failure: None, options: TaskOptions::default() }
     }
 
     pub(crate) fn add(&mut self, argument: &impl Argument) {
@@ -175,8 +124,9 @@ impl Parts {
         }
     }
 
-    pub(crate) fn set_timeout(&mut self, limit: Duration) {
-        self.run_limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+    /// Remembers the first thing that is wrong.
+    pub(crate) fn note(&mut self, problem: String) {
+        self.failure.get_or_insert_with(|| RemoteError::submission(problem));
     }
 
     /// The two halves of the target, or what is wrong with the submission. `what` is named `form`.
@@ -224,6 +174,20 @@ impl Argument for &TaskHandle {
     }
 }
 
+impl HasOptions for Remote {
+    type Options = TaskOptions;
+
+    fn options(&mut self) -> &mut TaskOptions {
+        &mut self.0.options
+    }
+}
+
+impl NotesProblems for Remote {
+    fn note(&mut self, problem: String) {
+        self.0.note(problem);
+    }
+}
+
 impl Remote {
     /// Adds the next argument: a value, or a handle, for the result of another task. A task with a handle among its arguments
     /// starts when that task has ended, and fails if that fails. The handle can still be waited for.
@@ -240,83 +204,7 @@ impl Remote {
         self
     }
 
-    /// Names the task, for people.
-    pub fn name(mut self, name: impl Into<String>) -> Remote {
-        self.0.name = name.into();
-        self
-    }
-
-    /// Bounds how long an attempt at the task may run.
-    pub fn timeout(mut self, limit: Duration) -> Remote {
-        self.0.set_timeout(limit);
-        self
-    }
-
-    /// Bounds how long it may wait until its first attempt begins.
-    pub fn queue_timeout(mut self, limit: Duration) -> Remote {
-        self.0.policy().queue_limit = Some(limit);
-        self
-    }
-
-    /// Tries it again after failures of its own, up to `retries` times. Lost workers are not counted here. 0 unless said.
-    pub fn retries(mut self, retries: u32) -> Remote {
-        self.0.policy().retries = retries;
-        self
-    }
-
-    /// The wait before the first retry; 1 second unless said. It doubles with each further one, up to a minute; between half of it and all of it
-    /// is waited.
-    pub fn retry_backoff(mut self, first: Duration) -> Remote {
-        self.0.policy().retry_backoff = first;
-        self
-    }
-
-    /// Which failures of its own are tried again: kinds with commas between, as `tracer submit task --retry-on` takes them.
-    pub fn retry_on(mut self, kinds: impl Into<String>) -> Remote {
-        self.0.policy().retry_on = kinds.into();
-        self
-    }
-
-    /// Starts it again after its worker was lost, up to `limit` times. 2 unless said.
-    pub fn crash_limit(mut self, limit: u32) -> Remote {
-        self.0.policy().crash_limit = limit;
-        self
-    }
-
-    /// Never starts it a second time, whatever happens: when its worker or its head dies, it is reported lost.
-    pub fn at_most_once(mut self) -> Remote {
-        self.0.policy().is_at_most_once = true;
-        self
-    }
-
-    /// Names the task for the head: a submission with a key that the head remembers is that task, and no other one is begun. So an attempt that is
-    /// made again finds the tasks of the one before.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Remote {
-        self.0.policy().idempotency_key = key.into();
-        self
-    }
-
-    /// How many slots it takes; 1 unless said. With 0 it takes none, and runs as soon as there is a process for it. A task that asks for more
-    /// than the head has is refused.
-    pub fn num_cpus(mut self, num_cpus: u32) -> Remote {
-        self.0.demand().num_cpus = num_cpus;
-        self
-    }
-
-    /// Takes so much of a named resource of the head while it runs; at least 1. A task that asks for more than the head has is refused.
-    ///
-    /// A task that waits keeps its named resources, so one that waits for others which need what it has itself waits for ever.
-    pub fn resource(mut self, name: impl Into<String>, amount: u64) -> Remote {
-        self.0.demand().resources.push((name.into(), amount));
-        self
-    }
-
-    /// Bounds the memory of an attempt, in bytes: that of its worker process with everything that it starts. One that takes more fails with
-    /// `oom`.
-    pub fn memory(mut self, bytes: u64) -> Remote {
-        self.0.demand().memory_bytes = bytes;
-        self
-    }
+    tracer_options::task_builder_methods!([later]);
 
     /// Submits the task. It is on its way when this returns, with the next batch of submissions at the latest when something is
     /// waited for or the task that submits returns.
@@ -327,26 +215,36 @@ impl Remote {
     }
 }
 
-/// Hands a submission to the host. `called` is what people call it; `actor` and `options` are for actors.
+/// Hands a submission to the host. `called` is what people call it; `actor` and `actor_options` are for actors.
 pub(crate) fn submit(
     parts: &Parts,
     module: &str,
     function: &str,
     called: String,
     actor: u64,
-    options: *const abi::ActorOptions,
+    actor_options: *const abi::ActorOptions,
 ) -> Result<TaskHandle, RemoteError> {
     let host_submit = host::entry(|host| host.host_submit).map_err(RemoteError::submission)?;
     let arguments = array(&parts.arguments);
     let references: Vec<_> = parts.arguments.iter().enumerate().filter_map(reference).collect();
     let current = current_context();
     let (context, baggage) = current.as_ref().map_or((None, ""), |(context, baggage)| (Some(context.raw()), baggage));
-    let policy = parts.policy.as_ref().map(|policy| policy.raw());
-    if parts.demand.is_some() {
+    let options = &parts.options;
+    let needs_more = options.num_cpus != 1 || !options.resource.is_empty() || options.memory.is_some();
+    if needs_more {
         host::since(3, "tasks cannot say what those need that they submit").map_err(RemoteError::submission)?;
     }
-    let resources = parts.demand.as_ref().map_or_else(Vec::new, |demand| demand.raw_resources());
-    let demand = parts.demand.as_ref().map(|demand| demand.raw(&resources));
+    let encoded = match options.encoded() {
+        None => Vec::new(),
+        Some(said) => {
+            host::since(6, "a submission has no such options").map_err(RemoteError::submission)?;
+            rmp_serde::to_vec(&said).map_err(|error| RemoteError::submission(error.to_string()))?
+        }
+    };
+    let policy = says_policy(options).then(|| raw_policy(options));
+    let resource = |(name, amount): &(String, u64)| abi::Resource { name: Str::new(name), amount: *amount };
+    let resources: Vec<_> = options.resource.iter().map(resource).collect();
+    let demand = raw_demand(options, &resources);
     let submission = abi::Submission {
         size: size_of::<abi::Submission>(),
         submitter: runtime::current().map_or(0, |current| current.task_id),
@@ -355,14 +253,15 @@ pub(crate) fn submit(
         arguments: Bytes::new(&arguments),
         references: references.as_ptr(),
         reference_count: references.len(),
-        name: Str::new(&parts.name),
-        run_limit_ms: parts.run_limit_ms,
+        name: Str::new(&options.name),
+        run_limit_ms: limit_ms(options.timeout),
         parent: context.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
         baggage: Str::new(baggage),
         actor_id: actor,
-        actor_options: options,
+        actor_options,
         policy: policy.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
-        demand: demand.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+        demand: if needs_more { &demand } else { std::ptr::null() },
+        options: Bytes::new(&encoded),
     };
     let mut ticket = 0;
     // SAFETY: everything is borrowed from locals and arguments that outlive the call.
@@ -656,29 +555,6 @@ pub struct RemoteError {
     error_type: String,
     message: String,
     stacktrace: String,
-}
-
-/// The ways in which a task can have no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RemoteErrorKind {
-    /// It could not be submitted, or its outcome not be had.
-    Submission,
-    /// The function returned an error.
-    Returned,
-    /// The function panicked.
-    Panicked,
-    /// The arguments did not fit the function.
-    Arguments,
-    /// The result could not be carried over.
-    Result,
-    /// It did not get to an end of its own: it timed out, or its worker died.
-    Runtime,
-    /// It was cancelled: by somebody, or because the task that had submitted it did not get to its end. Or it may run on, and the task that
-    /// waits for it is itself to end, because it was cancelled or has run for too long; then
-    /// [`is_cancelled`](crate::RuntimeContext::is_cancelled) says so. That is told once, to the waits
-    /// that had begun; what waits after that, to clean up, waits as ever.
-    Cancelled,
 }
 
 impl RemoteError {

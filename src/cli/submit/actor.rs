@@ -1,15 +1,13 @@
 //! `tracer submit actor` and `tracer submit call`.
 
-use std::time::Duration;
+use tracer_options::ActorOptions;
 
-use super::{CommonArgs, DemandArgs, PolicyArgs, absolute, encode_arguments, submit};
-use crate::cli::{CommandError, CommandResult, FormatArgs, PlaceArgs};
-use crate::config::parse_duration;
+use super::options::{Flags, OfCall};
+use super::{CommonArgs, absolute, encode_arguments, submit};
+use crate::cli::{CommandError, CommandResult};
 use crate::driver::{Driver, DriverError, meant_target};
 use crate::exit;
-use crate::task::{
-    ActorOptions, ActorRole, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, FunctionSpec, TaskSpec,
-};
+use crate::task::{ActorRole, FunctionSpec, TaskSpec};
 use crate::value;
 
 #[derive(clap::Args)]
@@ -20,20 +18,10 @@ pub(super) struct CreateArgs {
     /// The arguments of its `new`, each as JSON
     #[arg(value_name = "ARG", allow_negative_numbers = true)]
     arguments: Vec<String>,
-    /// A name by which it is found; while it lives, no other actor can have it
-    #[arg(long, default_value = "", hide_default_value = true)]
-    name: String,
-    /// Number of times to create it again after its worker was lost; its state begins anew
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    max_restarts: u32,
-    /// Number of times to run a call again that was going on when the worker was lost; calls that had not begun wait in any case
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    max_call_retries: u32,
-    /// Take the living actor of this name and type, if there is one
-    #[arg(long, requires = "name")]
-    get_or_create: bool,
     #[command(flatten)]
-    common: CallCommonArgs,
+    actor: Flags<ActorOptions>,
+    #[command(flatten)]
+    common: CommonArgs<OfCall>,
 }
 
 #[derive(clap::Args)]
@@ -48,48 +36,7 @@ pub(super) struct CallArgs {
     #[arg(value_name = "ARG", allow_negative_numbers = true)]
     arguments: Vec<String>,
     #[command(flatten)]
-    common: CallCommonArgs,
-}
-
-#[derive(clap::Args)]
-struct CallCommonArgs {
-    /// Print the id as soon as it is accepted, and do not wait for it
-    #[arg(long)]
-    no_wait: bool,
-    /// Maximum run time. A call with a limit runs alone on its actor; if it exceeds the limit, the actor's worker is killed
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    timeout: Option<Duration>,
-    /// Maximum wait until it begins
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    queue_timeout: Option<Duration>,
-    #[command(flatten)]
-    place: PlaceArgs,
-    #[command(flatten)]
-    format: FormatArgs,
-}
-
-impl CallCommonArgs {
-    fn common(self, name: &str) -> CommonArgs {
-        CommonArgs {
-            no_wait: self.no_wait,
-            name: name.into(),
-            timeout: self.timeout,
-            trace_runtime: false,
-            queue_timeout: self.queue_timeout,
-            grace: DEFAULT_GRACE,
-            demand: DemandArgs { num_cpus: 1, resource: Vec::new(), memory: None },
-            policy: PolicyArgs {
-                retries: 0,
-                retry_backoff: DEFAULT_RETRY_BACKOFF,
-                retry_on: None,
-                crash_limit: DEFAULT_CRASH_LIMIT,
-                at_most_once: false,
-                idempotency_key: String::new(),
-            },
-            place: self.place,
-            format: self.format,
-        }
-    }
+    common: CommonArgs<OfCall>,
 }
 
 pub(super) fn create(args: CreateArgs) -> CommandResult {
@@ -105,16 +52,13 @@ pub(super) fn create(args: CreateArgs) -> CommandResult {
     };
     let (module, function) = (absolute(module), format!("{type_name}.new"));
     let arguments = value::array(&encode_arguments(&args.arguments)?);
-    let options = ActorOptions {
-        max_restarts: args.max_restarts,
-        max_call_retries: args.max_call_retries,
-        is_detached: true,
-        or_existing: args.get_or_create,
-        name: &args.name,
-    };
-    let actor = ActorRole::Create(options);
+    // Nobody is there whose end could be the actor's.
+    let options = ActorOptions { detached: true, ..args.actor.options };
+    let actor = ActorRole::Create((&options).into());
     let spec = TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task(&module, &function, &arguments) });
-    submit(spec, None, &args.common.common(&args.name))
+    let mut common = args.common.checked()?;
+    common.options.name.clone_from(&options.name);
+    submit(spec, false, &common)
 }
 
 pub(super) fn call(args: CallArgs) -> CommandResult {
@@ -128,5 +72,5 @@ pub(super) fn call(args: CallArgs) -> CommandResult {
     let actor = ActorRole::Call(found.id);
     let spec =
         TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task(&found.module, &function, &arguments) });
-    submit(spec, None, &args.common.common(""))
+    submit(spec, false, &args.common.checked()?)
 }

@@ -6,16 +6,24 @@ use std::time::Duration;
 
 use super::{Argument, Cluster, Remote, RemoteError, TaskHandle};
 use crate::driver::ActorHandle;
-use tracer_core::task::{ActorOptions, ActorRole, TaskId};
+use tracer_core::task::{ActorRole, TaskId, TaskOptions};
 use tracer_ipc::protocol::{ActorReport, CancelWhich, Query, Reply};
+use tracer_options::{ActorOptions, HasOptions};
 
 /// An actor that is about to be created; see [`Cluster::actor`].
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct Actor<'a> {
     remote: Remote<'a>,
-    name: String,
-    options: ActorOptions<'static>,
+    options: ActorOptions,
+}
+
+impl HasOptions for Actor<'_> {
+    type Options = ActorOptions;
+
+    fn options(&mut self) -> &mut ActorOptions {
+        &mut self.options
+    }
 }
 
 impl Actor<'_> {
@@ -25,47 +33,18 @@ impl Actor<'_> {
         self
     }
 
-    /// Gives it a name, by which [`Cluster::find_actor`] finds it. While it lives, no other actor can have that name.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// Creates it again when its worker was lost, up to `limit` times; 0 unless said. Its state begins anew.
-    pub fn max_restarts(mut self, limit: u32) -> Self {
-        self.options.max_restarts = limit;
-        self
-    }
-
-    /// Runs a call again that was going on when the worker was lost, up to `limit` times; 0 unless said. Calls that had not begun wait
-    /// in any case, as long as the actor is created again.
-    pub fn max_call_retries(mut self, limit: u32) -> Self {
-        self.options.max_call_retries = limit;
-        self
-    }
-
-    /// Lets it outlive this program, until somebody ends it.
-    pub fn detached(mut self) -> Self {
-        self.options.is_detached = true;
-        self
-    }
-
-    /// Takes the living actor of this name and type, if there is one, and creates none.
-    pub fn get_or_create(mut self) -> Self {
-        self.options.or_existing = true;
-        self
-    }
+    tracer_options::actor_builder_methods!([later]);
 
     /// Creates the actor. It is accepted when this returns, and `new` may not have run; calls wait for it. If `new` fails, every call fails
     /// with the reason.
     pub fn create(self) -> Result<ActorHandle, RemoteError> {
-        let Actor { remote, name, options } = self;
+        let Actor { remote, options } = self;
         let cluster = remote.cluster();
-        let created = remote.name(&name).create(ActorOptions { name: &name, ..options })?;
+        let created = remote.name(&options.name).create(&options)?;
         let report = cluster.actor_report(&created.task_id()?.to_string())?;
         match report.reason {
             // Whoever has taken the name is said at once.
-            Some(reason) if !name.is_empty() => Err(RemoteError::submission(reason)),
+            Some(reason) if !options.name.is_empty() => Err(RemoteError::submission(reason)),
             _ => Ok(ActorHandle::of(&report)),
         }
     }
@@ -77,6 +56,14 @@ impl Actor<'_> {
 pub struct Call<'a> {
     remote: Remote<'a>,
     actor: TaskId,
+}
+
+impl HasOptions for Call<'_> {
+    type Options = TaskOptions;
+
+    fn options(&mut self) -> &mut TaskOptions {
+        self.remote.options()
+    }
 }
 
 impl Call<'_> {
@@ -92,11 +79,7 @@ impl Call<'_> {
         self
     }
 
-    /// Bounds how long the call may run. It has the actor for itself then. If it does not end, the actor's worker is ended.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.remote = self.remote.timeout(limit);
-        self
-    }
+    tracer_options::call_builder_methods!([later]);
 
     /// Submits the call, as [`Remote::submit`] does a task.
     pub fn submit(self) -> Result<TaskHandle, RemoteError> {
@@ -119,7 +102,7 @@ impl Cluster {
     /// # Ok(()) }
     /// ```
     pub fn actor<'a>(&'a self, target: impl Into<Cow<'a, str>>) -> Actor<'a> {
-        Actor { remote: self.remote(target), name: String::new(), options: ActorOptions::default() }
+        Actor { remote: self.remote(target), options: ActorOptions::default() }
     }
 
     /// Begins a call of an actor's method. Calls that a program submits run in their order, save for those that are concurrent.
@@ -154,9 +137,9 @@ impl Cluster {
 }
 
 impl Remote<'_> {
-    fn create(mut self, options: ActorOptions<'_>) -> Result<TaskHandle, RemoteError> {
+    fn create(mut self, options: &ActorOptions) -> Result<TaskHandle, RemoteError> {
         self.what.target.to_mut().push_str(".new");
-        self.submit_as(ActorRole::Create(options))
+        self.submit_as(ActorRole::Create(options.into()))
     }
 
     fn cluster(&self) -> Cluster {

@@ -6,6 +6,7 @@ use std::fmt;
 use crate::driver::DriverError;
 use tracer_core::causes::{self, with_causes};
 use tracer_core::task::{AttemptReport, Failure, PastAttempts, TaskId};
+pub use tracer_options::RemoteErrorKind;
 
 /// Why a task that was submitted here has no result.
 ///
@@ -24,27 +25,6 @@ struct Inner {
     message: String,
     failure: Option<Failure>,
     past: Vec<AttemptReport>,
-}
-
-/// The ways in which a task can have no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RemoteErrorKind {
-    /// It could not be submitted, or its outcome not be had.
-    Submission,
-    /// The function returned an error.
-    Returned,
-    /// The function panicked.
-    Panicked,
-    /// The arguments did not fit the function.
-    Arguments,
-    /// The result could not be carried over.
-    Result,
-    /// It did not get to an end of its own: it timed out, or its worker died. For a command also: it ended with another
-    /// exit code than 0, or by a signal.
-    Runtime,
-    /// It was cancelled: by somebody, or because the task that had submitted it did not get to its end.
-    Cancelled,
 }
 
 impl RemoteError {

@@ -6,19 +6,16 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 
 use super::{Cluster, RemoteError, TaskHandle, current};
 use crate::driver::{SubmitRequest, encode_argument, split_target};
 use tracer_core::propagation::Carrier;
-use tracer_core::task::{
-    ActorRole, Demand, FunctionSpec, Input, InputSource, Policy, TaskSpec, check_resource, check_retry_on,
-    sort_resources,
-};
+use tracer_core::task::{ActorRole, FunctionSpec, Input, InputSource, TaskOptions, TaskSpec, sort_resources};
 use tracer_core::value;
 use tracer_ipc::stored::{Pending, Written};
+use tracer_options::{HasOptions, NotesProblems};
 
 /// A submission that is being put together: of a function, which [`Cluster::remote`] begins, or of a command, which
 /// [`Cluster::command`] begins. What is wrong with it is said by [`submit`](Self::submit), so that calls can be written one after another.
@@ -28,17 +25,8 @@ pub struct Remote<'a, What = Function<'a>> {
     pub(super) what: What,
     /// The first thing that is wrong.
     failure: Option<RemoteError>,
-    name: String,
-    run_limit: Option<Duration>,
-    trace_runtime: bool,
+    options: TaskOptions,
     wants_output: bool,
-    /// Without its texts, which follow.
-    policy: Policy<'static>,
-    retry_on: String,
-    idempotency_key: String,
-    num_cpus: u32,
-    resources: Vec<(String, u64)>,
-    memory_bytes: Option<u64>,
     /// What it is a child of, if not of what everything here is.
     parent: Option<Carrier>,
 }
@@ -94,117 +82,32 @@ impl Argument for &TaskHandle {
     }
 }
 
+impl<What> HasOptions for Remote<'_, What> {
+    type Options = TaskOptions;
+
+    fn options(&mut self) -> &mut TaskOptions {
+        &mut self.options
+    }
+}
+
+impl<What> NotesProblems for Remote<'_, What> {
+    fn note(&mut self, problem: String) {
+        self.failure.get_or_insert_with(|| RemoteError::submission(problem));
+    }
+}
+
 impl<What> fmt::Debug for Remote<'_, What> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remote").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Remote").field("name", &self.options.name).finish_non_exhaustive()
     }
 }
 
 impl<'a, What> Remote<'a, What> {
     fn new(cluster: &'a Cluster, what: What) -> Remote<'a, What> {
-        Remote {
-            cluster,
-            what,
-            failure: None,
-            name: String::new(),
-            run_limit: None,
-            trace_runtime: false,
-            wants_output: false,
-            policy: Policy::default(),
-            retry_on: String::new(),
-            idempotency_key: String::new(),
-            num_cpus: Demand::default().num_cpus,
-            resources: Vec::new(),
-            memory_bytes: None,
-            parent: None,
-        }
+        Remote { cluster, what, failure: None, options: TaskOptions::default(), wants_output: false, parent: None }
     }
 
-    /// Names the task, for people.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// Bounds how long an attempt may run (start to close).
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.run_limit = Some(limit);
-        self
-    }
-
-    /// Bounds how long it may wait until its first attempt begins (schedule to start).
-    pub fn queue_timeout(mut self, limit: Duration) -> Self {
-        self.policy.queue_limit = Some(limit);
-        self
-    }
-
-    /// How long an attempt that is to end gets for each step: to end when it is asked, and after SIGTERM.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.policy.grace = grace;
-        self
-    }
-
-    /// Tries it again after failures of its own, up to `retries` times. Lost workers are not counted here. 0 unless said.
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.policy.retries = retries;
-        self
-    }
-
-    /// The wait before the first retry. It doubles with each further one, up to
-    /// [`RETRY_BACKOFF_CAP`](tracer_core::task::RETRY_BACKOFF_CAP); between half of it and all of it is waited.
-    pub fn retry_backoff(mut self, first: Duration) -> Self {
-        self.policy.retry_backoff = first;
-        self
-    }
-
-    /// Which failures of its own are tried again: kinds with commas between, as `tracer submit task --retry-on` takes them.
-    pub fn retry_on(mut self, kinds: impl Into<String>) -> Self {
-        self.retry_on = kinds.into();
-        if let Err(problem) = check_retry_on(&self.retry_on) {
-            self.failure.get_or_insert(RemoteError::submission(problem));
-        }
-        self
-    }
-
-    /// Starts it again after its worker was lost, up to `limit` times. 2 unless said.
-    pub fn crash_limit(mut self, limit: u32) -> Self {
-        self.policy.crash_limit = limit;
-        self
-    }
-
-    /// Never starts it a second time, whatever happens: when its worker or its head dies, it is reported lost.
-    pub fn at_most_once(mut self) -> Self {
-        self.policy.at_most_once = true;
-        self
-    }
-
-    /// Names the task for the head: a submission with a key that the head remembers is that task, and no other one is begun.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.idempotency_key = key.into();
-        self
-    }
-
-    /// How many slots it takes; 1 unless said. With 0 it takes none, and runs as soon as there is a process for it.
-    pub fn num_cpus(mut self, num_cpus: u32) -> Self {
-        self.num_cpus = num_cpus;
-        self
-    }
-
-    /// Takes so much of a named resource of the head while it runs; at least 1. A task that asks for more than the head has is refused.
-    pub fn resource(mut self, name: &str, amount: u64) -> Self {
-        match check_resource(name, i64::try_from(amount).unwrap_or(i64::MAX)) {
-            Ok(resource) => self.resources.push(resource),
-            Err(problem) => drop(self.failure.get_or_insert(RemoteError::submission(problem))),
-        }
-        self
-    }
-
-    /// Bounds the memory of an attempt, in bytes: that of its worker process with everything that it starts. One that takes more fails with
-    /// `oom`.
-    pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory_bytes = Some(bytes);
-        self
-    }
+    tracer_options::task_builder_methods!([later]);
 
     /// Has what it writes sent here, for [`TaskHandle::lines`]. Beside such a task none is given to its worker.
     ///
@@ -221,12 +124,6 @@ impl<'a, What> Remote<'a, What> {
     /// ```
     pub fn follow(mut self) -> Self {
         self.wants_output = true;
-        self
-    }
-
-    /// Traces the runtime's own work for the task too, if this process is traced.
-    pub fn trace_runtime(mut self) -> Self {
-        self.trace_runtime = true;
         self
     }
 
@@ -252,23 +149,10 @@ impl<'a, What> Remote<'a, What> {
 
     /// Submits what `spec` describes.
     fn send(&mut self, target: &str, spec: TaskSpec<'_>, inputs: &[Input]) -> Result<TaskHandle, RemoteError> {
-        let resources = sort_resources(std::mem::take(&mut self.resources)).map_err(RemoteError::submission)?;
-        let demand = Demand {
-            num_cpus: self.num_cpus,
-            resources: resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
-            memory_bytes: self.memory_bytes,
-        };
-        let policy = Policy { retry_on: &self.retry_on, idempotency_key: &self.idempotency_key, ..self.policy };
-        let request = SubmitRequest {
-            spec,
-            name: &self.name,
-            run_limit: self.run_limit,
-            policy,
-            demand,
-            wants_output: self.wants_output,
-            trace_runtime: self.trace_runtime,
-            inputs,
-        };
+        let resource = std::mem::take(&mut self.options.resource);
+        self.options.resource = sort_resources(resource).map_err(RemoteError::submission)?;
+        let request =
+            SubmitRequest { wants_output: self.wants_output, inputs, ..SubmitRequest::new(spec, &self.options) };
         let is_remote = self.parent.is_some();
         let parent = self.parent.clone().or_else(current::carrier);
         let inner = &self.cluster.0;
@@ -377,11 +261,7 @@ impl<'a> Remote<'a, Command> {
         self
     }
 
-    /// Bounds how long it may write nothing to its outputs.
-    pub fn idle_timeout(mut self, limit: Duration) -> Self {
-        self.policy.idle_limit = Some(limit);
-        self
-    }
+    tracer_options::command_builder_methods!([later]);
 
     /// Submits the command, as [a task](Remote::submit) is. Its result is `()`; an exit code other than 0 is an error.
     pub fn submit(mut self) -> Result<TaskHandle, RemoteError> {

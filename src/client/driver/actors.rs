@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Argument, Driver, DriverError, Remote, Ticket};
 use tracer_core::codec::WireError;
-use tracer_core::task::{ActorOptions, ActorRole, Refusal, RefusalCode, TaskId};
+use tracer_core::task::{ActorRole, Refusal, RefusalCode, TaskId, TaskOptions};
 use tracer_ipc::protocol::{ActorReport, ActorState, CancelWhich, Query, Reply};
+use tracer_options::{ActorOptions, HasOptions};
 
 /// An actor somewhere: it may be called, and passed on as an argument, where it arrives as an `ActorHandle` of `tracer-sdk`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,8 +40,15 @@ impl ActorHandle {
 #[must_use = "nothing is created before `create`"]
 pub struct Actor<'a> {
     remote: Remote<'a>,
-    name: String,
-    options: ActorOptions<'static>,
+    options: ActorOptions,
+}
+
+impl HasOptions for Actor<'_> {
+    type Options = ActorOptions;
+
+    fn options(&mut self) -> &mut ActorOptions {
+        &mut self.options
+    }
 }
 
 impl Actor<'_> {
@@ -50,50 +58,23 @@ impl Actor<'_> {
         Ok(self)
     }
 
-    /// Gives it a name, by which [`Driver::find_actor`] finds it. While it lives, no other actor can have that name.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// Creates it again when its worker was lost, up to `limit` times; 0 unless said. Its state begins anew.
-    pub fn max_restarts(mut self, limit: u32) -> Self {
-        self.options.max_restarts = limit;
-        self
-    }
-
-    /// Runs a call again that was going on when the worker was lost, up to `limit` times; 0 unless said. Calls that had not begun wait
-    /// in any case, as long as the actor is created again.
-    pub fn max_call_retries(mut self, limit: u32) -> Self {
-        self.options.max_call_retries = limit;
-        self
-    }
-
-    /// Lets it outlive this driver, until somebody ends it.
-    pub fn detached(mut self) -> Self {
-        self.options.is_detached = true;
-        self
-    }
-
-    /// Takes the living actor of this name and type, if there is one, and creates none.
-    pub fn get_or_create(mut self) -> Self {
-        self.options.or_existing = true;
-        self
-    }
+    tracer_options::actor_builder_methods!([later]);
 
     /// Creates the actor. It is accepted when this returns, and `new` may not have run; calls wait for it. If `new` fails, every call fails
     /// with the reason.
     pub fn create(self) -> Result<ActorHandle, DriverError> {
-        let Actor { mut remote, name, options } = self;
+        let Actor { mut remote, options } = self;
         remote.target.push_str(".new");
-        remote.name.clone_from(&name);
-        let (task, driver) = remote.submit_as(ActorRole::Create(ActorOptions { name: &name, ..options }))?;
+        remote.options.name.clone_from(&options.name);
+        let (task, driver) = remote.submit_as(ActorRole::Create((&options).into()))?;
         let id = driver.accepted(&task)?;
         driver.forget(task.tag);
         let report = driver.actor_report(&id.to_string())?;
         match report.reason {
             // Whoever has taken the name is said at once.
-            Some(reason) if !name.is_empty() => Err(DriverError::Refused(Refusal::new(RefusalCode::Other, reason))),
+            Some(reason) if !options.name.is_empty() => {
+                Err(DriverError::Refused(Refusal::new(RefusalCode::Other, reason)))
+            }
             _ => Ok(ActorHandle::of(&report)),
         }
     }
@@ -104,6 +85,14 @@ impl Actor<'_> {
 pub struct Call<'a> {
     remote: Remote<'a>,
     actor: TaskId,
+}
+
+impl HasOptions for Call<'_> {
+    type Options = TaskOptions;
+
+    fn options(&mut self) -> &mut TaskOptions {
+        &mut self.remote.options
+    }
 }
 
 impl Call<'_> {
@@ -119,11 +108,7 @@ impl Call<'_> {
         self
     }
 
-    /// Bounds how long the call may run. It has the actor for itself then. If it does not end, the actor's worker is ended.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.remote = self.remote.timeout(limit);
-        self
-    }
+    tracer_options::call_builder_methods!([later]);
 
     /// Submits the call. It is sent with the next batch.
     pub fn submit(self) -> Result<Ticket, DriverError> {
@@ -147,7 +132,7 @@ impl Driver {
     /// # Ok(()) }
     /// ```
     pub fn actor(&mut self, target: &str) -> Actor<'_> {
-        Actor { remote: self.remote(target), name: String::new(), options: ActorOptions::default() }
+        Actor { remote: self.remote(target), options: ActorOptions::default() }
     }
 
     /// Begins a call of an actor's method. Calls that a driver submits run in their order, save for those that are concurrent.

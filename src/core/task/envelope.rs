@@ -152,6 +152,18 @@ pub struct ActorOptions<'a> {
     pub name: &'a str,
 }
 
+impl<'a> From<&'a tracer_options::ActorOptions> for ActorOptions<'a> {
+    fn from(options: &'a tracer_options::ActorOptions) -> ActorOptions<'a> {
+        ActorOptions {
+            max_restarts: options.max_restarts,
+            max_call_retries: options.max_call_retries,
+            is_detached: options.detached,
+            or_existing: options.get_or_create,
+            name: &options.name,
+        }
+    }
+}
+
 impl<'a> ActorOptions<'a> {
     fn put(&self, out: &mut Vec<u8>) {
         out.put_u32(self.max_restarts);

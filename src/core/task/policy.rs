@@ -5,18 +5,13 @@
 
 use std::time::Duration;
 
+use tracer_options::{DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, TaskOptions};
+
 use super::Failure;
 use crate::codec::{Put, Take, WireError};
 
-/// Times that a task is started again after its worker was lost, if its submission says nothing.
-pub const DEFAULT_CRASH_LIMIT: u32 = 2;
-/// The wait before the first retry, if the submission says nothing.
-pub const DEFAULT_RETRY_BACKOFF: Duration = Duration::from_secs(1);
 /// The longest wait before a retry, unless the first one is longer already.
 pub const RETRY_BACKOFF_CAP: Duration = Duration::from_secs(60);
-
-/// How long an attempt that is to end gets for each step, if the submission says nothing.
-pub const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
 /// Retries and limits of a task. Borrowed from its [`Envelope`](super::Envelope).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +20,7 @@ pub struct Policy<'a> {
     pub retries: u32,
     /// The wait before the first retry. It doubles with each further one, up to [`RETRY_BACKOFF_CAP`].
     pub retry_backoff: Duration,
-    /// Which failures of its own are tried again: kinds as [`check_retry_on`] takes them, with commas between. Empty for the
+    /// Which failures of its own are tried again: kinds as [`check_retry_on`](tracer_options::check_retry_on) takes them, with commas between. Empty for the
     /// usual ones.
     pub retry_on: &'a str,
     /// How often it is started again after its worker was lost.
@@ -80,6 +75,21 @@ pub enum Verdict {
 }
 
 impl<'a> Policy<'a> {
+    /// The policy that the options of a task make.
+    pub fn of(options: &'a TaskOptions) -> Policy<'a> {
+        Policy {
+            retries: options.retries,
+            retry_backoff: options.retry_backoff,
+            retry_on: &options.retry_on,
+            crash_limit: options.crash_limit,
+            at_most_once: options.at_most_once,
+            idempotency_key: &options.idempotency_key,
+            queue_limit: options.queue_timeout,
+            idle_limit: options.idle_timeout,
+            grace: options.grace,
+        }
+    }
+
     /// Decides about a failure. `failures` and `crashes` were before it; `seed` decides on the jitter.
     pub fn judge(&self, failure: &Failure, failures: u32, crashes: u32, seed: u64) -> Verdict {
         let Some(charge) = charge(failure).filter(|_| !self.at_most_once) else { return Verdict::Final };
@@ -176,27 +186,6 @@ fn is_of_kind(failure: &Failure, kind: &str) -> bool {
     }
 }
 
-/// Checks a list for `--retry-on`: `error`, `panic`, `timeout`, `exit`, `exit:CODE`, `signal`, `signal:NUMBER`, another value that
-/// `error.type` may have, or the type of an error. Says what is wrong with it.
-pub fn check_retry_on(list: &str) -> Result<(), String> {
-    for kind in list.split(',').map(str::trim) {
-        let number = |number: &str, range: std::ops::RangeInclusive<u32>| {
-            number.parse().is_ok_and(|number| range.contains(&number))
-        };
-        let problem = match kind.split_once(':') {
-            _ if kind.is_empty() => Some("a kind is empty"),
-            Some(("exit", code)) if !number(code, 1..=255) => Some("an exit code is 1 to 255"),
-            Some(("signal", signal)) if !number(signal, 1..=64) => Some("a signal is given by its number, 1 to 64"),
-            _ if kind.contains(char::is_whitespace) => Some("a kind has no spaces"),
-            _ => None,
-        };
-        if let Some(problem) = problem {
-            return Err(format!("`{kind}` in `{list}`: {problem}"));
-        }
-    }
-    Ok(())
-}
-
 /// Scatters a number (SplitMix64).
 fn mix(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -270,23 +259,6 @@ mod tests {
             let is_again = |retry_on| Policy { retry_on, ..AGAIN }.judge(failure, 0, 0, 0) != Verdict::Final;
             assert!(kinds.iter().all(|kinds| is_again(kinds)), "{failure:?}");
             assert!(!others.iter().any(|kinds| is_again(kinds)), "{failure:?}");
-        }
-    }
-
-    #[test]
-    fn a_list_of_kinds_that_cannot_be_is_refused() {
-        for good in ["error", "exit:75,signal:9", "panic, timeout", "my::Error", "not_started"] {
-            assert_eq!(check_retry_on(good), Ok(()));
-        }
-        for (bad, problem) in [
-            ("", "a kind is empty"),
-            ("error,", "a kind is empty"),
-            ("exit:0", "an exit code is 1 to 255"),
-            ("exit:256", "an exit code is 1 to 255"),
-            ("signal:KILL", "a signal is given by its number, 1 to 64"),
-            ("exit 3", "a kind has no spaces"),
-        ] {
-            assert!(check_retry_on(bad).unwrap_err().contains(problem), "{bad}");
         }
     }
 

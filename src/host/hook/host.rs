@@ -14,7 +14,7 @@ use super::module::{read_sized, text};
 use tracer_core::propagation::{TraceContext, TraceParent};
 use tracer_core::size::check_memory;
 use tracer_core::task::{
-    ActorOptions, ActorRole, Demand, Failure, Outcome, Policy, Refusal, RefusalCode, TaskId, check_resource,
+    ActorOptions, ActorRole, Failure, Outcome, Refusal, RefusalCode, TaskId, TaskOptions, check_resource,
     check_retry_on, sort_resources,
 };
 use tracer_ipc::protocol::ActorReport;
@@ -62,16 +62,8 @@ pub struct TaskSubmission<'a> {
     pub arguments: &'a [u8],
     /// Arguments that are the results of other tasks: which one, and that task's ticket.
     pub references: Vec<(u32, u64)>,
-    /// Empty for none.
-    pub name: &'a str,
-    /// Maximum run time of an attempt.
-    pub run_limit: Option<Duration>,
-    /// What is done when an attempt fails.
-    pub policy: Policy<'a>,
-    /// Without its resources, which follow.
-    pub demand: Demand<'static>,
-    /// In the order of their names.
-    pub resources: Vec<(String, u64)>,
+    /// The options; resources are sorted.
+    pub options: TaskOptions,
     /// What it has to do with an actor.
     pub actor: ActorRole<'a>,
     /// The span that is current where it is submitted, and its baggage; none for the attempt's.
@@ -165,60 +157,62 @@ unsafe fn actor_role<'a>(submission: &abi::Submission) -> Result<ActorRole<'a>, 
     }))
 }
 
-/// What is done when an attempt fails.
-///
-/// # Safety
-///
-/// What the submission points to is readable for as long as what is returned is used.
-unsafe fn policy<'a>(submission: &abi::Submission) -> Result<Policy<'a>, String> {
-    if submission.policy.is_null() {
-        return Ok(Policy::default());
-    }
-    // SAFETY: promised by the caller.
-    let (policy, retry_on, key) = unsafe {
-        let policy = read_sized(submission.policy);
-        (policy, utf8(policy.retry_on, "kinds to try again")?, utf8(policy.idempotency_key, "idempotency key")?)
-    };
-    if !retry_on.is_empty() {
-        check_retry_on(retry_on)?;
-    }
-    Ok(Policy {
-        retries: policy.retries,
-        retry_backoff: Duration::from_millis(policy.retry_backoff_ms),
-        retry_on,
-        crash_limit: policy.crash_limit,
-        at_most_once: policy.at_most_once != 0,
-        idempotency_key: key,
-        queue_limit: Some(policy.queue_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
-        ..Policy::default()
-    })
-}
-
-/// What a task needs, without its resources, and those in order.
+/// The options of a submission: what its structs say, and over it what is encoded.
 ///
 /// # Safety
 ///
 /// Everything is borrowed for the call.
-unsafe fn demand(submission: &abi::Submission) -> Result<(Demand<'static>, Vec<(String, u64)>), String> {
-    if submission.demand.is_null() {
-        return Ok(Default::default());
-    }
-    // SAFETY: promised by the caller.
-    let (demand, resources) = unsafe {
-        let demand = read_sized(submission.demand);
-        (demand, slice(demand.resources, demand.resource_count))
-    };
-    let resource = |resource: &abi::Resource| {
+unsafe fn options(submission: &abi::Submission) -> Result<TaskOptions, String> {
+    let mut options = TaskOptions { timeout: limit(submission.run_limit_ms), ..TaskOptions::default() };
+    // SAFETY: promised by the caller, for this and what follows.
+    unsafe { utf8(submission.name, "name of the task") }?.clone_into(&mut options.name);
+    if !submission.policy.is_null() {
         // SAFETY: as above.
-        let name = unsafe { utf8(resource.name, "name of a resource") }?;
-        check_resource(name, i64::try_from(resource.amount).unwrap_or(i64::MAX))
-    };
-    let resources = sort_resources(resources.iter().map(resource).collect::<Result<_, _>>()?)?;
-    let memory_bytes = match demand.memory_bytes {
-        0 => None,
-        bytes => Some(check_memory(bytes).map_err(|problem| format!("the bound on its memory: {problem}"))?),
-    };
-    Ok((Demand { num_cpus: demand.num_cpus, resources: Vec::new(), memory_bytes }, resources))
+        let (policy, retry_on, key) = unsafe {
+            let policy = read_sized(submission.policy);
+            (policy, utf8(policy.retry_on, "kinds to try again")?, utf8(policy.idempotency_key, "idempotency key")?)
+        };
+        if !retry_on.is_empty() {
+            check_retry_on(retry_on)?;
+        }
+        options.retries = policy.retries;
+        options.retry_backoff = Duration::from_millis(policy.retry_backoff_ms);
+        retry_on.clone_into(&mut options.retry_on);
+        options.crash_limit = policy.crash_limit;
+        options.at_most_once = policy.at_most_once != 0;
+        key.clone_into(&mut options.idempotency_key);
+        options.queue_timeout = limit(policy.queue_limit_ms);
+    }
+    if !submission.demand.is_null() {
+        // SAFETY: as above.
+        let (demand, resources) = unsafe {
+            let demand = read_sized(submission.demand);
+            (demand, slice(demand.resources, demand.resource_count))
+        };
+        let resource = |resource: &abi::Resource| {
+            // SAFETY: as above.
+            let name = unsafe { utf8(resource.name, "name of a resource") }?;
+            check_resource(name, i64::try_from(resource.amount).unwrap_or(i64::MAX))
+        };
+        options.num_cpus = demand.num_cpus;
+        options.resource = sort_resources(resources.iter().map(resource).collect::<Result<_, _>>()?)?;
+        options.memory = Some(demand.memory_bytes).filter(|&bytes| bytes != 0);
+    }
+    // SAFETY: as above.
+    let encoded = unsafe { submission.options.as_bytes() };
+    if !encoded.is_empty() {
+        let mut encoded = rmp_serde::Deserializer::from_read_ref(encoded);
+        options.read(&mut encoded).map_err(|error| format!("the options of the task: {error}"))?;
+    }
+    if let Some(bytes) = options.memory {
+        check_memory(bytes).map_err(|problem| format!("the bound on its memory: {problem}"))?;
+    }
+    Ok(options)
+}
+
+/// A limit in milliseconds; 0 for none.
+fn limit(ms: u64) -> Option<Duration> {
+    Some(ms).filter(|&ms| ms != 0).map(Duration::from_millis)
 }
 
 unsafe extern "C" fn host_submit(
@@ -247,19 +241,14 @@ unsafe extern "C" fn host_submit(
                 Ok::<_, String>((argument, reference.ticket))
             };
             let references = slice(submission.references, submission.reference_count);
-            let (demand, resources) = demand(&submission)?;
             *ticket = host()?.submit(&TaskSubmission {
                 submitter: Some(submission.submitter).filter(|&task| task != 0).map(TaskId),
                 module: utf8(submission.module, "name of the module")?,
                 function: utf8(submission.function, "name of the function")?,
                 arguments: submission.arguments.as_bytes(),
                 references: references.iter().map(reference).collect::<Result<_, _>>()?,
-                name: utf8(submission.name, "name of the task")?,
-                policy: policy(&submission)?,
-                demand,
-                resources,
+                options: options(&submission)?,
                 actor: actor_role(&submission)?,
-                run_limit: Some(submission.run_limit_ms).filter(|&limit| limit != 0).map(Duration::from_millis),
                 parent: parent.transpose()?,
             })?;
             Ok(abi::STATUS_OK)
