@@ -161,7 +161,7 @@ fn render_tasks(list: &TaskList) -> String {
                 task.id.to_string(),
                 task.target.clone(),
                 task.name.clone().unwrap_or_default(),
-                task.state.to_string(),
+                with_options(task),
                 task.attempt.to_string(),
                 Elapsed::from_nanos(now.saturating_sub(task.submitted_unix_nano)).to_string(),
                 ran(task),
@@ -180,6 +180,14 @@ fn render_tasks(list: &TaskList) -> String {
         text.push_str(&format!("{} ended too long ago to be remembered\n", Count(list.forgotten, "task")));
     }
     text
+}
+
+/// The state of a task, with what it was told beyond what most are.
+fn with_options(task: &TaskReport) -> String {
+    match super::report::options(task) {
+        Some(options) => format!("{} ({options})", task.state),
+        None => task.state.to_string(),
+    }
 }
 
 fn ran(task: &TaskReport) -> String {

@@ -21,6 +21,7 @@ use serde::Serialize;
 use super::{CommandError, Format, hints, live_line};
 use crate::causes::with_causes;
 use crate::count::Count;
+use crate::protocol::TaskReport;
 use crate::{escape, json};
 
 /// Where data goes once [`reserve_stdout`] was called.
@@ -324,4 +325,9 @@ pub(super) fn task_lines(prefix: &str, lines: &[u8]) {
         text.push(b'\n');
     }
     end_quietly_if_closed(&live_line::above(|| io::stderr().lock().write_all(&text)));
+}
+/// The further options of a task as `priority 5`; none for none.
+pub(super) fn options(task: &TaskReport) -> Option<String> {
+    let options: Vec<_> = task.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    (!options.is_empty()).then(|| options.join(", "))
 }

@@ -27,6 +27,6 @@ pub use policy::{Charge, Policy, RETRY_BACKOFF_CAP, Verdict, charge};
 pub use refusal::{Refusal, RefusalCode};
 pub use span_names::{SpanNameTable, SpanNames};
 pub use tracer_options::{
-    Amounts, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, TaskOptions, check_resource, check_retry_on,
-    parse_resource, sort_resources,
+    Amounts, DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, ExtraOptions, TaskOptions, check_resource,
+    check_retry_on, parse_resource, sort_resources,
 };

@@ -2,7 +2,7 @@
 
 use crate::hook::{Attribute, PutAttribute};
 use tracer_core::names;
-use tracer_core::task::{ActorRole, Demand, Envelope, JobId, TaskId, TaskSpec, WorkerId, module_stem};
+use tracer_core::task::{ActorRole, Demand, Envelope, ExtraOptions, JobId, TaskId, TaskSpec, WorkerId, module_stem};
 
 /// Everything about an attempt that its span says from the start.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,8 @@ impl AttemptSpan<'_> {
         let (name, demand) = (self.envelope.name, &self.envelope.demand);
         let actor = actor_of(self.task, &self.envelope.spec);
         // Most tasks have no name of their own, ask for nothing, and have to do with no actor.
-        if name.is_empty() && *demand == Demand::default() && actor.is_none() {
+        let extra = self.envelope.policy.extra;
+        if name.is_empty() && *demand == Demand::default() && actor.is_none() && extra == ExtraOptions::NONE {
             return work(&own);
         }
         let resources = demand.resources_text();
@@ -70,13 +71,8 @@ impl AttemptSpan<'_> {
             demand.memory_bytes.map(|bytes| (names::MEMORY_LIMIT_BYTES, bytes.into())),
             actor.map(|actor| (names::ACTOR_ID, actor.0.into())),
         ];
-        let mut all = [("", Attribute::Str("")); 8];
-        let mut count = 0;
-        for attribute in own.into_iter().chain(said.into_iter().flatten()) {
-            all[count] = attribute;
-            count += 1;
-        }
-        work(&all[..count])
+        let extra = extra.said().map(|said| (said.attribute, said.value.into()));
+        work(&own.into_iter().chain(said.into_iter().flatten()).chain(extra).collect::<Vec<_>>())
     }
 }
 

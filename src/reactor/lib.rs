@@ -51,6 +51,9 @@ mod loss;
 #[path = "machine_tests.rs"]
 mod machine;
 mod nesting;
+#[cfg(test)]
+#[path = "priority_tests.rs"]
+mod priority;
 mod prune;
 #[cfg(test)]
 #[path = "random_tests.rs"]

@@ -162,6 +162,7 @@ fn row(state: &State, id: TaskId, task: &Task, phase: TaskState) -> TaskReport {
             .then(|| shown.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()),
         attempt: task.attempt,
         demand: task.demand_report(),
+        options: task.extra.said().map(|said| (said.name.to_owned(), said.value)).collect(),
         attempts: task.past.as_ref().map(|past| past.attempts.clone()).unwrap_or_default(),
         worker_id: None,
         worker_pid: None,

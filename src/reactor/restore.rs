@@ -16,7 +16,7 @@ use crate::{
     submit, values, versions, waiting,
 };
 use tracer_core::codec::WireError;
-use tracer_core::task::{AttemptReport, Charge, Envelope, Failure, JobId, SpanLink, TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Charge, Envelope, ExtraOptions, Failure, JobId, SpanLink, TaskId, WorkerId};
 
 /// A task that a head before this one had accepted is read back. Nobody waits for it any more.
 pub fn on_restored_submission(
@@ -72,6 +72,7 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: PastTask<'_>) {
             limits: None,
             needs: None,
             is_command: false,
+            extra: ExtraOptions::NONE,
             actor: Part::None,
             attempt: 0,
             must_be_alone: false,

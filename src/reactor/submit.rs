@@ -262,6 +262,7 @@ pub(crate) fn new_task(state: &mut State, submission: Submission<'_>, submitted_
         limits: (limits != Limits::default()).then(|| Box::new(limits)),
         needs: Needs::of(&envelope.demand).map(|needs| state.queue.share(needs)),
         is_command,
+        extra: envelope.policy.extra,
         actor,
         attempt: 0,
         must_be_alone: limits.run_ns > 0

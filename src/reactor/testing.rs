@@ -196,6 +196,7 @@ pub(crate) const NEVER_AGAIN: Policy<'static> = Policy {
     queue_limit: None,
     idle_limit: None,
     grace: Duration::from_secs(2),
+    extra: ExtraOptions::NONE,
 };
 
 pub(crate) fn plain(policy: Policy<'static>) -> Envelope<'static> {

@@ -120,7 +120,9 @@ pub(crate) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
 
 /// Why a task cannot run, if its actor is dead or there is none. Else it gets its place in the line behind its actor, if it is a call.
 pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
-    match state.tasks.get(id)?.actor {
+    let task = state.tasks.get(id)?;
+    let has_priority = task.extra.priority != 0;
+    match task.actor {
         Part::None => None,
         Part::Creation => match state.actors.all.get(&id).map(|actor| &actor.life) {
             Some(Life::Dead(death)) => {
@@ -140,6 +142,9 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
                 Life::Dead(death) => Some(actor.died(actor_id, death, false)),
                 Life::Pending | Life::Alive | Life::Restarting => {
                     actor.calls.insert(id);
+                    if has_priority {
+                        state.queue.calls_with_priority.insert(actor_id, true);
+                    }
                     None
                 }
             },

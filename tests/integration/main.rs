@@ -42,6 +42,7 @@ mod new;
 mod otel_env;
 mod output;
 mod place;
+mod priorities;
 mod prune;
 mod reports;
 mod resources;

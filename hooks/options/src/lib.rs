@@ -12,12 +12,14 @@
 //!
 //! This crate holds values and their checks. It knows neither clap nor JSON nor the head: those who use the rows do.
 
+mod extra;
 mod resources;
 mod retry_on;
 mod row;
 
 use std::time::Duration;
 
+pub use extra::{Said, UnknownOption};
 pub use resources::{Amounts, RESOURCES_LIMIT, check_name, check_resource, parse_resource, sort_resources};
 pub use retry_on::check_retry_on;
 pub use row::{Encoded, Face, Field, Kind, LONGEST_MS, Raw, Row, Scope, Value};
@@ -65,6 +67,12 @@ macro_rules! task_options {
             /// SIGKILL.
             grace: span = DEFAULT_GRACE,
                 Face { kind: Kind::Time { least_ms: 0 }, json: "grace_ms", heading: LIMITS, ..Face::PLAIN };
+            /// Which of the tasks that wait begins first: one of higher priority, from -100 to 100.
+            ///
+            /// Each minute that a task has waited counts as one more, so that none waits for ever. Tasks that tasks have submitted come before
+            /// those of drivers, whatever their priority, and a call overtakes other calls of its actor only.
+            priority: whole in calls = 0,
+                Face { kind: Kind::Whole { least: -100, most: 100 }, json: "priority", ..Face::PLAIN };
             /// Number of slots it occupies; a head has one for each worker. 0: none, it only needs a process.
             ///
             /// A task that asks for more than the head has is refused.
@@ -142,6 +150,7 @@ macro_rules! type_of {
     (time) => { Option<Duration> };
     (span) => { Duration };
     (count) => { u32 };
+    (whole) => { i8 };
     (flag) => { bool };
     (size) => { Option<u64> };
     (amounts) => { Vec<(String, u64)> };
@@ -207,6 +216,11 @@ actor_options!(
         ActorOptions
     ]
 );
+
+extra::extra_options! {
+    /// Options of tasks that the head acts on and of which most tasks have none. In an envelope each has its number.
+    1 => priority: i8, "tracer.priority";
+}
 
 /// The ways in which a task can have no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -337,6 +351,13 @@ macro_rules! builder_method {
     ($how:tt count $name:ident $(#[doc = $doc:literal])+) => {
         $(#[doc = $doc])+
         pub fn $name(mut self, $name: u32) -> Self {
+            $crate::HasOptions::options(&mut self).$name = $name;
+            self
+        }
+    };
+    ($how:tt whole $name:ident $(#[doc = $doc:literal])+) => {
+        $(#[doc = $doc])+
+        pub fn $name(mut self, $name: i8) -> Self {
             $crate::HasOptions::options(&mut self).$name = $name;
             self
         }

@@ -90,6 +90,13 @@ pub enum Kind {
         /// The most over HTTP.
         most: u32,
     },
+    /// A whole number, which may be below 0.
+    Whole {
+        /// The least.
+        least: i8,
+        /// The most.
+        most: i8,
+    },
     /// A duration.
     Time {
         /// The least, in milliseconds.
@@ -111,7 +118,7 @@ pub enum Kind {
 pub enum Value {
     /// Of [`Kind::Flag`].
     Flag(bool),
-    /// Of [`Kind::Count`] and [`Kind::Size`].
+    /// Of [`Kind::Count`], [`Kind::Whole`] and [`Kind::Size`].
     Whole(i64),
     /// Of [`Kind::Time`].
     Time(Duration),
@@ -126,7 +133,7 @@ pub enum Value {
 pub enum Raw {
     /// Of [`Kind::Flag`].
     Flag(bool),
-    /// Of [`Kind::Count`], [`Kind::Size`] and [`Kind::Time`], which is in milliseconds.
+    /// Of [`Kind::Count`], [`Kind::Whole`], [`Kind::Size`] and [`Kind::Time`], which is in milliseconds.
     Whole(i64),
     /// Of [`Kind::Text`].
     Text(String),
@@ -141,6 +148,7 @@ impl Kind {
     pub fn range(self) -> Option<(i64, i64, &'static str)> {
         match self {
             Kind::Count { most } => Some((0, most.into(), "")),
+            Kind::Whole { least, most } => Some((least.into(), most.into(), "")),
             Kind::Time { least_ms } => Some((least_ms, LONGEST_MS as i64, " milliseconds")),
             Kind::Size { .. } => Some((1, i64::MAX, " bytes")),
             Kind::Flag | Kind::Text { .. } | Kind::Failures | Kind::Amounts => None,
@@ -162,7 +170,7 @@ impl<'de> DeserializeSeed<'de> for Kind {
         match self {
             Kind::Flag => read(deserializer, Raw::Flag),
             Kind::Text { .. } => read(deserializer, Raw::Text),
-            Kind::Count { .. } | Kind::Time { .. } | Kind::Size { .. } => {
+            Kind::Count { .. } | Kind::Whole { .. } | Kind::Time { .. } | Kind::Size { .. } => {
                 read(deserializer, |Whole(number)| Raw::Whole(number))
             }
             Kind::Failures => read(deserializer, Raw::Texts),
@@ -300,6 +308,8 @@ macro_rules! field {
 
 field!(bool, |flag| Some(Value::Flag(*flag)), Value::Flag(flag) => flag);
 field!(u32, |count| Some(Value::Whole((*count).into())), Value::Whole(count) => u32::try_from(count).unwrap_or(u32::MAX));
+field!(i8, |number| Some(Value::Whole((*number).into())),
+       Value::Whole(number) => i8::try_from(number).unwrap_or(if number < 0 { i8::MIN } else { i8::MAX }));
 field!(Option<u64>, |size| size.map(|size| Value::Whole(i64::try_from(size).unwrap_or(i64::MAX))),
        Value::Whole(size) => Some(size.unsigned_abs()));
 field!(Duration, |span| Some(Value::Time(*span)), Value::Time(span) => span);
@@ -391,13 +401,13 @@ mod tests {
             let value = match row.face.kind {
                 Kind::Flag => Value::Flag(true),
                 Kind::Text { .. } => Value::Text("a".into()),
-                Kind::Count { .. } | Kind::Size { .. } => Value::Whole(7 << 30),
+                Kind::Count { .. } | Kind::Whole { .. } | Kind::Size { .. } => Value::Whole(7 << 30),
                 Kind::Time { .. } => Value::Time(Duration::from_millis(7)),
                 Kind::Failures => Value::Text("panic".into()),
                 Kind::Amounts => Value::Amounts(vec![("gpu".into(), 1)]),
             };
             let value = match value {
-                Value::Whole(_) if matches!(row.face.kind, Kind::Count { .. }) => Value::Whole(7),
+                Value::Whole(_) if !matches!(row.face.kind, Kind::Size { .. }) => Value::Whole(7),
                 value => value,
             };
             let mut options = T::default();
@@ -440,9 +450,10 @@ mod tests {
     #[test]
     fn an_encoded_option_that_cannot_be_is_refused() {
         for (json, expected) in [
-            (r#"{"graces": 1}"#, "unknown option `graces`, expected one of `trace_runtime`, `grace_ms`"),
+            (r#"{"graces": 1}"#, "unknown option `graces`, expected one of `trace_runtime`, `grace_ms`, `priority`"),
             (r#"{"retries": 1}"#, "unknown option `retries`"),
             (r#"{"grace_ms": -1}"#, "`grace_ms` is -1, but takes 0 to 31536000000 milliseconds"),
+            (r#"{"priority": 101}"#, "`priority` is 101, but takes -100 to 100"),
             (r#"{"grace_ms": 1.5}"#, "expected a whole number, found 1.5"),
             (r#"{"grace_ms": 18446744073709551615}"#, "expected a whole number, found 18446744073709551615"),
             (r#"{"trace_runtime": 1}"#, "invalid type: integer `1`, expected a boolean"),

@@ -95,6 +95,10 @@ fn flag<T: Default>(row: &Row<T>) -> Arg {
         Kind::Flag => (flag.action(ArgAction::SetTrue), ""),
         Kind::Text { .. } => (flag.value_parser(value_parser!(String)), "NAME"),
         Kind::Count { .. } => (flag.value_parser(value_parser!(u32)), "N"),
+        Kind::Whole { least, most } => {
+            let numbers = value_parser!(i64).range(i64::from(least)..=i64::from(most));
+            (flag.value_parser(numbers).allow_negative_numbers(true), "N")
+        }
         Kind::Time { .. } => (flag.value_parser(parse_duration), "DURATION"),
         Kind::Size { .. } => (flag.value_parser(parse_size), "SIZE"),
         Kind::Failures => (flag.value_parser(|list: &str| check_retry_on(list).map(|()| list.to_owned())), "KINDS"),
@@ -119,6 +123,7 @@ fn value(kind: Kind, name: &str, matches: &mut ArgMatches) -> Option<Value> {
         Kind::Flag => matches.remove_one::<bool>(name).map(Value::Flag),
         Kind::Text { .. } | Kind::Failures => matches.remove_one::<String>(name).map(Value::Text),
         Kind::Count { .. } => matches.remove_one::<u32>(name).map(|count| Value::Whole(count.into())),
+        Kind::Whole { .. } => matches.remove_one::<i64>(name).map(Value::Whole),
         Kind::Time { .. } => matches.remove_one::<Duration>(name).map(Value::Time),
         Kind::Size { .. } => {
             let size = matches.remove_one::<u64>(name);

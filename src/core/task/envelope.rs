@@ -6,7 +6,7 @@ mod older;
 
 use std::time::Duration;
 
-use super::{Demand, ModuleVersion, Policy, TaskId};
+use super::{Demand, ExtraOptions, ModuleVersion, Policy, TaskId};
 use crate::Stored;
 use crate::codec::{Put, Take, WireError, text};
 
@@ -253,6 +253,7 @@ const HAS_TRACE_STATE: u16 = 512;
 const HAS_BAGGAGE: u16 = 1024;
 const HAS_RUN_LIMIT: u16 = 2048;
 const HAS_MODULE_VERSION: u16 = 4096;
+const HAS_EXTRA: u16 = 8192;
 /// Those that there are.
 const KNOWN: u16 = WANTS_OUTPUT
     | HAS_TRACE
@@ -265,12 +266,15 @@ const KNOWN: u16 = WANTS_OUTPUT
     | HAS_TRACE_STATE
     | HAS_BAGGAGE
     | HAS_RUN_LIMIT
-    | HAS_MODULE_VERSION;
+    | HAS_MODULE_VERSION
+    | HAS_EXTRA;
 
 impl<'a> Envelope<'a> {
     /// Appends the envelope to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let (has_policy, has_demand) = (self.policy != Policy::default(), self.demand != Demand::default());
+        let extra = self.policy.extra;
+        let has_policy = self.policy != Policy { extra, ..Policy::default() };
+        let (has_demand, has_extra) = (self.demand != Demand::default(), extra != ExtraOptions::NONE);
         let trace_state = self.trace.as_ref().map_or("", |trace| trace.trace_state);
         let run_limit = self.run_limit.filter(|limit| !limit.is_zero());
         let flags = [
@@ -286,6 +290,7 @@ impl<'a> Envelope<'a> {
             (HAS_BAGGAGE, !self.baggage.is_empty()),
             (HAS_RUN_LIMIT, run_limit.is_some()),
             (HAS_MODULE_VERSION, self.module_version.is_some()),
+            (HAS_EXTRA, has_extra),
         ];
         let flags = flags.into_iter().filter(|&(_, is_set)| is_set).fold(0, |flags, (flag, _)| flags | flag);
         out.put_exact(&u16::to_le_bytes(flags));
@@ -321,6 +326,11 @@ impl<'a> Envelope<'a> {
         if let Some(version) = self.module_version {
             out.put_u64(version.number());
         }
+        if has_extra {
+            let mut said = Vec::new();
+            extra.put(&mut said);
+            out.put_short(&said);
+        }
         self.spec.encode(out, Put::put_short);
     }
 
@@ -344,9 +354,12 @@ impl<'a> Envelope<'a> {
         let run_limit = if has(HAS_RUN_LIMIT) { take_limit(&mut take)? } else { None };
         let submitter = has(HAS_SUBMITTER).then(|| take.u64().map(TaskId)).transpose()?;
         let inputs = if has(HAS_INPUTS) { take_inputs(&mut take)? } else { Vec::new() };
-        let policy = if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() };
+        let mut policy = if has(HAS_POLICY) { Policy::take(&mut take)? } else { Policy::default() };
         let demand = if has(HAS_DEMAND) { Demand::take(&mut take)? } else { Demand::default() };
         let module_version = if has(HAS_MODULE_VERSION) { ModuleVersion::of_number(take.u64()?) } else { None };
+        if has(HAS_EXTRA) {
+            policy.extra = ExtraOptions::take(take.short()?).map_err(|_| WireError::UnknownValue("options"))?;
+        }
         let spec = TaskSpec::take(&mut take, Take::short)?;
         take.finish()?;
         let (wants_output, traces_runtime) = (has(WANTS_OUTPUT), has(TRACES_RUNTIME));
@@ -552,6 +565,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_option_that_few_have_takes_room_only_where_it_is_said() {
+        let encoded = |priority| {
+            let policy = Policy { extra: ExtraOptions { priority }, ..Policy::default() };
+            let spec = TaskSpec::Function(FunctionSpec::of_task("demo", "f", &[0x90]));
+            let (envelope, mut bytes) = (Envelope { policy, ..envelope(spec) }, Vec::new());
+            envelope.encode(&mut bytes);
+            assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
+            bytes
+        };
+        let (silent, said) = (encoded(0), encoded(-7));
+        assert_eq!(said.len(), silent.len() + 10, "its length, its number and its value");
+        assert_eq!(u16::from_le_bytes([said[0], said[1]]) & HAS_POLICY, 0, "the rest of the policy is not said");
+    }
+
     proptest! {
         #[test]
         fn an_envelope_survives_the_wire(
@@ -586,6 +614,7 @@ mod tests {
                     queue_limit: (*backoff != 0).then(|| Duration::from_nanos(*backoff)),
                     idle_limit: None,
                     grace: Duration::from_nanos(*backoff),
+                    extra: ExtraOptions { priority: *number as i8 },
                 }),
                 demand: demand.map_or(Demand::default(), |(num_cpus, amount)| Demand {
                     num_cpus,

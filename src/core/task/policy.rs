@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tracer_options::{DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, TaskOptions};
+use tracer_options::{DEFAULT_CRASH_LIMIT, DEFAULT_GRACE, DEFAULT_RETRY_BACKOFF, ExtraOptions, TaskOptions};
 
 use super::Failure;
 use crate::codec::{Put, Take, WireError};
@@ -35,6 +35,8 @@ pub struct Policy<'a> {
     pub idle_limit: Option<Duration>,
     /// How long an attempt that is to end gets for each step: to end when it is asked, then after SIGTERM.
     pub grace: Duration,
+    /// Options of which most tasks have none.
+    pub extra: ExtraOptions,
 }
 
 impl Default for Policy<'_> {
@@ -49,6 +51,7 @@ impl Default for Policy<'_> {
             queue_limit: None,
             idle_limit: None,
             grace: DEFAULT_GRACE,
+            extra: ExtraOptions::NONE,
         }
     }
 }
@@ -87,6 +90,7 @@ impl<'a> Policy<'a> {
             queue_limit: options.queue_timeout,
             idle_limit: options.idle_timeout,
             grace: options.grace,
+            extra: ExtraOptions::of(options),
         }
     }
 
@@ -128,7 +132,7 @@ impl<'a> Policy<'a> {
         whole - half + ((u128::from(mix(seed)) * u128::from(half)) >> 64) as u64
     }
 
-    /// Appends the policy.
+    /// Appends the policy, without the [extra options](Self::extra).
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.retries);
         out.put_u64(u64::try_from(self.retry_backoff.as_nanos()).unwrap_or(u64::MAX));
@@ -141,7 +145,7 @@ impl<'a> Policy<'a> {
         }
     }
 
-    /// Takes a policy.
+    /// Takes a policy, without the [extra options](Self::extra).
     pub(super) fn take(take: &mut Take<'a>) -> Result<Policy<'a>, WireError> {
         Ok(Policy {
             retries: take.u32()?,
@@ -157,6 +161,7 @@ impl<'a> Policy<'a> {
             queue_limit: Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos),
             idle_limit: Some(take.u64()?).filter(|&limit| limit != 0).map(Duration::from_nanos),
             grace: Duration::from_nanos(take.u64()?),
+            extra: ExtraOptions::NONE,
         })
     }
 }
@@ -211,6 +216,7 @@ mod tests {
         queue_limit: None,
         idle_limit: None,
         grace: DEFAULT_GRACE,
+        extra: ExtraOptions::NONE,
         retries: 1,
         retry_backoff: Duration::ZERO,
         retry_on: "",

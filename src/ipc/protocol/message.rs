@@ -562,6 +562,9 @@ pub struct TaskReport {
     /// What it asked for beyond a slot; none for most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<DemandReport>,
+    /// Further options that it was submitted with, such as `priority`; none for most.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, i64>,
     /// The attempts that have ended, oldest first. When there were very many, the newest of them.
     pub attempts: Vec<AttemptReport>,
     /// The worker that has it, or in which it ended; none for a task that waits or ended without one.

@@ -4,7 +4,7 @@
 //! then on: it is in no pool, takes the actor's calls only, and another worker is started in its place. Where as many processes run as may,
 //! an actor waits; one process is always left for tasks.
 //!
-//! Calls are tasks too. They line up behind their actor in the order in which they were accepted, and are leased to its worker ahead of time,
+//! Calls are tasks too. They line up behind their actor in the order in which they were accepted, save for priorities, and are leased to its worker ahead of time,
 //! many at once; the worker decides what runs beside what. A call whose arguments are not there yet holds up those of the same
 //! submitter behind it, and no others: what is not there may hang on them.
 //!
@@ -12,14 +12,16 @@
 //! stays what it was. What had been begun is charged or fails, what had not keeps its place. Beyond that the actor is dead, and every call fails
 //! with the reason.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     actors::life,
     attempt,
     effects::Effects,
+    lifecycle,
     scheduler::LEASE_LIMIT,
-    state::{State, actor::Life, now::Now, progress::Progress, task::Task, worker::WorkerPhase},
+    state::{State, actor::Life, now::Now, progress::Progress, ready_queue::Rank, task::Task, worker::WorkerPhase},
     values,
 };
 use tracer_core::task::{TaskId, WorkerId};
@@ -89,6 +91,7 @@ fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: Wo
 /// Leases calls to the workers of actors that live.
 pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, now: Now) {
     for actor in std::mem::take(&mut state.actors.to_serve) {
+        take_back_overtaken(state, effects, actor);
         while let Some(worker) = may_be_served(state, actor) {
             let Some(call) = next_call(state, actor) else { break };
             let Some(is_alone) = may_be_leased(state, actor, worker, call) else { break };
@@ -102,6 +105,25 @@ pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, now: Now) {
             if let Some(actor) = state.actors.all.get_mut(&actor) {
                 actor.calls.remove(&call);
             }
+        }
+    }
+}
+
+/// Takes calls back that the worker of an actor has not begun, if one with a priority has come since: so it does not wait for those.
+fn take_back_overtaken(state: &mut State, effects: &mut impl Effects, id: TaskId) {
+    if !state.queue.calls_with_priority.contains_key(&id) {
+        return;
+    }
+    let actor = state.actors.all.get(&id).filter(|actor| actor.life == Life::Alive && !actor.calls.is_empty());
+    let Some(worker) = actor.and_then(|actor| actor.worker) else {
+        state.queue.calls_with_priority.remove(&id);
+        return;
+    };
+    if state.queue.calls_with_priority.insert(id, false) == Some(true) {
+        lifecycle::take_back_unclaimed(state, effects, worker);
+        // Those that were taken back are in their places again, and are no reason to do it once more.
+        if let Some(has_come) = state.queue.calls_with_priority.get_mut(&id) {
+            *has_come = false;
         }
     }
 }
@@ -137,17 +159,22 @@ fn may_be_served(state: &State, id: TaskId) -> Option<WorkerId> {
     (is_open && has_room && !worker.load.is_exclusive).then_some(worker_id)
 }
 
-/// The call of an actor whose turn it is. One that is held holds up those of its submitter that came after it.
-fn next_call(state: &State, actor: TaskId) -> Option<TaskId> {
+/// The call of an actor whose turn it is: of those with the highest priority, which rises as they wait, the first that was submitted. One that is
+/// held holds up those of its submitter that came after it.
+fn next_call(state: &State, id: TaskId) -> Option<TaskId> {
+    let has_priorities = state.queue.calls_with_priority.contains_key(&id);
     let mut held = HashSet::new();
-    for &id in &state.actors.all.get(&actor)?.calls {
+    // The first of each priority.
+    let mut firsts: BTreeMap<i8, (Rank, TaskId)> = BTreeMap::new();
+    for &id in &state.actors.all.get(&id)?.calls {
         let Some(task) = state.tasks.get(id) else { continue };
         let submitter = (task.submitter, task.job);
         match task.progress() {
-            Progress::Waiting if !held.contains(&submitter) => return Some(id),
-            Progress::Waiting => {}
+            Progress::Waiting if held.contains(&submitter) => {}
+            Progress::Waiting if !has_priorities => return Some(id),
+            Progress::Waiting => drop(firsts.entry(task.extra.priority).or_insert((Rank::of(task), id))),
             _ => drop(held.insert(submitter)),
         }
     }
-    None
+    firsts.into_values().max_by_key(|&(rank, id)| (rank, Reverse(id))).map(|(_, id)| id)
 }

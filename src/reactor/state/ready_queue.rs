@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -5,18 +6,52 @@ use crate::state::{needs::Needs, now::Now, task::Task};
 use rustc_hash::FxHashMap;
 use tracer_core::task::{JobId, TaskId};
 
-/// Tasks of equal needs that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end
-/// before more is begun. Otherwise jobs take turns, a task each, and within a job the order is that of submission.
+/// How long a task has to wait for its priority to count as one higher.
+pub(crate) const SECONDS_PER_POINT: i64 = 60;
+
+/// A place in the order of priorities: higher comes first. It is the same for as long as a task waits, since all of them age alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank(i64);
+
+impl Rank {
+    /// The rank of a task of this priority that was submitted then.
+    pub(crate) fn new(priority: i8, submitted_s: u32) -> Rank {
+        Rank(i64::from(priority) * SECONDS_PER_POINT - i64::from(submitted_s))
+    }
+
+    /// The rank of a task.
+    pub(crate) fn of(task: &Task) -> Rank {
+        Rank::new(task.extra.priority, submitted_s(task))
+    }
+
+    /// The priority with what the wait counts for.
+    pub(crate) fn points(self, now_unix_nano: u64) -> i64 {
+        let now_s = i64::try_from(now_unix_nano / NANOS_PER_SECOND).unwrap_or(i64::MAX);
+        self.0.saturating_add(now_s).div_euclid(SECONDS_PER_POINT)
+    }
+}
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// When a task was submitted, in seconds since the Unix epoch.
+fn submitted_s(task: &Task) -> u32 {
+    u32::try_from(task.submitted_unix_nano / NANOS_PER_SECOND).unwrap_or(u32::MAX)
+}
+
+/// Tasks of equal needs that wait for their turn. Those that tasks have submitted come before those of drivers: what has begun shall end before
+/// more is begun. Among each of them a task of higher *priority* comes first, and each [`SECONDS_PER_POINT`] that a task has waited since its
+/// submission count as one more: so nothing starves, and of two tasks the order is the same at any time. Among tasks of equal priority jobs take
+/// turns, a task each, and within a job the order is that of submission.
 #[derive(Debug, Default)]
 pub struct ReadyQueue {
-    of_tasks: Turns,
-    of_drivers: Turns,
+    of_tasks: Levels,
+    of_drivers: Levels,
 }
 
 impl ReadyQueue {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.of_tasks.len + self.of_drivers.len
+        self.of_tasks.len() + self.of_drivers.len()
     }
 
     /// Whether there are none.
@@ -26,7 +61,17 @@ impl ReadyQueue {
 
     /// Whose turn it is.
     pub fn front(&self) -> Option<&TaskId> {
-        self.of_tasks.front().or_else(|| self.of_drivers.front())
+        self.of_tasks.front().or_else(|| self.of_drivers.front()).map(|waiting| &waiting.id)
+    }
+
+    /// Whether any of them has a priority.
+    pub fn has_priorities(&self) -> bool {
+        !self.of_tasks.others.is_empty() || !self.of_drivers.others.is_empty()
+    }
+
+    /// The rank of the one whose turn it is.
+    pub(crate) fn front_rank(&self) -> Option<Rank> {
+        self.of_tasks.front_rank().or_else(|| self.of_drivers.front_rank())
     }
 
     /// Takes out whose turn it is.
@@ -34,19 +79,21 @@ impl ReadyQueue {
         self.of_tasks.pop_front().or_else(|| self.of_drivers.pop_front())
     }
 
-    /// Adds a task behind all of its kind and job.
-    pub fn push_back(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
-        self.turns(submitter).push_back(id, job);
+    /// Adds a task behind all of its kind, priority and job.
+    pub fn add_last(&mut self, id: TaskId, task: &Task) {
+        let waiting = Waiting { id, submitted_s: submitted_s(task) };
+        self.levels(task).level(task.extra.priority).push_back(waiting, task.job);
     }
 
-    /// Adds a task before all of its kind and job.
-    pub fn push_front(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
-        self.turns(submitter).push_front(id, job);
+    /// Adds a task before all of its kind, priority and job.
+    pub fn add_first(&mut self, id: TaskId, task: &Task) {
+        let waiting = Waiting { id, submitted_s: submitted_s(task) };
+        self.levels(task).level(task.extra.priority).push_front(waiting, task.job);
     }
 
     /// Takes a task out, wherever it is.
-    pub fn remove(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
-        self.turns(submitter).remove(id, job);
+    pub fn take_out(&mut self, id: TaskId, task: &Task) {
+        self.levels(task).remove(id, task.extra.priority, task.job);
     }
 
     /// All of them, in the order of their turn.
@@ -54,8 +101,105 @@ impl ReadyQueue {
         self.of_tasks.iter().chain(self.of_drivers.iter())
     }
 
-    fn turns(&mut self, submitter: Option<TaskId>) -> &mut Turns {
-        if submitter.is_some() { &mut self.of_tasks } else { &mut self.of_drivers }
+    fn levels(&mut self, task: &Task) -> &mut Levels {
+        if task.submitter.is_some() { &mut self.of_tasks } else { &mut self.of_drivers }
+    }
+}
+
+/// Tasks by priority.
+#[derive(Debug, Default)]
+struct Levels {
+    /// Those of priority 0, which nearly all have.
+    plain: Turns,
+    /// The others. None is empty.
+    others: BTreeMap<i8, Turns>,
+}
+
+impl Levels {
+    fn len(&self) -> usize {
+        let others: usize = self.others.values().map(|turns| turns.len).sum();
+        self.plain.len + others
+    }
+
+    /// The level whose first task is the first of all.
+    fn first(&self) -> i8 {
+        if self.others.is_empty() {
+            return 0;
+        }
+        let ranks = self.iter_levels().filter_map(|(level, turns)| Some((turns.front()?.rank(level), level)));
+        ranks.max().map_or(0, |(_, level)| level)
+    }
+
+    fn iter_levels(&self) -> impl Iterator<Item = (i8, &Turns)> {
+        std::iter::once((0, &self.plain)).chain(self.others.iter().map(|(&level, turns)| (level, turns)))
+    }
+
+    fn turns(&self, level: i8) -> Option<&Turns> {
+        if level == 0 { Some(&self.plain) } else { self.others.get(&level) }
+    }
+
+    fn front(&self) -> Option<&Waiting> {
+        self.turns(self.first())?.front()
+    }
+
+    fn front_rank(&self) -> Option<Rank> {
+        let level = self.first();
+        self.turns(level)?.front().map(|waiting| waiting.rank(level))
+    }
+
+    fn pop_front(&mut self) -> Option<TaskId> {
+        let level = self.first();
+        if level == 0 {
+            return self.plain.pop_front();
+        }
+        let turns = self.others.get_mut(&level)?;
+        let id = turns.pop_front();
+        if turns.len == 0 {
+            self.others.remove(&level);
+        }
+        id
+    }
+
+    /// The level of a priority, for a task that is about to be added.
+    fn level(&mut self, priority: i8) -> &mut Turns {
+        if priority == 0 { &mut self.plain } else { self.others.entry(priority).or_default() }
+    }
+
+    fn remove(&mut self, id: TaskId, priority: i8, job: JobId) {
+        if priority == 0 {
+            return self.plain.remove(id, job);
+        }
+        let Some(turns) = self.others.get_mut(&priority) else { return };
+        turns.remove(id, job);
+        if turns.len == 0 {
+            self.others.remove(&priority);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = TaskId> {
+        let mut levels: Vec<_> = self.iter_levels().map(|(level, turns)| (level, turns.iter().peekable())).collect();
+        std::iter::from_fn(move || {
+            if let [(_, plain)] = levels.as_mut_slice() {
+                return plain.next().map(|waiting| waiting.id);
+            }
+            let ranks = levels.iter_mut().enumerate();
+            let ranks = ranks.filter_map(|(index, (level, turns))| Some((turns.peek()?.rank(*level), *level, index)));
+            let (_, _, index) = ranks.max()?;
+            levels[index].1.next().map(|waiting| waiting.id)
+        })
+    }
+}
+
+/// A task that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    id: TaskId,
+    submitted_s: u32,
+}
+
+impl Waiting {
+    fn rank(self, priority: i8) -> Rank {
+        Rank::new(priority, self.submitted_s)
     }
 }
 
@@ -65,24 +209,24 @@ struct Turns {
     /// Jobs that have tasks here, in the order of their turn.
     jobs: VecDeque<JobId>,
     /// Their tasks; never empty.
-    tasks: FxHashMap<JobId, VecDeque<TaskId>>,
+    tasks: FxHashMap<JobId, VecDeque<Waiting>>,
     len: usize,
     /// Room for the tasks of the next job, left by one that has none any more.
-    spare: VecDeque<TaskId>,
+    spare: VecDeque<Waiting>,
 }
 
 /// Tasks for which room is kept.
 const SPARE_LIMIT: usize = 1024;
 
 impl Turns {
-    fn front(&self) -> Option<&TaskId> {
+    fn front(&self) -> Option<&Waiting> {
         self.tasks.get(self.jobs.front()?)?.front()
     }
 
     fn pop_front(&mut self) -> Option<TaskId> {
         let job = *self.jobs.front()?;
         let tasks = self.tasks.get_mut(&job)?;
-        let id = tasks.pop_front()?;
+        let Waiting { id, .. } = tasks.pop_front()?;
         self.len -= 1;
         if tasks.is_empty() {
             self.jobs.pop_front();
@@ -93,27 +237,27 @@ impl Turns {
         Some(id)
     }
 
-    fn push_back(&mut self, id: TaskId, job: JobId) {
+    fn push_back(&mut self, waiting: Waiting, job: JobId) {
         self.len += 1;
         if let Some(tasks) = self.tasks.get_mut(&job) {
-            return tasks.push_back(id);
+            return tasks.push_back(waiting);
         }
         self.jobs.push_back(job);
-        self.begin(id, job);
+        self.begin(waiting, job);
     }
 
-    fn push_front(&mut self, id: TaskId, job: JobId) {
+    fn push_front(&mut self, waiting: Waiting, job: JobId) {
         self.len += 1;
         if let Some(tasks) = self.tasks.get_mut(&job) {
-            return tasks.push_front(id);
+            return tasks.push_front(waiting);
         }
         self.jobs.push_front(job);
-        self.begin(id, job);
+        self.begin(waiting, job);
     }
 
-    fn begin(&mut self, id: TaskId, job: JobId) {
+    fn begin(&mut self, waiting: Waiting, job: JobId) {
         let mut tasks = std::mem::take(&mut self.spare);
-        tasks.push_back(id);
+        tasks.push_back(waiting);
         self.tasks.insert(job, tasks);
     }
 
@@ -127,7 +271,7 @@ impl Turns {
         let Some(tasks) = self.tasks.get_mut(&job) else { return };
         // From both ends: whoever takes many out takes the oldest or the newest.
         let last = tasks.len().saturating_sub(1);
-        let near = |distance| [distance, last - distance].into_iter().find(|&place| tasks[place] == id);
+        let near = |distance| [distance, last - distance].into_iter().find(|&place| tasks[place].id == id);
         let Some(place) = (0..=last / 2).find_map(near) else { return };
         tasks.remove(place);
         self.len -= 1;
@@ -137,18 +281,38 @@ impl Turns {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = TaskId> {
+    fn iter(&self) -> impl Iterator<Item = &Waiting> {
         let mut left: VecDeque<_> =
             self.jobs.iter().filter_map(|job| self.tasks.get(job)).map(VecDeque::iter).collect();
         std::iter::from_fn(move || {
             loop {
                 let mut tasks = left.pop_front()?;
-                if let Some(&id) = tasks.next() {
+                if let Some(waiting) = tasks.next() {
                     left.push_back(tasks);
-                    return Some(id);
+                    return Some(waiting);
                 }
             }
         })
+    }
+}
+
+/// As a task of priority 0 that was submitted at the beginning of time: for tests of turns alone.
+#[cfg(test)]
+impl ReadyQueue {
+    fn levels_of(&mut self, submitter: Option<TaskId>) -> &mut Levels {
+        if submitter.is_some() { &mut self.of_tasks } else { &mut self.of_drivers }
+    }
+
+    fn push_back(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.levels_of(submitter).plain.push_back(Waiting { id, submitted_s: 0 }, job);
+    }
+
+    fn push_front(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.levels_of(submitter).plain.push_front(Waiting { id, submitted_s: 0 }, job);
+    }
+
+    fn remove(&mut self, id: TaskId, submitter: Option<TaskId>, job: JobId) {
+        self.levels_of(submitter).plain.remove(id, job);
     }
 }
 
@@ -174,7 +338,7 @@ mod tests {
         assert_eq!(queue.len(), order.len());
         let popped: Vec<_> = std::iter::from_fn(|| queue.pop_front()).collect();
         assert_eq!(popped, order);
-        assert!(queue.is_empty() && queue.of_drivers.tasks.is_empty() && queue.of_drivers.jobs.is_empty());
+        assert!(queue.is_empty() && queue.of_drivers.plain.tasks.is_empty() && queue.of_drivers.plain.jobs.is_empty());
     }
 
     #[derive(Clone, Debug)]
@@ -270,6 +434,8 @@ pub struct ReadyQueues {
     next_turn: u64,
     /// The task for which something is kept, as it was when tasks were begun last.
     pub reserved_for: Option<TaskId>,
+    /// Actors that have calls with priorities, and whether one has come since calls of theirs were leased.
+    pub(crate) calls_with_priority: BTreeMap<TaskId, bool>,
 }
 
 /// Tasks of equal needs.
@@ -309,12 +475,12 @@ impl ReadyQueues {
 
     /// Adds a task behind all of its kind and job.
     pub fn push_back(&mut self, id: TaskId, task: &Task) {
-        self.queue_of(task).push_back(id, task.submitter, task.job);
+        self.queue_of(task).add_last(id, task);
     }
 
     /// Adds a task before all of its kind and job.
     pub fn push_front(&mut self, id: TaskId, task: &Task) {
-        self.queue_of(task).push_front(id, task.submitter, task.job);
+        self.queue_of(task).add_first(id, task);
     }
 
     fn queue_of(&mut self, task: &Task) -> &mut ReadyQueue {
@@ -330,11 +496,11 @@ impl ReadyQueues {
 
     /// Takes a task out, wherever it is.
     pub fn remove(&mut self, id: TaskId, task: &Task) {
-        let Some(needs) = &task.needs else { return self.plain.remove(id, task.submitter, task.job) };
+        let Some(needs) = &task.needs else { return self.plain.take_out(id, task) };
         let Some(entry) = self.by_needs.get_mut(needs) else { return };
         let was_first = entry.queue.front() == Some(&id);
         let before = entry.queue.len();
-        entry.queue.remove(id, task.submitter, task.job);
+        entry.queue.take_out(id, task);
         self.demanding -= before - entry.queue.len();
         if was_first {
             entry.first_since_ns = None;
@@ -378,17 +544,24 @@ impl ReadyQueues {
         }
     }
 
-    /// The queues that have tasks, in the order of their turn, each with since when its first task has been first.
+    /// The queues that have tasks, in the order of their turn, each with since when its first task has been first. If any task has a priority, queues
+    /// whose first task has a higher one come first, with what its wait counts for.
     pub(crate) fn in_turn(&mut self, now: Now) -> Vec<(QueueKey, u64)> {
+        let has_priorities =
+            self.plain.has_priorities() || self.by_needs.values().any(|entry| entry.queue.has_priorities());
+        let points = |queue: &ReadyQueue| match queue.front_rank().filter(|_| has_priorities) {
+            Some(rank) => Reverse(rank.points(now.unix_nano)),
+            None => Reverse(0),
+        };
         let mut queues: Vec<_> = Vec::with_capacity(self.by_needs.len() + 1);
         for (needs, entry) in &mut self.by_needs {
             let since = *entry.first_since_ns.get_or_insert(now.monotonic_ns);
-            queues.push((entry.turn, Some(Arc::clone(needs)), since));
+            queues.push(((points(&entry.queue), entry.turn), Some(Arc::clone(needs)), since));
         }
         if !self.plain.is_empty() {
-            queues.push((self.plain_turn, None, now.monotonic_ns));
+            queues.push(((points(&self.plain), self.plain_turn), None, now.monotonic_ns));
         }
-        queues.sort_unstable_by_key(|&(turn, ..)| turn);
+        queues.sort_unstable_by_key(|&(place, ..)| place);
         queues.into_iter().map(|(_, key, since)| (key, since)).collect()
     }
 

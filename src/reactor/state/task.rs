@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::progress::{Event, Progress, Tally, TaskEnd};
 use crate::state::{actor::Part, needs::Needs, progress::Stage, target::TargetIndex};
-use tracer_core::task::{AttemptReport, Envelope, EnvelopeHead, Input, JobId, SpanLink, TaskId};
+use tracer_core::task::{AttemptReport, Envelope, EnvelopeHead, ExtraOptions, Input, JobId, SpanLink, TaskId};
 use tracer_ipc::protocol::{self, Lease, Period};
 
 /// A connected driver, as the server numbers its connections.
@@ -80,6 +80,8 @@ pub struct Task {
     pub needs: Option<Arc<Needs>>,
     /// Whether it is a command.
     pub is_command: bool,
+    /// Options of which most tasks have none.
+    pub extra: ExtraOptions,
     /// What it has to do with an actor.
     pub actor: Part,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
@@ -217,6 +219,7 @@ impl Task {
             limits: None,
             needs: None,
             is_command: false,
+            extra: ExtraOptions::NONE,
             actor: Part::None,
             attempt: 0,
             must_be_alone: false,
