@@ -99,7 +99,7 @@
 //! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `http_api.rs`, `http_api/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime) |
+//! | run on tokio | `http_api.rs`, `http_api/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop) |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/` |
 //!

@@ -112,6 +112,8 @@ pub(super) struct HeadIo {
     pub(super) processes: FxHashMap<WorkerId, Process>,
     /// The jobs of drivers that are gone, for the reactor.
     pub(super) gone_jobs: Vec<JobId>,
+    /// Files of values that nobody needs any more; they go when the journal has been written.
+    pub(super) unused_values: Vec<String>,
     /// Connections with something to write.
     pub(super) dirty: Vec<u64>,
     /// Those whose backlog may wait for the next turn, if that begins soon.
@@ -865,6 +867,10 @@ impl Effects for HeadIo {
             process.was_killed = true;
             process.worker.kill(&session::worker_spool(&self.session_dir, worker));
         }
+    }
+
+    fn give_up_value(&mut self, name: String) {
+        self.unused_values.push(name);
     }
 
     fn log(&mut self, line: String) {

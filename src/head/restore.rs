@@ -98,7 +98,7 @@ pub(crate) fn prune_without_head(
         journal.write()?;
         reactor::on_restored_prune(&mut state, &choice.tasks);
         let values = stored::folder_of_place(temp_dir);
-        for name in state.values_to_remove.iter().filter(|name| !name.is_empty()) {
+        for name in state.take_unused_values().iter().filter(|name| !name.is_empty()) {
             // One that is gone already is as good.
             let _ = fs::remove_file(values.join(name));
         }

@@ -313,6 +313,7 @@ impl Server {
             next_job: next_job.0,
             processes: FxHashMap::default(),
             gone_jobs: Vec::new(),
+            unused_values: Vec::new(),
             dirty: Vec::new(),
             patient: Vec::new(),
             late: Vec::new(),
@@ -682,12 +683,12 @@ impl Server {
 
     /// Removes files of values that nobody needs any more.
     fn remove_values(&mut self) {
-        if self.state.values_to_remove.is_empty() {
+        if self.io.unused_values.is_empty() {
             return;
         }
         let folder = stored::folder(&self.io.session_dir);
         let now = self.now().monotonic_ns;
-        for name in std::mem::take(&mut self.state.values_to_remove).iter().filter(|name| !name.is_empty()) {
+        for name in std::mem::take(&mut self.io.unused_values).iter().filter(|name| !name.is_empty()) {
             self.spare_values.put(&folder.join(name), now);
         }
     }

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use crate::state::{State, progress::Progress, worker::Worker};
+use crate::state::{State, follow_ups::FollowUp, progress::Progress, worker::Worker};
 use tracer_core::task::{Failure, Outcome, TaskId, WorkerId};
 
 /// A task has ended: whoever waits for it may go on.
@@ -58,7 +58,7 @@ pub(crate) fn forget_children(state: &mut State, id: TaskId) -> BTreeSet<TaskId>
 pub(crate) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
     let children = forget_children(state, id);
     if was_cut_short(outcome) {
-        state.abandoned.extend(children);
+        abandon(state, children);
     }
 }
 
@@ -66,8 +66,14 @@ pub(crate) fn leave_children(state: &mut State, id: TaskId, outcome: &Outcome) {
 /// not get to the end of goes.
 pub(crate) fn leave_children_of_attempt(state: &mut State, id: TaskId, outcome: &Outcome) {
     if was_cut_short(outcome) {
-        state.abandoned.extend(state.children.remove(&id).unwrap_or_default());
+        let children = state.children.remove(&id).unwrap_or_default();
+        abandon(state, children);
     }
+}
+
+/// Notes that tasks are to be cancelled, the newest first: what is ended makes room, which nothing of this shall take.
+fn abandon(state: &mut State, children: BTreeSet<TaskId>) {
+    children.into_iter().rev().for_each(|child| state.follow_ups.push(FollowUp::Abandoned(child)));
 }
 
 /// Whether a task did not get to an end of its own.

@@ -1,4 +1,4 @@
-//! Deadlocks: a part of the [reactor](super::reactor).
+//! Deadlocks: a part of the [reactor](crate).
 //!
 //! An actor runs one call at a time, but for those of concurrent methods. A call that waits for another call of its own actor, itself or
 //! through other tasks, waits for what cannot begin before it has ended. When an attempt blocks its own thread, with no limit, the tasks

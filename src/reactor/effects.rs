@@ -69,6 +69,8 @@ pub trait Effects {
     fn bound_memory(&mut self, worker: WorkerId, limit_bytes: Option<u64>);
     /// Kills a worker and what it runs.
     fn kill(&mut self, worker: WorkerId);
+    /// Gives up the file of a value that nobody needs any more, once the journal has what was noted before.
+    fn give_up_value(&mut self, name: String);
     /// Writes a line to the head's log.
     fn log(&mut self, line: String);
 }

@@ -1,4 +1,4 @@
-//! Why a task waits, what it is at, or why it ended as it did: a part of the [reactor](super::reactor) that only looks.
+//! Why a task waits, what it is at, or why it ended as it did: a part of the [reactor](crate) that only looks.
 
 use crate::{
     actors::listing,

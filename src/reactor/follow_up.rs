@@ -1,36 +1,53 @@
-use crate::{
-    cancel,
-    effects::Effects,
-    lifecycle,
-    state::{State, now::Now, progress::Progress},
-    waiting,
-};
+//! Follow-ups of ends: the one loop that does what was noted, and what follows from that in turn.
 
-/// Fails the tasks whose arguments will not come, and those that hang on them.
-pub(crate) fn fail_without_input(state: &mut State, effects: &mut impl Effects, now: Now) {
-    while let Some((id, failure)) = state.without_input.pop() {
-        // It may have been cancelled, or have two arguments that will not come.
-        if state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Held)) {
-            waiting::take_out(state, id);
-            lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now));
+use crate::actors::place;
+use crate::cancel;
+use crate::effects::Effects;
+use crate::lifecycle;
+use crate::state::State;
+use crate::state::follow_ups::FollowUp;
+use crate::state::now::Now;
+use crate::state::progress::Progress;
+use crate::waiting;
+use tracer_core::task::{Failure, JobId, TaskId};
+
+/// Does everything that follows from what has happened since the turn before.
+pub(crate) fn follow_up(state: &mut State, effects: &mut impl Effects, now: Now) {
+    let mut put_off = Vec::new();
+    while let Some(next) = state.follow_ups.pop() {
+        match next {
+            FollowUp::InputFailed(task, failure) => fail_held(state, effects, task, failure, now),
+            FollowUp::Abandoned(task) => drop(cancel::on_cancel(state, effects, task, None, now)),
+            FollowUp::JobGone(job) => end_actors(state, effects, job, now),
+            FollowUp::ValueUnused(name) => effects.give_up_value(name),
+            FollowUp::ActorReady(_) if state.is_stopping => {}
+            FollowUp::ActorReady(actor) => {
+                if !place::serve(state, effects, actor, now) {
+                    put_off.push(actor);
+                }
+            }
         }
     }
+    put_off.into_iter().for_each(|actor| waiting::note_ready(state, actor));
 }
 
-/// Cancels what was submitted by tasks that did not get to their end.
-pub(crate) fn cancel_abandoned(state: &mut State, effects: &mut impl Effects, now: Now) {
-    while let Some(id) = state.abandoned.pop() {
-        cancel::on_cancel(state, effects, id, None, now);
+/// Fails a task that is held, if it still is: it may have been cancelled, or have two arguments that will not come.
+fn fail_held(state: &mut State, effects: &mut impl Effects, id: TaskId, failure: Failure, now: Now) {
+    if state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Held)) {
+        waiting::take_out(state, id);
+        lifecycle::end_task(state, effects, id, lifecycle::unstarted(failure, now));
     }
 }
 
-/// Ends the actors of jobs that have ended.
-pub(crate) fn end_with_jobs(state: &mut State, effects: &mut impl Effects, now: Now) {
-    for job in std::mem::take(&mut state.actors.ended_jobs) {
-        let goes_on = state.actors.open.contains_key(&job) || state.actors.connected.contains(&job);
-        let bound = state.actors.bound.get(&job).filter(|_| !goes_on);
-        for id in bound.cloned().unwrap_or_default() {
-            cancel::end_actor(state, effects, id, "the job that had created it has ended", None, now);
-        }
+/// Ends the actors of a job, unless it goes on.
+fn end_actors(state: &mut State, effects: &mut impl Effects, job: JobId, now: Now) {
+    let goes_on = state.actors.open.contains_key(&job) || state.actors.connected.contains(&job);
+    let bound = state.actors.bound.get(&job).filter(|_| !goes_on);
+    for id in bound.cloned().unwrap_or_default() {
+        cancel::end_actor(state, effects, id, "the job that had created it has ended", None, now);
     }
 }
+
+#[cfg(test)]
+#[path = "follow_up_tests.rs"]
+mod tests;

@@ -54,6 +54,6 @@ pub struct LostAttempt {
     pub granted_unix_nano: u64,
     /// The span of the attempt before.
     pub previous: Option<SpanLink>,
-    /// The task's encoded [`Envelope`].
+    /// The task's encoded [`Envelope`](tracer_core::task::Envelope).
     pub envelope: Box<[u8]>,
 }

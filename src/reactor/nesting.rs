@@ -1,4 +1,4 @@
-//! Tasks that wait for tasks: a part of the [reactor](super::reactor).
+//! Tasks that wait for tasks: a part of the [reactor](crate).
 //!
 //! As many tasks run at a time as there are to be workers; that many *slots* there are. A task that waits for others gives its slot
 //! back, and a further worker process may take it, up to a limit. Named resources it keeps. When all processes there may be exist, and slots are free
@@ -18,21 +18,22 @@ use std::collections::BTreeSet;
 
 use crate::{
     actors::place,
-    attempt, deadlock,
+    attempt::{self, Way},
+    deadlock,
     effects::Effects,
     lifecycle,
     resources::{self, Free},
     state::{
         State,
         now::Now,
-        progress::{Event, Progress},
-        worker::{Ending, Grant, Wait, Worker, WorkerPhase},
+        progress::Progress,
+        worker::{Ending, Wait, Worker, WorkerPhase},
     },
-    values, waiting,
+    waiting,
 };
 use tracer_core::count::{Count, Size};
 use tracer_core::task::{Failure, TaskId, WorkerId};
-use tracer_ipc::protocol::{INLINE_LEASE, Wait as WaitMessage};
+use tracer_ipc::protocol::Wait as WaitMessage;
 use tracer_ipc::spool::INLINE_LIMIT;
 
 /// How long workers live that are not needed any more. They may be again: what waits once often waits again.
@@ -126,8 +127,13 @@ pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now:
             bounded = bounded.or_else(|| awaited(state, worker, is_bounded));
         }
     }
-    for &(worker_id, task) in &chosen {
-        lease_inline(state, effects, worker_id, task, now);
+    for &(worker_id, id) in &chosen {
+        // When the disk is full, it is tried again with the next turn.
+        if attempt::begin_attempt(state, effects, worker_id, id, Way::Inline, now)
+            && let Some(task) = state.tasks.get(id)
+        {
+            state.queue.remove(id, task);
+        }
     }
     state.waiters_from = last.map(|last| WorkerId(last.0 + 1));
     if state.workers.goes_on() || !state.tally.retrying().is_empty() {
@@ -145,27 +151,6 @@ pub(crate) fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId
     let top = worker.inline.last().map(|running| running.task);
     let waits = worker.waits.iter().filter(|wait| top.is_none_or(|top| wait.task == top));
     waits.flat_map(|wait| &wait.open).filter_map(|&id| waiting::runnable(state, id)).find(may_begin)
-}
-
-pub(crate) fn lease_inline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, id: TaskId, now: Now) {
-    let inputs = values::values(&state.tasks, id);
-    let (Some(task), Some(mut worker)) = (state.tasks.get_mut(id), state.workers.get_mut(&worker_id)) else { return };
-    if task.at_most_once && !effects.journal_start(id, task.attempt + 1) {
-        // A full disk: it is tried again with the next turn.
-        return;
-    }
-    state.queue.remove(id, task);
-    task.attempt += 1;
-    task.advance(id, Event::Leased(worker_id), &mut state.tally);
-    if let Some(version) = state.targets.version(task.target) {
-        state.versions.on_lease(worker_id, &mut worker, version);
-    }
-    let number = INLINE_LEASE | id.0;
-    let slots = task.needs.as_ref().map_or(1, |needs| needs.cpus);
-    worker.inline.push(Grant { number, task: id, slots, expected_ns: 0, granted: now });
-    worker.bind(number, task.limits.as_deref(), task.needs.as_ref(), now);
-    let queued = attempt::time_in_queue(task, &state.runtime_since, id, now);
-    effects.lease_inline(worker_id, task.lease(id, number, queued, &inputs));
 }
 
 fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {

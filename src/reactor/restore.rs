@@ -107,11 +107,11 @@ pub fn on_restored_attempt(state: &mut State, id: TaskId, attempt: AttemptReport
 /// What is left of an ended task's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastTask<'a> {
-    /// See [`Task::job`].
+    /// See `Task::job`.
     pub job: JobId,
-    /// See [`Task::submitted_unix_nano`].
+    /// See `Task::submitted_unix_nano`.
     pub submitted_unix_nano: u64,
-    /// See [`Shown::trace_id`].
+    /// See `Shown::trace_id`.
     pub trace_id: [u8; 16],
     /// Its target's name.
     pub target: &'a str,

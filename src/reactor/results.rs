@@ -9,7 +9,7 @@ use crate::{
         progress::{Event, TaskEnd},
         worker::Ending,
     },
-    stopping,
+    stopping, waiting,
 };
 use tracer_core::task::{Failure, Outcome, WorkerId};
 use tracer_ipc::protocol::AttemptResult;
@@ -34,7 +34,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
     let (pid, actor) = (worker.pid, worker.actor);
     drop(worker);
     if let Some(actor) = actor {
-        life::on_lease_ended(state, actor);
+        waiting::note_ready(state, actor);
         if let Some(span) = result.span.filter(|_| grant.task == actor) {
             life::on_span(state, actor, span);
         }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::{
     actors::place,
-    attempt,
+    attempt::{self, Way},
     effects::Effects,
     follow_up, lifecycle, nesting,
     resources::{self, Free},
@@ -32,15 +32,12 @@ fn queue_retries(state: &mut State, now: Now) {
 
 /// Grants leases to workers that have room, and takes unclaimed ones back for workers that have nothing.
 pub fn schedule(state: &mut State, effects: &mut impl Effects, now: Now) {
-    follow_up::end_with_jobs(state, effects, now);
-    follow_up::fail_without_input(state, effects, now);
-    follow_up::cancel_abandoned(state, effects, now);
+    queue_retries(state, now);
+    follow_up::follow_up(state, effects, now);
     if state.is_stopping {
         return;
     }
-    queue_retries(state, now);
     place::place(state, effects, now);
-    place::serve(state, effects, now);
     let may_rebalance = if state.queue.has_demanding() {
         begin_in_turn(state, effects, now)
     } else {
@@ -156,7 +153,7 @@ pub(crate) fn grant(
         if worker.leases.front().is_some_and(|oldest| worker.next_lease - oldest.number >= CLAIM_COUNT as u64) {
             break;
         }
-        if !attempt::lease_to(state, effects, worker_id, id, now) {
+        if !attempt::begin_attempt(state, effects, worker_id, id, Way::Ring, now) {
             break;
         }
         state.queue.pop_front(key);

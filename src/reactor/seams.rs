@@ -7,10 +7,10 @@
 //!
 //! | seam | what it gives |
 //! |---|---|
-//! | [`submit`](super::submit) | one function accepts: checks, [`journal_submit`](super::reactor::Effects::journal_submit), and only then the answer, by a callback and not by a connection |
-//! | [`progress`](super::progress) | one table of progress and events; a further progress is a row, a further event a column, and the compiler asks for each pair |
-//! | [`Effects`](super::reactor::Effects) | whatever leaves the reactor is a method of it, and tests remember it |
-//! | `end_attempt`, `end_task` in [`reactor`](super::reactor) | each attempt ends in the first, each task in the second, wherever it ran |
+//! | `submit` | one function accepts: checks, [`journal_submit`](crate::Effects::journal_submit), and only then the answer, by a callback and not by a connection |
+//! | `state::progress` | one table of progress and events; a further progress is a row, a further event a column, and the compiler asks for each pair |
+//! | [`Effects`](crate::Effects) | whatever leaves the reactor is a method of it, and tests remember it |
+//! | `end_attempt`, `end_task` in `lifecycle` | each attempt ends in the first, each task in the second, wherever it ran |
 //!
 //! # An engine that many machines share
 //!
@@ -19,13 +19,13 @@
 //!
 //! | needed | where |
 //! |---|---|
-//! | a task that somebody else holds | `Progress::Shared`: entered from *between* when the engine has acknowledged the task; left by *let go*, when it is withdrawn or ended. It counts as leased, or has a count of its own in [`Tally`](super::progress::Tally) |
-//! | handing tasks over | an effect `share(task, envelope)` where `inputs::queue_or_hold` queues today; the answer is a further `on_` function, which acknowledges. So acceptance may be *open*: `submit` answers a batch later than it takes it in, as the journal's sync makes the loop do now |
+//! | a task that somebody else holds | `Progress::Shared`: entered from *between* when the engine has acknowledged the task; left by *let go*, when it is withdrawn or ended. It counts as leased, or has a count of its own in `Tally` |
+//! | handing tasks over | an effect `share(task, envelope)` where `waiting::queue_or_hold` queues today; the answer is a further `on_` function, which acknowledges. So acceptance may be *open*: `submit` answers a batch later than it takes it in, as the journal's sync makes the loop do now |
 //! | ids beyond this head | the place's id is a constant of the state and the head's to know; tasks keep their numbers. Envelopes that leave carry no submitter, input or actor by number, which `submit` checks with the demand |
-//! | an attempt number that begins elsewhere | imports set `Task::attempt` and the span of the attempt before as [`on_restored_attempt`](super::reactor::on_restored_attempt) does |
+//! | an attempt number that begins elsewhere | imports set `Task::attempt` and the span of the attempt before as [`on_restored_attempt`](crate::on_restored_attempt) does |
 //! | an outcome with a fence | `end_attempt` takes the attempt that it ends, and ignores an older one. Today the lease number is that fence, because a worker reports a lease once |
 //! | withdrawal | `on_cancel`, the queue's limit and `nesting::run_in_waiters` ask to have a task back where they revoke a lease today; the answer comes later, so each of them gets a state of waiting for it |
-//! | room for imports | an effect that tells free slots and named resources when [`Free`](super::lanes::Free) changes, at the end of `schedule` |
+//! | room for imports | an effect that tells free slots and named resources when `Free` changes, at the end of `schedule` |
 //! | imports are in no journal | an attribute of the task that `journal_submit`, `journal_end` and `journal_attempt` look at |
 //!
 //! # Deployments
@@ -35,10 +35,10 @@
 //!
 //! | needed | where |
 //! |---|---|
-//! | replicas | an actor without calls is nearly one: a worker of its own, made again after a loss, with a version of its module, beside the pool (`Worker::actor`, [`actors`](super::actors)). `Worker::actor` becomes a role: none, an actor's, a replica's |
-//! | a target that is followed | a module `deployments` beside `actors`, which compares how many replicas there should be with those that there are, once a turn, as [`start_missing_workers`](super::reactor::start_missing_workers) does for workers. It asks for starts and ends, and waits for nothing |
-//! | states | starting, ready, draining, gone: a table as in [`progress`](super::progress), of replicas and not of tasks |
+//! | replicas | an actor without calls is nearly one: a worker of its own, made again after a loss, with a version of its module, beside the pool (`Worker::actor`, `actors`). `Worker::actor` becomes a role: none, an actor's, a replica's |
+//! | a target that is followed | a module `deployments` beside `actors`, which compares how many replicas there should be with those that there are, once a turn, as [`start_missing_workers`](crate::start_missing_workers) does for workers. It asks for starts and ends, and waits for nothing |
+//! | states | starting, ready, draining, gone: a table as in `state::progress`, of replicas and not of tasks |
 //! | what callers see | an effect `publish(deployment, replicas)` for the shared table; counts come back as an input, once a tick, for scaling |
-//! | versions side by side | [`versions`](super::versions) replaces idle workers of older versions today; a replica is replaced when a newer one is ready, so `end_outdated` passes replicas over |
-//! | processes | [`nesting::missing_workers`](super::nesting) counts them into the limit of processes, as it does actors; one stays for tasks |
+//! | versions side by side | `versions` replaces idle workers of older versions today; a replica is replaced when a newer one is ready, so `end_outdated` passes replicas over |
+//! | processes | `nesting::missing_workers` counts them into the limit of processes, as it does actors; one stays for tasks |
 //! | survival | an effect that journals a deployment's target; replicas themselves are started again, and not remembered |

@@ -3,15 +3,17 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use actor::Actors;
+use follow_ups::FollowUps;
 use progress::Tally;
 use ready_queue::ReadyQueues;
 use table::TaskTable;
 use target::Targets;
-use tracer_core::task::{Failure, TaskId, WorkerId};
+use tracer_core::task::{TaskId, WorkerId};
 use version::ModuleVersions;
 use workers::Workers;
 
 pub(crate) mod actor;
+pub(crate) mod follow_ups;
 pub(crate) mod needs;
 pub(crate) mod now;
 pub(crate) mod progress;
@@ -44,8 +46,6 @@ pub struct State {
     pub resources: Vec<Resource>,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
     pub children: HashMap<TaskId, BTreeSet<TaskId>>,
-    /// Tasks that are to be cancelled because the one that has submitted them did not get to its end.
-    pub abandoned: Vec<TaskId>,
     /// Ended tasks whose results are in files, oldest first; some may have no file any more.
     pub stored: VecDeque<TaskId>,
     /// Bytes of those files.
@@ -54,14 +54,12 @@ pub struct State {
     pub stored_limit: u64,
     /// How many bytes of results of ended tasks are kept.
     pub history_bytes_limit: usize,
-    /// Files of values that nobody needs any more.
-    pub values_to_remove: Vec<String>,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub open_bytes: u64,
     /// The most of it; beyond that, drivers' submissions are refused.
     pub open_bytes_limit: u64,
-    /// Tasks that are to fail because an argument will not come.
-    pub without_input: Vec<(TaskId, Failure)>,
+    /// What follows from ends and is done with the next turn.
+    pub(crate) follow_ups: FollowUps,
     /// Tasks with a limit on how long they may wait that have not begun, by when it is reached.
     pub queue_limits: BTreeSet<(u64, TaskId)>,
     /// Tasks that were submitted with an idempotency key, by that key, as long as they are remembered.
@@ -150,6 +148,11 @@ pub struct Keyed {
 const STORED_LIMIT: u64 = 4 << 30;
 
 impl State {
+    /// Takes out the files of values that nobody needs any more, where no head goes on with this state; in one that does, they are an effect.
+    pub fn take_unused_values(&mut self) -> Vec<String> {
+        self.follow_ups.take_unused_values()
+    }
+
     /// Whether the hook may be why workers do not get ready.
     pub fn is_hook_to_blame(&self) -> bool {
         self.hook.is_some() && !self.was_start_refused
@@ -165,12 +168,10 @@ impl State {
             stored_bytes: 0,
             stored_limit: STORED_LIMIT,
             history_bytes_limit: HISTORY_BYTES_LIMIT,
-            values_to_remove: Vec::new(),
             children: HashMap::new(),
-            abandoned: Vec::new(),
             open_bytes: 0,
             open_bytes_limit: u64::MAX,
-            without_input: Vec::new(),
+            follow_ups: FollowUps::default(),
             queue_limits: BTreeSet::new(),
             keys: HashMap::new(),
             also_waiting: HashMap::new(),

@@ -1,4 +1,4 @@
-//! Acceptance: a part of the [reactor](super::reactor).
+//! Acceptance: a part of the [reactor](crate).
 //!
 //! A batch is checked as a whole: whether the head stops, what its tasks ask for, who has submitted them, how much room is left. Then it is
 //! journaled, and only then acknowledged: all of it or nothing. Where a task has an idempotency key, or asks for an actor that may be there

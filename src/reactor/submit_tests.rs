@@ -99,10 +99,11 @@ fn the_files_of_arguments_go_with_a_submission_that_makes_no_task() {
         Envelope { inputs: vec![Input { argument: 0, source }], ..keyed("nightly", function) }
     };
     story.of_driver(&[with_file("f")]);
-    assert_eq!(story.state.values_to_remove, [""; 0]);
+    assert_eq!(story.effects.unused_values, [""; 0]);
     story.of_driver(&[with_file("f")]);
     story.of_driver(&[with_file("g")]);
-    assert_eq!(story.state.values_to_remove, ["1-2-3", "1-2-4"]);
+    story.schedule();
+    assert_eq!(story.effects.unused_values, ["1-2-3", "1-2-4"]);
 }
 
 #[test]

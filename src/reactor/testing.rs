@@ -55,6 +55,8 @@ pub(crate) struct Remember {
     pub(crate) steps: Vec<String>,
     pub(crate) has_no_command: bool,
     pub(crate) log: Vec<String>,
+    /// Files of values that were given up.
+    pub(crate) unused_values: Vec<String>,
     /// Of which worker the output was handed out before a lease, and to whom.
     pub(crate) drained: Vec<(WorkerId, Watchers)>,
 }
@@ -178,6 +180,10 @@ impl Effects for Remember {
 
     fn kill(&mut self, worker: WorkerId) {
         self.killed.push(worker);
+    }
+
+    fn give_up_value(&mut self, name: String) {
+        self.unused_values.push(name);
     }
 
     fn log(&mut self, line: String) {

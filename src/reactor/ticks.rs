@@ -76,9 +76,11 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
     nesting::next_waiters_ns(state, now).into_iter().for_each(&mut wake_at);
     // A task may turn out to be long while another worker has nothing to do; nobody would say so.
     let may_fall_behind = state.workers.idle() > 0 && state.workers.has_filled();
+    // What follows from a limit that was reached is done with the next turn.
+    let follow_up = (!state.follow_ups.is_empty()).then_some(now.monotonic_ns);
     let look_again = may_fall_behind.then(|| now.monotonic_ns + BEHIND_NS);
     let retry = state.tally.retrying().first().map(|&(until, _)| until);
-    next.into_iter().chain(look_again).chain(retry).min()
+    next.into_iter().chain(follow_up).chain(look_again).chain(retry).min()
 }
 
 /// A worker's output was read, or could not be because nobody takes it.

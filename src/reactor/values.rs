@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use crate::state::follow_ups::FollowUp;
 use crate::state::{State, progress::Progress, table::TaskTable, task::Links};
 use tracer_core::codec::Put;
 use tracer_core::task::{Envelope, Input, InputSource, Outcome, TaskId};
@@ -49,7 +50,7 @@ pub(crate) fn release(state: &mut State, id: TaskId) {
 fn remove_stored(state: &mut State, id: TaskId) {
     for input in inputs_of(state, id) {
         if let InputSource::Stored(stored) = input.source {
-            state.values_to_remove.push(stored.name);
+            state.follow_ups.push(FollowUp::ValueUnused(stored.name));
         }
     }
 }
@@ -58,7 +59,7 @@ fn remove_stored(state: &mut State, id: TaskId) {
 pub(crate) fn drop_files(state: &mut State, envelope: &Envelope<'_>) {
     for input in &envelope.inputs {
         if let InputSource::Stored(stored) = &input.source {
-            state.values_to_remove.push(stored.name.clone());
+            state.follow_ups.push(FollowUp::ValueUnused(stored.name.clone()));
         }
     }
 }
@@ -165,7 +166,7 @@ pub(crate) fn drop_outcome(state: &mut State, outcome: &Outcome) {
 fn note_removed(state: &mut State, name: String, bytes: u64) {
     if !name.is_empty() {
         state.stored_bytes -= bytes;
-        state.values_to_remove.push(name);
+        state.follow_ups.push(FollowUp::ValueUnused(name));
     }
 }
 

@@ -6,7 +6,10 @@ use crate::testing::*;
 fn files_of_values_go_when_nobody_needs_them_any_more() {
     let mut story = Story::with_workers(1);
     let stored = |name: &str| Stored { name: name.into(), bytes: 1_000_000 };
-    let removed = |story: &mut Story| std::mem::take(&mut story.state.values_to_remove);
+    let removed = |story: &mut Story| {
+        follow_up::follow_up(&mut story.state, &mut story.effects, story.now);
+        std::mem::take(&mut story.effects.unused_values)
+    };
     let end_with = |story: &mut Story, name: &str| {
         let (worker, lease, _, _) = story.schedule()[0];
         story.claim(worker, lease);

@@ -1,4 +1,4 @@
-//! Versions of modules: a part of the [reactor](super::reactor).
+//! Versions of modules: a part of the [reactor](crate).
 //!
 //! A task says which version of its module it runs, and its worker loads that one. A library is never unloaded, so a worker that has loaded one
 //! version keeps it, with its static data and its threads. Therefore workers are replaced: when a module is submitted in another version, those
@@ -85,3 +85,7 @@ pub fn needed_versions(state: &State) -> Option<HashSet<ModuleVersion>> {
     let known = of_tasks.chain(newest).map(|index| state.versions.version(index));
     Some(known.chain(listing::versions(state)).collect())
 }
+
+#[cfg(test)]
+#[path = "versions_tests.rs"]
+mod tests;

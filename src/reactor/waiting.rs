@@ -4,14 +4,15 @@ use crate::{
     state::{
         State,
         actor::{Life, Part},
+        follow_ups::FollowUp,
         progress::{Event, Progress},
     },
     values,
 };
 use tracer_core::task::{Failure, Input, Outcome, RefusalCode, TaskId};
 
-/// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails with the next
-/// [`fail_without_input`].
+/// Puts a task into the queue, or holds it until what it needs has ended. One whose arguments will not come fails as a
+/// [follow-up](FollowUp::InputFailed).
 pub(crate) fn queue_or_hold(state: &mut State, id: TaskId) {
     let mut open = 0;
     let mut failure = line_up(state, id);
@@ -39,7 +40,9 @@ pub(crate) fn queue_or_hold(state: &mut State, id: TaskId) {
     if let Some(links) = &mut task.links {
         links.open_inputs = open;
     }
-    state.without_input.extend(failure.map(|failure| (id, failure)));
+    if let Some(failure) = failure {
+        state.follow_ups.push(FollowUp::InputFailed(id, failure));
+    }
 }
 
 fn failed_input(state: &State, id: TaskId, cause: &Failure) -> Failure {
@@ -62,7 +65,7 @@ pub(crate) fn release_dependants(state: &mut State, id: TaskId, outcome: &Outcom
         let Some(links) = &mut task.links else { continue };
         links.open_inputs -= 1;
         match failure {
-            Some(failure) => state.without_input.push((dependant, failure)),
+            Some(failure) => state.follow_ups.push(FollowUp::InputFailed(dependant, failure)),
             None if links.open_inputs == 0 => enqueue(state, dependant),
             None => {}
         }
@@ -175,15 +178,22 @@ pub(crate) fn enqueue_first(state: &mut State, id: TaskId) {
     }
 }
 
+/// Notes that an actor may be leased calls: some wait, or there is room for more. Once is enough for a turn.
+pub(crate) fn note_ready(state: &mut State, id: TaskId) {
+    if let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_noted_ready) {
+        actor.is_noted_ready = true;
+        state.follow_ups.push(FollowUp::ActorReady(id));
+    }
+}
+
 fn line_up_again(state: &mut State, actor_id: TaskId, id: TaskId) {
     let Some(failure) = line_up(state, id) else {
-        state.actors.to_serve.insert(actor_id);
-        return;
+        return note_ready(state, actor_id);
     };
     // It died while the call was in its worker's hands.
     if let Some(task) = state.tasks.get_mut(id) {
         task.advance(id, Event::Held, &mut state.tally);
-        state.without_input.push((id, failure));
+        state.follow_ups.push(FollowUp::InputFailed(id, failure));
     }
 }
 

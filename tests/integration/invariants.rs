@@ -84,6 +84,97 @@ fn only_those_do_it_who_may() {
     assert!(wrong.is_empty(), "the table in src/lib.rs and the sources differ:\n{}", wrong.join("\n"));
 }
 
+#[test]
+fn no_two_files_of_the_reactor_import_each_other() {
+    let sources = sources();
+    let files =
+        sources.iter().filter_map(|(file, code)| Some((file.strip_prefix("reactor/")?.strip_suffix(".rs")?, code)));
+    // The face of the crate names all of them.
+    let modules: BTreeMap<String, &String> =
+        files.filter(|&(file, _)| file != "lib").map(|(file, code)| (file.replace('/', "::"), code)).collect();
+    assert!(modules.len() > 40, "{} modules were found", modules.len());
+    let mut imports: BTreeMap<&str, BTreeSet<String>> =
+        modules.iter().map(|(module, code)| (&**module, imports(module, code, &modules))).collect();
+    assert!(imports["schedule"].contains("follow_up") && imports["state"].contains("state::actor"), "{imports:?}");
+    // What imports nothing that is left can be in no circle.
+    loop {
+        let leaves: Vec<_> = imports.iter().filter(|(_, of)| of.is_empty()).map(|(&module, _)| module).collect();
+        if leaves.is_empty() {
+            break;
+        }
+        for leaf in leaves {
+            imports.remove(leaf);
+            for of in imports.values_mut() {
+                of.remove(leaf);
+            }
+        }
+    }
+    assert!(imports.is_empty(), "these import each other in circles, or what does: {imports:#?}");
+}
+
+/// Modules of the reactor that a module imports, or names by a path from the crate.
+fn imports(module: &str, code: &str, modules: &BTreeMap<String, &String>) -> BTreeSet<String> {
+    let mut paths = Vec::new();
+    for (at, word) in code.match_indices("use ").chain(code.match_indices("crate::")) {
+        if code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_') {
+            continue;
+        }
+        let tree = if word == "use " { &code[at + word.len()..] } else { &code[at..] };
+        let end = if word == "use " {
+            tree.find(';')
+        } else {
+            tree.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+        };
+        let tree = &tree[..end.unwrap_or(tree.len())];
+        // A tree is expanded where its `use` is found.
+        if !tree.ends_with("::") {
+            expand("", tree, &mut paths);
+        }
+    }
+    let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
+    let mut found = BTreeSet::new();
+    for path in paths {
+        let mut path = match path.split_once("::") {
+            Some(("crate", rest)) => rest.to_owned(),
+            Some(("super", rest)) => format!("{parent}::{rest}").trim_start_matches("::").to_owned(),
+            _ => format!("{module}::{path}"),
+        };
+        // The longest beginning of the path that is a module.
+        while !path.is_empty() && !modules.contains_key(&path) {
+            path.truncate(path.rfind("::").unwrap_or(0));
+        }
+        if !path.is_empty() && path != module {
+            found.insert(path);
+        }
+    }
+    found
+}
+
+/// The paths of a tree of imports.
+fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
+    let tree = tree.trim();
+    let Some((head, rest)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or_default().trim().trim_end_matches("::self");
+        return paths.push(format!("{prefix}{path}"));
+    };
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let prefix = format!("{prefix}{}", head.trim());
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inner[from..at].trim().is_empty() {
+                    expand(&prefix, &inner[from..at], paths);
+                }
+                from = (at + 1).min(inner.len());
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The cells of the table: what is done, and by which files (relative to `src`, or beginning with `hooks/`; a folder ends with `/`).
 fn table() -> BTreeMap<String, Vec<String>> {
     let page = fs::read_to_string(root().join("src/lib.rs")).expect("it is there");

@@ -126,6 +126,7 @@ impl Effects for World {
 
     fn kill(&mut self, _worker: WorkerId) {}
 
+    fn give_up_value(&mut self, _name: String) {}
     fn log(&mut self, _line: String) {}
 }
 

@@ -5,7 +5,8 @@ use crate::{
     loss::LostAttempt,
     state::{
         State,
-        actor::{self, Actor, Actors, Death, Life, Part},
+        actor::{self, Actor, Death, Life, Part},
+        follow_ups::FollowUp,
         progress::{Event, Progress, TaskEnd},
         worker::Grant,
     },
@@ -33,6 +34,7 @@ pub(crate) fn on_task(state: &mut State, id: TaskId) {
     let Ok(envelope) = Envelope::decode(task.envelope()) else { return };
     let Some((function, options)) = actor::options_of(&envelope) else { return };
     let mut actor = Actor {
+        is_noted_ready: false,
         module: function.module.into(),
         type_name: actor::type_of(function.function).into(),
         name: options.name.into(),
@@ -104,11 +106,6 @@ pub fn on_methods(state: &mut State, worker: WorkerId, methods: &ActorMethods) {
     actor.max_concurrency = methods.max_concurrency as usize;
 }
 
-/// A lease has ended in the worker of an actor: there is room for another.
-pub(crate) fn on_lease_ended(state: &mut State, actor: TaskId) {
-    state.actors.to_serve.insert(actor);
-}
-
 /// A task has ended, and nobody was told yet.
 pub(crate) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: TaskId, outcome: &Outcome) {
     let Some(task) = state.tasks.get(id) else { return };
@@ -118,7 +115,7 @@ pub(crate) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: T
         *open -= 1;
         if *open == 0 {
             state.actors.open.remove(&job);
-            note_if_over(&mut state.actors, job);
+            note_if_over(state, job);
         }
     }
     if !is_creation {
@@ -135,9 +132,10 @@ pub(crate) fn on_task_ended(state: &mut State, effects: &mut impl Effects, id: T
 }
 
 /// If a job is over, its actors end with the next turn.
-fn note_if_over(actors: &mut Actors, job: JobId) {
+fn note_if_over(state: &mut State, job: JobId) {
+    let actors = &state.actors;
     if actors.bound.contains_key(&job) && !actors.open.contains_key(&job) && !actors.connected.contains(&job) {
-        actors.ended_jobs.push(job);
+        state.follow_ups.push(FollowUp::JobGone(job));
     }
 }
 
@@ -151,7 +149,7 @@ fn failed_to_begin(failure: &Failure) -> String {
 fn begin_life(state: &mut State, id: TaskId) {
     if let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_dead()) {
         actor.life = Life::Alive;
-        state.actors.to_serve.insert(id);
+        waiting::note_ready(state, id);
     }
 }
 
@@ -163,7 +161,7 @@ pub(crate) fn on_span(state: &mut State, id: TaskId, span: SpanLink) {
 }
 
 /// The worker that an actor had is none any more; it goes back to the others if it lives.
-pub(crate) fn set_free(state: &mut State, id: TaskId) {
+fn set_free(state: &mut State, id: TaskId) {
     let Some(worker_id) = state.actors.all.get_mut(&id).and_then(|actor| actor.worker.take()) else { return };
     if let Some(mut worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id)) {
         worker.actor = None;
@@ -265,7 +263,9 @@ pub(crate) fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, dea
         if matches!(task.progress(), Progress::Waiting) {
             task.advance(call, Event::Held, &mut state.tally);
         }
-        state.without_input.extend(failure.map(|failure| (call, failure)));
+        if let Some(failure) = failure {
+            state.follow_ups.push(FollowUp::InputFailed(call, failure));
+        }
     }
     if kept_inputs {
         values::release(state, id);
@@ -281,7 +281,6 @@ fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
     let calls = std::mem::take(&mut actor.calls);
     let job = actor.job;
     state.actors.to_place.remove(&id);
-    state.actors.to_serve.remove(&id);
     state.keep_no_longer(id);
     if let Some(bound) = state.actors.bound.get_mut(&job)
         && bound.remove(&id)
@@ -300,7 +299,7 @@ pub fn on_driver(state: &mut State, job: JobId) {
 /// The driver of a job is gone.
 pub fn on_driver_gone(state: &mut State, job: JobId) {
     state.actors.connected.remove(&job);
-    note_if_over(&mut state.actors, job);
+    note_if_over(state, job);
 }
 
 /// No worker is left, and none will be started.

@@ -1,4 +1,4 @@
-//! Actors: a part of the [reactor](super::reactor).
+//! Actors: a part of the [reactor](crate).
 //!
 //! An actor is made by a task, its *creation*, whose id is the actor's. The creation is granted alone to a worker, which is the actor's from
 //! then on: it is in no pool, takes the actor's calls only, and another worker is started in its place. Where as many processes run as may,
@@ -17,15 +17,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     actors::life,
-    attempt,
+    attempt::{self, Way},
     effects::Effects,
     lifecycle,
     scheduler::LEASE_LIMIT,
     state::{State, actor::Life, now::Now, progress::Progress, ready_queue::Rank, task::Task, worker::WorkerPhase},
-    values,
 };
 use tracer_core::task::{TaskId, WorkerId};
-use tracer_ipc::protocol::Lease;
 use tracer_ipc::spool::CLAIM_COUNT;
 
 /// How many actors there is room for, of those that wait for a worker. One process is always left for tasks.
@@ -50,63 +48,39 @@ pub(crate) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
 fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: WorkerId, now: Now) -> bool {
     let Some(actor) = state.actors.all.get_mut(&id) else { return true };
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
-    if actor.life == Life::Restarting {
-        actor.attempt += 1;
-        actor.worker = Some(worker_id);
-        worker.actor = Some(id);
-        let limits = state.tasks.get(id).and_then(|task| task.limits.as_deref());
-        worker.bound_memory(effects, worker_id, limits.map_or(0, |limits| limits.memory_bytes));
-        let inputs = values::values(&state.tasks, id);
-        let number = worker.grant(id, 0, 0, false, now);
-        worker.bind(number, limits, None, now);
-        effects.lease(
-            worker_id,
-            Lease {
-                number,
-                task: id,
-                attempt: actor.attempt,
-                job: actor.job,
-                submitted_unix_nano: actor.submitted_unix_nano,
-                previous: actor.span,
-                envelope: &actor.envelope,
-                queued: None,
-                inputs: &inputs,
-            },
-        );
-        return true;
-    }
+    let way = if actor.life == Life::Restarting { Way::Again } else { Way::Ring };
+    actor.attempt += 1;
     actor.worker = Some(worker_id);
     worker.actor = Some(id);
     drop(worker);
-    if !attempt::lease_to(state, effects, worker_id, id, now) {
-        life::set_free(state, id);
-        return false;
+    let has_begun = attempt::begin_attempt(state, effects, worker_id, id, way, now);
+    if !has_begun {
+        life::put_back(state, id);
     }
-    if let Some(actor) = state.actors.all.get_mut(&id) {
-        actor.attempt += 1;
-    }
-    true
+    has_begun
 }
 
-/// Leases calls to the workers of actors that live.
-pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, now: Now) {
-    for actor in std::mem::take(&mut state.actors.to_serve) {
-        take_back_overtaken(state, effects, actor);
-        while let Some(worker) = may_be_served(state, actor) {
-            let Some(call) = next_call(state, actor) else { break };
-            let Some(is_alone) = may_be_leased(state, actor, worker, call) else { break };
-            if !attempt::lease_to(state, effects, worker, call, now) {
-                state.actors.to_serve.insert(actor);
-                break;
-            }
-            if let Some(mut worker) = state.workers.get_mut(&worker).filter(|_| is_alone) {
-                worker.load.is_exclusive = true;
-            }
-            if let Some(actor) = state.actors.all.get_mut(&actor) {
-                actor.calls.remove(&call);
-            }
+/// Leases calls to the worker of an actor, as many as it has room for. False when it is to be tried again with the next turn.
+pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, actor: TaskId, now: Now) -> bool {
+    if let Some(actor) = state.actors.all.get_mut(&actor) {
+        actor.is_noted_ready = false;
+    }
+    take_back_overtaken(state, effects, actor);
+    while let Some(worker) = may_be_served(state, actor) {
+        let Some(call) = next_call(state, actor) else { break };
+        let Some(is_alone) = may_be_leased(state, actor, worker, call) else { break };
+        if !attempt::begin_attempt(state, effects, worker, call, Way::Ring, now) {
+            // A full disk.
+            return false;
+        }
+        if let Some(mut worker) = state.workers.get_mut(&worker).filter(|_| is_alone) {
+            worker.load.is_exclusive = true;
+        }
+        if let Some(actor) = state.actors.all.get_mut(&actor) {
+            actor.calls.remove(&call);
         }
     }
+    true
 }
 
 /// Takes calls back that the worker of an actor has not begun, if one with a priority has come since: so it does not wait for those.

@@ -5,6 +5,7 @@ use tracer_core::task::{
     ActorOptions, ActorRole, Envelope, Failure, FunctionSpec, JobId, ModuleVersion, SpanLink, TaskId, TaskSpec,
     WorkerId,
 };
+use tracer_ipc::protocol::Lease;
 
 /// What a task has to do with an actor, in a form that fits a [task](Task).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,16 +38,12 @@ pub struct Actors {
     pub(crate) names: HashMap<Box<str>, TaskId>,
     /// Those that wait for a worker of their own.
     pub(crate) to_place: BTreeSet<TaskId>,
-    /// Those with calls that may be leased.
-    pub(crate) to_serve: BTreeSet<TaskId>,
     /// How many tasks of each job have not ended; none for jobs without.
     pub(crate) open: BTreeMap<JobId, usize>,
     /// Actors that are to end with their jobs and are not dead, by job.
     pub(crate) bound: HashMap<JobId, BTreeSet<TaskId>>,
     /// Jobs whose driver is connected.
     pub(crate) connected: HashSet<JobId>,
-    /// Jobs that have ended, and their actors not yet.
-    pub(crate) ended_jobs: Vec<JobId>,
 }
 
 /// An actor.
@@ -69,6 +66,8 @@ pub(crate) struct Actor {
     pub(crate) span: Option<SpanLink>,
     /// Calls that wait or are held, in the order of their turn.
     pub(crate) calls: BTreeSet<TaskId>,
+    /// Whether a follow-up is noted that leases its calls.
+    pub(crate) is_noted_ready: bool,
     pub(crate) life: Life,
     pub(crate) worker: Option<WorkerId>,
     /// The methods whose calls may run beside each other. None are known before it has been made once.
@@ -144,6 +143,21 @@ pub(crate) fn options_of<'a>(envelope: &Envelope<'a>) -> Option<(FunctionSpec<'a
 }
 
 impl Actors {
+    /// Lease to make an actor again, whose task remembers its envelope no more.
+    pub(crate) fn lease_again<'a>(&'a self, id: TaskId, number: u64, inputs: &'a [u8]) -> Option<Lease<'a>> {
+        self.all.get(&id).map(|actor| Lease {
+            number,
+            task: id,
+            attempt: actor.attempt,
+            job: actor.job,
+            submitted_unix_nano: actor.submitted_unix_nano,
+            previous: actor.span,
+            envelope: &actor.envelope,
+            queued: None,
+            inputs,
+        })
+    }
+
     /// Whether what a creation was given is needed again.
     pub(crate) fn keeps_inputs(&self, id: TaskId) -> bool {
         self.all.get(&id).is_some_and(|actor| matches!(actor.life, Life::Alive | Life::Restarting))

@@ -25,19 +25,19 @@ pub enum Progress {
     Between,
     /// A task has not ended whose result is an argument of this one, or its actor is dead and it is about to fail.
     Held,
-    /// In [`State::queue`](State::queue), or in line for a worker of its own or behind its actor.
+    /// In `State::queue`, or in line for a worker of its own or behind its actor.
     Waiting,
-    /// In [`Tally::retrying`].
+    /// In `Tally::retrying`.
     Retrying {
         /// Until when, in nanoseconds of the monotonic clock.
         until: u64,
     },
-    /// Among the [leases](Worker::leases) of a worker. Whether it has begun is in that worker's ring of claims.
+    /// Among the leases of a worker. Whether it has begun is in that worker's ring of claims.
     Leased {
         /// Which worker.
         worker: WorkerId,
     },
-    /// In [`State::ended`](State::ended) or [`State::kept`](State::kept), until it is forgotten.
+    /// In `State::ended` or `State::kept`, until it is forgotten.
     Ended(Box<TaskEnd>),
 }
 

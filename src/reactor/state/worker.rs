@@ -289,6 +289,13 @@ impl Worker {
         number
     }
 
+    /// Enters a lease that runs beside tasks that wait, and returns its number.
+    pub fn grant_inline(&mut self, task: TaskId, slots: u32, now: Now) -> u64 {
+        let number = INLINE_LEASE | task.0;
+        self.inline.push(Grant { number, task, slots, expected_ns: 0, granted: now });
+        number
+    }
+
     /// Enters what is to be watched and held for a lease.
     pub fn bind(&mut self, lease: u64, limits: Option<&Limits>, needs: Option<&Arc<Needs>>, now: Now) {
         let (run_ns, idle_ns) = limits.map_or((0, 0), |limits| (limits.run_ns, limits.idle_ns));

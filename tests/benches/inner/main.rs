@@ -515,6 +515,7 @@ impl Effects for Remembered {
 
     fn kill(&mut self, _worker: WorkerId) {}
 
+    fn give_up_value(&mut self, _name: String) {}
     fn log(&mut self, _line: String) {}
 }
 
