@@ -3,7 +3,7 @@
 //! ```text
 //!   HTTP clients          the process of the HTTP API                          the head
 //!   ┌──────────┐  TCP   ┌──────────────────────────────────────────┐ socket ┌───────────────┐
-//!   │ curl, …  │──────▶ │ runtime (hyper)   queue   link (Driver)  │──────▶ │ like of every │
+//!   │ curl, …  │──────▶ │ runtime (hyper)   queue  link (2 threads)│──────▶ │ like of every │
 //!   │          │◀────── │ who? how much?  ───────▶  hook, PRODUCER │◀────── │ other driver  │
 //!   └──────────┘        └──────────────────────────────────────────┘        └───────────────┘
 //! ```

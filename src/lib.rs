@@ -77,7 +77,7 @@
 //! | `tracer-ipc` | `src/ipc` | what the processes of a session share: [`protocol`], connections, [`spool`], [`session`], [`stored`] |
 //! | `tracer-reactor` | `src/reactor` | what the head decides: plain functions over its state |
 //! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
-//! | `tracer-client` | `src/client` | the side that submits: [`driver`], [`cluster`] |
+//! | `tracer-client` | `src/client` | the side that submits: one connection and its faces, [`driver`] and [`cluster`] |
 //! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`serving`], [`trace`] |
 //!
 //! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
@@ -158,6 +158,7 @@ mod worker;
 pub use tracer_reactor::scheduler;
 #[cfg(feature = "program")]
 use {
+    tracer_client::connection,
     tracer_core::{causes, escape, pattern},
     tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
     tracer_ipc::{channel, fault, fork, identity, spin},

@@ -202,7 +202,7 @@ pub(super) fn wait(
             waited.end = End::Interrupted;
             return Ok(waited);
         }
-        driver.receive_what_is_there()?;
+        driver.receive_available()?;
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod actor;
 mod completed;
-mod connection;
 mod current;
 mod embedded;
 mod error;
@@ -22,9 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::connection::Connection;
 use self::embedded::{END_LIMIT, Embedded};
-use crate::driver::Driver;
+use crate::connection::{Connection, Exchange};
+use tracer_core::propagation::Carrier;
 use tracer_core::task::JobId;
 use tracer_host::hook::{ActiveSpan, Recorder};
 use tracer_ipc::protocol::{CancelWhich, Query, Reply, Welcome};
@@ -73,6 +72,11 @@ pub struct Cluster(Arc<Inner>);
 /// What a cluster and the handles of its tasks share.
 struct Inner {
     connection: Arc<Connection>,
+    /// What submissions are children of, unless they say it.
+    parent: Carrier,
+    is_parent_remote: bool,
+    /// What was submitted last: there is one text however often the same is submitted.
+    last_target: Mutex<Arc<str>>,
     session_dir: PathBuf,
     /// Where large values are.
     values: PathBuf,
@@ -185,8 +189,13 @@ impl Cluster {
 }
 
 impl Inner {
-    fn new(inner: Inner) -> Arc<Inner> {
-        Arc::new(inner)
+    /// What the task is called that is submitted, as one text however often the same is submitted.
+    fn target(&self, target: &str) -> Arc<str> {
+        let mut last = self.last_target.lock().unwrap_or_else(PoisonError::into_inner);
+        if **last != *target {
+            *last = target.into();
+        }
+        Arc::clone(&last)
     }
 
     fn lock_embedded(&self) -> std::sync::MutexGuard<'_, Option<Embedded>> {
@@ -221,7 +230,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let settled = |driver: &mut Driver| driver.is_settled().then_some(());
+        let settled = |exchange: &mut Exchange| exchange.is_settled().then_some(());
         // What the head has not taken in by then it takes in later, if it lives.
         let _ = self.connection.wait_for(Some(Instant::now() + SETTLE_LIMIT), settled);
         self.end_job();

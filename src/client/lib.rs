@@ -9,13 +9,17 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`driver`] | the connection of one thread to a head: submits, waits, makes the spans of submissions |
+//! | [`connection`] | the connection to a head, shared by threads, futures and tasks: who reads, who is woken, submissions and their spans |
+//! | [`driver`] | its blocking face, for one thread |
 //! | [`router`] | chooses a replica of a deployment for each request, or has it wait its turn: for the proxy, and for replicas that call others |
 //! | [`cluster`] | what programs use: [`init`], [`Cluster`], [`TaskHandle`], shared between threads and executors |
 
 pub mod cluster;
+pub mod connection;
 pub mod driver;
+mod error;
 pub mod router;
+mod tracing;
 
 pub use cluster::{
     Actor, ActorHandle, AsCompleted, Call, CancelReport, Cluster, Completed, EmbeddedHead, Init, InitError, OutputLine,

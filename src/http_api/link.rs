@@ -1,23 +1,25 @@
-//! The connection to the head: a driver like any other, on a thread of its own, which the runtime's thread asks through a queue.
+//! The connection to the head, shared by the runtime's thread and two of the link's own: one sends what requests ask for, which they queue, and
+//! one reads.
 //!
-//! Many requests become few turns: each time the thread wakes up it takes all that is asked, sends the submissions in one batch, and
-//! takes in all that has arrived.
+//! Many requests become few turns: each time the sending thread wakes up it takes all that is asked and sends the submissions in one batch.
+//! The runtime's thread touches neither the socket nor the connection's lock: answers come to it as the reading thread has them.
 
-use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::oneshot;
 
 use super::output::Outputs;
 use super::submission::Submission;
+use crate::connection::{Connection, Exchange, Follower, Origin, TaskOutput};
 use crate::driver::{Driver, DriverError};
 use crate::hook::Recorder;
 use crate::propagation::Carrier;
-use crate::protocol::{Query, Reply, Welcome};
+use crate::protocol::{Finished, Query, Reply, Welcome};
 use crate::task::{Failure, Outcome, Refusal, RefusalCode, TaskId};
 
 /// Requests that may wait for the thread.
@@ -39,26 +41,32 @@ pub(super) enum LinkError {
 type Answer<T> = oneshot::Sender<Result<T, LinkError>>;
 
 enum Command {
-    Submit { submission: Box<Submission>, carrier: Carrier, is_remote: bool, answer: Answer<TaskId> },
+    Submit {
+        submission: Box<Submission>,
+        carrier: Carrier,
+        is_remote: bool,
+        answer: Answer<TaskId>,
+    },
     Query(Query, Answer<Reply>),
     Wait(TaskId, oneshot::Sender<()>),
+    /// Submissions were accepted: their spans are committed.
+    Accepted,
 }
 
 /// The runtime's side.
 pub(super) struct Link {
     commands: SyncSender<Command>,
-    bell: Arc<OwnedFd>,
 }
 
 impl Link {
-    /// Connects, runs the session's hook in this process, and starts the thread. Returns what the head says, and this process's tracing.
+    /// Connects, runs the session's hook in this process, and starts the threads. Returns what the head says, and this process's tracing.
     /// `on_gone` is called once, when the head is gone.
     pub(super) fn start(
         session_dir: &Path,
         outputs: Arc<Outputs>,
         on_gone: impl FnOnce(String) + Send + 'static,
     ) -> Result<(Link, Welcome, Option<&'static Recorder>), DriverError> {
-        let mut driver = Driver::of_service(session_dir)?;
+        let mut driver = Driver::connect_to_session(session_dir)?;
         let failure = driver.start_tracing().map(|failure| {
             format!("the hook failed in the process of the HTTP API, whose spans tracer writes itself: {failure}")
         });
@@ -73,24 +81,21 @@ impl Link {
             driver.query(&Query::HttpTracing { pid: std::process::id(), failures })?;
         }
         let (welcome, recorder) = (driver.welcome().clone(), driver.recorder());
+        let connection = driver.into_parts().connection;
+        connection.read_in_thread(|reason| on_gone(reason.to_owned()))?;
         let (commands, queue) = sync_channel(QUEUE);
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| DriverError::Disconnected(error.into()))?;
-        let bell = Arc::new(bell);
-        let worker = Thread {
-            driver,
+        let requests = Requests {
+            connection,
             queue,
-            bell: Arc::clone(&bell),
             outputs,
-            submitted: Vec::new(),
-            live: HashSet::new(),
-            waiting: HashMap::new(),
+            acceptances: Arc::new(Acceptances { commands: commands.clone(), are_new: AtomicBool::new(false) }),
+            waiting: Arc::default(),
         };
         std::thread::Builder::new()
-            .name("tracer-link".into())
-            .spawn(move || on_gone(worker.run().to_string()))
+            .name("tracer-requests".into())
+            .spawn(move || requests.send_all())
             .map_err(DriverError::Disconnected)?;
-        Ok((Link { commands, bell }, welcome, recorder))
+        Ok((Link { commands }, welcome, recorder))
     }
 
     /// Submits a task as a child of `carrier`'s span, which is of another process if `is_remote`.
@@ -123,132 +128,190 @@ impl Link {
         self.commands.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => LinkError::Busy,
             TrySendError::Disconnected(_) => LinkError::Gone,
-        })?;
-        // It fails only when it has rung so often that it need not ring again.
-        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
-        Ok(())
+        })
     }
 }
 
-/// The thread's side.
-struct Thread {
-    driver: Driver,
+/// Those who wait for the end of a task.
+type Waiting = Arc<Mutex<HashMap<TaskId, Vec<oneshot::Sender<()>>>>>;
+
+fn lock(waiting: &Waiting) -> MutexGuard<'_, HashMap<TaskId, Vec<oneshot::Sender<()>>>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The side of the thread that sends.
+struct Requests {
+    connection: Arc<Connection>,
     queue: Receiver<Command>,
-    bell: Arc<OwnedFd>,
     outputs: Arc<Outputs>,
-    /// Submissions that are not accepted yet, in their order.
-    submitted: Vec<Submitted>,
-    /// Tasks whose end the head will tell.
-    live: HashSet<TaskId>,
-    /// Who waits for which.
-    waiting: HashMap<TaskId, Vec<oneshot::Sender<()>>>,
+    acceptances: Arc<Acceptances>,
+    waiting: Waiting,
 }
 
-struct Submitted {
-    tag: u64,
-    wants_output: bool,
-    answer: Answer<TaskId>,
-}
-
-impl Thread {
-    /// Works until the head is gone, and says why.
-    fn run(mut self) -> DriverError {
-        loop {
-            if let Err(error) = self.turn() {
-                return error;
+impl Requests {
+    /// Sends what is asked for until the head is gone, which the thread that reads says.
+    fn send_all(&self) {
+        while let Ok(command) = self.queue.recv() {
+            if self.turn(command).is_err() {
+                return;
             }
         }
     }
 
-    fn turn(&mut self) -> Result<(), DriverError> {
-        {
-            let mut wanted =
-                [PollFd::new(&self.driver, PollFlags::IN), PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
-            // Interrupted or not, it is looked at what there is.
-            let _ = poll(&mut wanted, None);
-        }
-        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+    fn turn(&self, first: Command) -> Result<(), DriverError> {
+        self.take(first)?;
         while let Ok(command) = self.queue.try_recv() {
             self.take(command)?;
         }
-        self.driver.send()?;
-        self.driver.receive_what_is_there()?;
-        self.answer_submissions();
-        self.take_ends_and_output();
+        self.connection.send()?;
+        if self.acceptances.are_new.swap(false, AcqRel) {
+            let recorder = self.connection.with(|exchange| {
+                exchange.forget_settled_ids();
+                exchange.recorder()
+            });
+            // What cannot be written now stays in the spool, and is counted.
+            let _ = recorder.map(Recorder::commit);
+        }
         Ok(())
     }
 
-    fn take(&mut self, command: Command) -> Result<(), DriverError> {
+    fn take(&self, command: Command) -> Result<(), DriverError> {
         match command {
             Command::Submit { submission, carrier, is_remote, answer } => {
-                self.driver.set_parent(carrier, is_remote);
-                match submission.with_request(|request| self.driver.submit(request)) {
-                    Ok(task) => {
-                        let wants_output = submission.wants_output;
-                        self.submitted.push(Submitted { tag: task.tag(), wants_output, answer });
-                    }
-                    Err(error @ (DriverError::Disconnected(_) | DriverError::Protocol(_))) => return Err(error),
-                    Err(error) => drop(answer.send(Err(LinkError::Invalid(error.to_string())))),
-                }
+                self.submit(&submission, &carrier, is_remote, answer)
             }
+            // A client that has gone meanwhile costs the head nothing.
+            Command::Query(_, answer) if answer.is_closed() => Ok(()),
             Command::Query(query, answer) => {
-                // A client that has gone meanwhile costs the head nothing.
-                if !answer.is_closed() {
-                    let reply = self.driver.query(&query)?;
-                    let _ = answer.send(Ok(reply));
-                }
+                self.connection.query_then(&query, move |reply| drop(answer.send(Ok(reply))))
             }
             Command::Wait(task, ended) => {
-                let waiting = self.waiting.entry(task).or_default();
-                waiting.retain(|waiting| !waiting.is_closed());
-                waiting.push(ended);
-                if self.live.insert(task) {
-                    self.driver.watch(task)?;
-                }
+                self.wait(task, ended);
+                Ok(())
             }
-        }
-        Ok(())
-    }
-
-    fn answer_submissions(&mut self) {
-        if self.submitted.is_empty() {
-            return;
-        }
-        for Submitted { tag, wants_output, answer } in std::mem::take(&mut self.submitted) {
-            if let Some(task) = self.driver.id_of_tag(tag) {
-                self.live.insert(task);
-                if wants_output {
-                    self.outputs.begin(task);
-                }
-                let _ = answer.send(Ok(task));
-            } else if self.driver.has_finished(tag) {
-                let refusal = match self.driver.take_finished(tag).map(|finished| finished.outcome) {
-                    Some(Outcome::Failed(Failure::Refused { code, message })) => Refusal::new(code, message),
-                    _ => Refusal::new(RefusalCode::Other, "it was not accepted"),
-                };
-                let _ = answer.send(Err(LinkError::Refused(refusal)));
-            } else {
-                self.submitted.push(Submitted { tag, wants_output, answer });
-            }
-        }
-        self.driver.forget_ids_before(self.submitted.first().map(|submitted| submitted.tag));
-        if let Some(recorder) = self.driver.recorder() {
-            // What cannot be written now stays in the spool, and is counted.
-            let _ = recorder.commit();
+            Command::Accepted => Ok(()),
         }
     }
 
-    fn take_ends_and_output(&mut self) {
-        for output in self.driver.take_outputs() {
-            self.outputs.push(&output);
-        }
-        // Nothing is read in between: an end never comes before its submission was answered above.
-        while let Some(finished) = self.driver.pop_finished() {
-            self.outputs.end(finished.task);
-            self.live.remove(&finished.task);
-            for waiting in self.waiting.remove(&finished.task).into_iter().flatten() {
-                let _ = waiting.send(());
+    fn submit(
+        &self,
+        submission: &Submission,
+        carrier: &Carrier,
+        is_remote: bool,
+        answer: Answer<TaskId>,
+    ) -> Result<(), DriverError> {
+        let origin = Origin { parent: carrier, is_parent_remote: is_remote, task: None };
+        let answer = Arc::new(Mutex::new(Some(answer)));
+        let follower = Submitted {
+            answer: Arc::clone(&answer),
+            outputs: submission.wants_output.then(|| Arc::clone(&self.outputs)),
+            acceptances: Arc::clone(&self.acceptances),
+        };
+        match submission.with_request(|request| self.connection.submit(request, &origin, Some(Box::new(follower)))) {
+            Ok(_) => Ok(()),
+            Err(error @ (DriverError::Disconnected(_) | DriverError::Protocol(_))) => Err(error),
+            Err(error) => {
+                tell(&answer, Err(LinkError::Invalid(error.to_string())));
+                Ok(())
             }
+        }
+    }
+
+    fn wait(&self, task: TaskId, ended: oneshot::Sender<()>) {
+        let mut waiting = lock(&self.waiting);
+        let is_watched = waiting.contains_key(&task);
+        let waiters = waiting.entry(task).or_default();
+        waiters.retain(|waiter| !waiter.is_closed());
+        waiters.push(ended);
+        drop(waiting);
+        if !is_watched {
+            let watched = Watched { task, waiting: Some(Arc::clone(&self.waiting)) };
+            self.connection.with(|exchange: &mut Exchange| exchange.follow_task(task, Box::new(watched)));
+        }
+    }
+}
+
+/// Tells the sending thread of acceptances.
+struct Acceptances {
+    commands: SyncSender<Command>,
+    are_new: AtomicBool,
+}
+
+impl Acceptances {
+    fn tell(&self) {
+        if !self.are_new.swap(true, AcqRel) {
+            // Where the queue is full, the thread looks soon.
+            let _ = self.commands.try_send(Command::Accepted);
+        }
+    }
+}
+
+/// A submission that somebody waits for to be accepted.
+struct Submitted {
+    answer: Arc<Mutex<Option<Answer<TaskId>>>>,
+    /// Where its output is kept, if it is wanted.
+    outputs: Option<Arc<Outputs>>,
+    acceptances: Arc<Acceptances>,
+}
+
+fn tell(answer: &Mutex<Option<Answer<TaskId>>>, accepted: Result<TaskId, LinkError>) {
+    if let Some(answer) = answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = answer.send(accepted);
+    }
+}
+
+impl Follower for Submitted {
+    fn accepted(&mut self, task: TaskId) {
+        if let Some(outputs) = &self.outputs {
+            outputs.begin(task);
+        }
+        tell(&self.answer, Ok(task));
+        self.acceptances.tell();
+    }
+
+    fn output(&mut self, output: &TaskOutput) -> Option<Waker> {
+        if let Some(outputs) = &self.outputs {
+            outputs.push(output);
+        }
+        None
+    }
+
+    /// The result is nobody's here: whoever wants it asks the head.
+    fn ended(self: Box<Self>, finished: Finished) -> Option<Finished> {
+        if let Some(outputs) = &self.outputs {
+            outputs.end(finished.task);
+        }
+        let refusal = match finished.outcome {
+            Outcome::Failed(Failure::Refused { code, message }) => Refusal::new(code, message),
+            _ => Refusal::new(RefusalCode::Other, "it was not accepted"),
+        };
+        tell(&self.answer, Err(LinkError::Refused(refusal)));
+        None
+    }
+}
+
+/// A task whose end somebody waits for.
+struct Watched {
+    task: TaskId,
+    /// None when it has ended.
+    waiting: Option<Waiting>,
+}
+
+impl Follower for Watched {
+    fn ended(mut self: Box<Self>, _: Finished) -> Option<Finished> {
+        let waiters = self.waiting.take().and_then(|waiting| lock(&waiting).remove(&self.task));
+        for waiter in waiters.into_iter().flatten() {
+            let _ = waiter.send(());
+        }
+        None
+    }
+}
+
+impl Drop for Watched {
+    /// The connection is broken: nobody waits for longer.
+    fn drop(&mut self) {
+        if let Some(waiting) = &self.waiting {
+            lock(waiting).remove(&self.task);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Argument, Cluster, Remote, RemoteError, TaskHandle};
 use crate::driver::ActorHandle;
 use tracer_core::task::{ActorRole, TaskId, TaskOptions};
-use tracer_ipc::protocol::{ActorReport, CancelWhich, Query, Reply};
+use tracer_ipc::protocol::ActorReport;
 use tracer_options::{ActorOptions, HasOptions};
 
 /// An actor that is about to be created; see [`Cluster::actor`].
@@ -121,18 +121,12 @@ impl Cluster {
 
     /// What the head says of an actor, which is named by its name or its id.
     pub fn actor_report(&self, wanted: &str) -> Result<ActorReport, RemoteError> {
-        match self.0.connection.query(&Query::Actor { wanted: wanted.into() }, None)? {
-            Some(Reply::Actor(Ok(report))) => Ok(*report),
-            Some(Reply::Actor(Err(reason))) => Err(RemoteError::submission(reason)),
-            _ => Err(RemoteError::submission(format!("the head did not say what it knows of actor `{wanted}`"))),
-        }
+        Ok(self.0.connection.actor_report(wanted)?)
     }
 
     /// Ends an actor: calls that wait fail, those that run may take `grace` (2 seconds unless said). One that has ended is none.
     pub fn end_actor(&self, actor: &ActorHandle, grace: Option<Duration>) -> Result<(), RemoteError> {
-        let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-        let query = Query::Cancel { which: CancelWhich::Ids(vec![actor.id()]), grace_ms };
-        Ok(self.0.connection.query(&query, None).map(drop)?)
+        Ok(self.0.connection.end_actor(actor.id(), grace)?)
     }
 }
 

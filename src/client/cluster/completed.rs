@@ -1,48 +1,18 @@
 //! Results as they come.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
 use super::task::of_one_cluster;
 use super::{Inner, RemoteError, RemoteErrorKind, TaskHandle};
-use crate::driver::{Driver, DriverError};
+use crate::connection::{EndedTasks, Exchange};
+use crate::error::DriverError;
 use tracer_ipc::protocol::{Finished, Query, Reply};
-
-/// The tasks of a set that have ended, and were not taken out yet.
-#[derive(Debug, Default)]
-pub(super) struct EndedTasks(Mutex<EndedTasksState>);
-
-#[derive(Debug, Default)]
-struct EndedTasksState {
-    tags: VecDeque<u64>,
-    waker: Option<Waker>,
-}
-
-impl EndedTasks {
-    fn lock(&self) -> MutexGuard<'_, EndedTasksState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A task has ended. Returns who is to be woken.
-    pub(super) fn push(&self, tag: u64) -> Option<Waker> {
-        let mut state = self.lock();
-        state.tags.push_back(tag);
-        state.waker.take()
-    }
-
-    pub(super) fn take_waker(&self) -> Option<Waker> {
-        self.lock().waker.take()
-    }
-
-    fn pop(&self, driver: &mut Driver) -> Option<Finished> {
-        driver.take_finished(self.lock().tags.pop_front()?)
-    }
-}
 
 /// Gives the results of tasks as they come, in the order in which the tasks end.
 ///
@@ -165,7 +135,7 @@ impl<T: DeserializeOwned> AsCompleted<T> {
     pub fn wait(&self, limit: Duration) -> bool {
         let (Some(inner), false) = (&self.inner, self.tasks.is_empty()) else { return true };
         let deadline = Instant::now().checked_add(limit);
-        let look = |_: &mut Driver| (!self.ended.lock().tags.is_empty()).then_some(());
+        let look = |_: &mut Exchange| (!self.ended.is_empty()).then_some(());
         !matches!(inner.connection.wait_for(deadline, look), Ok(None))
     }
 
@@ -175,9 +145,9 @@ impl<T: DeserializeOwned> AsCompleted<T> {
         let ended = Arc::clone(&self.ended);
         let next = std::future::poll_fn(|context| {
             // Before it is looked, so that nothing that comes in between is missed.
-            ended.lock().waker = Some(context.waker().clone());
-            let taken = inner.connection.wait_for(Some(Instant::now()), |driver| ended.pop(driver));
-            match taken.and_then(|taken| inner.connection.ensure_reader().map(|()| taken)) {
+            ended.wake(context.waker());
+            let taken = inner.connection.look_now(|exchange| exchange.take_finished(ended.pop()?));
+            match taken.and_then(|taken| inner.connection.read_in_thread(|_| {}).map(|()| taken)) {
                 Ok(None) => Poll::Pending,
                 Ok(Some(finished)) => Poll::Ready(Ok(finished)),
                 Err(error) => Poll::Ready(Err(error)),
@@ -219,7 +189,7 @@ impl<T: DeserializeOwned> Iterator for AsCompleted<T> {
     /// Waits until a task has ended that was not given yet. None when all were given.
     fn next(&mut self) -> Option<Completed<T>> {
         let inner = self.inner.as_ref().filter(|_| !self.tasks.is_empty())?;
-        let finished = inner.connection.wait_for(None, |driver| self.ended.pop(driver));
+        let finished = inner.connection.wait_for(None, |exchange| exchange.take_finished(self.ended.pop()?));
         self.completed(finished.map(|finished| finished.expect("without a limit it is waited until there is one")))
     }
 

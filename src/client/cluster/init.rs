@@ -4,20 +4,20 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tracer_otel_env::Reader;
 
-use super::connection::Connection;
 use super::embedded::{EXECUTABLE_VARIABLE, Embedded};
 use super::interrupts::{self, Say};
 use super::{Cluster, Inner};
-use crate::driver::{Driver, DriverError, hook_names};
+use crate::driver::{Driver, DriverError, DriverParts, hook_names};
 use tracer_core::causes;
 use tracer_core::propagation::Carrier;
 use tracer_host::hook::{HookContract, HookError};
 use tracer_ipc::environment;
-use tracer_ipc::protocol::{HookChoice, Role, Welcome};
+use tracer_ipc::protocol::{HookChoice, Welcome};
 use tracer_ipc::session::{self, SessionError};
 
 /// Whether a program has a head of its own.
@@ -377,21 +377,25 @@ impl Init {
             Some((watched, listen)) => (Some(watched), Some(listen)),
             None => (None, None),
         };
-        let inner = Inner::new(Inner {
-            connection: Connection::new(driver)?,
+        let DriverParts { connection, carrier: parent, is_carrier_remote: is_parent_remote } = driver.into_parts();
+        let inner = Arc::new(Inner {
+            connection,
+            parent,
+            is_parent_remote,
+            last_target: Mutex::new("".into()),
             values: tracer_ipc::stored::folder(&welcome.session_dir),
             session_dir: welcome.session_dir.clone(),
             job_id: welcome.job_id,
             welcome,
             recorder,
-            job: std::sync::Mutex::new(job),
+            job: Mutex::new(job),
             warnings,
             grace: self.grace.unwrap_or(tracer_core::task::DEFAULT_GRACE),
-            embedded: std::sync::Mutex::new(embedded),
+            embedded: Mutex::new(embedded),
             _watched: watched,
         });
         if let Some(listen) = listen {
-            listen(std::sync::Arc::downgrade(&inner))?;
+            listen(Arc::downgrade(&inner))?;
         }
         Ok(Cluster(inner))
     }
@@ -401,7 +405,7 @@ impl Init {
             let temp_dir = self.place();
             match session::find_head(&temp_dir) {
                 Ok(head) => {
-                    let driver = Driver::connect_to_session(&head.session_dir, Role::Driver)?;
+                    let driver = Driver::connect_to_session(&head.session_dir)?;
                     self.check(driver.welcome(), &temp_dir)?;
                     return Ok((None, driver));
                 }
@@ -410,7 +414,7 @@ impl Init {
             }
         }
         let embedded = Embedded::start(self.executable.as_deref(), &self.arguments())?;
-        let driver = Driver::connect_to_session(embedded.session_dir(), Role::Driver)?;
+        let driver = Driver::connect_to_session(embedded.session_dir())?;
         Ok((Some(embedded), driver))
     }
 

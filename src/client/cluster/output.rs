@@ -1,13 +1,11 @@
 //! What tasks write, as a program follows it: lines, kept for whoever holds the handle until they are read.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 
-use super::connection::{Connection, Watch};
 use super::{RemoteError, TaskHandle};
-use crate::driver::{Driver, TaskOutput};
-use tracer_core::task::TaskId;
+use crate::connection::{Exchange, Follower, TaskOutput};
 use tracer_ipc::protocol::Stream;
 
 /// Bytes of a line that is handed out in pieces if it is longer.
@@ -109,31 +107,10 @@ impl Unread {
     }
 }
 
-/// The tasks of a connection whose output is followed, by their tags, with their ids as soon as they have them.
-#[derive(Default)]
-pub(super) struct Following(HashMap<u64, (Option<TaskId>, Weak<Followed>)>);
-
-impl Following {
-    /// Follows a task that was just submitted.
-    pub(super) fn begin(&mut self, tag: u64) -> Arc<Followed> {
-        self.0.retain(|_, (_, followed)| followed.strong_count() > 0);
-        let followed = Arc::new(Followed::default());
-        self.0.insert(tag, (None, Arc::downgrade(&followed)));
-        followed
-    }
-
-    /// Hands out what has come. Nobody may have wanted it for long.
-    pub(super) fn take_in(&mut self, driver: &mut Driver, to_wake: &mut Vec<Waker>) {
-        for output in driver.take_outputs() {
-            let is_of = |(&tag, (id, _)): (&u64, &mut (Option<TaskId>, Weak<Followed>))| {
-                *id = id.or_else(|| driver.id_of_tag(tag));
-                *id == Some(output.id)
-            };
-            // A key of idempotency makes one task of several submissions.
-            let tags: Vec<_> = self.0.iter_mut().filter_map(|entry| Some(*entry.0).filter(|_| is_of(entry))).collect();
-            let followed = tags.iter().filter_map(|tag| self.0[tag].1.upgrade());
-            to_wake.extend(followed.filter_map(|followed| followed.push(&output)));
-        }
+/// Nobody may want it for long: then it is let go.
+impl Follower for Weak<Followed> {
+    fn output(&mut self, output: &TaskOutput) -> Option<Waker> {
+        self.upgrade()?.push(output)
     }
 }
 
@@ -144,7 +121,7 @@ impl TaskHandle {
     /// In a future this blocks the thread; [`next_line_async`](Self::next_line_async) does not.
     pub fn next_line(&self) -> Result<Option<OutputLine>, RemoteError> {
         let (followed, tag) = (self.followed()?, self.tag());
-        let look = |driver: &mut Driver| followed.next(driver.has_finished(tag));
+        let look = |exchange: &mut Exchange| followed.next(exchange.has_finished(tag));
         let line = self.inner.connection.wait_for(None, look).map_err(|error| self.unknown(error))?;
         Ok(line.flatten())
     }
@@ -152,20 +129,15 @@ impl TaskHandle {
     /// As [`next_line`](Self::next_line), without blocking the thread.
     pub async fn next_line_async(&self) -> Result<Option<OutputLine>, RemoteError> {
         let (followed, tag) = (self.followed()?, self.tag());
-        let connection: &Arc<Connection> = &self.inner.connection;
         let line = std::future::poll_fn(|context| {
-            let look = |driver: &mut Driver| {
-                let next = followed.next(driver.has_finished(tag));
+            let look = |exchange: &mut Exchange| {
+                let next = followed.next(exchange.has_finished(tag));
                 if next.is_none() {
                     followed.lock().waker = Some(context.waker().clone());
                 }
                 next
             };
-            match connection.look_or_watch(look, || (tag, Watch::Waker(context.waker().clone()))) {
-                Ok(None) => Poll::Pending,
-                Ok(Some(line)) => Poll::Ready(Ok(line)),
-                Err(error) => Poll::Ready(Err(error)),
-            }
+            self.inner.connection.poll_for(tag, context.waker(), look)
         });
         line.await.map_err(|error| self.unknown(error))
     }
@@ -183,6 +155,8 @@ impl TaskHandle {
 
 #[cfg(test)]
 mod tests {
+    use tracer_core::task::TaskId;
+
     use super::*;
 
     fn written(followed: &Followed, stream: Stream, bytes: &[u8]) {

@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::output::Followed;
 use super::{Cluster, RemoteError, TaskHandle, current};
-use crate::driver::{SubmitRequest, encode_argument, split_target};
+use crate::connection::{Follower, Origin, SubmitRequest};
+use crate::driver::{encode_argument, split_target};
 use tracer_core::propagation::Carrier;
 use tracer_core::task::{ActorRole, FunctionSpec, Input, InputSource, TaskOptions, TaskSpec, sort_resources};
 use tracer_core::value;
@@ -153,15 +155,18 @@ impl<'a, What> Remote<'a, What> {
         self.options.resource = sort_resources(resource).map_err(RemoteError::submission)?;
         let request =
             SubmitRequest { wants_output: self.wants_output, inputs, ..SubmitRequest::new(spec, &self.options) };
-        let is_remote = self.parent.is_some();
-        let parent = self.parent.clone().or_else(current::carrier);
         let inner = &self.cluster.0;
-        let (submitted, name, followed) = inner.connection.submit(target, self.wants_output, |driver| match parent {
-            None => driver.submit(&request),
-            Some(parent) => driver.submit_under(parent, is_remote, &request),
-        });
-        match submitted {
-            Ok(ticket) => Ok(TaskHandle::new(Arc::clone(inner), ticket, name, followed)),
+        let current = if self.parent.is_none() { current::carrier() } else { None };
+        let (parent, is_parent_remote) = match (&self.parent, &current) {
+            (Some(parent), _) => (parent, true),
+            (None, Some(current)) => (current, false),
+            (None, None) => (&inner.parent, inner.is_parent_remote),
+        };
+        let origin = Origin { parent, is_parent_remote, task: None };
+        let followed = self.wants_output.then(Arc::<Followed>::default);
+        let follower = followed.as_ref().map(|followed| Box::new(Arc::downgrade(followed)) as Box<dyn Follower>);
+        match inner.connection.submit(&request, &origin, follower) {
+            Ok(ticket) => Ok(TaskHandle::new(Arc::clone(inner), ticket, inner.target(target), followed)),
             Err(error) => Err(RemoteError::from(error).of(&target_name(target), None)),
         }
     }

@@ -2,15 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use super::connection::Watch;
 use super::output::Followed;
 use super::{CancelReport, Inner, RemoteError};
-use crate::driver::{Driver, DriverError, Ticket};
+use crate::connection::{Exchange, Ticket};
+use crate::error::DriverError;
 use tracer_core::task::{Outcome, TaskId};
 use tracer_core::value;
 use tracer_ipc::protocol::{CancelWhich, Finished, Query, Reply};
@@ -43,7 +42,7 @@ impl fmt::Debug for TaskHandle {
 impl Drop for TaskHandle {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.inner.connection.forget(std::iter::once(self.tag()));
+            self.inner.connection.with(|exchange| exchange.forget(self.tag()));
         }
     }
 }
@@ -81,10 +80,10 @@ impl TaskHandle {
 
     pub(super) fn task_id(&self) -> Result<TaskId, RemoteError> {
         let tag = self.tag();
-        let look = |driver: &mut Driver| match driver.id_of_tag(tag) {
+        let look = |exchange: &mut Exchange| match exchange.id_of_tag(tag) {
             Some(id) => Some(Some(id)),
             // Refused: it has ended without an id.
-            None if driver.has_finished(tag) => Some(None),
+            None if exchange.has_finished(tag) => Some(None),
             None => None,
         };
         match self.inner.connection.wait_for(None, look) {
@@ -129,8 +128,7 @@ impl TaskHandle {
     /// Whether the task has ended, however it ended.
     pub fn has_ended(&self) -> Result<bool, RemoteError> {
         let tag = self.tag();
-        let look = |driver: &mut Driver| driver.has_finished(tag).then_some(());
-        let looked = self.inner.connection.wait_for(Some(Instant::now()), look);
+        let looked = self.inner.connection.look_now(|exchange| exchange.has_finished(tag).then_some(()));
         looked.map(|ended| ended.is_some()).map_err(|error| self.unknown(error))
     }
 
@@ -139,13 +137,7 @@ impl TaskHandle {
     pub async fn get_async<T: DeserializeOwned>(mut self) -> Result<T, RemoteError> {
         let tag = self.tag();
         let ended = std::future::poll_fn(|context| {
-            let look = |driver: &mut Driver| driver.take_finished(tag);
-            let watch = || (tag, Watch::Waker(context.waker().clone()));
-            match self.inner.connection.look_or_watch(look, watch) {
-                Ok(None) => Poll::Pending,
-                Ok(Some(finished)) => Poll::Ready(Ok(finished)),
-                Err(error) => Poll::Ready(Err(error)),
-            }
+            self.inner.connection.poll_for(tag, context.waker(), |exchange| exchange.take_finished(tag))
         });
         match ended.await {
             Ok(finished) => self.result(finished),
@@ -177,7 +169,7 @@ impl TaskHandle {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         self.inner
             .connection
-            .wait_for(deadline, |driver| driver.take_finished(tag))
+            .wait_for(deadline, |exchange| exchange.take_finished(tag))
             .map_err(|error| self.unknown(error))
     }
 
@@ -196,8 +188,7 @@ impl TaskHandle {
             Outcome::Returned(bytes) => Ok(bytes.into()),
             Outcome::Stored(stored) => {
                 let loaded = stored::load(&self.inner.values, &stored);
-                // A broken connection is found by whoever waits.
-                let _ = self.inner.connection.with(|driver| driver.forget_result(task));
+                self.inner.connection.with(|exchange| exchange.forget_result(task));
                 loaded.map_err(|error| RemoteError::from(DriverError::Stored(error)).about(Some(task)))
             }
             Outcome::Completed => Ok(vec![0xc0].into()),
@@ -208,7 +199,7 @@ impl TaskHandle {
 
     /// The outcome cannot be had.
     pub(super) fn unknown(&self, error: DriverError) -> RemoteError {
-        let task = self.inner.connection.with(|driver| driver.id_of_tag(self.tag()));
+        let task = self.inner.connection.with(|exchange| exchange.id_of_tag(self.tag()));
         self.name(RemoteError::from(error).about(task))
     }
 
@@ -247,7 +238,7 @@ pub fn get_all<T: DeserializeOwned>(tasks: impl IntoIterator<Item = TaskHandle>)
 pub fn wait_any(tasks: &mut Vec<TaskHandle>) -> Result<Option<TaskHandle>, RemoteError> {
     let Some(first) = tasks.first() else { return Ok(None) };
     of_one_cluster(tasks)?;
-    let look = |driver: &mut Driver| tasks.iter().position(|task| driver.has_finished(task.tag()));
+    let look = |exchange: &mut Exchange| tasks.iter().position(|task| exchange.has_finished(task.tag()));
     let found = first.inner.connection.wait_for(None, look).map_err(|error| first.unknown(error))?;
     Ok(found.map(|index| tasks.remove(index)))
 }

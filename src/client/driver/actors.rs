@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Argument, Driver, DriverError, Remote, Ticket};
-use tracer_core::codec::WireError;
 use tracer_core::task::{ActorRole, Refusal, RefusalCode, TaskId, TaskOptions};
-use tracer_ipc::protocol::{ActorReport, ActorState, CancelWhich, Query, Reply};
+use tracer_ipc::protocol::{ActorReport, ActorState};
 use tracer_options::{ActorOptions, HasOptions};
 
 /// An actor somewhere: it may be called, and passed on as an argument, where it arrives as an `ActorHandle` of `tracer-sdk`.
@@ -68,7 +67,7 @@ impl Actor<'_> {
         remote.options.name.clone_from(&options.name);
         let (task, driver) = remote.submit_as(ActorRole::Create((&options).into()))?;
         let id = driver.accepted(&task)?;
-        driver.forget(task.tag);
+        driver.connection.with(|exchange| exchange.forget(task.tag()));
         let report = driver.actor_report(&id.to_string())?;
         match report.reason {
             // Whoever has taken the name is said at once.
@@ -154,16 +153,11 @@ impl Driver {
 
     /// What the head says of an actor, which is named by its name or its id.
     pub fn actor_report(&mut self, wanted: &str) -> Result<ActorReport, DriverError> {
-        match self.query(&Query::Actor { wanted: wanted.into() })? {
-            Reply::Actor(Ok(report)) => Ok(*report),
-            Reply::Actor(Err(reason)) => Err(DriverError::Actor(reason)),
-            _ => Err(DriverError::Protocol(WireError::UnknownValue("reply"))),
-        }
+        self.connection.actor_report(wanted)
     }
 
     /// Ends an actor: calls that wait fail, those that run may take `grace` (2 seconds unless said). One that has ended is none.
     pub fn end_actor(&mut self, actor: TaskId, grace: Option<Duration>) -> Result<(), DriverError> {
-        let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-        self.query(&Query::Cancel { which: CancelWhich::Ids(vec![actor]), grace_ms }).map(drop)
+        self.connection.end_actor(actor, grace)
     }
 }

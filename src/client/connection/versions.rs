@@ -7,7 +7,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::DriverError;
+use super::exchange::SubmittingTask;
+use crate::error::DriverError;
 use tracer_core::task::{ActorRole, JobId, ModuleVersion, TaskSpec};
 use tracer_host::hook::{Located, locate_in};
 use tracer_host::module_store::{CopyError, ModuleStore, Taken};
@@ -34,8 +35,6 @@ pub(super) struct Versions {
     round: u64,
     /// The job on whose behalf tasks submit.
     job: JobId,
-    /// The module of the task that submits, and its version.
-    pub(super) own: Option<(&'static str, ModuleVersion)>,
 }
 
 #[derive(Debug)]
@@ -48,43 +47,33 @@ struct Known {
 
 impl Versions {
     pub(super) fn new(store: ModuleStore, folders: Vec<PathBuf>) -> Versions {
-        Versions {
-            store,
-            folders,
-            known: Vec::new(),
-            last: 0,
-            is_pinned: false,
-            looked: None,
-            round: 0,
-            job: JobId(0),
-            own: None,
-        }
+        Versions { store, folders, known: Vec::new(), last: 0, is_pinned: false, looked: None, round: 0, job: JobId(0) }
     }
 
-    /// The tasks of this job submit from now on.
-    pub(super) fn set_job(&mut self, job: JobId) {
+    /// The version that a submission runs, which `task` makes if it is no driver's. None where there is none, and where only a worker can
+    /// find out.
+    pub(super) fn of(
+        &mut self,
+        spec: &TaskSpec<'_>,
+        task: Option<&SubmittingTask>,
+        has_open_tasks: bool,
+    ) -> Result<Option<ModuleVersion>, DriverError> {
+        let job = task.map_or(JobId(0), |task| task.job);
         if self.job != job {
             self.job = job;
             self.round += 1;
         }
-    }
-
-    /// The version that a submission runs. None where there is none, and where only a worker can find out.
-    pub(super) fn of(
-        &mut self,
-        spec: &TaskSpec<'_>,
-        has_open_tasks: bool,
-    ) -> Result<Option<ModuleVersion>, DriverError> {
         let TaskSpec::Function(function) = spec else { return Ok(None) };
         if matches!(function.actor, ActorRole::Call(_)) {
             // It runs what its actor is.
             return Ok(None);
         }
         let module = function.module;
-        if let Some((_, version)) = self.own.filter(|(own, _)| *own == module) {
+        let own = task.and_then(|task| task.module);
+        if let Some((_, version)) = own.filter(|(own, _)| *own == module) {
             return Ok(Some(version));
         }
-        if !has_open_tasks && !self.is_pinned && self.job == JobId(0) {
+        if !has_open_tasks && !self.is_pinned && task.is_none() {
             self.look_again();
         }
         let is_it = |known: &Known| *known.module == *module;
