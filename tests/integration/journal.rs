@@ -98,7 +98,7 @@ fn a_torn_journal_is_mended_and_said_and_a_newer_one_is_refused_by_name() {
     cluster
         .start_head(&[])
         .status(1)
-        .stderr_contains("tasks.journal` has version 9, but this tracer reads up to 4\n")
+        .stderr_contains("tasks.journal` has version 9, but this tracer reads up to 5\n")
         .stderr_contains("(hint: start the newer tracer again, or name another --temp-dir)\n");
     assert_eq!(fs::read(&path).unwrap(), newer, "it is left alone");
     cluster.assert_nothing_runs();

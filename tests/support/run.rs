@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Output};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::processes;
-use super::wait::wait_until;
+use super::wait::{DEADLINE, wait_until, wait_until_within};
 
 /// What a command left: its exit status and outputs, with verbs to check them.
 #[derive(Clone)]
@@ -224,9 +225,16 @@ impl Background {
 
     /// Waits for its end.
     #[track_caller]
-    pub fn wait(mut self) -> Run {
-        let status =
-            wait_until(&format!("`{}` ends", self.command), || self.child.try_wait().expect("it can be waited for"));
+    pub fn wait(self) -> Run {
+        self.wait_within(DEADLINE)
+    }
+
+    /// Waits for its end, as long as a program that works long needs on a busy machine.
+    #[track_caller]
+    pub fn wait_within(mut self, limit: Duration) -> Run {
+        let status = wait_until_within(limit, &format!("`{}` ends", self.command), || {
+            self.child.try_wait().expect("it can be waited for")
+        });
         // A process that it left behind may hold its outputs open; what has come by then is enough.
         wait_until(&format!("the outputs of `{}` are closed", self.command), || {
             self.readers.iter().all(JoinHandle::is_finished).then_some(())

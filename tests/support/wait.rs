@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long a fact may take. Generous: it is reached only by a test that fails.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Looks until `look` finds something, and returns it. Panics, naming `what`, when it has not been found in time.

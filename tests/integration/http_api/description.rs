@@ -1,6 +1,7 @@
 //! The OpenAPI description, read by somebody else's tester: schemathesis, with all its checks.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -56,7 +57,7 @@ fn schemathesis_finds_nothing_that_is_not_as_described() {
     // Whatever it keeps, it keeps in the folder of the test.
     command.env("HOME", cluster.folder()).env("HYPOTHESIS_STORAGE_DIRECTORY", cluster.file("hypothesis"));
     command.arg(format!("{url}/api/v1/openapi.json"));
-    let run = cluster.run(command);
+    let run = cluster.spawn(command).wait_within(Duration::from_secs(180));
     let text = run.stdout_text();
     assert!(run.output.status.success(), "{text}\n{}", run.stderr_text());
     assert!(text.contains("Operations:       9 selected / 9 total"), "{text}");
