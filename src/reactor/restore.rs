@@ -8,15 +8,14 @@ use crate::{
     loss::LostAttempt,
     state::{
         State,
-        actor::Part,
         now::Now,
-        progress::{Progress, Stage, TaskEnd},
+        progress::{Progress, TaskEnd},
         task::{Description, Shown, Task},
     },
     submit, values, versions, waiting,
 };
 use tracer_core::codec::WireError;
-use tracer_core::task::{AttemptReport, Charge, Envelope, ExtraOptions, Failure, JobId, SpanLink, TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Charge, Envelope, Failure, JobId, SpanLink, TaskId, WorkerId};
 
 /// A task that a head before this one had accepted is read back. Nobody waits for it any more.
 pub fn on_restored_submission(
@@ -47,7 +46,7 @@ pub fn on_restored_submission(
     Ok(())
 }
 
-/// Whether a task that is read back has been read before. Ids come in their order, each once, unless records are there twice.
+/// Returns whether a task that is read back has been read before. Ids come in their order, each once, unless records are there twice.
 pub(crate) fn is_known(state: &State, id: TaskId) -> bool {
     id < state.tasks.next_id()
 }
@@ -62,26 +61,8 @@ pub fn on_restored_memory(state: &mut State, id: TaskId, task: PastTask<'_>) {
         id,
         Task {
             description: Description::Shown(Some(Box::new(Shown { name: task.name.into(), trace_id: task.trace_id }))),
-            target,
-            submitter: None,
-            links: None,
-            driver: None,
-            tag: 0,
-            job: task.job,
             submitted_unix_nano: task.submitted_unix_nano,
-            limits: None,
-            needs: None,
-            is_command: false,
-            extra: ExtraOptions::NONE,
-            actor: Part::None,
-            attempt: 0,
-            must_be_alone: false,
-            wants_output: false,
-            traces_runtime: false,
-            at_most_once: false,
-            key: None,
-            past: None,
-            stage: Stage::default(),
+            ..Task::plain(target, task.job)
         },
     );
 }

@@ -12,11 +12,11 @@ pub struct DriverId(pub u64);
 /// What bounds a task. Times are in nanoseconds, and 0 is for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// How long an attempt may run.
+    /// Time that an attempt may run.
     pub run_ns: u64,
-    /// How long a command may write nothing.
+    /// Time that a command may write nothing.
     pub idle_ns: u64,
-    /// How long the first attempt may be waited for.
+    /// Time that the first attempt may be waited for.
     pub queue_ns: u64,
     /// When that is reached, by the clock that never jumps: its entry in [`State::queue_limits`].
     pub queue_until: u64,
@@ -78,7 +78,7 @@ pub struct Task {
     pub limits: Option<Box<Limits>>,
     /// What it needs; none for the many that need a slot and nothing else.
     pub needs: Option<Arc<Needs>>,
-    /// Whether it is a command.
+    /// True if it is a command.
     pub is_command: bool,
     /// Options of which most tasks have none.
     pub extra: ExtraOptions,
@@ -86,14 +86,14 @@ pub struct Task {
     pub actor: Part,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
     pub attempt: u32,
-    /// Whether no other task is leased to a worker beside it: a task with a limit, or one whose output is wanted, so that it is
+    /// True if no other task is leased to a worker beside it: a task with a limit, or one whose output is wanted, so that it is
     /// told from that of others.
     pub must_be_alone: bool,
-    /// Whether its driver is sent what it writes.
+    /// True if its driver is sent what it writes.
     pub wants_output: bool,
-    /// Whether the runtime's own work for it is traced: its times are then in [`State::runtime_since`].
+    /// True if the runtime's own work for it is traced: its times are then in [`State::runtime_since`].
     pub traces_runtime: bool,
-    /// Whether its start is journaled first, and it is never started again.
+    /// True if its start is journaled first, and it is never started again.
     pub at_most_once: bool,
     /// Its key among [`State::keys`].
     pub key: Option<Box<Box<str>>>,
@@ -108,13 +108,13 @@ pub struct Task {
 pub struct Links {
     /// The tasks whose results are arguments of this one.
     pub inputs: Vec<Input>,
-    /// How many of them have not ended; only while this one is [held](Progress::Held).
+    /// Number of them that have not ended; only while this one is [held](Progress::Held).
     pub open_inputs: usize,
     /// Tasks that are held until this one has ended.
     pub dependants: Vec<TaskId>,
     /// Tasks that have not ended and of which this one's result is an argument. It is remembered as long as there are any.
     pub pins: usize,
-    /// Whether nobody can ask for its result any more, save for those.
+    /// True if nobody can ask for its result any more, save for those.
     pub is_forgotten: bool,
 }
 
@@ -202,18 +202,17 @@ impl Task {
     }
 }
 
-#[cfg(test)]
 impl Task {
-    /// A task with nothing special about it.
-    pub(crate) fn sample(tag: u64) -> Task {
+    /// A task of which nothing is known but its target and its job, before it enters the table.
+    pub(crate) fn plain(target: TargetIndex, job: JobId) -> Task {
         Task {
             description: Description::Shown(None),
-            target: TargetIndex::default(),
+            target,
             submitter: None,
             links: None,
             driver: None,
-            tag,
-            job: JobId(1),
+            tag: 0,
+            job,
             submitted_unix_nano: 0,
             traces_runtime: false,
             limits: None,
@@ -229,5 +228,11 @@ impl Task {
             past: None,
             stage: Stage::default(),
         }
+    }
+
+    /// A task with nothing special about it.
+    #[cfg(test)]
+    pub(crate) fn sample(tag: u64) -> Task {
+        Task { tag, ..Task::plain(TargetIndex::default(), JobId(1)) }
     }
 }
