@@ -56,7 +56,7 @@ const COMPACTION_BYTES: u64 = 64 << 20;
 const OPEN_FACTOR: u64 = 4;
 /// So much memory is kept for what is noted next.
 const PENDING_BYTES: usize = 64 << 10;
-/// How long to wait before the journal is written anew that cannot be trusted, at first and at most: the disk has just failed.
+/// Time that to wait before the journal is written anew that cannot be trusted, at first and at most: the disk has just failed.
 const ANEW_PAUSE: Duration = Duration::from_secs(1);
 const ANEW_PAUSE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -217,11 +217,11 @@ pub(super) struct Journal {
     compaction: Option<Compaction>,
     /// After a compaction that failed, none is tried below this length.
     retry_above: u64,
-    /// Whether it holds tasks that were pruned: their descriptions and results are to be gone soon.
+    /// True if it holds tasks that were pruned: their descriptions and results are to be gone soon.
     has_pruned: bool,
-    /// How often in a row it could not be written anew.
+    /// Number of times in a row that it could not be written anew.
     failures: u32,
-    /// Whether its name leads elsewhere.
+    /// True if its name leads elsewhere.
     is_misplaced: bool,
     events: Events,
     syncer: Option<Syncer>,
@@ -239,7 +239,7 @@ enum Compaction {
 /// What threads tell.
 enum Event {
     Compacted(io::Result<Compacted>),
-    /// Whether its name is on the disk too, where that is wanted.
+    /// True if its name is on the disk too, where that is wanted.
     Committed(io::Result<bool>),
     /// Up to where it is on the disk.
     Synced(io::Result<u64>),
@@ -452,7 +452,7 @@ impl Journal {
         self.is_suspended = true;
     }
 
-    /// Whether most of the file is about tasks that nobody remembers, some were pruned, or it cannot be trusted, and no compaction is under way. The
+    /// Returns whether most of the file is about tasks that nobody remembers, some were pruned, or it cannot be trusted, and no compaction is under way. The
     /// envelopes of tasks that have not ended take so many bytes, which are to be kept.
     pub(super) fn needs_compaction(&self, open_bytes: u64) -> bool {
         let least = fault::setting("compaction_bytes").unwrap_or(COMPACTION_BYTES);
@@ -463,7 +463,7 @@ impl Journal {
         is_wanted && self.compaction.is_none() && !self.is_suspended
     }
 
-    /// Whether its file cannot be trusted, or not be appended to, or has lost its name.
+    /// Returns whether its file cannot be trusted, or not be appended to, or has lost its name.
     fn needs_new_file(&self) -> bool {
         self.log.needs_new_file() || self.is_misplaced
     }
@@ -565,7 +565,7 @@ impl Journal {
         }
     }
 
-    /// Whether the name of the journal leads to its file. If it does not, all that is known is written to a new file under that name.
+    /// Returns whether the name of the journal leads to its file. If it does not, all that is known is written to a new file under that name.
     pub(super) fn check_place(&mut self) -> bool {
         // While a new file takes the place, the name may lead to either.
         if self.compaction.is_none() {
@@ -574,7 +574,7 @@ impl Journal {
         !self.is_misplaced
     }
 
-    /// Whether its file is shorter than what was written to it: somebody has cut it.
+    /// Returns whether its file is shorter than what was written to it: somebody has cut it.
     pub(super) fn is_cut_short(&self) -> bool {
         let length = self.log.file().metadata().map_or(u64::MAX, |metadata| metadata.len());
         self.compaction.is_none() && length < self.log.length()
@@ -601,12 +601,12 @@ impl Journal {
         sync_folder(&self.path)
     }
 
-    /// Whether the journal is synced.
+    /// Returns whether the journal is synced.
     pub(super) fn is_syncing(&self) -> bool {
         self.syncer.is_some()
     }
 
-    /// Whether it cannot be synced.
+    /// Returns whether it cannot be synced.
     pub(super) fn has_sync_failed(&self) -> bool {
         self.log.has_sync_failed()
     }
@@ -718,7 +718,7 @@ fn take_place(path: &Path, old: &File, new: &File, is_synced: bool) -> io::Resul
     Ok(!is_synced || sync_folder(path).is_ok())
 }
 
-/// Whether a path is the name of an open file.
+/// Returns whether a path is the name of an open file.
 fn leads_to(path: &Path, file: &File) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     fs::symlink_metadata(path).map(id).ok().is_some_and(|found| file.metadata().map(id).ok() == Some(found))

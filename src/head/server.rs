@@ -56,7 +56,7 @@ use tracer_core::clock::now_unix_nano;
 /// What a head runs with.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct HeadSettings {
-    /// How many workers to keep running; at least 1.
+    /// Number of workers to keep running; at least 1.
     pub(crate) num_workers: usize,
     /// The most worker processes there may be; at least `num_workers`.
     pub(crate) max_processes: usize,
@@ -69,7 +69,7 @@ pub(crate) struct HeadSettings {
     pub(crate) queue_memory_source: String,
     /// The most that the logs of the session may take, in bytes.
     pub(crate) max_log_size: u64,
-    /// Whether nothing is acknowledged before it is on the disk.
+    /// True if nothing is acknowledged before it is on the disk.
     pub(crate) journal_sync: bool,
     /// What tasks may ask for by name, and how much there is of it, in the order of the names.
     pub(crate) resources: Vec<(String, u64)>,
@@ -87,7 +87,7 @@ pub(crate) struct HeadSettings {
     pub(crate) http: Option<HttpSettings>,
     /// What the hook does with spans, as it said when it was tried out.
     pub(crate) hook_description: String,
-    /// Whether the tasks of earlier heads are forgotten.
+    /// True if the tasks of earlier heads are forgotten.
     #[serde(default)]
     pub(crate) fresh: Option<Fresh>,
 }
@@ -95,7 +95,7 @@ pub(crate) struct HeadSettings {
 /// How the tasks of earlier heads are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Fresh {
-    /// Whether those that have not ended are given up.
+    /// True if those that have not ended are given up.
     pub(crate) discards_unfinished: bool,
 }
 
@@ -131,7 +131,7 @@ pub(crate) enum HeadEnd {
     /// No worker could be started. Nothing is left running.
     NoWorker {
         reason: String,
-        /// Whether the hook may be why.
+        /// True if the hook may be why.
         is_hook_to_blame: bool,
         session_dir: PathBuf,
     },
@@ -139,9 +139,9 @@ pub(crate) enum HeadEnd {
 
 /// The grace period of a stop that a signal asked for.
 const SIGNAL_GRACE: Duration = Duration::from_secs(10);
-/// How long tasks may take to end when the program has ended that the head is embedded in.
+/// Time that tasks may take to end when the program has ended that the head is embedded in.
 const PROGRAM_GRACE: Duration = Duration::from_secs(1);
-/// How long that program may take to be gone once it has let go of the head, so that its spans can be finished.
+/// Time that that program may take to be gone once it has let go of the head, so that its spans can be finished.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(3);
 /// What a worker's start may take beyond its hook.
 const START_ALLOWANCE: Duration = Duration::from_secs(20);
@@ -151,7 +151,7 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
 /// Bytes read from a pipe at once.
 const READ_SIZE: usize = 64 << 10;
-/// How long a driver that waits for the end of a single task is not told of its acceptance, in case the end comes too.
+/// Time that a driver that waits for the end of a single task is not told of its acceptance, in case the end comes too.
 const PATIENCE: Duration = Duration::from_micros(150);
 
 /// The most connections with rings. Others that ask for them go on with their sockets.
@@ -263,7 +263,7 @@ pub(super) struct Server {
     pub(super) program: Option<OwnedFd>,
     /// That program has ended; until when its spans are waited for.
     pub(super) program_ended: Option<Instant>,
-    /// Whether to look for what is about to come.
+    /// True to look for what is about to come.
     pub(super) spin: Spin,
     pub(super) spare_values: SpareValues,
     /// Warnings about the state of the place, for people.
@@ -552,7 +552,7 @@ impl Server {
         u64::try_from((Duration::from_millis(hook) + START_ALLOWANCE).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How long to wait for events: until the next limit is reached, or for ever.
+    /// Returns the time to wait for events: until the next limit is reached, or for ever.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.now();
         let ticks = self

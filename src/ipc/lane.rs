@@ -109,7 +109,7 @@ impl From<WireError> for LaneError {
 pub struct Frame<'a> {
     /// The request that it is of; 0 for DRAIN.
     pub request: u32,
-    /// Whether nothing follows in this direction.
+    /// True if nothing follows in this direction.
     pub is_last: bool,
     /// What it says.
     pub body: Body<'a>,
@@ -145,7 +145,7 @@ pub struct Opening<'a> {
     pub trace_flags: u8,
     /// When the time for it is up, in nanoseconds since the Unix epoch; 0 for never.
     pub deadline_unix_nano: u64,
-    /// Whether it comes over TLS.
+    /// True if it comes over TLS.
     pub is_secure: bool,
     /// The method of HTTP; empty for a call from one deployment to another.
     pub method: &'a str,
@@ -258,12 +258,12 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// How many there are.
+    /// Returns their number.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -582,7 +582,7 @@ impl Incoming {
         Some(std::mem::take(&mut self.taken))
     }
 
-    /// Whether nothing follows.
+    /// Returns whether nothing follows.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }

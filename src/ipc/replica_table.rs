@@ -33,7 +33,7 @@ const MAGIC_AT: usize = 0;
 const REPLICAS_AT: usize = 1;
 const CALLERS_AT: usize = 2;
 const DEPLOYMENTS_AT: usize = 3;
-/// How many callers there have been at once, so that nobody looks at places that were never used.
+/// Number of callers there have been at once, so that nobody looks at places that were never used.
 const CALLERS_USED_AT: usize = 4;
 /// A cache line: what one side writes often is in no line with what another reads.
 const LINE: usize = 8;
@@ -53,7 +53,7 @@ const IN_FLIGHT: usize = 3;
 /// Grants that a caller has not taken yet, at most: a caller that is stuck keeps no more places from the others.
 pub const GRANT_LIMIT: usize = 64;
 
-/// How many of each a table has room for.
+/// Number of of each a table has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Replicas, of all deployments; at most 4,096.
@@ -186,7 +186,7 @@ impl ReplicaTable {
         Ok(ReplicaTable { memory, capacity })
     }
 
-    /// How many of each it has room for.
+    /// Returns the number of each that it has room for.
     pub fn capacity(&self) -> Capacity {
         self.capacity
     }
@@ -290,7 +290,7 @@ impl ReplicaTable {
 
 /// What anyone may read.
 impl ReplicaTable {
-    /// Whether a replica may be called.
+    /// Returns whether a replica may be called.
     #[inline]
     pub fn state(&self, replica: ReplicaIndex) -> ReplicaState {
         match self.of_replica(replica, STATE).load(SeqCst) {
@@ -306,12 +306,12 @@ impl ReplicaTable {
         self.deployment(number)
     }
 
-    /// How many requests may be in flight at a replica.
+    /// Returns the number of requests that may be in flight at a replica.
     pub fn limit(&self, replica: ReplicaIndex) -> u64 {
         self.of_replica(replica, LIMIT).load(SeqCst)
     }
 
-    /// How many requests are in flight at a replica, those of all callers together.
+    /// Returns the number of requests that are in flight at a replica, those of all callers together.
     #[inline]
     pub fn in_flight(&self, replica: ReplicaIndex) -> u64 {
         self.of_replica(replica, IN_FLIGHT).load(SeqCst)
@@ -330,7 +330,7 @@ impl ReplicaTable {
         self.of_deployment(deployment, GENERATION).load(SeqCst)
     }
 
-    /// How many requests wait for a place at a deployment that nobody has granted them yet, those of all callers together.
+    /// Returns the number of requests that wait for a place at a deployment that nobody has granted them yet, those of all callers together.
     #[inline]
     pub fn waiting(&self, deployment: DeploymentIndex) -> u64 {
         self.of_deployment(deployment, WAITING).load(SeqCst)
@@ -401,7 +401,7 @@ impl ReplicaTable {
         has_left
     }
 
-    /// Whether a request of any caller waits that nobody has granted a place yet.
+    /// Returns whether a request of any caller waits that nobody has granted a place yet.
     pub fn has_waiting(&self, deployment: DeploymentIndex) -> bool {
         self.callers().any(|caller| self.waiting_of(deployment, caller).load(SeqCst) > 0)
     }

@@ -135,7 +135,7 @@ pub struct Session {
     lock: File,
     record: HeadRecord,
     folder: File,
-    /// Whether the folder is locked: some file systems lock files only.
+    /// True if the folder is locked: some file systems lock files only.
     is_folder_locked: bool,
 }
 
@@ -170,7 +170,7 @@ impl Session {
         Ok(Session { temp_dir: temp_dir.clone(), dir, lock, record, folder, is_folder_locked })
     }
 
-    /// Whether the place is still where it was. Somebody may have moved or removed it.
+    /// Returns whether the place is still where it was. Somebody may have moved or removed it.
     pub fn is_in_place(&self) -> bool {
         leads_to(&self.temp_dir, &self.folder)
     }
@@ -458,7 +458,7 @@ pub fn short_path<T>(dir: &Path, body: impl FnOnce(&Path) -> io::Result<T>) -> i
     body(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())))
 }
 
-/// How long whoever is no head is waited for: it holds a place for as long as it takes to clean up in it.
+/// Time that whoever is no head is waited for: it holds a place for as long as it takes to clean up in it.
 const LIMIT_OF_OTHERS: Duration = Duration::from_secs(5);
 
 /// Takes a lock within a limit, which follows from what the lock says of its holder. What a head that was killed held is free only when the kernel has
@@ -520,7 +520,7 @@ fn lock_folder(temp_dir: &Path, lock_path: &Path) -> Result<(File, bool), Sessio
     }
 }
 
-/// Whether a path is the name of an open file or folder.
+/// Returns whether a path is the name of an open file or folder.
 fn leads_to(path: &Path, file: &File) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     fs::symlink_metadata(path).map(id).ok().is_some_and(|found| file.metadata().map(id).ok() == Some(found))

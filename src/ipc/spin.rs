@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use tracer_core::clock::now_unix_nano;
 
-/// How long an answer is looked for before sleeping: longer than a short task takes when every other process has to be woken for it.
+/// Time that an answer is looked for before sleeping: longer than a short task takes when every other process has to be woken for it.
 const LOOK_NS: u64 = 150_000;
 /// A request that begins this soon after the last one has ended follows it closely.
 const CLOSE_NS: u64 = 100_000;
@@ -91,7 +91,7 @@ impl Spin {
         Spin { is_for_answers: true, ..self }
     }
 
-    /// Whether it is for such a side.
+    /// Returns whether it is for such a side.
     pub fn is_for_answers(&self) -> bool {
         self.is_for_answers
     }
@@ -108,7 +108,7 @@ impl Spin {
         self.last_end_ns = Some(self.clock.now_ns());
     }
 
-    /// Whether the next wait looks before it sleeps.
+    /// Returns whether the next wait looks before it sleeps.
     pub fn will_look(&self) -> bool {
         self.is_close && self.clock.now_ns() >= self.sleeps_until_ns
     }
@@ -131,7 +131,7 @@ impl Spin {
         self.paid_looks
     }
 
-    /// Whether looking has paid so often that it will go on to.
+    /// Returns whether looking has paid so often that it will go on to.
     pub fn has_paid_often(&self) -> bool {
         self.told.unwrap_or(self.paid_looks >= PAID_OFTEN)
     }
@@ -144,7 +144,7 @@ impl Spin {
         self.begin_look_at(|| clock.now_ns())
     }
 
-    /// Whether to look again, after others were let run. If not, the look was in vain.
+    /// Returns whether to look again, after others were let run. If not, the look was in vain.
     pub fn looks_on(&mut self, look: &mut Look) -> bool {
         let now_ns = self.clock.now_ns();
         self.looks_on_at(look, now_ns)
@@ -206,7 +206,7 @@ impl Spin {
     }
 }
 
-/// Whether reading would not wait, now or within `limit`: something has come, or nothing comes any more.
+/// Returns whether reading would not wait, now or within `limit`: something has come, or nothing comes any more.
 pub fn is_readable(stream: &impl AsFd, limit: Duration) -> bool {
     let mut wanted = [PollFd::new(stream, PollFlags::IN)];
     // What cannot be asked is found out by reading, or asked again.

@@ -92,7 +92,7 @@ impl Worker {
     }
 }
 
-/// How long a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.
+/// Returns the time that a task that is leased now has waited, for the worker that traces it; none unless it traces the runtime.
 fn time_in_queue(task: &Task, since: &HashMap<TaskId, u64>, id: TaskId, now: Now) -> Option<Period> {
     task.traces_runtime.then(|| {
         let start_unix_nano = since.get(&id).copied().unwrap_or(now.unix_nano);

@@ -101,7 +101,7 @@ impl State {
     }
 }
 
-/// How many tasks wait for a worker of their own, or for their actor. For [`State::check`].
+/// Returns the number of tasks wait for a worker of their own, or for their actor. For [`State::check`].
 pub(crate) fn waiting(state: &State) -> usize {
     let is_waiting =
         |id: &&TaskId| state.tasks.get(**id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));

@@ -76,7 +76,7 @@ fn abandon(state: &mut State, children: BTreeSet<TaskId>) {
     children.into_iter().rev().for_each(|child| state.follow_ups.push(FollowUp::Abandoned(child)));
 }
 
-/// Whether a task did not get to an end of its own.
+/// Returns whether a task did not get to an end of its own.
 fn was_cut_short(outcome: &Outcome) -> bool {
     matches!(
         outcome,

@@ -48,7 +48,7 @@ pub trait Effects {
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>);
     /// What became of a lease, as the spool of the worker has it.
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
-    /// Whether a worker has begun this attempt at a task while others of its tasks waited.
+    /// Returns whether a worker has begun this attempt at a task while others of its tasks waited.
     fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool;
     /// The lease that a worker is running, and since when in nanoseconds since the Unix epoch. A claimed lease that is not
     /// running has ended, and its result is on the way.
@@ -80,7 +80,7 @@ pub trait Effects {
 pub struct Watchers {
     /// The tasks that run and whose output somebody wants, each with who that is.
     pub tasks: Vec<(TaskId, DriverId)>,
-    /// Whether any of several calls of an actor may be writing.
+    /// True if any of several calls of an actor may be writing.
     pub is_shared: bool,
 }
 

@@ -17,7 +17,7 @@ use tracer_core::task::{Failure, MemoryExceeded, Outcome, SpanLink, StopReason, 
 use tracer_ipc::protocol::INLINE_LEASE;
 use tracer_ipc::spool::ClaimState;
 
-/// How long a worker has to live after it got ready, if it runs no task, to show that workers can.
+/// Time that a worker has to live after it got ready, if it runs no task, to show that workers can.
 pub(crate) const LIVED_NS: u64 = 1_000_000_000;
 
 /// The [`WorkerExit::error_type`] of a process that ended without an error.
@@ -186,12 +186,12 @@ fn killed_for(worker: &Worker) -> Option<(TaskId, String)> {
     }
 }
 
-/// Whether a claimed lease is being run, by what the worker says of those in its ring.
+/// Returns whether a claimed lease is being run, by what the worker says of those in its ring.
 fn is_running(in_ring: Option<(u64, u64)>, grant: &Grant) -> bool {
     grant.number & INLINE_LEASE != 0 || in_ring.is_some_and(|(lease, _)| lease == grant.number)
 }
 
-/// Whether a worker has begun what it was given.
+/// Returns whether a worker has begun what it was given.
 pub(crate) fn has_begun(state: &State, effects: &impl Effects, worker_id: WorkerId, grant: &Grant) -> bool {
     if grant.number & INLINE_LEASE == 0 {
         return effects.claim_state(worker_id, grant.number) == ClaimState::Claimed;

@@ -94,7 +94,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
         .collect()
 }
 
-/// How many tasks of a job run.
+/// Returns the number of tasks of a job run.
 pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize {
     let is_of_job = |task: TaskId| state.tasks.get(task).is_some_and(|task| task.job == job);
     let running = state.workers.iter().map(|(id, worker)| {

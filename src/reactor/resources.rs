@@ -12,7 +12,7 @@ use crate::state::{
 use tracer_core::suggestion;
 use tracer_core::task::{Amounts, TaskId};
 
-/// How long others may pass a task that is first in its queue and does not fit.
+/// Time that others may pass a task that is first in its queue and does not fit.
 pub(crate) const PASSED_FOR_NS: u64 = 1_000_000_000;
 
 /// What nobody has.
@@ -40,7 +40,7 @@ impl Free {
         }
     }
 
-    /// Whether a task with these needs could begin, given a process.
+    /// Returns whether a task with these needs could begin, given a process.
     pub fn fits(&self, state: &State, needs: Option<&Needs>) -> bool {
         let Some(needs) = needs else { return self.cpus > 0 };
         let has_slots = match needs.cpus {
@@ -94,9 +94,9 @@ pub(crate) fn place(state: &State, name: &str) -> Option<usize> {
 pub(crate) struct Reserved {
     /// What the task needs for which it is reserved.
     pub needs: Arc<Needs>,
-    /// How many of its resources are kept, from the first.
+    /// Number of its resources that are kept, from the first.
     resources: usize,
-    /// Whether slots are kept.
+    /// True if slots are kept.
     pub cpus: bool,
 }
 
@@ -110,7 +110,7 @@ impl Reserved {
         Reserved { needs: Arc::clone(needs), resources, cpus }
     }
 
-    /// Whether a task with these needs leaves what is kept.
+    /// Returns whether a task with these needs leaves what is kept.
     fn leaves(&self, state: &State, free: &Free, needs: Option<&Needs>) -> bool {
         if self.cpus && self.needs.cpus > 0 {
             let cpus = needs.map_or(1, |needs| needs.cpus as usize);
@@ -135,7 +135,7 @@ pub(crate) struct Turn {
     pub may_begin: Vec<QueueKey>,
     /// What is kept, and for whom.
     pub reserved: Option<Reserved>,
-    /// Whether a task that needs more than a slot lacks nothing but slots.
+    /// True if a task that needs more than a slot lacks nothing but slots.
     pub wants_slots: bool,
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn turn(state: &mut State, free: &Free, now: Now) -> Turn {
     turn
 }
 
-/// How many tasks could begin now, given processes.
+/// Returns the number of tasks could begin now, given processes.
 pub(crate) fn may_begin(state: &State) -> usize {
     let free = Free::of(state);
     let mut with_slot = state.queue.plain.len();
@@ -230,7 +230,7 @@ pub(crate) fn holders(state: &State, name: &str) -> Vec<(TaskId, u64)> {
     held.collect()
 }
 
-/// Whether this task, which has not ended, waits for that one, perhaps through others.
+/// Returns whether this task, which has not ended, waits for that one, perhaps through others.
 pub(crate) fn waits_for(state: &State, waiter: TaskId, id: TaskId) -> bool {
     let mut next = Some(id);
     for _ in 0..128 {

@@ -13,7 +13,7 @@ use crate::{
 use tracer_core::task::{TaskId, WorkerId};
 use tracer_ipc::spool::CLAIM_COUNT;
 
-/// How long tasks wait behind others before they are moved to a worker that has nothing to do.
+/// Time that tasks wait behind others before they are moved to a worker that has nothing to do.
 pub(crate) const BEHIND_NS: u64 = LEASE_TIME_NS / 4;
 
 /// Workers with several tasks that are looked at in one turn for some to take back: of those used last, and of those that were not for longest.
@@ -165,7 +165,7 @@ pub(crate) fn grant(
     granted
 }
 
-/// Whether a task is one of those that are done sooner than a sleeping worker is awake.
+/// Returns whether a task is one of those that are done sooner than a sleeping worker is awake.
 pub(crate) fn is_short(state: &mut State, id: TaskId) -> bool {
     let target = state.tasks.get(id).map(|task| task.target);
     target.is_some_and(|target| state.targets.run_time(target).is_short())
@@ -236,13 +236,13 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     }
 }
 
-/// Whether what a worker has not begun would wait so long that it is worth moving: a few short tasks are done before they could
+/// Returns whether what a worker has not begun would wait so long that it is worth moving: a few short tasks are done before they could
 /// be moved. How long tasks take is a guess; how long this one has been running is not.
 pub(crate) fn is_behind(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) -> bool {
     worker.load.expected_ns >= BEHIND_NS || runs_long(effects, id, worker, now)
 }
 
-/// Whether a worker has been at its task for so long that others should not wait behind it.
+/// Returns whether a worker has been at its task for so long that others should not wait behind it.
 fn runs_long(effects: &impl Effects, id: WorkerId, worker: &Worker, now: Now) -> bool {
     let Some((lease, since)) = effects.running(id) else { return false };
     let running = worker.leases.iter().find(|grant| grant.number == lease);

@@ -20,10 +20,10 @@ const FAILED_STARTS_LIMIT: u32 = 3;
 /// killed by somebody who is at it.
 const BRIEF_LIVES_LIMIT: u32 = 12;
 
-/// How long to wait after a worker could not be started.
+/// Time that to wait after a worker could not be started.
 const START_AGAIN_NS: u64 = 1_000_000_000;
 
-/// How long no worker is started after so many have failed in a row; twice as long each further time, up to a limit.
+/// Time that no worker is started after so many have failed in a row; twice as long each further time, up to a limit.
 const RESUME_NS: u64 = 2_000_000_000;
 
 const RESUME_LIMIT_NS: u64 = 64_000_000_000;

@@ -52,7 +52,7 @@ pub struct State {
     pub stored_bytes: u64,
     /// The most bytes of those files.
     pub stored_limit: u64,
-    /// How many bytes of results of ended tasks are kept.
+    /// Number of bytes that are kept of the results of ended tasks.
     pub history_bytes_limit: usize,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub open_bytes: u64,
@@ -84,10 +84,10 @@ pub struct State {
     pub ended_bytes: usize,
     /// The tasks by progress.
     pub tally: Tally,
-    /// How many workers there should be, those aside whose tasks wait for others; those that die are replaced. It is also how many run
+    /// Number of workers that there should be, those aside whose tasks wait for others; those that die are replaced. It is also how many run
     /// tasks at a time.
     pub workers_wanted: usize,
-    /// How many workers keep the machine busy.
+    /// Number of workers that keep the machine busy.
     pub cores: usize,
     /// The most worker processes there may be.
     pub max_processes: usize,
@@ -95,9 +95,9 @@ pub struct State {
     pub surplus_since: Option<u64>,
     /// The hook that runs in every worker, as `module:attribute`, so that it can be named when workers do not get ready.
     pub hook: Option<String>,
-    /// Whether a worker whose hook failed must not run tasks.
+    /// True if a worker whose hook failed must not run tasks.
     pub is_hook_required: bool,
-    /// Whether the head has said that it has started. Until then a hook that is required and fails is the end of it.
+    /// True if the head has said that it has started. Until then a hook that is required and fails is the end of it.
     pub has_started: bool,
     /// Workers that ended before the head was to stop, those included that it killed for a task's sake.
     pub workers_lost: u64,
@@ -114,11 +114,11 @@ pub struct State {
     pub runtime_since: HashMap<TaskId, u64>,
     /// Why no worker is started for now.
     pub no_worker: Option<String>,
-    /// Whether the last worker that was wanted could not be started by the system: no hook has run in it.
+    /// True if the last worker that was wanted could not be started by the system: no hook has run in it.
     pub was_start_refused: bool,
     /// When workers are started again after that, by the clock that never jumps; none when they are not.
     pub resumes_ns: Option<u64>,
-    /// How often in a row no more workers were started.
+    /// Number of times in a row that no more workers were started.
     pub give_ups: u32,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub is_stopping: bool,
@@ -153,7 +153,7 @@ impl State {
         self.follow_ups.take_unused_values()
     }
 
-    /// Whether the hook may be why workers do not get ready.
+    /// Returns whether the hook may be why workers do not get ready.
     pub fn is_hook_to_blame(&self) -> bool {
         self.hook.is_some() && !self.was_start_refused
     }

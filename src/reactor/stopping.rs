@@ -14,7 +14,7 @@ use tracer_ipc::spool::ClaimState;
 /// How soon a command that has not quite started is looked for again, to be ended.
 pub(crate) const COMMAND_START_NS: u64 = 10_000_000;
 
-/// How long a worker may take to report a command that got SIGKILL, before it is killed itself.
+/// Time that a worker may take to report a command that got SIGKILL, before it is killed itself.
 const COMMAND_END_NS: u64 = 2_000_000_000;
 
 /// A worker has reached a deadline: what has run or written nothing for too long is ended, and what is being ended goes on. False when the
@@ -98,7 +98,7 @@ pub(crate) fn stop_attempt(
     true
 }
 
-/// Whether a worker runs what it was leased. An actor's may run several, and then it says of each that it has begun; the end is on the way.
+/// Returns whether a worker runs what it was leased. An actor's may run several, and then it says of each that it has begun; the end is on the way.
 pub(crate) fn runs(state: &State, effects: &impl Effects, worker_id: WorkerId, lease: u64) -> bool {
     if state.workers.get(&worker_id).is_some_and(|worker| worker.actor.is_some()) {
         return effects.claim_state(worker_id, lease) == ClaimState::Claimed;

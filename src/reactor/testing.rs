@@ -23,12 +23,12 @@ pub(crate) struct Remember {
     pub(crate) running: HashMap<WorkerId, (u64, u64)>,
     /// Worker, lease, task, attempt.
     pub(crate) leases: Vec<(u64, u64, u64, u32)>,
-    /// How often each task was begun.
+    /// Number of times that each task was begun.
     pub(crate) claimed: HashMap<u64, u32>,
     /// Task and attempt of starts that were journaled.
     pub(crate) starts: Vec<(u64, u32)>,
     pub(crate) is_disk_full: bool,
-    /// How many submissions fit the disk, if that is bounded.
+    /// Number of submissions that fit the disk, if that is bounded.
     pub(crate) room: Option<usize>,
     /// The first task and the number of submissions that were journaled together.
     pub(crate) submitted: Vec<(u64, usize)>,
@@ -229,11 +229,11 @@ pub(crate) struct Story {
     pub(crate) effects: Remember,
     pub(crate) now: Now,
     pub(crate) next_tag: u64,
-    /// Whether what is submitted traces the runtime.
+    /// True if what is submitted traces the runtime.
     pub(crate) traces_runtime: bool,
     pub(crate) next_wait: u64,
     pub(crate) next_inputs: Vec<Input>,
-    /// Whether it has so many workers that it is not checked after every step.
+    /// True if it has so many workers that it is not checked after every step.
     pub(crate) is_large: bool,
 }
 

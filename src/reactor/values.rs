@@ -124,7 +124,7 @@ pub(crate) fn on_remembered(state: &mut State, id: TaskId) {
     }
 }
 
-/// Whether this task's result is to be an argument.
+/// Returns whether this task's result is to be an argument.
 pub(crate) fn is_pinned(state: &State, id: TaskId) -> bool {
     state.tasks.get(id).and_then(|task| task.links.as_ref()).is_some_and(|links| links.pins > 0)
 }

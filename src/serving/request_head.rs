@@ -61,7 +61,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// How long the body is that follows a head.
+/// Time that the body is that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// So many bytes.
@@ -160,7 +160,7 @@ fn next_line<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
     Ok(None)
 }
 
-/// Whether it is HTTP/1.1, the method, and the target.
+/// Returns whether it is HTTP/1.1, the method, and the target.
 fn scan_request_line(line: &[u8]) -> Result<(bool, &[u8], &[u8]), Refusal> {
     let malformed = Refusal::Malformed("the request line is none");
     let mut parts = line.split(|byte| *byte == b' ');
@@ -270,7 +270,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Whether the connection is between two requests.
+    /// Returns whether the connection is between two requests.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Head && self.kept.is_empty()
     }

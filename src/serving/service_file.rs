@@ -71,7 +71,7 @@ pub struct ServiceFile {
 pub struct Http {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Whether other machines may reach it.
+    /// True if other machines may reach it.
     pub is_public: bool,
     /// Whose `X-Forwarded-*` and `Forwarded` are taken.
     pub trusted_proxies: Vec<std::net::IpAddr>,
@@ -86,7 +86,7 @@ pub struct Http {
 /// How a service is traced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceTracing {
-    /// Whether it is.
+    /// True if it is.
     pub is_enabled: bool,
     /// The share of the traces that begin here. A caller's decision is kept.
     pub sampling_ratio: Option<SamplingRatio>,
@@ -127,25 +127,25 @@ pub struct Deployment {
     pub import_path: String,
     /// What `new` is called with.
     pub arguments: Vec<serde_json::Value>,
-    /// How many processes there are of it.
+    /// Number of its processes.
     pub num_replicas: u32,
-    /// How many requests one of them has at a time.
+    /// Number of requests that one of them has at a time.
     pub max_ongoing_requests: u32,
-    /// How many requests may wait for a replica.
+    /// Number of requests that may wait for a replica.
     pub max_queued_requests: u32,
     /// For how long.
     pub queue_timeout: Option<Duration>,
     /// The status of the answer to one that is not let in.
     pub queue_full: u16,
-    /// Whether requests that have begun may be repeated when their replica dies.
+    /// True if requests that have begun may be repeated when their replica dies.
     pub retry: Retry,
     /// Threads of the runtime of a replica.
     pub threads: u32,
     /// What `reconfigure` is called with.
     pub user_config: Option<serde_json::Value>,
-    /// How often replicas are asked whether they are well.
+    /// Time between two questions to a replica whether it is well.
     pub health_check_period: Duration,
-    /// How long a replica may take to end what it has.
+    /// Time that a replica may take to end what it has.
     pub drain_timeout: Duration,
     /// What a replica occupies, by name.
     pub resources: Vec<(String, u64)>,
@@ -155,7 +155,7 @@ pub struct Deployment {
     pub cwd: Option<PathBuf>,
 }
 
-/// Whether requests that have begun may be repeated.
+/// True if requests that have begun may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// They end with their replica.

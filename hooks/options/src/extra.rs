@@ -1,11 +1,11 @@
-//! Options of which most tasks have none, as they travel to the head and are shown: what is not said takes no byte.
+//! Options that few tasks set, on their way to the head: an absent one is not encoded.
 
-/// An option that was said.
+/// An option that a submission sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Its name.
     pub name: &'static str,
-    /// What it is called on the spans of the task.
+    /// The attribute that holds it on the spans of the task.
     pub attribute: &'static str,
     /// Its value.
     pub value: i64,
@@ -25,21 +25,21 @@ macro_rules! extra_options {
         }
 
         impl ExtraOptions {
-            /// Nothing is said.
+            /// No option is set.
             pub const NONE: ExtraOptions = ExtraOptions { $($name: 0,)* };
 
-            /// Those of a task.
+            /// Takes them from the options of a task.
             pub fn of(options: &TaskOptions) -> ExtraOptions {
                 ExtraOptions { $($name: options.$name,)* }
             }
 
-            /// What is said.
+            /// Returns those that are set.
             pub fn said(&self) -> impl Iterator<Item = Said> {
                 let all = [$(Said { name: stringify!($name), attribute: $attribute, value: self.$name.into() },)*];
                 all.into_iter().filter(|said| said.value != 0)
             }
 
-            /// Appends what is said: for each its number, and its value in eight bytes.
+            /// Appends those that are set: for each its number, and its value in eight bytes.
             pub fn put(&self, out: &mut Vec<u8>) {
                 $(if self.$name != 0 {
                     out.push($number);

@@ -28,7 +28,7 @@ pub use row::{Encoded, Face, Field, Kind, LONGEST_MS, Raw, Row, Scope, Value};
 pub const DEFAULT_CRASH_LIMIT: u32 = 2;
 /// The wait before the first retry, if the submission says nothing.
 pub const DEFAULT_RETRY_BACKOFF: Duration = Duration::from_secs(1);
-/// How long an attempt that is to end gets for each step, if the submission says nothing.
+/// The grace period of an attempt that is to end, for each step, if the submission says nothing.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
 /// Headings of the flags in the help of the command line.
@@ -156,7 +156,7 @@ macro_rules! type_of {
     (amounts) => { Vec<(String, u64)> };
 }
 
-/// What has an option, as its row says.
+/// The scope of an option, by the word `in` of its row.
 macro_rules! scope_of {
     () => {
         Scope::Tasks

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Characters of a resource's name.
 const NAME_LIMIT: usize = 64;
-/// How many resources a head may have, and a task may ask for.
+/// The most resources that a head may have, and a task may ask for.
 pub const RESOURCES_LIMIT: usize = 64;
 
 /// Amounts of resources with their names, as people write them.

@@ -44,7 +44,7 @@ pub struct Face {
     pub excludes: &'static [&'static str],
     /// Options that must be there with it.
     pub requires: &'static [&'static str],
-    /// Whether it is a field of the C structs of ABI 1.0 to 1.5. The others are encoded.
+    /// True if it is a field of the C structs of ABI 1.0 to 1.5. The others are encoded.
     pub is_c_field: bool,
 }
 
@@ -235,7 +235,7 @@ impl<T: Default> Row<T> {
         (self.get)(&T::default())
     }
 
-    /// Whether it was said to be something else than the default.
+    /// Returns whether it was said to be something else than the default.
     pub fn is_set(&self, options: &T) -> bool {
         (self.get)(options) != self.default_value()
     }

@@ -88,7 +88,7 @@ fn raw_policy(options: &TaskOptions) -> abi::Policy {
     }
 }
 
-/// Whether anything is said of what is done when an attempt fails, or of how long it may wait.
+/// Returns whether anything is said of what is done when an attempt fails, or of how long it may wait.
 fn says_policy(options: &TaskOptions) -> bool {
     let silent = TaskOptions::default();
     options.retries != silent.retries
@@ -368,7 +368,7 @@ impl TaskHandle {
         }
     }
 
-    /// Whether the task has ended, however it ended.
+    /// Returns whether the task has ended, however it ended.
     pub fn has_ended(&self) -> Result<bool, RemoteError> {
         Ok(wait(&[self.ticket], 1, Some(Duration::ZERO))?[0])
     }

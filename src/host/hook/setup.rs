@@ -81,7 +81,7 @@ pub struct HookCheck {
     /// Why others could change the library, and what helps; none if only root and this user can.
     #[serde(default)]
     pub changeable_by_others: Option<String>,
-    /// Whether it takes finished spans, so that it may be an additional hook.
+    /// True if it takes finished spans, so that it may be an additional hook.
     pub takes_spans: bool,
 }
 

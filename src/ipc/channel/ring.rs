@@ -9,15 +9,15 @@ use super::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use super::sync::{AtomicU64, fence};
 
 // Words of a header. Those of the sender and those of the receiver are two cache lines apart, because processors fetch them in pairs.
-/// How many words were put into the ring, ever.
+/// Number of words were put into the ring, ever.
 pub(super) const TAIL: usize = 0;
 /// Up to where the stream is committed to the socket, in bytes.
 pub(super) const COMMITTED: usize = 1;
 /// The core that the sender ran on when it sent last, from 1 on; 0 when it does not say.
 pub(super) const SENDER_CORE: usize = 2;
-/// How many words were taken out of the ring, ever.
+/// Number of words were taken out of the ring, ever.
 const HEAD: usize = 16;
-/// Whether the receiver looks into the ring.
+/// True if the receiver looks into the ring.
 const IS_AWAKE: usize = 17;
 
 /// The client has not mapped the rings yet, and says nothing of what it sends.

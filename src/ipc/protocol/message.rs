@@ -200,7 +200,7 @@ pub enum Query {
     },
     /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
-    /// How many tasks of a job run. Answered by [`Reply::Running`].
+    /// Number of tasks of a job that run. Answered by [`Reply::Running`].
     Running {
         /// Which job.
         job: JobId,
@@ -217,7 +217,7 @@ pub enum Query {
     Cancel {
         /// Which tasks.
         which: CancelWhich,
-        /// How long each step may take, in milliseconds; none for what the task's submission said.
+        /// Time that each step may take, in milliseconds; none for what the task's submission said.
         grace_ms: Option<u64>,
     },
     /// Forget ended tasks, with their results. Answered by [`Reply::Pruned`].
@@ -231,9 +231,9 @@ pub enum Query {
     },
     /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
     Stop {
-        /// How long running tasks may take to end before their workers are killed, in milliseconds.
+        /// Time that running tasks may take to end before their workers are killed, in milliseconds.
         grace_ms: u64,
-        /// Whether workers are killed at once.
+        /// True if workers are killed at once.
         force: bool,
     },
 }
@@ -276,18 +276,18 @@ pub struct PruneWhich {
     pub max_tasks: Option<u64>,
     /// The oldest, until their results take so many bytes.
     pub max_bytes: Option<u64>,
-    /// Whether to forget none, and say which would be.
+    /// True to forget none, and say which would be.
     pub dry_run: bool,
 }
 
 /// Things that were removed, and things that stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneReport {
-    /// How many were removed, or would be.
+    /// Number that was removed, or would be.
     pub removed: u64,
     /// Bytes of those.
     pub removed_bytes: u64,
-    /// How many are left.
+    /// Number that is left.
     pub kept: u64,
     /// Bytes of those.
     pub kept_bytes: u64,
@@ -369,11 +369,11 @@ pub struct HttpReport {
     pub url: String,
     /// The file with the token that clients have to show.
     pub token_path: PathBuf,
-    /// Whether commands are taken, and not only functions.
+    /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
     /// The process that serves it; none while it is started again.
     pub pid: Option<u32>,
-    /// How often it has ended and was started again.
+    /// Number of times that it has ended and was started again.
     pub restarts: u64,
 }
 
@@ -393,7 +393,7 @@ pub struct QueueMemoryReport {
 pub struct MemoryReport {
     /// In bytes, with everything that the worker starts.
     pub bytes: u64,
-    /// Whether control groups of the kernel hold it; otherwise the head looks.
+    /// True if control groups of the kernel hold it; otherwise the head looks.
     pub is_held_by_kernel: bool,
 }
 
@@ -429,10 +429,10 @@ pub struct HookFailure {
     pub reason: String,
 }
 
-/// How many workers there are.
+/// Number of workers there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerCounts {
-    /// How many the head was started with and keeps alive.
+    /// Number that the head was started with and keeps alive.
     pub wanted: usize,
     /// Started and not ready: their hook is running.
     pub starting: usize,
@@ -449,7 +449,7 @@ pub struct WorkerCounts {
     pub lost: u64,
 }
 
-/// How many tasks there are.
+/// Number of tasks there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
     /// Queued in the head, or waiting to be tried again; no worker has them.
@@ -533,12 +533,12 @@ pub struct TaskFilter {
 pub struct TaskList {
     /// Newest first.
     pub tasks: Vec<TaskReport>,
-    /// How many more there are that were asked for.
+    /// Number of further ones that were asked for.
     pub left_out: usize,
-    /// How many others there are.
+    /// Number of others.
     #[serde(default)]
     pub filtered_out: usize,
-    /// How many more there once were.
+    /// Number of further ones that there once were.
     pub forgotten: u64,
 }
 
@@ -619,17 +619,17 @@ pub struct ActorReport {
     pub reason: Option<String>,
     /// The job that has created it.
     pub job_id: JobId,
-    /// Whether it outlives that job.
+    /// True if it outlives that job.
     pub is_detached: bool,
     /// The worker that it has for itself; none while it waits for one, and after its end.
     pub worker_id: Option<WorkerId>,
     /// That worker's process.
     pub worker_pid: Option<u32>,
-    /// How often it was created again after its worker was lost.
+    /// Number of times that it was created again after its worker was lost.
     pub restarts: u32,
-    /// How often that is done at most.
+    /// Most times that it is created again.
     pub max_restarts: u32,
-    /// How often a call is run again that was going on when the worker was lost.
+    /// Number of times that a call is run again that was going on when the worker was lost.
     pub max_call_retries: u32,
     /// Calls that wait in the head.
     pub calls_waiting: usize,
@@ -640,7 +640,7 @@ pub struct ActorReport {
     /// The build of its module, as spans name it; none for what is built into tracer.
     #[serde(default)]
     pub module_version: Option<String>,
-    /// Whether the module has been built anew since. The actor keeps its build until it is made again.
+    /// True if the module has been built anew since. The actor keeps its build until it is made again.
     #[serde(default)]
     pub is_outdated: bool,
 }
@@ -673,7 +673,7 @@ impl std::fmt::Display for ActorState {
 /// What a task asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandReport {
-    /// How many slots.
+    /// Number of slots.
     pub num_cpus: u32,
     /// How much of which named resources.
     pub resources: BTreeMap<String, u64>,
@@ -738,7 +738,7 @@ impl TaskState {
         }
     }
 
-    /// Whether a task in this state has its outcome.
+    /// Returns whether a task in this state has its outcome.
     pub fn has_ended(self) -> bool {
         matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
     }
@@ -768,7 +768,7 @@ pub struct WorkerReport {
     pub pid: u32,
     /// Where it is in its life.
     pub state: WorkerState,
-    /// How long ago its process was started, in nanoseconds.
+    /// Time since its process was started, in nanoseconds.
     pub uptime_ns: u64,
     /// What it runs now.
     pub task: Option<TaskId>,
@@ -777,11 +777,11 @@ pub struct WorkerReport {
     pub actor: Option<TaskId>,
     /// Leases it has, the running one included.
     pub leases: usize,
-    /// How many slots it holds now.
+    /// Number of slots it holds now.
     pub cpus: u64,
     /// What its tasks have of named resources.
     pub resources: BTreeMap<String, u64>,
-    /// How many attempts it has reported.
+    /// Number of attempts it has reported.
     pub tasks_ended: u64,
     /// Where its spans go.
     pub tracing: String,
@@ -858,7 +858,7 @@ pub struct SpansDone {
     pub failed_hooks: u32,
     /// One of `tracer_abi::STATUS_*`; none when everyone has them.
     pub failure: Option<u32>,
-    /// How many of the spans were refused for good by whoever took the others.
+    /// Number of the spans that were refused for good by whoever took the others.
     pub refused: u64,
 }
 
@@ -938,7 +938,7 @@ pub struct Accepted {
     pub first_tag: u64,
     /// The id of the first of them; the others follow without a gap.
     pub first_task: TaskId,
-    /// How many there are.
+    /// Their number.
     pub count: u32,
     /// When they were written to the journal; only if one of them traces the runtime.
     pub journaled: Option<Period>,
@@ -965,7 +965,7 @@ impl Period {
 }
 
 impl Accepted {
-    /// Whether `next` goes on where this ends, in tags and in ids.
+    /// Returns whether `next` goes on where this ends, in tags and in ids.
     pub fn is_followed_by(&self, next: &Accepted) -> bool {
         let count = u64::from(self.count);
         self.first_tag + count == next.first_tag
@@ -1003,7 +1003,7 @@ pub struct ActorMethods {
     pub actor: TaskId,
     /// The methods, as `Type.method`, whose calls may run beside each other.
     pub concurrent: Vec<String>,
-    /// How many of those calls run at a time.
+    /// Number of those calls that run at a time.
     pub max_concurrency: u32,
 }
 
@@ -1017,7 +1017,7 @@ pub struct Output<'a> {
     pub worker_pid: u32,
     /// Where it was written to.
     pub stream: Stream,
-    /// Whether other calls of the same actor ran in the process meanwhile, any of which may have written it.
+    /// True if other calls of the same actor ran in the process meanwhile, any of which may have written it.
     pub is_shared: bool,
     /// The bytes as they were written: of any encoding, and cut at any place.
     pub bytes: &'a [u8],
@@ -1201,7 +1201,7 @@ fn take_attempts(take: &mut Take<'_>) -> Result<Vec<AttemptReport>, WireError> {
 pub struct Wait {
     /// The worker's own number for it.
     pub number: u64,
-    /// How many of the tasks have to end before it goes on.
+    /// Number of the tasks that have to end before it goes on.
     pub wanted: u32,
     /// The task whose attempt blocks its own thread until then, with no limit; none for a wait in a future, on another thread, or with a
     /// limit, beside which the attempt may go on.

@@ -25,10 +25,10 @@ pub struct TracingSettings {
     /// What submissions take from their environment, and what commands get in theirs.
     #[serde(default)]
     pub propagators: Propagators,
-    /// Whether the runtime's own work is traced for every task.
+    /// True if the runtime's own work is traced for every task.
     #[serde(default)]
     pub trace_runtime: bool,
-    /// Whether the arguments of tasks are put on their spans.
+    /// True if the arguments of tasks are put on their spans.
     #[serde(default)]
     pub record_arguments: bool,
     /// The `OTEL_*` variables that the session was started with and that a driver's hook should have too, unless its own environment
@@ -72,7 +72,7 @@ pub struct HookChoice {
     pub library: Option<PathBuf>,
     /// The longest it may take.
     pub timeout_ms: u64,
-    /// Whether a process may go on when its hook fails.
+    /// True if a process may go on when its hook fails.
     pub is_required: bool,
     /// The hooks that get the finished spans of this one, in their order.
     pub further: Vec<FurtherHook>,

@@ -301,7 +301,7 @@ impl Mapping {
         unsafe { self.pages.base().add(CLAIMS_OFFSET).cast::<Claims>().as_ref() }
     }
 
-    /// Whether the header begins as it was made. Of a file that was cut short since, too.
+    /// Returns whether the header begins as it was made. Of a file that was cut short since, too.
     pub(super) fn is_sound(&self) -> bool {
         let header = self.header();
         let numbers = [&header.version, &header.slot_size, &header.claim_count];
@@ -311,7 +311,7 @@ impl Mapping {
             && (self.slot_count..=SLOT_LIMIT).contains(&(header.slot_count.load(Relaxed) as usize))
     }
 
-    /// Whether a file of this length has the slots that its header says it has.
+    /// Returns whether a file of this length has the slots that its header says it has.
     pub(super) fn is_whole(&self, length: u64) -> bool {
         length == size_of_file(self.header().slot_count.load(Relaxed) as usize) as u64
     }

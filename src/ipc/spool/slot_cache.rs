@@ -24,7 +24,7 @@ pub(super) struct SlotCache<const ROOM: usize> {
     put: AtomicU32,
     /// Count of slots that were collected. Changed under the lock.
     collected: AtomicU32,
-    /// Whether the owner has ended, or has turned to another spool.
+    /// True if the owner has ended, or has turned to another spool.
     is_abandoned: AtomicBool,
 }
 
@@ -105,7 +105,7 @@ impl<const ROOM: usize> SlotCache<ROOM> {
         self.is_abandoned.store(true, Release);
     }
 
-    /// Whether the owner uses it no more. What it has done last is seen by whoever sees that.
+    /// Returns whether the owner uses it no more. What it has done last is seen by whoever sees that.
     pub(super) fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Acquire)
     }

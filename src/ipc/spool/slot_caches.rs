@@ -91,7 +91,7 @@ impl SlotCaches {
         });
     }
 
-    /// Whether threads have all that they may.
+    /// Returns whether threads have all that they may.
     pub(super) fn is_all_given(&self) -> bool {
         self.given >= FREE_LIMIT
     }

@@ -74,12 +74,12 @@ pub(crate) fn on_task(state: &mut State, id: TaskId) {
     }
 }
 
-/// Whether a lease of this task is to make an actor again: its creation has ended.
+/// Returns whether a lease of this task is to make an actor again: its creation has ended.
 pub(crate) fn is_restart(state: &State, id: TaskId) -> bool {
     state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Ended(_)))
 }
 
-/// How often an attempt of a call or a creation may follow one that was lost; none for what is as its policy says.
+/// Returns the number of times that an attempt of a call or a creation may follow one that was lost; none for what is as its policy says.
 pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
     match state.tasks.get(id)?.actor {
         Part::None => None,
@@ -373,7 +373,7 @@ pub(crate) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed
     }
 }
 
-/// How many tasks of each job have not ended.
+/// Returns the number of tasks of each job have not ended.
 pub(crate) fn open_tasks(state: &State) -> BTreeMap<JobId, usize> {
     let mut open = BTreeMap::new();
     for (_, task) in state.tasks.iter_newest_first().filter(|(_, task)| !matches!(task.progress(), Progress::Ended(_)))

@@ -7,7 +7,7 @@ use crate::{
 use tracer_core::task::{JobId, TaskId, WorkerId};
 use tracer_ipc::spool::ClaimState;
 
-/// Whether a call that runs waits for others, so that tasks may wait for each other in a cycle.
+/// Returns whether a call that runs waits for others, so that tasks may wait for each other in a cycle.
 pub(crate) fn may_block(state: &State) -> bool {
     state.workers.of_actors() > 0 && state.workers.waiting_from(WorkerId(0)).any(|(_, worker)| worker.actor.is_some())
 }
@@ -23,11 +23,11 @@ pub(crate) struct Line {
     creation: Option<Rc<[TaskId]>>,
     /// What has begun and not ended, in the actor's worker.
     running: Rc<[TaskId]>,
-    /// Whether that runs alone.
+    /// True if that runs alone.
     runs_alone: bool,
     /// The first that has not begun of those that run alone.
     first_alone: Option<LinePlace>,
-    /// How many of the others run at a time.
+    /// Number of the others that run at a time.
     max_concurrency: usize,
     /// Calls that are held, with their submitters.
     held: Vec<(TaskId, (Option<TaskId>, JobId))>,

@@ -26,7 +26,7 @@ use crate::{
 use tracer_core::task::{TaskId, WorkerId};
 use tracer_ipc::spool::CLAIM_COUNT;
 
-/// How many actors there is room for, of those that wait for a worker. One process is always left for tasks.
+/// Returns the number of actors there is room for, of those that wait for a worker. One process is always left for tasks.
 pub(crate) fn placeable(state: &State) -> usize {
     let most = state.max_processes.max(state.workers_wanted).saturating_sub(1);
     state.actors.to_place.len().min(most.saturating_sub(state.workers.of_actors()))
@@ -102,7 +102,7 @@ fn take_back_overtaken(state: &mut State, effects: &mut impl Effects, id: TaskId
     }
 }
 
-/// Whether a call may be leased beside what its actor's worker has; and if so, whether nothing may be leased beside it.
+/// Returns whether a call may be leased beside what its actor's worker has; and if so, whether nothing may be leased beside it.
 ///
 /// What a call writes is told from what others write by which calls run. So one whose output somebody wants is leased with no call that might
 /// run just before or after it and be taken for it: alone, if its method runs alone, and else beside calls that begin while it runs.

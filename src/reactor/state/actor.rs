@@ -38,7 +38,7 @@ pub struct Actors {
     pub(crate) names: HashMap<Box<str>, TaskId>,
     /// Those that wait for a worker of their own.
     pub(crate) to_place: BTreeSet<TaskId>,
-    /// How many tasks of each job have not ended; none for jobs without.
+    /// Number of tasks of each job that have not ended; none for jobs without.
     pub(crate) open: BTreeMap<JobId, usize>,
     /// Actors that are to end with their jobs and are not dead, by job.
     pub(crate) bound: HashMap<JobId, BTreeSet<TaskId>>,
@@ -66,13 +66,13 @@ pub(crate) struct Actor {
     pub(crate) span: Option<SpanLink>,
     /// Calls that wait or are held, in the order of their turn.
     pub(crate) calls: BTreeSet<TaskId>,
-    /// Whether a follow-up is noted that leases its calls.
+    /// True if a follow-up is noted that leases its calls.
     pub(crate) is_noted_ready: bool,
     pub(crate) life: Life,
     pub(crate) worker: Option<WorkerId>,
     /// The methods whose calls may run beside each other. None are known before it has been made once.
     pub(crate) concurrent: BTreeSet<TargetIndex>,
-    /// How many of those calls run at a time.
+    /// Number of those calls that run at a time.
     pub(crate) max_concurrency: usize,
 }
 
@@ -158,12 +158,12 @@ impl Actors {
         })
     }
 
-    /// Whether what a creation was given is needed again.
+    /// Returns whether what a creation was given is needed again.
     pub(crate) fn keeps_inputs(&self, id: TaskId) -> bool {
         self.all.get(&id).is_some_and(|actor| matches!(actor.life, Life::Alive | Life::Restarting))
     }
 
-    /// Whether a task must be remembered because its actor lives.
+    /// Returns whether a task must be remembered because its actor lives.
     pub(crate) fn is_living(&self, id: TaskId) -> bool {
         self.all.get(&id).is_some_and(|actor| !actor.is_dead())
     }
@@ -173,7 +173,7 @@ impl Actors {
         self.all.get(&id).map(|actor| tracer_core::task::module_stem(&actor.module))
     }
 
-    /// Whether an actor outlives the job that has created it.
+    /// Returns whether an actor outlives the job that has created it.
     pub(crate) fn is_detached(&self, id: TaskId) -> bool {
         self.all.get(&id).is_some_and(|actor| actor.is_detached)
     }

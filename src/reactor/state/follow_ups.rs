@@ -55,7 +55,7 @@ impl FollowUps {
         names
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty() && self.ready.is_empty()
     }

@@ -4,7 +4,7 @@ use tracer_ipc::protocol::DemandReport;
 /// What a task needs, if that is not just a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Needs {
-    /// How many slots.
+    /// Number of slots.
     pub cpus: u32,
     /// How much of which resources, by name.
     pub resources: Box<[(Box<str>, u64)]>,

@@ -8,7 +8,7 @@ pub struct Now {
 }
 
 impl Now {
-    /// How long an attempt has run that began then, as its worker's wall clock said: not longer than since its lease was granted, by the monotonic clock.
+    /// Returns the time that an attempt has run that began then, as its worker's wall clock said: not longer than since its lease was granted, by the monotonic clock.
     /// If the wall clock was set back to before the beginning, as long as that.
     pub(crate) fn ran_ns(self, started_unix_nano: u64, granted: Now) -> u64 {
         let longest_ns = self.monotonic_ns.saturating_sub(granted.monotonic_ns);

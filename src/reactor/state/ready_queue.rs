@@ -6,7 +6,7 @@ use crate::state::{needs::Needs, now::Now, task::Task};
 use rustc_hash::FxHashMap;
 use tracer_core::task::{JobId, TaskId};
 
-/// How long a task has to wait for its priority to count as one higher.
+/// Time that a task has to wait for its priority to count as one higher.
 pub(crate) const SECONDS_PER_POINT: i64 = 60;
 
 /// A place in the order of priorities: higher comes first. It is the same for as long as a task waits, since all of them age alike.
@@ -49,12 +49,12 @@ pub struct ReadyQueue {
 }
 
 impl ReadyQueue {
-    /// How many there are.
+    /// Returns their number.
     pub fn len(&self) -> usize {
         self.of_tasks.len() + self.of_drivers.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -64,7 +64,7 @@ impl ReadyQueue {
         self.of_tasks.front().or_else(|| self.of_drivers.front()).map(|waiting| &waiting.id)
     }
 
-    /// Whether any of them has a priority.
+    /// Returns whether any of them has a priority.
     pub fn has_priorities(&self) -> bool {
         !self.of_tasks.others.is_empty() || !self.of_drivers.others.is_empty()
     }
@@ -452,17 +452,17 @@ pub(crate) struct DemandingQueue {
 pub(crate) type QueueKey = Option<Arc<Needs>>;
 
 impl ReadyQueues {
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     pub fn len(&self) -> usize {
         self.plain.len() + self.demanding
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.plain.is_empty() && self.demanding == 0
     }
 
-    /// Whether any of them needs something else than a slot.
+    /// Returns whether any of them needs something else than a slot.
     pub fn has_demanding(&self) -> bool {
         self.demanding > 0
     }

@@ -63,7 +63,7 @@ impl Targets {
         self.all.get(index.0 as usize)?.version
     }
 
-    /// Whether further ones are not told apart.
+    /// Returns whether further ones are not told apart.
     pub fn is_full(&self) -> bool {
         self.all.len() >= TARGET_LIMIT
     }

@@ -14,7 +14,7 @@ pub struct ModuleVersions {
     pub(crate) newest: Vec<Option<Newest>>,
     /// Workers that are to be replaced and have something to do yet.
     pub(crate) outdated: BTreeSet<WorkerId>,
-    /// Whether there is one that the server has not heard of.
+    /// True if there is one that the server has not heard of.
     pub has_new: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct ModuleVersions {
 pub(crate) struct Entry {
     pub(crate) version: ModuleVersion,
     pub(crate) module: usize,
-    /// Whether a task of it has been taken in.
+    /// True if a task of it has been taken in.
     pub(crate) is_known: bool,
 }
 
@@ -63,7 +63,7 @@ impl ModuleVersions {
         self.all[index.0 as usize].version
     }
 
-    /// Whether another version of this one's module is submitted now.
+    /// Returns whether another version of this one's module is submitted now.
     pub(crate) fn is_outdated(&self, version: ModuleVersion) -> bool {
         let Some(&index) = self.by_number.get(&version) else { return false };
         self.newest[self.module(index)].is_some_and(|newest| newest.version != index)

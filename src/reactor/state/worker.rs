@@ -29,7 +29,7 @@ pub struct Worker {
     pub waits: Vec<Wait>,
     /// What its leases amount to, for the scheduler. Reserved up with [`leases`](Self::leases).
     pub load: Load,
-    /// How many attempts it has reported.
+    /// Number of attempts it has reported.
     pub tasks_ended: u64,
     /// What happens to its spans, for people; empty until it is ready.
     pub tracing: String,
@@ -53,7 +53,7 @@ pub struct Worker {
     pub watched: Vec<u64>,
     /// The versions of modules that it was given tasks of.
     pub versions: Vec<VersionIndex>,
-    /// Whether it is to be replaced, because of those: it is given nothing more.
+    /// True if it is to be replaced, because of those: it is given nothing more.
     pub is_outdated: bool,
 }
 
@@ -64,9 +64,9 @@ pub struct Terms {
     pub lease: u64,
     /// When it was granted, by the clock that never jumps.
     pub granted_ns: u64,
-    /// How long the attempt may run, in nanoseconds; 0 for no limit.
+    /// Time that the attempt may run, in nanoseconds; 0 for no limit.
     pub run_ns: u64,
-    /// How long it may write nothing, in nanoseconds; 0 for no limit.
+    /// Time that it may write nothing, in nanoseconds; 0 for no limit.
     pub idle_ns: u64,
     /// What it takes, if that is not just a slot.
     pub needs: Option<Arc<Needs>>,
@@ -101,7 +101,7 @@ pub struct Stopping {
     pub task: TaskId,
     /// The lease that it runs under.
     pub lease: u64,
-    /// How long it gets for each step.
+    /// Time that it gets for each step.
     pub grace_ns: u64,
     /// How far it has come.
     pub step: StopStep,
@@ -118,7 +118,7 @@ pub struct ToStop {
     pub lease: u64,
     /// Why.
     pub why: StopReason,
-    /// How long it gets for each step, if whoever wants its end has said so.
+    /// Time that it gets for each step, if whoever wants its end has said so.
     pub grace_ns: Option<u64>,
 }
 
@@ -142,7 +142,7 @@ pub struct Wait {
     pub task: TaskId,
     /// For which tasks, of those that have not ended.
     pub open: BTreeSet<TaskId>,
-    /// How many of them have to end before it goes on.
+    /// Number of them that have to end before it goes on.
     pub left: usize,
     /// The task whose attempt blocks its own thread until then, with no limit.
     pub blocked: Option<TaskId>,
@@ -155,7 +155,7 @@ pub struct Grant {
     pub number: u64,
     /// The task.
     pub task: TaskId,
-    /// How many slots it takes.
+    /// Number of slots it takes.
     pub slots: u32,
     /// What it counts for in the worker's load, in nanoseconds.
     pub expected_ns: u64,
@@ -201,7 +201,7 @@ pub enum Ending {
     ActorEnded {
         /// The actor, which is dead from then on.
         actor: TaskId,
-        /// How long it may take, by the clock that never jumps.
+        /// Time that it may take, by the clock that never jumps.
         until_ns: u64,
     },
     /// The head stops.
@@ -237,12 +237,12 @@ impl Worker {
         }
     }
 
-    /// Whether the head has asked it to end, and not for a task's sake.
+    /// Returns whether the head has asked it to end, and not for a task's sake.
     pub fn was_asked_to_end(&self) -> bool {
         matches!(self.ending, Some(Ending::ActorEnded { .. } | Ending::Stopped | Ending::NotNeeded))
     }
 
-    /// Whether nothing in it goes on before other tasks have ended, so that another may have its slot.
+    /// Returns whether nothing in it goes on before other tasks have ended, so that another may have its slot.
     pub fn is_waiting(&self) -> bool {
         match self.inline.last() {
             Some(running) => self.waits.iter().any(|wait| wait.task == running.task),
@@ -250,7 +250,7 @@ impl Worker {
         }
     }
 
-    /// Whether it holds the slots of a task, be they none: it runs something, or is about to. Actors are beside those.
+    /// Returns whether it holds the slots of a task, be they none: it runs something, or is about to. Actors are beside those.
     pub fn holds_slot(&self) -> bool {
         if self.actor.is_some() {
             return false;
@@ -266,13 +266,13 @@ impl Worker {
         }
     }
 
-    /// How many slots it holds.
+    /// Returns the number of slots it holds.
     pub fn slots(&self) -> usize {
         let running = self.inline.last().or(self.leases.front());
         if self.holds_slot() { running.map_or(1, |grant| grant.slots as usize) } else { 0 }
     }
 
-    /// Whether it can be sent any task: it is ready, no actor's and not to be replaced, nothing in it waits, and nothing in it is to end.
+    /// Returns whether it can be sent any task: it is ready, no actor's and not to be replaced, nothing in it waits, and nothing in it is to end.
     pub fn takes_leases(&self) -> bool {
         let is_ready = self.phase == WorkerPhase::Ready && self.actor.is_none() && !self.is_outdated;
         is_ready && self.waits.is_empty() && self.inline.is_empty() && self.stopping.is_none()

@@ -50,7 +50,7 @@ pub trait DurableProcessor: SpanProcessor {
         None
     }
 
-    /// Whether [`on_start`](SpanProcessor::on_start) may change spans: then the host is told what it adds to each, which takes a copy of the
+    /// Returns whether [`on_start`](SpanProcessor::on_start) may change spans: then the host is told what it adds to each, which takes a copy of the
     /// span.
     ///
     /// By default it may.
@@ -258,7 +258,7 @@ impl GuardedProcessor {
         matches!(self.processor, Kind::Durable(_))
     }
 
-    /// Whether its `on_start` may change spans.
+    /// Returns whether its `on_start` may change spans.
     pub(super) fn changes_spans(&self) -> bool {
         match &self.processor {
             Kind::Durable(processor) => processor.changes_spans(),
@@ -274,12 +274,12 @@ impl GuardedProcessor {
         catch_unwind(AssertUnwindSafe(|| processor.take_lost())).ok().flatten()
     }
 
-    /// Whether an exporter that was given to a builder is behind it, which tells of its deliveries itself.
+    /// Returns whether an exporter that was given to a builder is behind it, which tells of its deliveries itself.
     pub(super) fn is_of_exporter(&self) -> bool {
         self.target.is_some()
     }
 
-    /// Whether it delivers from a thread of its own, so that spans may be taken from it that were not tried.
+    /// Returns whether it delivers from a thread of its own, so that spans may be taken from it that were not tried.
     pub(super) fn is_batch_exporter(&self) -> bool {
         self.is_of_exporter() && matches!(self.processor, Kind::Batch(_))
     }
@@ -335,7 +335,7 @@ impl GuardedProcessor {
         resource.iter().filter(differs).map(told).collect()
     }
 
-    /// How many spans this processor lost by panicking since the last call, as an error.
+    /// Returns the number of spans this processor lost by panicking since the last call, as an error.
     fn take_panics(&self) -> Result<(), String> {
         match self.panics.swap(0, Ordering::Relaxed) {
             0 => Ok(()),
@@ -383,7 +383,7 @@ impl GuardedProcessor {
 #[derive(Debug)]
 pub(super) struct SharedProcessor {
     pub(super) processor: Arc<GuardedProcessor>,
-    /// Whether trace ids are the SDK's random ones.
+    /// True if trace ids are the SDK's random ones.
     pub(super) has_random_ids: bool,
 }
 
