@@ -9,8 +9,12 @@
 //!
 //! Nothing in an entry is believed: one that says something which no entry says has no [state](Claims::state).
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use crate::shared_memory::SharedMemory;
 
 /// Numbers that are granted at once, at most.
 pub const CLAIM_COUNT: usize = 1024;
@@ -77,6 +81,38 @@ impl Claims {
     }
 }
 
+/// Claims in [sealed memory](crate::shared_memory), as a lane has them.
+#[derive(Debug)]
+pub struct SharedClaims(SharedMemory);
+
+impl SharedClaims {
+    /// Makes the entries, and the file from which others map them.
+    pub fn create() -> io::Result<(SharedClaims, OwnedFd)> {
+        let (memory, file) = SharedMemory::create(c"tracer-claims", CLAIM_COUNT)?;
+        Ok((SharedClaims(memory), file))
+    }
+
+    /// Maps what another process has made.
+    pub fn attach(file: impl AsFd) -> io::Result<SharedClaims> {
+        let memory = SharedMemory::attach(file, CLAIM_COUNT)?;
+        if memory.words().len() != CLAIM_COUNT {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(SharedClaims(memory))
+    }
+}
+
+impl std::ops::Deref for SharedClaims {
+    type Target = Claims;
+
+    #[inline]
+    fn deref(&self) -> &Claims {
+        let words: &[AtomicU64; CLAIM_COUNT] = self.0.words().try_into().expect("the length was checked");
+        // SAFETY: `Claims` is a transparent wrapper of this array.
+        unsafe { &*std::ptr::from_ref(words).cast::<Claims>() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -119,6 +155,16 @@ mod tests {
         let mut all: Vec<u64> = takers.concat();
         all.sort_unstable();
         assert_eq!(all, numbers.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn both_ends_of_a_lane_see_the_same_claims() {
+        let (callers, file) = SharedClaims::create().unwrap();
+        let replicas = SharedClaims::attach(&file).unwrap();
+        callers.grant(7);
+        assert!(replicas.claim(7) && !callers.revoke(7));
+        let (_memory, other) = SharedMemory::create(c"test", CLAIM_COUNT - 1).unwrap();
+        assert!(SharedClaims::attach(&other).is_err());
     }
 
     proptest! {

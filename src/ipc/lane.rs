@@ -147,6 +147,8 @@ pub struct Opening<'a> {
     pub deadline_unix_nano: u64,
     /// True if it comes over TLS.
     pub is_secure: bool,
+    /// The version of HTTP that the client speaks: 10, 11 or 20; 0 for a call from one deployment to another.
+    pub version: u8,
     /// The method of HTTP; empty for a call from one deployment to another.
     pub method: &'a str,
     /// The host that it is for; empty if the client did not say.
@@ -155,6 +157,8 @@ pub struct Opening<'a> {
     pub target: &'a str,
     /// What people tell it from others by.
     pub request_id: &'a str,
+    /// The client, as `address:port`; empty when unknown.
+    pub client: &'a str,
 }
 
 /// Why a request ends before its end.
@@ -325,6 +329,7 @@ pub fn put_open<'h>(
         out.put_u8(opening.trace_flags);
         out.put_u64(opening.deadline_unix_nano);
         out.put_u8(opening.is_secure.into());
+        out.put_u8(opening.version);
         match METHODS.iter().position(|known| *known == opening.method) {
             Some(at) => out.put_u8(at as u8 + 1),
             None => {
@@ -335,6 +340,7 @@ pub fn put_open<'h>(
         out.put_short(opening.authority.as_bytes());
         out.put_short(opening.target.as_bytes());
         out.put_short(opening.request_id.as_bytes());
+        out.put_short(opening.client.as_bytes());
         put_headers(out, headers);
     });
 }
@@ -493,6 +499,10 @@ impl<'a> Opening<'a> {
             1 => true,
             _ => return Err(WireError::UnknownValue("whether a request is secure").into()),
         };
+        let version = take.u8()?;
+        if !matches!(version, 0 | 10 | 11 | 20) {
+            return Err(WireError::UnknownValue("the version of HTTP").into());
+        }
         let method = match take.u8()? {
             0 => take.short_str()?,
             number => METHODS.get(usize::from(number) - 1).ok_or(WireError::UnknownValue("the method"))?,
@@ -504,17 +514,20 @@ impl<'a> Opening<'a> {
             let found = text(take.short()?)?;
             if found.bytes().all(|byte| byte.is_ascii_graphic()) { Ok(found) } else { Err(LaneError::Text(part)) }
         };
-        let (authority, target, request_id) = (visible("host")?, visible("target")?, visible("request id")?);
+        let (authority, target) = (visible("host")?, visible("target")?);
+        let (request_id, client) = (visible("request id")?, visible("client")?);
         Ok(Opening {
             trace_id,
             span_id,
             trace_flags,
             deadline_unix_nano,
             is_secure,
+            version,
             method,
             authority,
             target,
             request_id,
+            client,
         })
     }
 }

@@ -14,10 +14,12 @@ const OPENING: Opening<'static> = Opening {
     trace_flags: 1,
     deadline_unix_nano: 12,
     is_secure: true,
+    version: 11,
     method: "GET",
     authority: "localhost:8000",
     target: "/cart?item=1",
     request_id: "abc-1",
+    client: "127.0.0.1:5000",
 };
 
 type Pairs = Vec<(String, Vec<u8>)>;
@@ -110,6 +112,7 @@ fn what_could_forge_a_header_or_a_line_is_refused() {
         (Opening { target: "/a\r\nx: y", ..OPENING }, "target"),
         (Opening { authority: "a\0", ..OPENING }, "host"),
         (Opening { request_id: "a\nb", ..OPENING }, "request id"),
+        (Opening { client: "a b", ..OPENING }, "client"),
     ];
     for (opening, part) in cases {
         assert_eq!(open(opening), Some(LaneError::Text(part)), "{opening:?}");
@@ -245,7 +248,7 @@ proptest! {
         (method, authority, target, request_id) in ("[A-Z]{0,12}", "[!-~]{0,300}", "/[!-~]{0,300}", "[!-~]{0,40}"),
     ) {
         let (method, authority, target, request_id) = (&*method, &*authority, &*target, &*request_id);
-        let opening = Opening { trace_id, span_id, trace_flags, deadline_unix_nano, is_secure, method, authority, target, request_id };
+        let opening = Opening { trace_id, span_id, trace_flags, deadline_unix_nano, is_secure, version: 20, method, authority, target, request_id, client: authority };
         let mut bytes = Vec::new();
         put_open(&mut bytes, request, is_last, &opening, borrowed(&sent));
         put_head(&mut bytes, request, is_last, status, borrowed(&sent));

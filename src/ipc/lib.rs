@@ -13,6 +13,7 @@
 //! | [`shared_memory`] | words of a sealed file that several processes have mapped |
 //! | [`replica_table`] | what all callers of the replicas of a service share: who may be called, and how many requests are in flight |
 //! | [`lane`] | frames between a caller and a replica |
+//! | [`control`], [`serving`] | orders to the processes of a service, with files, and reports; what a service is |
 //! | [`spin`] | adaptive busy-polling before a blocking wait |
 //! | [`claims`] | compare-and-swap entries by which two processes agree who has begun what |
 //! | [`spool`] | claims and spans of one process in shared memory, from which others finish its story |
@@ -27,6 +28,7 @@
 
 pub mod channel;
 pub mod claims;
+pub mod control;
 pub mod environment;
 pub mod fault;
 pub mod fork;
@@ -37,6 +39,7 @@ mod pages;
 pub mod private_file;
 pub mod protocol;
 pub mod replica_table;
+pub mod serving;
 pub mod session;
 pub mod shared_memory;
 pub mod spin;

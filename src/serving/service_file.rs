@@ -3,18 +3,18 @@
 //! The keys are walked by hand, as those of `tracer.toml` are, so that each complaint names line, key, expectation, finding, and the nearest
 //! name that is known. What a file says of modules, arguments and resources is checked where those are known.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
 use super::routes::RoutePrefix;
-use crate::config::SamplingRatio;
 use crate::config::file::{FileError, Reader, Tables, Value};
 use crate::http_api::{AddressError, LoopbackAddress};
 use crate::suggestion;
+pub use tracer_ipc::serving::{Application, Deployment, Detail, Http, Retry, Service, ServiceTracing, attribute_of};
 
 const TOP_KEYS: &[&str] = &["name", "http", "tracing", "applications"];
 const HTTP_KEYS: &[&str] = &["address", "public", "trusted_proxies", "host", "request_timeout", "max_body"];
@@ -53,147 +53,8 @@ const REPLICA_LIMIT: i64 = 4096;
 const REQUEST_LIMIT: i64 = 1_000_000;
 const THREAD_LIMIT: i64 = 1024;
 
-/// A service.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServiceFile {
-    /// What tells it from other services of the same head.
-    pub name: String,
-    /// How clients reach it.
-    pub http: Http,
-    /// How it is traced.
-    pub tracing: ServiceTracing,
-    /// What it has, in the order of the file; no two with one prefix.
-    pub applications: Vec<Application>,
-}
-
-/// How clients reach a service.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Http {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// True if other machines may reach it.
-    pub is_public: bool,
-    /// Whose `X-Forwarded-*` and `Forwarded` are taken.
-    pub trusted_proxies: Vec<std::net::IpAddr>,
-    /// The hosts that it answers for; all, if there is none.
-    pub hosts: Vec<String>,
-    /// The longest that a whole request may take.
-    pub request_timeout: Option<Duration>,
-    /// The longest body of a request, in bytes.
-    pub max_body: Option<u64>,
-}
-
-/// How a service is traced.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServiceTracing {
-    /// True if it is.
-    pub is_enabled: bool,
-    /// The share of the traces that begin here. A caller's decision is kept.
-    pub sampling_ratio: Option<SamplingRatio>,
-    /// Exporters besides the session's hook, each `module:attribute`.
-    pub exporters: Vec<String>,
-    /// Which spans a request has.
-    pub detail: Detail,
-}
-
-/// Which spans a request has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
-    /// One for each hop.
-    Hops,
-    /// One alone, for busy backends.
-    Request,
-}
-
-/// A route prefix and its deployments.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Application {
-    /// What tells it from others of the service.
-    pub name: String,
-    /// What the paths of its requests begin with.
-    pub route_prefix: RoutePrefix,
-    /// Which of the deployments answers requests.
-    pub ingress: usize,
-    /// Its deployments, no two of one name.
-    pub deployments: Vec<Deployment>,
-}
-
-/// A handler with settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Deployment {
-    /// What tells it from others of the application.
-    pub name: String,
-    /// The handler: `module:attribute`.
-    pub import_path: String,
-    /// What `new` is called with.
-    pub arguments: Vec<serde_json::Value>,
-    /// Number of its processes.
-    pub num_replicas: u32,
-    /// Number of requests that one of them has at a time.
-    pub max_ongoing_requests: u32,
-    /// Number of requests that may wait for a replica.
-    pub max_queued_requests: u32,
-    /// For how long.
-    pub queue_timeout: Option<Duration>,
-    /// The status of the answer to one that is not let in.
-    pub queue_full: u16,
-    /// True if requests that have begun may be repeated when their replica dies.
-    pub retry: Retry,
-    /// Threads of the runtime of a replica.
-    pub threads: u32,
-    /// What `reconfigure` is called with.
-    pub user_config: Option<serde_json::Value>,
-    /// Time between two questions to a replica whether it is well.
-    pub health_check_period: Duration,
-    /// Time that a replica may take to end what it has.
-    pub drain_timeout: Duration,
-    /// What a replica occupies, by name.
-    pub resources: Vec<(String, u64)>,
-    /// Variables of the environment of its replicas, besides those of the session.
-    pub env: BTreeMap<String, String>,
-    /// The folder that its replicas run in.
-    pub cwd: Option<PathBuf>,
-}
-
-/// True if requests that have begun may be repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// They end with their replica.
-    Never,
-    /// Those that have methods that promise it.
-    Idempotent,
-}
-
-impl Deployment {
-    /// A deployment of this handler, with what there is unless a file says otherwise.
-    pub fn new(import_path: &str) -> Deployment {
-        Deployment {
-            name: attribute_of(import_path).to_owned(),
-            import_path: import_path.to_owned(),
-            arguments: Vec::new(),
-            num_replicas: 1,
-            max_ongoing_requests: 100,
-            max_queued_requests: 1000,
-            queue_timeout: None,
-            queue_full: 503,
-            retry: Retry::Never,
-            threads: 1,
-            user_config: None,
-            health_check_period: Duration::from_secs(10),
-            drain_timeout: Duration::from_secs(30),
-            resources: Vec::new(),
-            env: BTreeMap::new(),
-            cwd: None,
-        }
-    }
-}
-
-fn attribute_of(import_path: &str) -> &str {
-    import_path.rsplit_once(':').map_or(import_path, |(_, attribute)| attribute)
-}
-
 /// Reads the text of a service file that is in `folder`.
-pub fn parse(text: &str, folder: &Path) -> Result<ServiceFile, FileError> {
+pub fn parse(text: &str, folder: &Path) -> Result<Service, FileError> {
     let reader = Reader { text, folder, tables: TABLES };
     let document = reader.document()?;
     let mut name = None;
@@ -222,7 +83,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<ServiceFile, FileError> {
     if applications.is_empty() {
         return Err(missing("applications", "a table `[[applications]]` with an `import_path`"));
     }
-    Ok(ServiceFile { name, http, tracing, applications })
+    Ok(Service { name, http, tracing, applications })
 }
 
 fn table<'v, 't>(reader: &Reader<'_>, key: &str, value: &'v Value<'t>) -> Result<&'v DeTable<'t>, FileError> {
@@ -320,14 +181,15 @@ fn applications(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<Applicatio
 }
 
 fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, FileError> {
-    let (mut name, mut route_prefix, mut import_path, mut deployments) = (None, RoutePrefix::root(), None, Vec::new());
+    let (mut name, mut route_prefix, mut import_path, mut deployments) =
+        (None, RoutePrefix::root().to_string(), None, Vec::new());
     for (key, value) in table(reader, "applications", value)? {
         match key.get_ref().as_ref() {
             "name" => name = Some(self::name(reader, "applications.name", value)?),
             "route_prefix" => {
                 let text = reader.string("applications.route_prefix", value)?;
                 let invalid = |error| reader.invalid("applications.route_prefix", &format!("{error}"), value);
-                route_prefix = text.parse::<RoutePrefix>().map_err(invalid)?;
+                route_prefix = text.parse::<RoutePrefix>().map_err(invalid)?.to_string();
             }
             "import_path" => import_path = Some(self::import_path(reader, "applications.import_path", value)?),
             "deployments" => {

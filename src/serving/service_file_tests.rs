@@ -46,7 +46,7 @@ import_path = "./lib/libadmin.so:app"
 num_replicas = 3
 "#;
 
-fn read(text: &str) -> Result<ServiceFile, FileError> {
+fn read(text: &str) -> Result<Service, FileError> {
     parse(text, Path::new("/srv/shop"))
 }
 
@@ -75,6 +75,7 @@ fn all_that_a_file_can_say_is_read() {
     let model = Deployment {
         name: "Model".into(),
         import_path: "models:Model".into(),
+        module_version: None,
         arguments: vec![json!("/models/7"), json!(3), json!(0.5), json!(true), json!({"a": [1]})],
         num_replicas: 2,
         max_ongoing_requests: 32,

@@ -1,0 +1,374 @@
+//! What a service is, and what the head says to the processes of one: the proxy, which speaks to clients, and the replicas, which handle
+//! requests.
+//!
+//! Head and process have a [control socket](crate::control). The head sends orders, the process reports. No request passes there: requests
+//! travel in [lanes](crate::lane), between the proxy and the replicas, and who may be called is in the
+//! [table](crate::replica_table), which all of them have mapped.
+//!
+//! ```text
+//!   head → proxy     Begin ─▶ Configure ─▶ Lanes (for each replica) ─▶ Refresh, ReplicaGone, … ─▶ Drain
+//!   head → replica   Begin ─▶ Lane (for each caller) ─▶ Health, Configure ─▶ Drain
+//! ```
+//!
+//! A replica gets requests when the head has set it ready in the table, which it does when the replica has said [`ReplicaReport::Ready`] and
+//! every proxy [`ProxyReport::LanesTaken`]. A replica that is to go is set draining first; it is gone when it has ended what it had.
+//!
+//! When a replica dies, its lanes end. What it had not claimed goes to others at once. What it had claimed is answered when the head has said
+//! [`ProxyOrder::ReplicaGone`]: then its spans are complete, *seen means recorded*.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tracer_core::SamplingRatio;
+use tracer_core::task::WorkerId;
+
+use crate::protocol::TracingSettings;
+
+/// A service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// What tells it from other services of the same head.
+    pub name: String,
+    /// How clients reach it.
+    pub http: Http,
+    /// How it is traced.
+    pub tracing: ServiceTracing,
+    /// What it has, in the order of the file; no two with one prefix.
+    pub applications: Vec<Application>,
+}
+
+/// How clients reach a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Http {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// True if other machines may reach it.
+    pub is_public: bool,
+    /// Whose `X-Forwarded-*` and `Forwarded` are taken.
+    pub trusted_proxies: Vec<std::net::IpAddr>,
+    /// The hosts that it answers for; all, if there is none.
+    pub hosts: Vec<String>,
+    /// The longest that a whole request may take.
+    pub request_timeout: Option<Duration>,
+    /// The longest body of a request, in bytes.
+    pub max_body: Option<u64>,
+}
+
+/// How a service is traced.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServiceTracing {
+    /// True if it is.
+    pub is_enabled: bool,
+    /// The share of the traces that begin here. A caller's decision is kept.
+    pub sampling_ratio: Option<SamplingRatio>,
+    /// Exporters besides the session's hook, each `module:attribute`.
+    pub exporters: Vec<String>,
+    /// Which spans a request has.
+    pub detail: Detail,
+}
+
+/// Which spans a request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Detail {
+    /// One for each hop.
+    Hops,
+    /// One alone, for busy backends.
+    Request,
+}
+
+/// A route prefix and its deployments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Application {
+    /// What tells it from others of the service.
+    pub name: String,
+    /// What the paths of its requests begin with.
+    pub route_prefix: String,
+    /// Which of the deployments answers requests.
+    pub ingress: usize,
+    /// Its deployments, no two of one name.
+    pub deployments: Vec<Deployment>,
+}
+
+/// A handler with settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// What tells it from others of the application.
+    pub name: String,
+    /// The handler: `module:attribute`.
+    pub import_path: String,
+    /// The version of the module, by its number, if there are versions of it. It is set when the service is deployed.
+    #[serde(default)]
+    pub module_version: Option<u64>,
+    /// What `new` is called with.
+    pub arguments: Vec<serde_json::Value>,
+    /// Number of its processes.
+    pub num_replicas: u32,
+    /// Number of requests that one of them has at a time.
+    pub max_ongoing_requests: u32,
+    /// Number of requests that may wait for a replica.
+    pub max_queued_requests: u32,
+    /// For how long.
+    pub queue_timeout: Option<Duration>,
+    /// The status of the answer to one that is not let in.
+    pub queue_full: u16,
+    /// What becomes of requests that have begun when their replica dies.
+    pub retry: Retry,
+    /// Threads of the runtime of a replica.
+    pub threads: u32,
+    /// What `reconfigure` is called with.
+    pub user_config: Option<serde_json::Value>,
+    /// Time between two questions to a replica whether it is well.
+    pub health_check_period: Duration,
+    /// Time that a replica may take to end what it has.
+    pub drain_timeout: Duration,
+    /// What a replica occupies, by name.
+    pub resources: Vec<(String, u64)>,
+    /// Variables of the environment of its replicas, besides those of the session.
+    pub env: BTreeMap<String, String>,
+    /// The folder that its replicas run in.
+    pub cwd: Option<PathBuf>,
+}
+
+/// What becomes of requests that have begun when their replica dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Retry {
+    /// They fail.
+    Never,
+    /// Those with a safe method, a short body and no answer yet begin again at another one.
+    Idempotent,
+}
+
+impl Deployment {
+    /// A deployment of this handler, with what there is unless a file says otherwise.
+    pub fn new(import_path: &str) -> Deployment {
+        Deployment {
+            name: attribute_of(import_path).to_owned(),
+            import_path: import_path.to_owned(),
+            module_version: None,
+            arguments: Vec::new(),
+            num_replicas: 1,
+            max_ongoing_requests: 100,
+            max_queued_requests: 1000,
+            queue_timeout: None,
+            queue_full: 503,
+            retry: Retry::Never,
+            threads: 1,
+            user_config: None,
+            health_check_period: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(30),
+            resources: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+        }
+    }
+}
+
+/// The part after the `:` of `module:attribute`.
+pub fn attribute_of(import_path: &str) -> &str {
+    import_path.rsplit_once(':').map_or(import_path, |(_, attribute)| attribute)
+}
+
+/// What the proxy is started with; the table's file goes along, then a listener for each thread, then an event descriptor for each caller
+/// in `callers`, which wakes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProxyBegin {
+    /// The name of the service.
+    pub service: String,
+    /// Number of this proxy, from 1; a new process has a new one.
+    pub number: u64,
+    /// Its spool, in the session's folder.
+    pub spool: PathBuf,
+    /// The machine, as spans name it.
+    pub node_id: String,
+    /// How it traces: what its hook is, and where its span files go.
+    pub tracing: TracingSettings,
+    /// The numbers of its threads in the table, one for each.
+    pub callers: Vec<u32>,
+    /// The most bytes that its access log may take.
+    pub log_limit: u64,
+}
+
+/// The routes and settings of a service, as its proxy needs them. Replaced as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProxySettings {
+    /// Counts the settings of a service; reported back by [`ProxyReport::Configured`].
+    pub revision: u64,
+    /// How clients reach it.
+    pub http: Http,
+    /// How it is traced.
+    pub tracing: ServiceTracing,
+    /// Its applications.
+    pub routes: Vec<ProxyRoute>,
+}
+
+/// One application, as the proxy needs it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProxyRoute {
+    /// What the paths of its requests begin with.
+    pub route_prefix: String,
+    /// Its name.
+    pub application: String,
+    /// The deployment that answers its requests.
+    pub deployment: String,
+    /// That deployment's number in the table.
+    pub index: u32,
+    /// For how long a request may wait for a replica.
+    pub queue_timeout: Option<Duration>,
+    /// The status of the answer to one that is not let in.
+    pub queue_full: u16,
+    /// What becomes of requests that have begun when their replica dies.
+    pub retry: Retry,
+}
+
+/// What the head says to a proxy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ProxyOrder {
+    /// The first order. Answered by [`ProxyReport::Ready`].
+    Begin(Box<ProxyBegin>),
+    /// New [`ProxySettings`], in a [file](crate::control::send_long). Answered by [`ProxyReport::Configured`].
+    Configure,
+    /// Lanes to a replica: for each thread a socket and a file of [claims](crate::claims::SharedClaims), in the order of the threads.
+    /// Answered by [`ProxyReport::LanesTaken`].
+    Lanes {
+        /// The replica's number in the table.
+        replica: u32,
+        /// The replica's name, as spans have it.
+        name: String,
+    },
+    /// Another caller of the same table, with the event descriptor that wakes it.
+    Caller {
+        /// Its number in the table.
+        caller: u32,
+    },
+    /// The table has changed: replicas that are ready now or draining, or limits.
+    Refresh,
+    /// A replica has ended and its spans are complete. Its number may be another one's after this.
+    ReplicaGone {
+        /// The replica's number in the table.
+        replica: u32,
+    },
+    /// Accept nothing more, end what there is, then end.
+    Drain {
+        /// How long it may take.
+        timeout: Duration,
+    },
+}
+
+/// What a proxy says to the head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyReport {
+    /// It is up. It accepts once it has settings.
+    Ready {
+        /// How it is traced, for people to read.
+        tracing: String,
+        /// Why its hook failed, if it did.
+        hook_failure: Option<String>,
+    },
+    /// It uses the settings of this revision.
+    Configured {
+        /// The revision.
+        revision: u64,
+        /// Why not, if it cannot.
+        failure: Option<String>,
+    },
+    /// All its threads have their lanes to a replica.
+    LanesTaken {
+        /// The replica's number in the table.
+        replica: u32,
+    },
+    /// A replica has sent what none may send; its lane is closed.
+    LaneBroken {
+        /// The replica's number in the table.
+        replica: u32,
+        /// What it was.
+        reason: String,
+    },
+    /// It has no connection any more, and ends.
+    Drained,
+}
+
+/// What a replica is started with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplicaBegin {
+    /// The name of the service.
+    pub service: String,
+    /// The name of the application.
+    pub application: String,
+    /// What the paths of its requests begin with.
+    pub route_prefix: String,
+    /// The deployment, whose settings count from this order on.
+    pub deployment: Deployment,
+    /// The replica's name: `<deployment>#<number>`.
+    pub name: String,
+    /// The number of its process among those of the head.
+    pub worker: WorkerId,
+    /// Its spool, in the session's folder.
+    pub spool: PathBuf,
+    /// The machine, as spans name it.
+    pub node_id: String,
+    /// Folders in which modules are looked for, in order. Absolute.
+    pub module_folders: Vec<PathBuf>,
+    /// How it traces: what its hook is, and where its span files go.
+    pub tracing: TracingSettings,
+}
+
+/// What the head says to a replica.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ReplicaOrder {
+    /// The first order: [`ReplicaBegin`], in a [file](crate::control::send_long). Answered by [`ReplicaReport::Ready`] or
+    /// [`ReplicaReport::Failed`].
+    Begin,
+    /// A lane from a caller: a socket, and a file of [claims](crate::claims::SharedClaims).
+    Lane {
+        /// The caller's number in the table.
+        caller: u32,
+    },
+    /// Asks whether it is well. Answered by [`ReplicaReport::Answered`].
+    Health {
+        /// Which question it is.
+        order: u64,
+    },
+    /// Gives it settings: a `user_config` in a [file](crate::control::send_long). Answered by [`ReplicaReport::Answered`].
+    Configure {
+        /// Which order it is.
+        order: u64,
+    },
+    /// Take no more requests, end those that there are, drop the handler, and end.
+    Drain {
+        /// How long requests may take to end; then they are cancelled.
+        timeout: Duration,
+    },
+}
+
+/// What a replica says to the head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaReport {
+    /// Its handler is made.
+    Ready {
+        /// How it is traced, for people to read.
+        tracing: String,
+        /// Why its hook failed, if it did.
+        hook_failure: Option<String>,
+        /// What the version of its module is called.
+        module_version: Option<String>,
+        /// True if it can be [configured](ReplicaOrder::Configure).
+        is_configurable: bool,
+    },
+    /// Its handler could not be made; it ends.
+    Failed {
+        /// Why, with a hint if there is one.
+        reason: String,
+    },
+    /// The answer to an order.
+    Answered {
+        /// Which order it was.
+        order: u64,
+        /// Why not, if it is not well or has not taken the settings.
+        failure: Option<String>,
+    },
+    /// It has no request any more, and ends.
+    Drained,
+}
