@@ -5,13 +5,16 @@
 //! travel in [lanes](crate::lane), between the proxy and the replicas, and who may be called is in the
 //! [table](crate::replica_table), which all of them have mapped.
 //!
+//! They are started as `tracer proxy <session-folder> <head-pid>` and `tracer replica <session-folder> <head-pid>`, with the control socket as
+//! standard input, and end with the process of that pid. What is in their orders is in no argument.
+//!
 //! ```text
-//!   head → proxy     Begin ─▶ Configure ─▶ Lanes (for each replica) ─▶ Refresh, ReplicaGone, … ─▶ Drain
+//!   head → proxy     Begin ─▶ Lanes (for each replica) ─▶ Configure ─▶ Lanes, Refresh, ReplicaGone, … ─▶ Drain
 //!   head → replica   Begin ─▶ Lane (for each caller) ─▶ Health, Configure ─▶ Drain
 //! ```
 //!
 //! A replica gets requests when the head has set it ready in the table, which it does when the replica has said [`ReplicaReport::Ready`] and
-//! every proxy [`ProxyReport::LanesTaken`]. A replica that is to go is set draining first; it is gone when it has ended what it had.
+//! every proxy [`ProxyReport::LanesTaken`]. So a new proxy has its lanes before it is configured and accepts. A replica that is to go is set draining first; it is gone when it has ended what it had.
 //!
 //! When a replica dies, its lanes end. What it had not claimed goes to others at once. What it had claimed is answered when the head has said
 //! [`ProxyOrder::ReplicaGone`]: then its spans are complete, *seen means recorded*.
