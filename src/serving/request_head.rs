@@ -296,16 +296,18 @@ impl Scanner {
         }
         let room = (HEAD_BYTES + 1).saturating_sub(before);
         self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        // It is scanned again only once its end has come: one that comes byte by byte costs no more than another.
-        let new = &self.kept[before - 1..];
+        // It is scanned again only once its end has come: one that comes byte by byte costs no more than another. What follows the end is
+        // not part of it, and may be anything.
+        let from = before.saturating_sub(3);
+        let end = self.kept[from..].windows(4).position(|four| four == b"\r\n\r\n").map(|at| from + at + 4);
+        let new = &self.kept[before - 1..end.unwrap_or(self.kept.len())];
         if new.contains(&0) {
             return Err(Refusal::Malformed("a NUL"));
         }
         if new.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n')) {
             return Err(Refusal::Malformed("a CR without LF, or an LF without CR"));
         }
-        let may_end = self.kept[before.saturating_sub(3)..].windows(4).any(|four| four == b"\r\n\r\n");
-        match if may_end { scan_head(&self.kept)? } else { incomplete(&self.kept)? } {
+        match if end.is_some() { scan_head(&self.kept)? } else { incomplete(&self.kept)? } {
             Some(head) => {
                 self.kept.clear();
                 self.stage = head.framing.into();

@@ -146,6 +146,20 @@ fn a_head_with_as_much_as_it_may_have_passes() {
     assert_eq!((request.len(), take(request.as_bytes())), (HEAD_BYTES, Ok(true)));
 }
 
+#[test]
+fn what_comes_with_the_end_of_a_head_and_is_behind_it_is_no_part_of_it() {
+    let requests = [
+        "POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n\0",
+        "POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n\n",
+        "POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n\ra",
+    ];
+    for request in requests {
+        for size in 1..request.len() {
+            assert_eq!(in_pieces(request.as_bytes(), || size), Ok(false), "{request:?} by {size}");
+        }
+    }
+}
+
 /// Requests that are mostly good, with what parsers differ over at any place.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let part = prop::sample::select(vec![
