@@ -17,6 +17,7 @@
 //! more system calls than is said.
 
 mod cluster;
+mod cpu_time;
 mod death;
 mod driver;
 mod floor;

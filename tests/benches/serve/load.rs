@@ -1,0 +1,140 @@
+//! The load: wrk and h2load, and what they say.
+
+use std::fmt;
+use std::process::Command;
+
+use super::cpu_time::cpu_ns;
+use super::{Failure, Server};
+
+/// What is asked for, by how many at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) connections: u32,
+    /// Streams of each connection, over HTTP/2; 0 for HTTP/1.1.
+    pub(crate) streams: u32,
+    pub(crate) path: &'static str,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Load { connections, streams, path } = self;
+        match streams {
+            0 => write!(f, "`{path}` over HTTP/1.1 by {connections} connections"),
+            _ => write!(f, "`{path}` over HTTP/2 by {connections} connections with {streams} streams each"),
+        }
+    }
+}
+
+/// One run, or the median of several.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) per_second: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// CPU time of each process for a request, in microseconds.
+    pub(crate) cpu: Vec<(String, f64)>,
+}
+
+impl Measured {
+    /// The median of each figure.
+    pub(crate) fn median(runs: &[Measured]) -> Measured {
+        let of = |figure: &dyn Fn(&Measured) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(figure).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let cpu = runs[0].cpu.iter().enumerate();
+        Measured {
+            per_second: of(&|run| run.per_second),
+            p50_us: of(&|run| run.p50_us),
+            p99_us: of(&|run| run.p99_us),
+            cpu: cpu.map(|(at, (name, _))| (name.clone(), of(&|run| run.cpu[at].1))).collect(),
+        }
+    }
+}
+
+impl Load {
+    /// Puts a server under load for so long.
+    pub(crate) fn run(&self, server: &dyn Server, seconds: u32) -> Result<Measured, Failure> {
+        let url = format!("{}{}", server.url(), self.path);
+        let before = cpu_of(server)?;
+        let said = if self.streams == 0 { self.wrk(&url, seconds)? } else { self.h2load(&url, seconds)? };
+        let cpu = cpu_of(server)?.into_iter().zip(before);
+        let each = |((name, after), (_, before)): ((String, u64), (String, u64))| {
+            (name, (after - before) as f64 / 1e3 / said.requests)
+        };
+        let Said { per_second, p50_us, p99_us, .. } = said;
+        Ok(Measured { per_second, p50_us, p99_us, cpu: cpu.map(each).collect() })
+    }
+
+    fn wrk(&self, url: &str, seconds: u32) -> Result<Said, Failure> {
+        let mut wrk = Command::new("wrk");
+        wrk.args(["-t1", "--latency", "-c"]).arg(self.connections.to_string()).arg(format!("-d{seconds}s")).arg(url);
+        let text = output_of(wrk)?;
+        if let Some(line) = text.lines().find(|line| line.contains("Non-2xx") || line.contains("Socket errors")) {
+            return Err(format!("requests have failed: {}", line.trim()).into());
+        }
+        let after = |word: &str| {
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(word));
+            line.map(str::trim).ok_or_else(|| format!("wrk has not said `{word}`: {text}"))
+        };
+        let requests = text.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse().ok());
+        Ok(Said {
+            requests: requests.ok_or("wrk has not said how many requests there were")?,
+            per_second: after("Requests/sec:")?.parse()?,
+            p50_us: microseconds(after("50%")?)?,
+            p99_us: microseconds(after("99%")?)?,
+        })
+    }
+
+    fn h2load(&self, url: &str, seconds: u32) -> Result<Said, Failure> {
+        let log = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let mut h2load = Command::new("h2load");
+        h2load.args(["-t1", "-c", &self.connections.to_string(), "-m", &self.streams.to_string()]);
+        h2load.args(["-D", &seconds.to_string(), "--log-file"]).arg(log.path()).arg(url);
+        let text = output_of(h2load)?;
+        let rate =
+            text.lines().find_map(|line| line.strip_prefix("finished in ")?.split_once(", ")?.1.split_once(" req/s"));
+        let per_second: f64 = rate.ok_or_else(|| format!("h2load has not said its rate: {text}"))?.0.trim().parse()?;
+        let failed = text.lines().find(|line| line.starts_with("requests:")).unwrap_or_default();
+        if !failed.contains(" 0 failed, 0 errored") {
+            return Err(format!("requests have failed: {failed}").into());
+        }
+        // Each line: when it began, its status, how many microseconds it took.
+        let times = std::fs::read_to_string(log.path())?;
+        let mut times: Vec<f64> = times.lines().filter_map(|line| line.split('\t').nth(2)?.parse().ok()).collect();
+        times.sort_by(f64::total_cmp);
+        let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(f64::NAN);
+        Ok(Said { requests: times.len() as f64, per_second, p50_us: at(50), p99_us: at(99) })
+    }
+}
+
+/// What a load generator says of one run.
+struct Said {
+    requests: f64,
+    per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+fn output_of(mut command: Command) -> Result<String, Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("`{name}` cannot be run: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("`{name}` failed: {text}{}", String::from_utf8_lossy(&output.stderr)).into())
+    }
+}
+
+/// A time as wrk writes it.
+fn microseconds(text: &str) -> Result<f64, Failure> {
+    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
+    let found = units.iter().find_map(|(unit, factor)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * factor));
+    found.ok_or_else(|| format!("`{text}` is no time of wrk's").into())
+}
+
+fn cpu_of(server: &dyn Server) -> Result<Vec<(String, u64)>, Failure> {
+    server.processes().into_iter().map(|(name, pid)| Ok((name, cpu_ns(pid)?))).collect()
+}
