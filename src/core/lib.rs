@@ -11,7 +11,7 @@
 //! | [`propagation`] | `traceparent`, `tracestate`, `baggage`: strict parsers and writers |
 //! | [`codec`] | the fixed layout of hot messages and journal records |
 //! | [`value`] | arguments and results: MessagePack on the wire, JSON for people |
-//! | [`names`] | names of spans and attributes |
+//! | [`names`], [`request_names`] | names of spans and attributes: of tasks, and of requests to services |
 //! | [`hook_contract`], [`sampling_ratio`], [`module_name`] | words of the tracing settings that travel in messages |
 //! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
 //! | [`pattern`], [`suggestion`] | names as people type them |
@@ -33,6 +33,7 @@ pub mod module_name;
 pub mod names;
 pub mod pattern;
 pub mod propagation;
+pub mod request_names;
 pub mod sampling_ratio;
 pub mod size;
 mod stored;
