@@ -119,6 +119,12 @@ enum Command {
         head_pid: u32,
         log_limit: u64,
     },
+    /// The proxy of a service, as the head runs it
+    #[command(hide = true)]
+    Proxy {
+        session_dir: PathBuf,
+        head_pid: u32,
+    },
     /// A worker, as the head runs it
     #[command(hide = true)]
     Worker {
@@ -303,6 +309,9 @@ pub fn main() -> ExitCode {
         Command::Head => start::run_head(),
         Command::FinishPlace { temp_dir, spans_dir } => start::run_finish(&temp_dir, spans_dir),
         Command::Http { session_dir, head_pid, log_limit } => crate::http_api::run(&session_dir, head_pid, log_limit)
+            .map(|()| exit::OK)
+            .map_err(|error| CommandError::new(exit::FAILED, error)),
+        Command::Proxy { session_dir, head_pid } => crate::serving::proxy::run(&session_dir, head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
         Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)

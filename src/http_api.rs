@@ -47,12 +47,12 @@ mod connection;
 mod handlers;
 mod limits;
 mod link;
-mod log;
+pub(crate) mod log;
 mod openapi;
 mod output;
 mod parameters;
 pub(crate) mod place;
-mod problem;
+pub(crate) mod problem;
 mod routes;
 mod submission;
 mod trace;
@@ -211,7 +211,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
         streams: Arc::new(Semaphore::new(limits::STREAMS)),
         large: Arc::new(Semaphore::new(limits::LARGE_ANSWERS)),
         connections: Connections::default(),
-        log: Log::new(session_dir, log_limit),
+        log: Log::new(session_dir.join("logs/http.log"), log_limit),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

@@ -96,10 +96,10 @@
 //! |---|---|
 //! | start processes | `head/process.rs` (workers, the HTTP API), `head/guard.rs` (the head itself), `worker/command/` (commands), `client/cluster/embedded.rs` (a program's own head), `cli/start.rs` (a head in the background), `cli/report.rs` (the pager) |
 //! | signal processes | `head/process.rs`, `head/guard.rs`, `head/io.rs`, `worker/command.rs`, `client/cluster/embedded.rs`, `cli/start.rs`, `ipc/fault.rs` (itself, in tests) |
-//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
+//! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `http_api.rs`, `http_api/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop) |
+//! | run on tokio | `http_api.rs`, `http_api/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop) |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/` |
 //!
@@ -112,8 +112,8 @@
 //! * Only `head::journal` writes what the head has to remember.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
-//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`http_api`], a process of
-//!   its own, has one.
+//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`http_api`] and the proxy of a service,
+//!   processes of their own, have one.
 
 // The library of a program that submits tasks.
 pub use tracer_client::{
@@ -159,7 +159,7 @@ pub use tracer_reactor::scheduler;
 #[cfg(feature = "program")]
 use {
     tracer_client::connection,
-    tracer_core::{causes, escape, pattern},
+    tracer_core::{causes, escape, pattern, request_names},
     tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
     tracer_ipc::{channel, fault, fork, identity, spin},
 };

@@ -60,7 +60,7 @@ impl App {
                 }
             }
         };
-        let mut response = answer.unwrap_or_else(Problem::into_response);
+        let mut response = answer.unwrap_or_else(|problem| problem.into_response(Body::whole));
         self.log.look();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -155,7 +155,7 @@ impl App {
             None => Parent { carrier, is_remote: true },
         };
         let answer = self.operate(route, id.as_deref(), &parts, body, parent).await;
-        let response = answer.unwrap_or_else(Problem::into_response);
+        let response = answer.unwrap_or_else(|problem| problem.into_response(Body::whole));
         if let Some(span) = span {
             span.finish(response.status());
         }
@@ -334,7 +334,7 @@ impl App {
             let text = format!("the output of task {id} is not kept here");
             let hint = "it is for tasks that were submitted over HTTP, unless with \"output\": false, and of the newest of them";
             let problem = Problem::new(problem::NO_OUTPUT, text).hint(hint);
-            return Ok(with_trace_id(problem.into_response(), report.trace_id.as_deref()));
+            return Ok(with_trace_id(problem.into_response(Body::whole), report.trace_id.as_deref()));
         };
         let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             Problem::new(problem::TOO_MANY, "as many requests follow tasks already as may do so at one time")

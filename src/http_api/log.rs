@@ -1,8 +1,9 @@
-//! The log of this process, `logs/http.log`, which is its standard error: kept within a bound, since hooks may write there for every request.
+//! A log that is kept within a bound: `logs/http.log` of this process, which is its standard error, where hooks may write for every request, and
+//! those of the proxies of services.
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::limits::lock;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The log: what is written now, and before it the part that was put aside.
-pub(super) struct Log {
+pub(crate) struct Log {
     path: PathBuf,
     /// Of both parts.
     limit: u64,
@@ -20,14 +21,15 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(session_dir: &Path, limit: u64) -> Log {
-        let log = Log { path: session_dir.join("logs/http.log"), limit, looked: Mutex::new(Instant::now()) };
+    /// Bounds the file at this path.
+    pub(crate) fn new(path: PathBuf, limit: u64) -> Log {
+        let log = Log { path, limit, looked: Mutex::new(Instant::now()) };
         log.bound();
         log
     }
 
     /// Looks at how long it is, unless that was done a moment ago.
-    pub(super) fn look(&self) {
+    pub(crate) fn look(&self) {
         let now = Instant::now();
         let mut looked = lock(&self.looked);
         if now.duration_since(*looked) >= PAUSE {
@@ -37,7 +39,8 @@ impl Log {
         }
     }
 
-    fn bound(&self) {
+    /// Puts the log aside if it has grown to half of the bound.
+    pub(crate) fn bound(&self) {
         // What it is at the moment: somebody may have removed it, or run this process by hand.
         let size = fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         if size > self.limit / 2 {
@@ -67,7 +70,7 @@ mod tests {
         fs::create_dir(folder.path().join("logs")).unwrap();
         let path = folder.path().join("logs/http.log");
         let mut file = fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
-        let log = Log::new(folder.path(), 1000);
+        let log = Log::new(path.clone(), 1000);
         for number in 0..100 {
             writeln!(file, "{number:0>99}").unwrap();
             log.bound();

@@ -3,15 +3,14 @@
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 
-use super::body::Body;
 use crate::task::{Refusal, RefusalCode};
 
 /// The kinds of problems. Programs tell them apart by `type`, which is `urn:tracer:problem:` and the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub(super) name: &'static str,
-    pub(super) status: StatusCode,
-    pub(super) title: &'static str,
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) status: StatusCode,
+    pub(crate) title: &'static str,
 }
 
 macro_rules! kinds {
@@ -61,8 +60,8 @@ fn kind_of_refusal(code: RefusalCode) -> Kind {
 
 /// Something that went wrong.
 #[derive(Clone, Debug)]
-pub(super) struct Problem {
-    pub(super) kind: Kind,
+pub(crate) struct Problem {
+    pub(crate) kind: Kind,
     /// The head's reason, for programs, if it was the head that refused.
     code: Option<&'static str>,
     detail: Box<str>,
@@ -85,7 +84,7 @@ struct Document<'a> {
 
 impl Problem {
     /// `text` may end in a hint, as the texts of errors do.
-    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Problem {
+    pub(crate) fn new(kind: Kind, text: impl Into<String>) -> Problem {
         let text: String = text.into();
         let (detail, hint) = match text.split_once("\n(hint: ") {
             Some((detail, hint)) => (detail.into(), Some(hint.strip_suffix(')').unwrap_or(hint).into())),
@@ -108,12 +107,12 @@ impl Problem {
         (self.kind.status.as_u16(), self.kind.name, self.code, says_when)
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<Box<str>>) -> Problem {
+    pub(crate) fn hint(mut self, hint: impl Into<Box<str>>) -> Problem {
         self.hint = Some(hint.into());
         self
     }
 
-    pub(super) fn header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> Problem {
+    pub(crate) fn header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> Problem {
         if let Ok(value) = value.try_into() {
             self.headers.push((name, value));
         }
@@ -121,7 +120,7 @@ impl Problem {
     }
 
     /// The `application/problem+json`.
-    pub(super) fn json(&self) -> Vec<u8> {
+    pub(crate) fn json(&self) -> Vec<u8> {
         let Kind { name, status, title } = self.kind;
         let document = Document {
             r#type: format!("urn:tracer:problem:{name}"),
@@ -134,19 +133,16 @@ impl Problem {
         serde_json::to_vec(&document).expect("texts can be written")
     }
 
-    pub(super) fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::whole(self.json()));
+    /// The answer, with a body that is made of the document.
+    pub(crate) fn into_response<B>(self, body: impl FnOnce(Vec<u8>) -> B) -> Response<B> {
+        let mut response = Response::new(body(self.json()));
         *response.status_mut() = self.kind.status;
         let json = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(header::CONTENT_TYPE, json);
-        response.headers_mut().extend(
-            self.headers
-                .into_iter()
-                .map(|(name, value)| (Some(name), value))
-                .collect::<Vec<_>>()
-                .into_iter()
-                .filter_map(|(name, value)| Some((name?, value))),
-        );
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, json);
+        for (name, value) in self.headers {
+            headers.append(name, value);
+        }
         response
     }
 }

@@ -217,6 +217,8 @@ pub struct Scanner {
     /// What has come of a head, of a line with the size of a chunk, or of trailers.
     kept: Vec<u8>,
     stage: Stage,
+    /// Bytes of those that came last which were looked at before the refusal, and belong to what came before it.
+    passed: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -245,7 +247,9 @@ impl From<Framing> for Stage {
 impl Scanner {
     /// Takes the next bytes, which may go on to hyper. After a refusal nothing more may.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
+        let all = bytes.len();
         while !bytes.is_empty() {
+            self.passed = all - bytes.len();
             bytes = match self.stage {
                 Stage::Head => self.take_head(bytes)?,
                 Stage::Body(left) => self.skip(bytes, left, Stage::Body, Stage::Head),
@@ -273,6 +277,16 @@ impl Scanner {
     /// Returns whether the connection is between two requests.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Head && self.kept.is_empty()
+    }
+
+    /// Returns whether the last byte was of a head, or of the line between two.
+    pub fn is_in_head(&self) -> bool {
+        self.stage == Stage::Head
+    }
+
+    /// After a refusal: how many of the bytes that came last belong to what was before it, and may go on.
+    pub fn passed(&self) -> usize {
+        self.passed
     }
 
     /// Takes what belongs to the head, and returns what follows.

@@ -43,6 +43,7 @@ mod otel_env;
 mod output;
 mod place;
 mod priorities;
+mod proxy;
 mod prune;
 mod reports;
 mod resources;

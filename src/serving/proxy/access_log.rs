@@ -1,0 +1,116 @@
+//! The access log, `logs/serve/access.log` of the session: a line for each request, written in batches.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
+use crate::clock;
+use crate::http_api::log::Log;
+
+/// What is collected before it is written, unless time passes.
+const BATCH: usize = 32 << 10;
+
+/// A request that is over.
+pub(super) struct Line<'a> {
+    pub(super) unix_nano: u64,
+    pub(super) client: &'a str,
+    pub(super) method: &'a str,
+    pub(super) target: &'a str,
+    /// 0 if there was no answer.
+    pub(super) status: u16,
+    pub(super) bytes: u64,
+    pub(super) duration_ns: u64,
+    pub(super) request_id: &'a str,
+    /// Empty if it was not traced.
+    pub(super) trace_id: &'a str,
+    /// Empty if none has had it.
+    pub(super) replica: &'a str,
+}
+
+/// The log, as one thread writes it. Each thread appends whole lines.
+pub(super) struct AccessLog {
+    file: Option<File>,
+    log: Log,
+    lines: String,
+}
+
+impl AccessLog {
+    /// Opens it. Both parts of it take `limit` bytes.
+    pub(super) fn open(session_dir: &Path, limit: u64) -> AccessLog {
+        let path = session_dir.join("logs/serve/access.log");
+        let _ = path.parent().map(std::fs::create_dir_all);
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        if let Err(error) = &file {
+            eprintln!("tracer: there is no access log `{}`: {error}", path.display());
+        }
+        AccessLog { file: file.ok(), log: Log::new(path, limit), lines: String::new() }
+    }
+
+    /// Adds a line.
+    pub(super) fn add(&mut self, line: &Line<'_>) {
+        if self.file.is_none() {
+            return;
+        }
+        let Line { unix_nano, client, method, target, status, bytes, duration_ns, request_id, trace_id, replica } =
+            *line;
+        let micros = duration_ns / 1000;
+        let _ = writeln!(
+            self.lines,
+            "{} {client} \"{method} {target}\" {status} {bytes} {}.{:03}ms request={request_id} trace={} replica={}",
+            clock::utc(unix_nano),
+            micros / 1000,
+            micros % 1000,
+            if trace_id.is_empty() { "-" } else { trace_id },
+            if replica.is_empty() { "-" } else { replica },
+        );
+        if self.lines.len() >= BATCH {
+            self.write();
+        }
+    }
+
+    /// Writes what was collected.
+    pub(super) fn write(&mut self) {
+        if let (Some(file), false) = (&mut self.file, self.lines.is_empty()) {
+            // A disk that is full takes the log, not the service.
+            let _ = file.write_all(self.lines.as_bytes());
+            self.lines.clear();
+            self.log.look();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_who_asked_for_what_and_how_it_ended_and_both_parts_stay_within_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = AccessLog::open(folder.path(), 10_000);
+        let line = Line {
+            unix_nano: 0,
+            client: "127.0.0.1:9",
+            method: "GET",
+            target: "/a?b",
+            status: 200,
+            bytes: 5,
+            duration_ns: 1_234_567,
+            request_id: "r1",
+            trace_id: "",
+            replica: "hello#1",
+        };
+        log.add(&line);
+        log.write();
+        let path = folder.path().join("logs/serve/access.log");
+        let expected =
+            "1970-01-01T00:00:00.000Z 127.0.0.1:9 \"GET /a?b\" 200 5 1.234ms request=r1 trace=- replica=hello#1\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        for _ in 0..2000 {
+            log.add(&line);
+        }
+        log.write();
+        log.log.bound();
+        assert!(std::fs::metadata(&path).unwrap().len() <= 10_000);
+    }
+}

@@ -1,0 +1,148 @@
+//! The body of an answer on its way to the client.
+//!
+//! The last byte is given to the connection when the spans of the request have ended, and not before. Where the length of the body says which
+//! byte is the last, that one is held back until the replica has said that nothing follows.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::time::Sleep;
+
+use super::connection::Serving;
+use super::exchange::{End, Exchange, Piece};
+use super::headers;
+use super::progress::Progress;
+use crate::lane::Reset;
+use crate::request_names as names;
+
+/// A body.
+pub(super) enum Answer {
+    /// All of it.
+    Whole {
+        /// What the client gets.
+        bytes: Bytes,
+        /// The request counts as one that is served until this is written.
+        _serving: Serving,
+    },
+    /// As it comes from a replica.
+    Stream(Box<Stream>),
+}
+
+/// An answer that comes from a replica.
+pub(super) struct Stream {
+    exchange: Rc<Exchange>,
+    progress: Progress,
+    /// Bytes that are to follow, if that is known.
+    left: Option<u64>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    is_over: bool,
+    _serving: Serving,
+}
+
+/// A body that does not come to its end: the connection is closed, or the stream reset.
+#[derive(Debug)]
+pub(super) struct Cut;
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer has broken off")
+    }
+}
+
+impl std::error::Error for Cut {}
+
+impl Stream {
+    pub(super) fn new(
+        exchange: Rc<Exchange>,
+        progress: Progress,
+        left: Option<u64>,
+        deadline: Option<Pin<Box<Sleep>>>,
+        serving: Serving,
+    ) -> Stream {
+        Stream { exchange, progress, left, deadline, is_over: false, _serving: serving }
+    }
+
+    fn abort(&mut self, outcome: &'static str, reason: Reset) -> Cut {
+        self.is_over = true;
+        self.progress.abandon(reason);
+        self.progress.finish_as(outcome, None);
+        Cut
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
+            return Poll::Ready(Some(Err(self.abort(names::OUTCOME_TIMEOUT, Reset::Timeout))));
+        }
+        let left = self.left;
+        let is_before_the_end = |piece: &Bytes| left.is_none_or(|left| (piece.len() as u64) < left);
+        match ready!(self.exchange.poll_piece(context, is_before_the_end)) {
+            Piece::Data(piece) => {
+                let length = piece.len() as u64;
+                if self.left.is_some_and(|left| length > left) {
+                    return Poll::Ready(Some(Err(self.abort(names::OUTCOME_STREAM_ABORTED, Reset::ClientGone))));
+                }
+                self.left = self.left.map(|left| left - length);
+                self.progress.sent_bytes += length;
+                if self.left.unwrap_or(0) == 0 && self.exchange.is_all_taken() {
+                    self.is_over = true;
+                    self.progress.finish();
+                }
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
+            Piece::Trailers(mut trailers) => {
+                headers::strip_answer(&mut trailers);
+                self.is_over = true;
+                self.progress.finish();
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+            Piece::End(End::Complete) if self.left.unwrap_or(0) == 0 => {
+                self.is_over = true;
+                self.progress.finish();
+                Poll::Ready(None)
+            }
+            Piece::End(end) => {
+                let outcome = match end {
+                    End::Lost | End::Unclaimed => names::OUTCOME_REPLICA_LOST,
+                    End::Reset(Reset::Timeout) => names::OUTCOME_TIMEOUT,
+                    End::Complete | End::Reset(_) => names::OUTCOME_STREAM_ABORTED,
+                };
+                Poll::Ready(Some(Err(self.abort(outcome, Reset::ClientGone))))
+            }
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Answer::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
+            Answer::Whole { bytes, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Answer::Stream(stream) => stream.poll_next(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Answer::Whole { bytes, .. } => bytes.is_empty(),
+            Answer::Stream(stream) => stream.is_over,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answer::Whole { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
+            Answer::Stream(stream) => stream.left.map(SizeHint::with_exact).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Connections of clients: how long each may take, when it is closed, and what it is told then.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use http::HeaderMap;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::limits::{self, HEAD_LOOKS, IDLE_LOOKS, STALL_LOOKS};
+use super::refusals::{self, Refused};
+use super::request;
+use super::settings::Settings;
+use super::socket::Socket;
+use super::thread::ProxyThread;
+use crate::http_api::problem::Problem;
+use crate::serving::request_head::{self, HEAD_BYTES, HEADERS};
+
+/// The other end of a connection.
+pub(super) struct Peer {
+    ip: IpAddr,
+    /// Its address.
+    pub(super) address: String,
+    /// Address and port.
+    pub(super) text: String,
+}
+
+/// What of HTTP/1 came last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing, or the end of a request.
+    Idle,
+    /// A part of a head.
+    Head,
+    /// A part of a body.
+    Body,
+}
+
+/// Why nothing more is read from a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusing {
+    /// It is no request.
+    Head(request_head::Refusal),
+    /// It is too slow.
+    TooSlow,
+}
+
+/// A connection, as its requests and whoever looks after it see it.
+pub(super) struct Connection {
+    pub(super) peer: Rc<Peer>,
+    thread: Rc<ProxyThread>,
+    /// Requests that have come and whose answers are not written.
+    serving: Cell<u32>,
+    stage: Cell<Stage>,
+    is_2: Cell<bool>,
+    is_reading: Cell<bool>,
+    is_writing: Cell<bool>,
+    /// The look since which nothing has come, or a head comes.
+    since_read: Cell<u32>,
+    /// The look since which nobody takes what is written.
+    since_written: Cell<u32>,
+    /// The look since which it has no request.
+    since_served: Cell<u32>,
+    refusing: Cell<Option<Refusing>>,
+    is_cut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A request of a connection, until its answer is written or given up.
+pub(super) struct Serving(Rc<Connection>);
+
+impl Serving {
+    pub(super) fn begin(connection: &Rc<Connection>) -> Serving {
+        connection.serving.set(connection.serving.get() + 1);
+        Serving(Rc::clone(connection))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.serving.set(self.0.serving.get() - 1);
+        self.0.since_served.set(self.0.thread.look());
+    }
+}
+
+impl Connection {
+    pub(super) fn new(thread: &Rc<ProxyThread>, address: SocketAddr) -> Rc<Connection> {
+        let ip = address.ip().to_canonical();
+        let now = thread.look();
+        let text = SocketAddr::new(ip, address.port()).to_string();
+        Rc::new(Connection {
+            peer: Rc::new(Peer { ip, address: ip.to_string(), text }),
+            thread: Rc::clone(thread),
+            serving: Cell::new(0),
+            stage: Cell::new(Stage::Idle),
+            is_2: Cell::new(false),
+            is_reading: Cell::new(true),
+            is_writing: Cell::new(false),
+            since_read: Cell::new(now),
+            since_written: Cell::new(now),
+            since_served: Cell::new(now),
+            refusing: Cell::new(None),
+            is_cut: Cell::new(false),
+            waker: RefCell::default(),
+        })
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// Says what has come. The time of a head runs from its first byte.
+    pub(super) fn set_stage(&self, stage: Stage) {
+        self.stage.set(stage);
+        self.since_read.set(self.thread.look());
+    }
+
+    /// Says that something has come.
+    pub(super) fn read_something(&self) {
+        if self.stage.get() != Stage::Head {
+            self.since_read.set(self.thread.look());
+        }
+    }
+
+    /// Says whether hyper waits for the client to send.
+    pub(super) fn set_reading(&self, is_reading: bool) {
+        if is_reading && !self.is_reading.get() && self.stage.get() == Stage::Body {
+            self.since_read.set(self.thread.look());
+        }
+        self.is_reading.set(is_reading);
+    }
+
+    /// Says whether hyper waits for the client to take.
+    pub(super) fn set_writing(&self, is_writing: bool) {
+        if !self.is_writing.replace(is_writing) {
+            self.since_written.set(self.thread.look());
+        }
+    }
+
+    /// Says that nothing more is read.
+    pub(super) fn refuse(&self, why: Refusing) {
+        self.refusing.set(Some(why));
+    }
+
+    pub(super) fn is_refusing(&self) -> bool {
+        self.refusing.get().is_some()
+    }
+
+    /// Returns whether the next answer is the last one.
+    pub(super) fn is_closing(&self) -> bool {
+        !self.is_2.get() && self.thread.is_draining()
+    }
+
+    /// Returns whether what the peer says of others is believed.
+    pub(super) fn is_trusted(&self, settings: &Settings) -> bool {
+        settings.http.trusted_proxies.contains(&self.peer.ip)
+    }
+
+    /// The address of the client, if it is not the peer's.
+    pub(super) fn client(&self, headers: &HeaderMap, settings: &Settings) -> Option<String> {
+        let trusted = &settings.http.trusted_proxies;
+        if !self.is_trusted(settings) {
+            return None;
+        }
+        super::headers::client_of(headers, |address| trusted.contains(address)).map(|address| address.to_string())
+    }
+
+    /// Why the body of a request has not come to its end.
+    pub(super) fn why_broken(&self) -> Refused {
+        match self.refusing.get() {
+            Some(Refusing::Head(refusal)) => Refused::bad(refusals::of_head(refusal).kind, refusal.to_string()),
+            Some(Refusing::TooSlow) => {
+                Refused::bad(refusals::TOO_SLOW, "the body of the request has stopped to arrive")
+            }
+            None => Refused::client_gone(),
+        }
+    }
+
+    /// The look since which it has nothing to do; none if it has.
+    pub(super) fn idle_since(&self) -> Option<u32> {
+        let is_idle = self.serving.get() == 0 && self.stage.get() == Stage::Idle;
+        is_idle.then(|| self.since_served.get().max(self.since_read.get()))
+    }
+
+    /// Closes it, whatever it has.
+    pub(super) fn cut(&self) {
+        self.is_cut.set(true);
+        self.wake();
+    }
+
+    /// Has its task look at it.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Looks how long it has taken.
+    pub(super) fn look(&self, now: u32) {
+        let passed = |since: &Cell<u32>| now.wrapping_sub(since.get());
+        if self.is_writing.get() && passed(&self.since_written) > STALL_LOOKS {
+            return self.cut();
+        }
+        if self.idle_since().is_some_and(|since| now.wrapping_sub(since) > IDLE_LOOKS) {
+            return self.cut();
+        }
+        let limit = match self.stage.get() {
+            Stage::Head => HEAD_LOOKS,
+            Stage::Body if self.is_reading.get() => STALL_LOOKS,
+            Stage::Body | Stage::Idle => return,
+        };
+        if !self.is_refusing() && passed(&self.since_read) > limit {
+            self.refuse(Refusing::TooSlow);
+            self.wake();
+        }
+    }
+
+    /// Returns whether everything that was asked is answered and written.
+    fn is_done(&self) -> bool {
+        self.serving.get() == 0 && !self.is_writing.get()
+    }
+
+    /// Returns true when the connection is to be dropped as it is.
+    fn poll_cut(&self, context: &mut Context<'_>) -> bool {
+        *self.waker.borrow_mut() = Some(context.waker().clone());
+        self.is_cut.get()
+    }
+}
+
+/// Runs futures of HTTP/2 on this thread.
+#[derive(Clone, Copy)]
+struct Local;
+
+impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, future: F) {
+        drop(tokio::task::spawn_local(future));
+    }
+}
+
+/// Serves a connection to its end.
+pub(super) async fn converse(thread: Rc<ProxyThread>, stream: TcpStream, connection: Rc<Connection>) {
+    let opened = {
+        let mut opening = std::pin::pin!(Socket::open(stream, Rc::clone(&connection)));
+        poll_fn(|context| match connection.poll_cut(context) {
+            true => Poll::Ready(None),
+            false => opening.as_mut().poll(context).map(|opened| opened.ok().flatten()),
+        })
+        .await
+    };
+    match opened {
+        Some((false, socket)) => converse_1(thread, socket, connection).await,
+        Some((true, socket)) => converse_2(thread, socket, connection).await,
+        None => {}
+    }
+}
+
+async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {
+    let own = Rc::clone(&connection);
+    let service = service_fn(move |asked| request::serve(Rc::clone(&thread), Rc::clone(&own), asked));
+    let mut serving = http1::Builder::new()
+        .max_headers(HEADERS)
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(socket), service);
+    let is_refused = poll_fn(|context| {
+        if connection.poll_cut(context) {
+            return Poll::Ready(false);
+        }
+        match Pin::new(&mut serving).poll(context) {
+            Poll::Ready(_) => Poll::Ready(false),
+            Poll::Pending if connection.is_refusing() && connection.is_done() => Poll::Ready(true),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await;
+    if is_refused {
+        let problem = match connection.refusing.get() {
+            Some(Refusing::Head(refusal)) => refusals::of_head(refusal),
+            _ => Problem::new(refusals::TOO_SLOW, "the head of the request did not arrive in time"),
+        };
+        let request_id = connection.thread.new_request_id();
+        let stream = serving.into_parts().io.into_inner().into_stream();
+        turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
+    }
+}
+
+async fn converse_2(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {
+    connection.is_2.set(true);
+    let own = Rc::clone(&connection);
+    let for_requests = Rc::clone(&thread);
+    let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), asked));
+    let mut serving = http2::Builder::new(Local)
+        .max_concurrent_streams(limits::STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .max_pending_accept_reset_streams(limits::PENDING_RESETS)
+        .initial_stream_window_size(limits::STREAM_WINDOW)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut is_ending = false;
+    poll_fn(|context| {
+        if connection.poll_cut(context) {
+            return Poll::Ready(());
+        }
+        if !is_ending && thread.is_draining() {
+            is_ending = true;
+            Pin::new(&mut serving).graceful_shutdown();
+        }
+        Pin::new(&mut serving).poll(context).map(drop)
+    })
+    .await;
+}
+
+/// Tells a client that it is refused, and closes the connection. What the client still sends is taken for a moment: if it were not, the answer
+/// could be lost on its way.
+pub(super) async fn turn_away(mut stream: TcpStream, problem: Problem, request_id: &str) {
+    let problem = problem.header(http::header::CONNECTION, "close").header(super::headers::X_REQUEST_ID, request_id);
+    let response = problem.into_response(|json| json);
+    let status = response.status();
+    let mut head = format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default());
+    for (name, value) in response.headers() {
+        head += &format!("{name}: {}\r\n", value.to_str().unwrap_or_default());
+    }
+    head += &format!("content-length: {}\r\n\r\n", response.body().len());
+    let told = async {
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(response.body()).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 4096];
+        while stream.read(&mut rest).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(limits::LINGER, told).await;
+}

@@ -1,0 +1,257 @@
+//! Headers on their way through the proxy: what goes on, what does not, and what is said in place of it.
+
+use std::net::IpAddr;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::lane::HEADER_LIMIT;
+
+/// The longest `x-request-id` of a client that is taken.
+const REQUEST_ID_BYTES: usize = 128;
+
+/// The name of a request, in requests and answers.
+pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The span that has answered, in answers.
+pub(super) const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
+
+/// Headers of one connection and no further, besides those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// Headers of a request that are said in another way, or in another place.
+const SAID_ELSEWHERE: [HeaderName; 6] = [
+    header::EXPECT,
+    header::HOST,
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("baggage"),
+    X_REQUEST_ID,
+];
+
+/// What says where a request comes from.
+const FORWARDED: [HeaderName; 6] = [
+    header::FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+fn is_named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
+    let values = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
+}
+
+/// Returns whether a header goes no further than the connection that it came over.
+fn is_of_connection(headers: &HeaderMap, name: &HeaderName, value: &HeaderValue) -> bool {
+    HOP_BY_HOP.contains(name)
+        // What gRPC asks for, and the one value that goes on.
+        || (*name == header::TE && !value.as_bytes().eq_ignore_ascii_case(b"trailers"))
+        || (headers.contains_key(header::CONNECTION) && is_named_by_connection(headers, name))
+}
+
+/// The most headers that a replica is told besides those of the client.
+pub(super) const TOLD: usize = 7;
+
+/// What a replica is told besides what the client says.
+pub(super) struct Told<'a> {
+    /// What vendors say of the trace; empty for nothing.
+    pub(super) trace_state: &'a str,
+    /// What the application sends along; empty for nothing.
+    pub(super) baggage: &'a str,
+    /// What people tell the request from others by.
+    pub(super) request_id: &'a str,
+    /// The host that it is for; empty for none.
+    pub(super) authority: &'a str,
+    /// The address of whoever has sent it to this proxy.
+    pub(super) peer: &'a str,
+    /// True if what that one says of others is believed.
+    pub(super) is_peer_trusted: bool,
+    /// What `x-forwarded-for` says, with the peer at its end; empty for the peer alone.
+    pub(super) forwarded_for: &'a str,
+}
+
+/// The headers that a replica gets with a request.
+pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    let is_passed_on = |&(name, value): &(&HeaderName, &HeaderValue)| {
+        let is_replaced = FORWARDED.contains(name) && (!told.is_peer_trusted || name == FORWARDED[1]);
+        !is_replaced && !SAID_ELSEWHERE.contains(name) && !is_of_connection(headers, name, value)
+    };
+    let is_said = |name: &'static str| !told.is_peer_trusted || !headers.contains_key(name);
+    let forwarded_for = if told.forwarded_for.is_empty() { told.peer } else { told.forwarded_for };
+    let own = [
+        ("host", told.authority),
+        ("x-request-id", told.request_id),
+        ("tracestate", told.trace_state),
+        ("baggage", told.baggage),
+        ("x-forwarded-for", forwarded_for),
+        ("x-forwarded-proto", if is_said("x-forwarded-proto") { "http" } else { "" }),
+        ("x-forwarded-host", if is_said("x-forwarded-host") { told.authority } else { "" }),
+    ];
+    let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.as_bytes()));
+    own.chain(headers.iter().filter(is_passed_on).map(|(name, value)| (name.as_str(), value.as_bytes())))
+}
+
+/// Takes out of an answer what goes no further, and what is said by the proxy.
+pub(super) fn strip_answer(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<_> = headers.keys().filter(|name| is_named_by_connection(headers, name)).cloned().collect();
+        named.iter().for_each(|name| drop(headers.remove(name)));
+    }
+    HOP_BY_HOP.iter().for_each(|name| drop(headers.remove(name)));
+    headers.remove(header::TE);
+}
+
+/// Returns whether trailers fit into a frame.
+pub(super) fn are_few(trailers: &HeaderMap) -> bool {
+    trailers.len() <= HEADER_LIMIT
+}
+
+/// Trailers as a replica gets them.
+pub(super) fn trailers(trailers: &HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
+    let is_trailer = |&(name, _): &(&HeaderName, &HeaderValue)| {
+        !HOP_BY_HOP.contains(name) && !matches!(*name, header::CONTENT_LENGTH | header::HOST | header::TE)
+    };
+    trailers.iter().filter(is_trailer).map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
+/// The client's name for a request, if it is one that can be passed on and printed.
+pub(super) fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let value = headers.get(X_REQUEST_ID)?;
+    let is_token = (1..=REQUEST_ID_BYTES).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_token.then_some(value)
+}
+
+/// The client that a trusted peer speaks for: the last address of `x-forwarded-for` that is not a trusted one.
+pub(super) fn client_of(headers: &HeaderMap, is_trusted: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
+    let values = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
+    let addresses: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
+    let known = addresses.iter().rev().map_while(|text| text.parse::<IpAddr>().ok());
+    let mut last = None;
+    for address in known {
+        last = Some(address);
+        if !is_trusted(&address) {
+            break;
+        }
+    }
+    last
+}
+
+/// All values of `x-forwarded-for` in one, with the peer at its end.
+pub(super) fn forwarded_for(headers: &HeaderMap, peer: &str) -> String {
+    let values = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
+    values.chain([peer]).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn told() -> Told<'static> {
+        Told {
+            trace_state: "a=1",
+            baggage: "",
+            request_id: "r1",
+            authority: "shop",
+            peer: "10.0.0.9",
+            is_peer_trusted: false,
+            forwarded_for: "",
+        }
+    }
+
+    fn shown(headers: &HeaderMap, told: &Told<'_>) -> Vec<String> {
+        let shown = |(name, value): (&str, &[u8])| format!("{name}: {}", String::from_utf8_lossy(value));
+        to_replica(headers, told).map(shown).collect()
+    }
+
+    #[test]
+    fn what_is_of_the_connection_goes_no_further_and_the_rest_does_in_order() {
+        let headers = map(&[
+            ("host", "evil"),
+            ("connection", "close, x-secret"),
+            ("keep-alive", "5"),
+            ("x-secret", "1"),
+            ("te", "trailers"),
+            ("upgrade", "websocket"),
+            ("transfer-encoding", "chunked"),
+            ("expect", "100-continue"),
+            ("traceparent", "00-1-1-00"),
+            ("tracestate", "b=2"),
+            ("x-request-id", "other"),
+            ("accept", "a"),
+            ("accept", "b"),
+        ]);
+        let expected = [
+            "host: shop",
+            "x-request-id: r1",
+            "tracestate: a=1",
+            "x-forwarded-for: 10.0.0.9",
+            "x-forwarded-proto: http",
+            "x-forwarded-host: shop",
+            "te: trailers",
+            "accept: a",
+            "accept: b",
+        ];
+        assert_eq!(shown(&headers, &told()), expected);
+        assert!(!shown(&map(&[("te", "gzip")]), &told()).iter().any(|header| header.starts_with("te:")));
+    }
+
+    #[test]
+    fn what_is_said_of_others_is_believed_of_those_who_are_trusted_only() {
+        let headers = map(&[
+            ("x-forwarded-for", "1.2.3.4, 10.0.0.1"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-real-ip", "1.2.3.4"),
+        ]);
+        let untrusted = shown(&headers, &told());
+        assert!(
+            !untrusted.iter().any(|header| header.contains("1.2.3.4") || header.contains("https")),
+            "{untrusted:?}"
+        );
+        let list = forwarded_for(&headers, "10.0.0.9");
+        let trusted = shown(&headers, &Told { is_peer_trusted: true, forwarded_for: &list, ..told() });
+        for expected in
+            ["x-forwarded-for: 1.2.3.4, 10.0.0.1, 10.0.0.9", "x-forwarded-proto: https", "forwarded: for=1.2.3.4"]
+        {
+            assert_eq!(trusted.iter().filter(|header| *header == expected).count(), 1, "{trusted:?}");
+        }
+        let is_trusted = |address: &IpAddr| address.to_string().starts_with("10.");
+        assert_eq!(client_of(&headers, is_trusted), Some([1, 2, 3, 4].into()));
+        assert_eq!(client_of(&map(&[("x-forwarded-for", "1.2.3.4, no")]), is_trusted), None);
+    }
+
+    #[test]
+    fn a_name_of_a_request_is_a_short_printable_token() {
+        for (value, is_taken) in [("abc-1", true), ("", false), ("a b", false), ("caf\u{e9}", false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            assert_eq!(request_id(&headers).is_some(), is_taken, "{value:?}");
+        }
+        let long = HeaderValue::from_str(&"x".repeat(REQUEST_ID_BYTES + 1)).unwrap();
+        assert!(request_id(&HeaderMap::from_iter([(X_REQUEST_ID, long)])).is_none());
+    }
+
+    #[test]
+    fn an_answer_keeps_what_is_the_clients() {
+        let mut headers = map(&[("connection", "x-a"), ("x-a", "1"), ("transfer-encoding", "chunked"), ("etag", "e")]);
+        strip_answer(&mut headers);
+        assert_eq!(headers, map(&[("etag", "e")]));
+    }
+}

@@ -1,0 +1,326 @@
+//! The lanes of one thread: frames in and out, and which request has which number.
+//!
+//! What is written to a lane is collected, and written when all that was ready in this turn of the loop has been looked at. What can be
+//! read is taken in at once, however many frames of however many requests it is.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tracer_ipc::claims::{CLAIM_COUNT, SharedClaims};
+use tracer_ipc::replica_table::ReplicaIndex;
+
+use super::exchange::{End, Exchange};
+use super::outbox::Outbox;
+use crate::lane::{self, Body, Frame, LANE_FRAME_LIMIT, LaneError, Numbers, Opening, Reset};
+
+/// The most bytes that may wait to be written to a lane.
+const LANE_BYTES: usize = 16 << 20;
+/// What is read at once, at least.
+const READ: usize = 64 << 10;
+
+/// A lane to one replica.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// The replica's number in the table.
+    pub(super) replica: ReplicaIndex,
+    /// The replica's name.
+    pub(super) name: Rc<str>,
+    socket: OwnedWriteHalf,
+    claims: SharedClaims,
+    numbers: RefCell<Numbers>,
+    /// By the entry of their claims.
+    exchanges: RefCell<Vec<Option<Rc<Exchange>>>>,
+    outbox: RefCell<Outbox>,
+    /// Those who wait for room in the outbox, or for a number.
+    waiting: RefCell<Vec<Waker>>,
+    /// True while it is among those that are to be written.
+    is_dirty: Cell<bool>,
+    /// True if no further request is sent there.
+    is_closed: Cell<bool>,
+    flush: Rc<Flush>,
+}
+
+/// The lanes that are to be written in this turn of the loop, and who writes them.
+#[derive(Debug, Default)]
+pub(super) struct Flush {
+    dirty: RefCell<Vec<Rc<Lane>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// Why a lane has ended.
+#[derive(Debug)]
+pub(super) enum LaneEnd {
+    /// The replica has closed it.
+    Closed,
+    /// The replica has sent what none may send.
+    Broken(String),
+}
+
+impl Lane {
+    /// A lane over this socket, and what reads it.
+    pub(super) fn new(
+        replica: ReplicaIndex,
+        name: Rc<str>,
+        socket: UnixStream,
+        claims: SharedClaims,
+        flush: Rc<Flush>,
+    ) -> (Rc<Lane>, OwnedReadHalf) {
+        let (reader, socket) = socket.into_split();
+        let lane = Lane {
+            replica,
+            name,
+            socket,
+            claims,
+            numbers: RefCell::default(),
+            exchanges: RefCell::new(vec![None; CLAIM_COUNT]),
+            outbox: RefCell::default(),
+            waiting: RefCell::default(),
+            is_dirty: Cell::new(false),
+            is_closed: Cell::new(false),
+            flush,
+        };
+        (Rc::new(lane), reader)
+    }
+
+    /// Returns whether requests may be sent there.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closed.get()
+    }
+
+    /// Takes a number, when there is one.
+    pub(super) fn poll_number(&self, context: &mut Context<'_>) -> Poll<u32> {
+        match self.numbers.borrow_mut().take() {
+            Some(number) => Poll::Ready(number),
+            None => {
+                self.wait_for_room(context.waker());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Gives a number back that nothing was sent under.
+    pub(super) fn give_back(&self, number: u32) {
+        self.numbers.borrow_mut().give_back(number);
+        self.wake_waiting();
+    }
+
+    /// Sends a request under a number that was taken.
+    pub(super) fn open<'h>(
+        self: &Rc<Lane>,
+        number: u32,
+        is_last: bool,
+        opening: &Opening<'_>,
+        headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
+    ) -> Rc<Exchange> {
+        let exchange = Rc::new(Exchange::new(Rc::clone(self), number, is_last));
+        self.exchanges.borrow_mut()[entry(number)] = Some(Rc::clone(&exchange));
+        self.claims.grant(number.into());
+        self.put(|out| lane::put_open(out, number, is_last, opening, headers));
+        exchange
+    }
+
+    /// Sends a piece of a body.
+    pub(super) fn send_data(self: &Rc<Lane>, number: u32, piece: Bytes, is_last: bool) {
+        let header = lane::data_header(number, is_last, piece.len());
+        self.outbox.borrow_mut().put(|out| out.extend_from_slice(&header));
+        self.outbox.borrow_mut().put_piece(piece);
+        self.soil();
+    }
+
+    /// Sends trailers.
+    pub(super) fn send_trailers<'h>(
+        self: &Rc<Lane>,
+        number: u32,
+        trailers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
+    ) {
+        self.put(|out| lane::put_trailers(out, number, trailers));
+    }
+
+    /// Gives credit for bytes that were taken.
+    pub(super) fn credit(self: &Rc<Lane>, number: u32, bytes: u32) {
+        self.put(|out| lane::put_credit(out, number, bytes));
+    }
+
+    /// Ends a request in both directions.
+    pub(super) fn reset(self: &Rc<Lane>, number: u32, reason: Reset) {
+        self.revoke(number);
+        self.put(|out| lane::put_reset(out, number, reason));
+    }
+
+    /// Takes a request back. False when the replica has begun it.
+    pub(super) fn revoke(&self, number: u32) -> bool {
+        self.claims.revoke(number.into())
+    }
+
+    /// Forgets a request that has ended in both directions. False when it was forgotten before.
+    pub(super) fn forget(&self, number: u32) -> bool {
+        let mut exchanges = self.exchanges.borrow_mut();
+        let place = &mut exchanges[entry(number)];
+        if place.as_ref().is_none_or(|exchange| exchange.number != number) {
+            return false;
+        }
+        *place = None;
+        self.numbers.borrow_mut().give_back(number);
+        self.wake_waiting();
+        true
+    }
+
+    /// Returns whether bytes of bodies may be sent.
+    pub(super) fn has_room(&self) -> bool {
+        self.outbox.borrow().len() < LANE_BYTES
+    }
+
+    /// Has somebody woken when there may be room, or a number.
+    pub(super) fn wait_for_room(&self, waker: &Waker) {
+        self.waiting.borrow_mut().push(waker.clone());
+    }
+
+    fn wake_waiting(&self) {
+        self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+
+    fn put(self: &Rc<Lane>, put: impl FnOnce(&mut Vec<u8>)) {
+        self.outbox.borrow_mut().put(put);
+        self.soil();
+    }
+
+    /// Has it written at the end of this turn.
+    fn soil(self: &Rc<Lane>) {
+        if !self.is_dirty.replace(true) {
+            self.flush.dirty.borrow_mut().push(Rc::clone(self));
+            if let Some(waker) = self.flush.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Writes what there is, and goes on later with what cannot be written now.
+    fn write(self: &Rc<Lane>) {
+        self.is_dirty.set(false);
+        let written = self.outbox.borrow_mut().write(|slices| self.socket.try_write_vectored(slices));
+        match written {
+            Ok(true) if self.waiting.borrow().is_empty() => {}
+            Ok(true) => self.wake_waiting(),
+            Ok(false) => {
+                self.is_dirty.set(true);
+                let lane = Rc::clone(self);
+                drop(tokio::task::spawn_local(async move {
+                    let _ = lane.socket.writable().await;
+                    lane.is_dirty.set(false);
+                    lane.soil();
+                }));
+            }
+            // Whoever reads it sees the end, after what has come before it.
+            Err(_) => {}
+        }
+    }
+
+    /// Takes frames in until the lane ends. `on_over` is told each request that has ended.
+    pub(super) async fn read(
+        self: &Rc<Lane>,
+        mut reader: OwnedReadHalf,
+        mut on_over: impl FnMut(&Rc<Exchange>),
+    ) -> LaneEnd {
+        let mut inbox = BytesMut::new();
+        loop {
+            if inbox.capacity() - inbox.len() < READ / 2 {
+                inbox.reserve(READ);
+            }
+            match reader.read_buf(&mut inbox).await {
+                Ok(0) => return LaneEnd::Closed,
+                Ok(_) => {}
+                // The replica was killed with something unread.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return LaneEnd::Closed,
+                Err(error) => return LaneEnd::Broken(error.to_string()),
+            }
+            if let Err(error) = self.take_frames(&mut inbox, &mut on_over) {
+                return LaneEnd::Broken(error.to_string());
+            }
+        }
+    }
+
+    fn take_frames(
+        self: &Rc<Lane>,
+        inbox: &mut BytesMut,
+        on_over: &mut impl FnMut(&Rc<Exchange>),
+    ) -> Result<(), LaneError> {
+        let whole = whole_frames(inbox)?;
+        if whole == 0 {
+            return Ok(());
+        }
+        let bytes = inbox.split_to(whole).freeze();
+        let mut rest = &bytes[..];
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            let (body, after) = after.split_at(u32::from_le_bytes(*length) as usize);
+            rest = after;
+            let frame = Frame::decode(body[0], &body[1..])?;
+            if matches!(frame.body, Body::Drain) {
+                self.is_closed.set(true);
+                continue;
+            }
+            let exchange = self.exchanges.borrow()[entry(frame.request)].clone();
+            // What is said of a request that was ended here was on its way then.
+            let Some(exchange) = exchange.filter(|exchange| exchange.number == frame.request) else { continue };
+            exchange.on_frame(&frame, &bytes)?;
+            if exchange.is_over() {
+                on_over(&exchange);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes it, and returns what was in it. Requests that had not begun have ended then.
+    pub(super) fn close(&self) -> Vec<Rc<Exchange>> {
+        self.is_closed.set(true);
+        // The other end sees it, whoever holds this one.
+        let _ = rustix::net::shutdown(self.socket.as_ref(), rustix::net::Shutdown::Both);
+        let all: Vec<_> = self.exchanges.borrow_mut().iter_mut().filter_map(Option::take).collect();
+        self.wake_waiting();
+        for exchange in &all {
+            if !exchange.has_begun() && self.revoke(exchange.number) {
+                exchange.end(End::Unclaimed);
+            }
+        }
+        all
+    }
+}
+
+fn entry(number: u32) -> usize {
+    number as usize % CLAIM_COUNT
+}
+
+/// The length of the whole frames that bytes begin with.
+fn whole_frames(bytes: &[u8]) -> Result<usize, LaneError> {
+    let mut at = 0;
+    while let Some(length) = bytes[at..].first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 || length > LANE_FRAME_LIMIT {
+            return Err(LaneError::TooMuchData(length));
+        }
+        if bytes.len() - at - 4 < length {
+            break;
+        }
+        at += 4 + length;
+    }
+    Ok(at)
+}
+
+impl Flush {
+    /// Writes lanes for as long as the thread runs.
+    pub(super) async fn run(&self) {
+        let mut lanes = Vec::new();
+        std::future::poll_fn::<(), _>(|context| {
+            std::mem::swap(&mut lanes, &mut self.dirty.borrow_mut());
+            lanes.drain(..).for_each(|lane: Rc<Lane>| lane.write());
+            *self.waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,390 @@
+//! A request on its way through the proxy: its spans, its line in the access log, and what becomes of it when its client goes.
+
+use std::rc::Rc;
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
+use tracer_abi as abi;
+
+use super::access_log::Line;
+use super::connection::Peer;
+use super::exchange::Exchange;
+use super::settings::{Route, Settings};
+use super::thread::ProxyThread;
+use crate::clock::now_unix_nano;
+use crate::hook::{ActiveSpan, Attribute, AttributePrefix, SpanRequest};
+use crate::lane::Reset;
+use crate::propagation::{Carrier, TraceContext};
+use crate::request_names as names;
+use crate::task::SpanLink;
+
+/// The most characters that a client puts on a span at one place.
+const CLIENT_CHARACTERS: usize = 256;
+
+/// A request. When it is dropped before it was finished, its client has gone.
+pub(super) struct Progress {
+    pub(super) thread: Rc<ProxyThread>,
+    pub(super) settings: Rc<Settings>,
+    pub(super) route: Option<Rc<Route>>,
+    pub(super) peer: Rc<Peer>,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) request_id: HeaderValue,
+    pub(super) carrier: Carrier,
+    /// Where it is.
+    pub(super) exchange: Option<Rc<Exchange>>,
+    /// Bytes of the body that the client was given.
+    pub(super) sent_bytes: u64,
+    server: Option<ActiveSpan>,
+    hop: Option<ActiveSpan>,
+    /// The attempt before this one.
+    link: Option<SpanLink>,
+    attempt: u32,
+    queued_ns: Option<u64>,
+    begun_unix_nano: u64,
+    first_byte_unix_nano: u64,
+    status: u16,
+    replica: Option<Rc<str>>,
+    is_finished: bool,
+}
+
+/// What is known of a request when it arrives.
+pub(super) struct Arrived<'a> {
+    pub(super) settings: &'a Rc<Settings>,
+    pub(super) route: Option<Rc<Route>>,
+    pub(super) peer: &'a Rc<Peer>,
+    pub(super) client: &'a str,
+    pub(super) method: &'a Method,
+    pub(super) uri: &'a Uri,
+    pub(super) version: Version,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) request_id: HeaderValue,
+    pub(super) carrier: Carrier,
+}
+
+impl Progress {
+    /// Begins a request, and its SERVER span.
+    pub(super) fn begin(thread: &Rc<ProxyThread>, arrived: Arrived<'_>) -> Progress {
+        let begun_unix_nano = now_unix_nano();
+        let server = start_server(thread, &arrived, begun_unix_nano);
+        Progress {
+            thread: Rc::clone(thread),
+            settings: Rc::clone(arrived.settings),
+            route: arrived.route,
+            peer: Rc::clone(arrived.peer),
+            method: arrived.method.clone(),
+            uri: arrived.uri.clone(),
+            request_id: arrived.request_id,
+            carrier: arrived.carrier,
+            exchange: None,
+            sent_bytes: 0,
+            server,
+            hop: None,
+            link: None,
+            attempt: 0,
+            queued_ns: None,
+            begun_unix_nano,
+            first_byte_unix_nano: 0,
+            status: 0,
+            replica: None,
+            is_finished: false,
+        }
+    }
+
+    /// The name of the request.
+    pub(super) fn request_id(&self) -> &str {
+        self.request_id.to_str().unwrap_or_default()
+    }
+
+    /// When it began.
+    pub(super) fn begun_unix_nano(&self) -> u64 {
+        self.begun_unix_nano
+    }
+
+    /// What the replica's span is a child of; none if the request is in no trace.
+    pub(super) fn context(&self) -> Option<&TraceContext> {
+        let own = self.hop.as_ref().or(self.server.as_ref()).map(ActiveSpan::context);
+        own.or(self.carrier.trace_context.as_ref())
+    }
+
+    /// The context of the SERVER span, for the answer.
+    pub(super) fn server_context(&self) -> Option<&TraceContext> {
+        self.server.as_ref().map(ActiveSpan::context)
+    }
+
+    /// Begins an attempt, and its CLIENT span.
+    pub(super) fn begin_attempt(&mut self) {
+        self.attempt += 1;
+        (self.queued_ns, self.replica) = (None, None);
+        let (Some(server), Some(route)) = (&self.server, &self.route) else { return };
+        if !self.settings.has_hops() {
+            return;
+        }
+        let Some(recorder) = self.thread.recorder else { return };
+        let attempt = [
+            (names::ATTEMPT, self.attempt.into()),
+            (names::REQUEST_ID, Attribute::Str(self.request_id())),
+            (names::HTTP_REQUEST_RESEND_COUNT, (self.attempt - 1).into()),
+        ];
+        let attempt = if self.attempt == 1 { &attempt[..2] } else { &attempt };
+        let span = recorder.start(&SpanRequest {
+            name: &route.hop.name,
+            kind: abi::SPAN_KIND_CLIENT,
+            parent: Some(server.context()),
+            is_parent_remote: false,
+            baggage: &self.carrier.baggage,
+            start_time_unix_nano: 0,
+            prefix: AttributePrefix {
+                id: route.hop.id,
+                attributes: &|put| {
+                    put(names::DEPLOYMENT, Attribute::Str(&route.of.deployment));
+                    put(names::APP, Attribute::Str(&route.of.application));
+                    put(names::ROUTE, Attribute::Str(&route.of.route_prefix));
+                    put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
+                },
+            },
+            attributes: attempt,
+            link: self.link,
+            is_attempt: false,
+        });
+        self.hop = Some(span);
+    }
+
+    /// Says that it has its place, after it has waited for so long, if it had to.
+    pub(super) fn placed(&mut self, waited_ns: Option<u64>) {
+        self.queued_ns = waited_ns;
+        let (Some(waited_ns), Some(recorder), Some(hop)) = (waited_ns, self.thread.recorder, &self.hop) else { return };
+        let now = now_unix_nano();
+        let span = recorder.start(&SpanRequest {
+            name: names::QUEUE_SPAN,
+            kind: abi::SPAN_KIND_INTERNAL,
+            parent: Some(hop.context()),
+            is_parent_remote: false,
+            baggage: "",
+            start_time_unix_nano: now.saturating_sub(waited_ns),
+            prefix: AttributePrefix::NONE,
+            attributes: &[],
+            link: None,
+            is_attempt: false,
+        });
+        span.end_at(now);
+    }
+
+    /// Says where it is.
+    pub(super) fn sent_to(&mut self, exchange: Rc<Exchange>) {
+        self.replica = Some(Rc::clone(&exchange.lane.name));
+        self.exchange = Some(exchange);
+    }
+
+    /// Says that the answer begins.
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        self.status = status.as_u16();
+        self.first_byte_unix_nano = now_unix_nano();
+    }
+
+    /// Ends an attempt after which another one follows.
+    pub(super) fn end_attempt(&mut self, outcome: &'static str) {
+        self.link = self.hop.as_ref().map(|hop| {
+            let parent = hop.context().parent;
+            SpanLink { trace_id: parent.trace_id, span_id: parent.span_id, trace_flags: parent.flags }
+        });
+        self.exchange = None;
+        self.end_hop(outcome, true, now_unix_nano());
+    }
+
+    /// Ends the request after its answer, whole.
+    pub(super) fn finish(&mut self) {
+        self.end("", self.status >= 500);
+    }
+
+    /// Ends the request in another way than by its answer. `status` is what the client is told, if it is told anything.
+    pub(super) fn finish_as(&mut self, outcome: &'static str, status: Option<StatusCode>) {
+        if let Some(status) = status {
+            self.status = status.as_u16();
+        }
+        let is_error = match outcome {
+            names::OUTCOME_CLIENT_GONE => false,
+            names::OUTCOME_SHED | names::OUTCOME_REFUSED | "" => self.status >= 500,
+            _ => true,
+        };
+        self.end(outcome, is_error);
+    }
+
+    /// Gives up what a replica has of it.
+    pub(super) fn abandon(&mut self, reason: Reset) {
+        if let Some(exchange) = &self.exchange {
+            self.thread.abandon(exchange, reason);
+        }
+    }
+
+    fn end(&mut self, outcome: &'static str, is_error: bool) {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return;
+        }
+        let now = now_unix_nano();
+        self.end_hop(outcome, is_error, now);
+        self.log(now);
+        let Some(span) = self.server.take() else { return };
+        if span.is_recording() {
+            let mut code = [0; 3];
+            let error_type = error_type(outcome, self.status, &mut code);
+            let received = self.exchange.as_ref().map_or(0, |exchange| exchange.received.get());
+            let first_byte = self.first_byte_unix_nano.saturating_sub(self.begun_unix_nano);
+            let said = [
+                (self.status != 0).then_some((names::HTTP_RESPONSE_STATUS_CODE, u32::from(self.status).into())),
+                self.replica.as_deref().map(|replica| (names::REPLICA_ID, Attribute::Str(replica))),
+                (first_byte != 0).then_some((names::TIME_TO_FIRST_BYTE_NS, first_byte.into())),
+                Some((names::REQUEST_BODY_BYTES, received.into())),
+                Some((names::RESPONSE_BODY_BYTES, self.sent_bytes.into())),
+                (!outcome.is_empty()).then_some((names::OUTCOME, Attribute::Str(outcome))),
+                is_error.then_some((names::ERROR_TYPE, Attribute::Str(error_type))),
+            ];
+            let mut attributes = [("", Attribute::Bool(false)); 7];
+            let mut count = 0;
+            for attribute in said.into_iter().flatten() {
+                attributes[count] = attribute;
+                count += 1;
+            }
+            if is_error {
+                span.set_error("");
+            }
+            span.end_with(&attributes[..count], now);
+        } else {
+            span.end_at(now);
+        }
+    }
+
+    fn end_hop(&mut self, outcome: &'static str, is_error: bool, now: u64) {
+        let Some(span) = self.hop.take() else { return };
+        if !span.is_recording() {
+            return span.end_at(now);
+        }
+        let mut code = [0; 3];
+        let error_type = error_type(outcome, self.status, &mut code);
+        let said = [
+            self.replica.as_deref().map(|replica| (names::REPLICA_ID, Attribute::Str(replica))),
+            self.queued_ns.map(|queued| (names::QUEUED_NS, queued.into())),
+            (!outcome.is_empty()).then_some((names::OUTCOME, Attribute::Str(outcome))),
+            is_error.then_some((names::ERROR_TYPE, Attribute::Str(error_type))),
+        ];
+        let mut attributes = [("", Attribute::Bool(false)); 4];
+        let mut count = 0;
+        for attribute in said.into_iter().flatten() {
+            attributes[count] = attribute;
+            count += 1;
+        }
+        if is_error {
+            span.set_error("");
+        }
+        span.end_with(&attributes[..count], now);
+    }
+
+    fn log(&self, now: u64) {
+        let trace_id = self.context().map(|context| hex(context.parent.trace_id));
+        let target = self.uri.path_and_query().map_or("*", |target| target.as_str());
+        self.thread.ended(&Line {
+            unix_nano: self.begun_unix_nano,
+            client: &self.peer.text,
+            method: self.method.as_str(),
+            target,
+            status: self.status,
+            bytes: self.sent_bytes,
+            duration_ns: now.saturating_sub(self.begun_unix_nano),
+            request_id: self.request_id(),
+            trace_id: trace_id.as_ref().map_or("", |digits| std::str::from_utf8(digits).unwrap_or_default()),
+            replica: self.replica.as_deref().unwrap_or_default(),
+        });
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.abandon(Reset::ClientGone);
+            self.finish_as(names::OUTCOME_CLIENT_GONE, None);
+        }
+    }
+}
+
+/// What an error is called: by what became of the request, else by the status.
+fn error_type<'a>(outcome: &'static str, status: u16, code: &'a mut [u8; 3]) -> &'a str {
+    if !outcome.is_empty() {
+        return outcome;
+    }
+    *code = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
+    std::str::from_utf8(code).unwrap_or_default()
+}
+
+fn hex(id: [u8; 16]) -> [u8; 32] {
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(id) {
+        pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+        pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+    }
+    digits
+}
+
+/// The beginning of a text of a client, as much as a span takes.
+fn cut(text: &str) -> &str {
+    if text.len() <= CLIENT_CHARACTERS {
+        return text;
+    }
+    text.char_indices().nth(CLIENT_CHARACTERS).map_or(text, |(end, _)| &text[..end])
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        _ => "1.1",
+    }
+}
+
+fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Option<ActiveSpan> {
+    let recorder = thread.recorder.filter(|_| arrived.settings.tracing.is_enabled)?;
+    let (settings, route) = (arrived.settings, arrived.route.as_deref());
+    let name = settings.span_name(route, arrived.method);
+    let path = cut(arrived.uri.path());
+    let agent = arrived.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let attributes = [
+        (names::REQUEST_ID, Attribute::Str(cut(arrived.request_id.to_str().unwrap_or_default()))),
+        (names::REQUEST_ROUTE_PATH, Attribute::Str(path)),
+        (names::URL_PATH, Attribute::Str(path)),
+        (names::CLIENT_ADDRESS, Attribute::Str(arrived.client)),
+        (names::NETWORK_PROTOCOL_VERSION, Attribute::Str(version(arrived.version))),
+        (names::USER_AGENT_ORIGINAL, Attribute::Str(cut(agent.unwrap_or_default()))),
+    ];
+    let attributes = if agent.is_some() { &attributes } else { &attributes[..5] };
+    Some(recorder.start(&SpanRequest {
+        name: &name.name,
+        kind: abi::SPAN_KIND_SERVER,
+        parent: arrived.carrier.trace_context.as_ref(),
+        is_parent_remote: true,
+        baggage: &arrived.carrier.baggage,
+        start_time_unix_nano: now,
+        prefix: AttributePrefix {
+            id: name.id,
+            attributes: &|put| {
+                if let Some(route) = route {
+                    put(names::DEPLOYMENT, Attribute::Str(&route.of.deployment));
+                    put(names::APP, Attribute::Str(&route.of.application));
+                    put(names::ROUTE, Attribute::Str(&route.of.route_prefix));
+                    put(names::HTTP_ROUTE, Attribute::Str(&route.of.route_prefix));
+                    let resource = format!("{} {}", name.method, route.of.route_prefix);
+                    put(names::RESOURCE_NAME, Attribute::Str(&resource));
+                    put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
+                }
+                put(names::REQUEST_TYPE, Attribute::Str("http"));
+                put(names::IS_HTTP_REQUEST, Attribute::Bool(true));
+                put(names::IS_GRPC_REQUEST, Attribute::Bool(false));
+                put(names::REQUEST_METHOD, Attribute::Str(name.method));
+                put(names::HTTP_REQUEST_METHOD, Attribute::Str(name.method));
+                put(names::URL_SCHEME, Attribute::Str("http"));
+                put(names::SERVER_ADDRESS, Attribute::Str(&settings.server_address));
+                put(names::SERVER_PORT, u32::from(settings.http.address.port()).into());
+            },
+        },
+        attributes,
+        link: None,
+        is_attempt: false,
+    }))
+}

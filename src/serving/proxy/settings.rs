@@ -1,0 +1,109 @@
+//! What a thread needs of the settings of a service: the routes, and what is the same on all spans of one.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use http::Method;
+use tracer_ipc::replica_table::{DeploymentIndex, ReplicaTable};
+use tracer_ipc::serving::{Detail, Http, ProxyRoute, ProxySettings, ServiceTracing};
+
+use crate::request_names as names;
+use crate::serving::routes::{RoutePrefix, Routes};
+
+/// The methods that spans are named by; the last one stands for all others, as in OpenTelemetry's conventions.
+const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "_OTHER"];
+
+/// Settings, as a thread uses them. Replaced as a whole.
+pub(super) struct Settings {
+    pub(super) http: Http,
+    pub(super) tracing: ServiceTracing,
+    pub(super) routes: Routes<Rc<Route>>,
+    /// All of them.
+    pub(super) all: Vec<Rc<Route>>,
+    /// The address that it listens on, as spans say it.
+    pub(super) server_address: String,
+    /// What spans of requests without an application are named.
+    pub(super) nowhere: [SpanName; METHODS.len()],
+}
+
+/// A route.
+pub(super) struct Route {
+    /// As the head has said it.
+    pub(super) of: ProxyRoute,
+    /// Its deployment in the table.
+    pub(super) deployment: DeploymentIndex,
+    servers: [SpanName; METHODS.len()],
+    /// The span of a caller.
+    pub(super) hop: SpanName,
+}
+
+/// The name of spans that begin with the same attributes, and the number that says so.
+pub(super) struct SpanName {
+    pub(super) id: u64,
+    pub(super) name: String,
+    /// The method, as spans have it.
+    pub(super) method: &'static str,
+}
+
+impl SpanName {
+    fn new(name: String, method: &'static str) -> SpanName {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        SpanName { id: NEXT.fetch_add(1, Relaxed), name, method }
+    }
+}
+
+impl Settings {
+    /// Puts settings into this form.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot be used.
+    pub(super) fn new(settings: &Arc<ProxySettings>, table: &ReplicaTable) -> Result<Settings, String> {
+        let mut all = Vec::with_capacity(settings.routes.len());
+        let mut routes = Vec::with_capacity(settings.routes.len());
+        for route in &settings.routes {
+            let prefix: RoutePrefix = route.route_prefix.parse().map_err(|error| format!("a route prefix: {error}"))?;
+            let deployment = table.deployment(route.index as usize).ok_or_else(|| {
+                format!("the deployment `{}` has the number {}, which the table has not", route.deployment, route.index)
+            })?;
+            let route = Rc::new(Route {
+                deployment,
+                servers: METHODS.map(|method| {
+                    let span = names::PROXY_HTTP_REQUEST_SPAN;
+                    let name = format!("{span} {} {method} {}", route.deployment, route.route_prefix);
+                    SpanName::new(name, method)
+                }),
+                hop: SpanName::new(
+                    format!("{} {} {}", names::ROUTE_TO_REPLICA_SPAN, route.deployment, names::HTTP_CALL_METHOD),
+                    "",
+                ),
+                of: route.clone(),
+            });
+            all.push(Rc::clone(&route));
+            routes.push((prefix, route));
+        }
+        let routes = Routes::new(routes).map_err(|prefix| format!("the route prefix `{prefix}` is there twice"))?;
+        Ok(Settings {
+            http: settings.http.clone(),
+            tracing: settings.tracing.clone(),
+            routes,
+            all,
+            server_address: settings.http.address.ip().to_string(),
+            nowhere: METHODS
+                .map(|method| SpanName::new(format!("{} {method}", names::PROXY_HTTP_REQUEST_SPAN), method)),
+        })
+    }
+
+    /// Returns whether each hop has a span.
+    pub(super) fn has_hops(&self) -> bool {
+        self.tracing.detail == Detail::Hops
+    }
+
+    /// What the SERVER span of a request is named.
+    pub(super) fn span_name<'a>(&'a self, route: Option<&'a Route>, method: &Method) -> &'a SpanName {
+        let names = route.map_or(&self.nowhere, |route| &route.servers);
+        let other = METHODS.len() - 1;
+        &names[METHODS[..other].iter().position(|known| *known == method.as_str()).unwrap_or(other)]
+    }
+}

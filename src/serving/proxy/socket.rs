@@ -1,0 +1,153 @@
+//! The socket of a client: what comes over HTTP/1 is scanned before hyper sees it.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::connection::{Connection, Refusing, Stage};
+use crate::serving::request_head::Scanner;
+
+/// What HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A client's socket, as hyper reads and writes it.
+pub(super) struct Socket {
+    stream: TcpStream,
+    connection: Rc<Connection>,
+    /// Read to tell the versions of HTTP from each other, and not given to hyper yet.
+    ahead: Vec<u8>,
+    /// None for HTTP/2.
+    scanner: Option<Scanner>,
+}
+
+impl Socket {
+    /// Reads until it is known which version of HTTP comes. None when the client goes before that.
+    pub(super) async fn open(mut stream: TcpStream, connection: Rc<Connection>) -> io::Result<Option<(bool, Socket)>> {
+        let mut ahead = Vec::with_capacity(PREFACE.len());
+        let is_2 = loop {
+            let known = ahead.len().min(PREFACE.len());
+            if ahead[..known] != PREFACE[..known] {
+                break false;
+            }
+            if ahead.len() >= PREFACE.len() {
+                break true;
+            }
+            let mut rest = [0; PREFACE.len()];
+            let count = stream.read(&mut rest[..PREFACE.len() - ahead.len()]).await?;
+            if count == 0 {
+                return Ok(None);
+            }
+            ahead.extend_from_slice(&rest[..count]);
+            connection.read_something();
+        };
+        let scanner = (!is_2).then(Scanner::default);
+        Ok(Some((is_2, Socket { stream, connection, ahead, scanner })))
+    }
+
+    /// The socket itself.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// Looks at bytes that came last into the buffer, and takes those out that hyper must not see.
+    fn scan(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+        let Some(scanner) = &mut self.scanner else { return Ok(()) };
+        let came = &buffer.filled()[before..];
+        let was_idle = scanner.is_idle();
+        let taken = scanner.take(came);
+        self.connection.set_stage(match (scanner.is_idle(), scanner.is_in_head()) {
+            (true, _) => Stage::Idle,
+            (false, true) if was_idle || self.connection.stage() != Stage::Head => Stage::Head,
+            (false, true) => return self.refuse(taken.err(), buffer, before),
+            (false, false) => Stage::Body,
+        });
+        self.refuse(taken.err(), buffer, before)
+    }
+
+    fn refuse(
+        &mut self,
+        refusal: Option<crate::serving::request_head::Refusal>,
+        buffer: &mut ReadBuf<'_>,
+        before: usize,
+    ) -> io::Result<()> {
+        let (Some(refusal), Some(scanner)) = (refusal, &self.scanner) else { return Ok(()) };
+        self.connection.refuse(Refusing::Head(refusal));
+        let passed = before + scanner.passed();
+        buffer.set_filled(passed);
+        match scanner.is_in_head() {
+            true => Ok(()),
+            // The request that it belongs to is under way, and gets the refusal for an answer.
+            false => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.connection.is_refusing() {
+            return match this.connection.stage() {
+                Stage::Body => Poll::Ready(Err(ErrorKind::InvalidData.into())),
+                // Whoever has the connection refuses it when what was asked before is answered.
+                Stage::Idle | Stage::Head => Poll::Pending,
+            };
+        }
+        let before = buffer.filled().len();
+        if !this.ahead.is_empty() {
+            let count = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.ahead[..count]);
+            this.ahead.drain(..count);
+        } else {
+            let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+            this.connection.set_reading(read.is_pending());
+            ready!(read)?;
+            if buffer.filled().len() == before {
+                return Poll::Ready(Ok(()));
+            }
+            this.connection.read_something();
+        }
+        this.scan(buffer, before)?;
+        if buffer.filled().len() == before && this.connection.is_refusing() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.connection.set_writing(written.is_pending());
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.connection.set_writing(written.is_pending());
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

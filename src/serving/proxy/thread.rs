@@ -1,0 +1,457 @@
+//! A thread of the proxy: its own runtime, listener, router and lanes. It shares nothing with the other threads but the table.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use http::HeaderValue;
+use tokio::net::unix::{OwnedReadHalf, pipe};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::AbortHandle;
+use tracer_ipc::claims::SharedClaims;
+use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
+use tracer_ipc::serving::{ProxyReport, ProxySettings};
+
+use super::access_log::{AccessLog, Line};
+use super::admission::{Admission, Place};
+use super::connection::{self, Connection};
+use super::exchange::{End, Exchange};
+use super::lanes::{Flush, Lane, LaneEnd};
+use super::limits;
+use super::refusals;
+use super::settings::Settings;
+use super::{Commits, Reports};
+use crate::hook::Recorder;
+use crate::http_api::problem::Problem;
+use crate::lane::Reset;
+use crate::propagation::Propagators;
+
+/// How long it rests when no connection can be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a thread begins with.
+pub(super) struct Begin {
+    pub(super) table: Arc<ReplicaTable>,
+    pub(super) caller: CallerIndex,
+    pub(super) listener: TcpListener,
+    /// What wakes it when it was granted a place.
+    pub(super) wake: OwnedFd,
+    pub(super) recorder: Option<&'static Recorder>,
+    pub(super) propagators: Propagators,
+    pub(super) session_dir: PathBuf,
+    pub(super) log_limit: u64,
+    pub(super) connections: usize,
+    pub(super) seed: u64,
+    pub(super) reports: Arc<Reports>,
+    pub(super) commits: Arc<Commits>,
+}
+
+/// An order to a thread. What is counted down says that it was followed.
+pub(super) enum Order {
+    Settings(Arc<ProxySettings>, Arc<Countdown>),
+    Lane { replica: ReplicaIndex, name: Arc<str>, socket: OwnedFd, claims: OwnedFd, done: Arc<Countdown> },
+    Caller(CallerIndex, Arc<OwnedFd>),
+    Refresh,
+    Gone(ReplicaIndex),
+    Drain(Duration),
+}
+
+/// Sends a report when the last of several threads has done something.
+pub(super) struct Countdown {
+    pub(super) reports: Arc<Reports>,
+    pub(super) report: ProxyReport,
+}
+
+impl Drop for Countdown {
+    fn drop(&mut self) {
+        self.reports.send(&self.report);
+    }
+}
+
+/// A thread, as its tasks see it.
+pub(super) struct ProxyThread {
+    pub(super) admission: Admission,
+    pub(super) recorder: Option<&'static Recorder>,
+    pub(super) propagators: Propagators,
+    log: RefCell<AccessLog>,
+    table: Arc<ReplicaTable>,
+    settings: RefCell<Option<Rc<Settings>>>,
+    /// By the number of the replica.
+    lanes: RefCell<Vec<Option<Rc<Lane>>>>,
+    /// What lost replicas had begun, until their spans are complete.
+    lost: RefCell<HashMap<ReplicaIndex, Vec<Rc<Exchange>>>>,
+    flush: Rc<Flush>,
+    connections: RefCell<HashMap<u64, Rc<Connection>>>,
+    connection_limit: usize,
+    next_connection: Cell<u64>,
+    /// Counts the times that connections were looked at.
+    look: Cell<u32>,
+    is_draining: Cell<bool>,
+    random: Cell<u64>,
+    reports: Arc<Reports>,
+    commits: Arc<Commits>,
+    /// True while somebody is about to write the log.
+    is_about_to_write: Cell<bool>,
+    has_connections: Notify,
+}
+
+/// A place at a replica that is given back unless it is used.
+pub(super) struct HeldPlace<'a> {
+    thread: &'a ProxyThread,
+    place: Option<Place>,
+    waited_ns: Option<u64>,
+    replica: ReplicaIndex,
+}
+
+impl HeldPlace<'_> {
+    pub(super) fn replica(&self) -> ReplicaIndex {
+        self.replica
+    }
+
+    pub(super) fn waited_ns(&self) -> Option<u64> {
+        self.waited_ns
+    }
+
+    /// Says that a request has it now.
+    pub(super) fn keep(&mut self) {
+        self.place = None;
+    }
+}
+
+impl Drop for HeldPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.thread.admission.release(place.replica);
+        }
+    }
+}
+
+impl ProxyThread {
+    /// The settings, which there are once connections are accepted.
+    pub(super) fn settings(&self) -> Rc<Settings> {
+        let settings = self.settings.borrow();
+        Rc::clone(settings.as_ref().expect("nothing is accepted before there are settings"))
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining.get()
+    }
+
+    /// The number of the last look at connections.
+    pub(super) fn look(&self) -> u32 {
+        self.look.get()
+    }
+
+    /// Makes a name for a request.
+    pub(super) fn new_request_id(&self) -> HeaderValue {
+        let mut digits = [0; 32];
+        for eight in digits.chunks_exact_mut(16) {
+            let number = self.next_random();
+            for (at, digit) in eight.iter_mut().enumerate() {
+                *digit = b"0123456789abcdef"[(number >> (4 * at) & 15) as usize];
+            }
+        }
+        HeaderValue::from_bytes(&digits).expect("digits can be a header")
+    }
+
+    /// The next of numbers that are different from each other (splitmix64).
+    fn next_random(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Adds a line to the access log, and has spans written that have ended.
+    pub(super) fn ended(self: &Rc<Self>, line: &Line<'_>) {
+        self.log.borrow_mut().add(line);
+        if self.recorder.is_some() {
+            self.commits.ask();
+        }
+        if !self.is_about_to_write.replace(true) {
+            let thread = Rc::clone(self);
+            drop(tokio::task::spawn_local(async move {
+                tokio::time::sleep(limits::WRITE).await;
+                thread.is_about_to_write.set(false);
+                thread.log.borrow_mut().write();
+            }));
+        }
+    }
+
+    pub(super) fn hold(&self, place: Place) -> HeldPlace<'_> {
+        HeldPlace { thread: self, place: Some(place), waited_ns: place.waited_ns, replica: place.replica }
+    }
+
+    /// The lane to a replica, if requests may be sent there.
+    pub(super) fn lane(&self, replica: ReplicaIndex) -> Option<Rc<Lane>> {
+        self.lanes.borrow().get(replica.get())?.clone().filter(|lane| lane.is_open())
+    }
+
+    /// Gives up a request that a replica may still have.
+    pub(super) fn abandon(&self, exchange: &Rc<Exchange>, reason: Reset) {
+        if exchange.lane.forget(exchange.number) {
+            exchange.lane.reset(exchange.number, reason);
+            self.admission.release(exchange.lane.replica);
+        }
+        exchange.end(End::Reset(reason));
+    }
+
+    /// Forgets a request of which the replica says nothing more.
+    fn over(&self, exchange: &Rc<Exchange>) {
+        if exchange.lane.forget(exchange.number) {
+            if exchange.has_begun() && !exchange.is_sent.get() {
+                // The rest of the request is not wanted.
+                exchange.lane.reset(exchange.number, Reset::ClientGone);
+            }
+            self.admission.release(exchange.lane.replica);
+        }
+    }
+
+    fn take_lane(self: &Rc<Self>, replica: ReplicaIndex, name: &str, socket: OwnedFd, claims: &OwnedFd) {
+        match self.try_take_lane(replica, name, socket, claims) {
+            Ok((lane, reader)) => {
+                let before = self.lanes.borrow_mut()[replica.get()].replace(Rc::clone(&lane));
+                if let Some(before) = before {
+                    self.close_lane(&before);
+                }
+                drop(tokio::task::spawn_local(Rc::clone(self).read_lane(lane, reader)));
+            }
+            Err(error) => {
+                let reason = format!("the lane cannot be used: {error}");
+                self.reports.send(&ProxyReport::LaneBroken { replica: replica.get() as u32, reason });
+            }
+        }
+    }
+
+    fn try_take_lane(
+        &self,
+        replica: ReplicaIndex,
+        name: &str,
+        socket: OwnedFd,
+        claims: &OwnedFd,
+    ) -> std::io::Result<(Rc<Lane>, OwnedReadHalf)> {
+        let claims = SharedClaims::attach(claims)?;
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        socket.set_nonblocking(true)?;
+        let socket = tokio::net::UnixStream::from_std(socket)?;
+        Ok(Lane::new(replica, name.into(), socket, claims, Rc::clone(&self.flush)))
+    }
+
+    async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: OwnedReadHalf) {
+        let end = lane.read(reader, |exchange| self.over(exchange)).await;
+        if let LaneEnd::Broken(reason) = end {
+            self.reports.send(&ProxyReport::LaneBroken { replica: lane.replica.get() as u32, reason });
+        }
+        if let Some(known) = self.lanes.borrow_mut().get_mut(lane.replica.get()) {
+            known.take_if(|known| Rc::ptr_eq(known, &lane));
+        }
+        self.close_lane(&lane);
+        tokio::time::sleep(limits::GONE).await;
+        self.gone(lane.replica);
+    }
+
+    fn close_lane(&self, lane: &Rc<Lane>) {
+        let all = lane.close();
+        all.iter().for_each(|_| self.admission.release(lane.replica));
+        let begun = all.into_iter().filter(|exchange| !exchange.is_over());
+        let mut lost = self.lost.borrow_mut();
+        let begun: Vec<_> = begun.collect();
+        if !begun.is_empty() {
+            lost.entry(lane.replica).or_default().extend(begun);
+        }
+    }
+
+    /// Ends what a replica had begun: its spans are complete, or it has taken too long.
+    fn gone(&self, replica: ReplicaIndex) {
+        let lost = self.lost.borrow_mut().remove(&replica);
+        lost.into_iter().flatten().for_each(|exchange| exchange.end(End::Lost));
+    }
+
+    fn refresh(&self) {
+        let settings = self.settings.borrow().clone();
+        settings.iter().flat_map(|settings| &settings.all).for_each(|route| self.admission.refresh(route.deployment));
+    }
+
+    fn configure(&self, settings: &Arc<ProxySettings>) {
+        // It was checked before it was sent here.
+        if let Ok(settings) = Settings::new(settings, &self.table) {
+            *self.settings.borrow_mut() = Some(Rc::new(settings));
+            self.refresh();
+        }
+    }
+}
+
+/// Runs a thread until it has drained, or nobody gives it orders any more.
+pub(super) fn run(begin: Begin, orders: UnboundedReceiver<Order>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build_local(tokio::runtime::LocalOptions::default())?;
+    runtime.block_on(follow(begin, orders))
+}
+
+async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::Result<()> {
+    let thread = Rc::new(ProxyThread {
+        admission: Admission::new(Arc::clone(&begin.table), begin.caller, begin.seed),
+        recorder: begin.recorder,
+        propagators: begin.propagators,
+        log: RefCell::new(AccessLog::open(&begin.session_dir, begin.log_limit)),
+        settings: RefCell::default(),
+        lanes: RefCell::new(vec![None; begin.table.capacity().replicas]),
+        lost: RefCell::default(),
+        flush: Rc::default(),
+        connections: RefCell::default(),
+        connection_limit: begin.connections,
+        next_connection: Cell::new(0),
+        look: Cell::new(0),
+        is_draining: Cell::new(false),
+        random: Cell::new(begin.seed),
+        reports: begin.reports,
+        commits: begin.commits,
+        is_about_to_write: Cell::new(false),
+        has_connections: Notify::new(),
+        table: begin.table,
+    });
+    let flush = Rc::clone(&thread.flush);
+    drop(tokio::task::spawn_local(async move { flush.run().await }));
+    drop(tokio::task::spawn_local(collect(Rc::clone(&thread), begin.wake)));
+    drop(tokio::task::spawn_local(look_after(Rc::clone(&thread))));
+    let mut listener = Some(begin.listener);
+    let mut accepting: Option<AbortHandle> = None;
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Settings(settings, done) => {
+                thread.configure(&settings);
+                if let Some(listener) = listener.take() {
+                    let listener = tokio::net::TcpListener::from_std(listener)?;
+                    accepting = Some(tokio::task::spawn_local(accept(Rc::clone(&thread), listener)).abort_handle());
+                }
+                drop(done);
+            }
+            Order::Lane { replica, name, socket, claims, done } => {
+                thread.take_lane(replica, &name, socket, &claims);
+                drop(done);
+            }
+            Order::Caller(caller, wake) => thread.admission.add_caller(caller, wake),
+            Order::Refresh => thread.refresh(),
+            Order::Gone(replica) => {
+                if let Some(lane) = thread.lanes.borrow_mut()[replica.get()].take() {
+                    thread.close_lane(&lane);
+                }
+                thread.gone(replica);
+                thread.refresh();
+            }
+            Order::Drain(timeout) => {
+                if let Some(accepting) = accepting.take() {
+                    accepting.abort();
+                }
+                drain(&thread, &mut orders, timeout).await;
+                break;
+            }
+        }
+    }
+    thread.log.borrow_mut().write();
+    Ok(())
+}
+
+/// Waits until there is no connection any more, and follows meanwhile what is said of replicas.
+async fn drain(thread: &Rc<ProxyThread>, orders: &mut UnboundedReceiver<Order>, timeout: Duration) {
+    thread.is_draining.set(true);
+    thread.connections.borrow().values().for_each(|connection| connection.wake());
+    let deadline = Instant::now() + timeout;
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    while !thread.connections.borrow().is_empty() {
+        if Instant::now() >= deadline {
+            thread.connections.borrow().values().for_each(|connection| connection.cut());
+        }
+        let order = poll_fn(|context| match orders.poll_recv(context) {
+            Poll::Ready(Some(order)) => Poll::Ready(Some(order)),
+            Poll::Ready(None) | Poll::Pending => tick.poll_tick(context).map(|_| None),
+        });
+        match order.await {
+            Some(Order::Gone(replica)) => thread.gone(replica),
+            Some(Order::Refresh) => thread.refresh(),
+            Some(Order::Lane { replica, name, socket, claims, done }) => {
+                thread.take_lane(replica, &name, socket, &claims);
+                drop(done);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes what other callers have granted, each time that one of them says so.
+async fn collect(thread: Rc<ProxyThread>, wake: OwnedFd) {
+    // An event descriptor is read as a pipe is.
+    let Ok(wake) = pipe::Receiver::from_owned_fd_unchecked(wake) else { return };
+    while wake.readable().await.is_ok() {
+        let _ = wake.try_read(&mut [0; 8]);
+        thread.admission.collect();
+    }
+}
+
+/// Looks at connections that may have taken too long.
+async fn look_after(thread: Rc<ProxyThread>) {
+    loop {
+        if thread.connections.borrow().is_empty() {
+            thread.has_connections.notified().await;
+        }
+        tokio::time::sleep(limits::LOOK).await;
+        let now = thread.look.get().wrapping_add(1);
+        thread.look.set(now);
+        thread.connections.borrow().values().for_each(|connection| connection.look(now));
+    }
+}
+
+async fn accept(thread: Rc<ProxyThread>, listener: tokio::net::TcpListener) {
+    loop {
+        let Ok((stream, address)) = listener.accept().await else {
+            // As many files are open as may be. Those who wait are served when others have gone.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        // Answers are written whole, and nobody waits for a second one.
+        let _ = stream.set_nodelay(true);
+        if !thread.make_room() {
+            let text = "as many connections are open as may be, and all of them are busy";
+            let problem = Problem::new(refusals::UNAVAILABLE, text).header(http::header::RETRY_AFTER, "1");
+            let request_id = thread.new_request_id();
+            drop(tokio::task::spawn_local(async move {
+                connection::turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
+            }));
+            continue;
+        }
+        let number = thread.next_connection.get();
+        thread.next_connection.set(number + 1);
+        let known = Connection::new(&thread, address);
+        thread.connections.borrow_mut().insert(number, Rc::clone(&known));
+        thread.has_connections.notify_one();
+        let own = Rc::clone(&thread);
+        drop(tokio::task::spawn_local(async move {
+            connection::converse(Rc::clone(&own), stream, known).await;
+            own.connections.borrow_mut().remove(&number);
+        }));
+    }
+}
+
+impl ProxyThread {
+    /// Makes room for a connection: if there are too many, the one goes that has had nothing to do for longest. False when all have.
+    fn make_room(&self) -> bool {
+        let connections = self.connections.borrow();
+        if connections.len() < self.connection_limit {
+            return true;
+        }
+        let idle = connections.values().filter_map(|connection| Some((connection.idle_since()?, connection)));
+        let longest = idle.min_by_key(|(since, _)| *since);
+        longest.inspect(|(_, connection)| connection.cut()).is_some()
+    }
+}
