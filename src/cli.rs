@@ -18,6 +18,7 @@ mod new;
 mod parse;
 mod prune;
 mod report;
+mod serve;
 mod start;
 mod status;
 mod stop;
@@ -95,6 +96,7 @@ enum Command {
     Explain(explain::Args),
     Cancel(cancel::Args),
     Trace(trace::Args),
+    Serve(serve::Args),
     Modules(modules::Args),
     Hooks(hooks::Args),
     New(new::Args),
@@ -238,7 +240,7 @@ impl CommandError {
         let hint = (!hints.is_empty()).then(|| hints.join("\n"));
         let code = match self.error.downcast_ref() {
             Some(DriverError::Refused(refusal)) => Some(refusal.code.name()),
-            _ => None,
+            _ => self.error.downcast_ref().map(|refused: &serve::Refused| refused.0.code.name()),
         };
         ErrorReport { error: ErrorFields { kind, code, message, hint, exit_code: self.exit_code } }
     }
@@ -295,6 +297,7 @@ pub fn main() -> ExitCode {
         Command::Cancel(args) => cancel::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Hooks(args) => hooks::run(&args),
+        Command::Serve(args) => serve::run(args),
         Command::Modules(args) => modules::run(&args),
         Command::Version => {
             report::value(format, &serde_json::json!({ "version": crate::VERSION }), |_| {

@@ -31,5 +31,6 @@ pub(crate) mod process;
 pub(crate) mod recovery;
 pub(crate) mod restore;
 pub(crate) mod server;
+mod services;
 mod status;
 mod watch;

@@ -6,11 +6,13 @@
 //! | | |
 //! |---|---|
 //! | [`service_file`] | `service.toml`, checked as a whole before anything is changed |
+//! | [`render`] | a service as the text of such a file |
 //! | [`routes`] | the application of a path, by the longest prefix |
 //! | [`request_head`] | what a client sends, checked before hyper parses it |
 //! | `proxy` | the process that speaks to clients |
 
 pub(crate) mod proxy;
+pub mod render;
 pub mod request_head;
 pub mod routes;
 pub mod service_file;

@@ -141,6 +141,9 @@ pub(super) struct Args {
     /// For a program that has a head of its own: run until standard input is closed, and tell how it started as a line of JSON
     #[arg(long, hide = true)]
     embedded: bool,
+    /// For a program whose head is in a place that others use too: nothing of the place is removed
+    #[arg(long, hide = true, requires = "embedded")]
+    keep_place: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -509,12 +512,17 @@ pub(super) fn run_head() -> CommandResult {
 fn run_embedded(args: Args) -> CommandResult {
     // A Ctrl-C is for the program, which decides what becomes of its head.
     let _ = rustix::process::setsid();
+    let keeps_place = args.keep_place;
     let serve = || {
         let settings = head_settings(settings(args)?)?;
         let (of_guard, program) = (settings.clone(), io::stdin());
         guard::split_and(guard::Attachment::Background, || {
             let program = rustix::io::fcntl_dupfd_cloexec(&program, 3);
             Box::new(move || {
+                if keeps_place {
+                    // The next head finishes what is left.
+                    return;
+                }
                 // It is readable when the program has ended, or has let go of its head.
                 let has_ended = program.is_ok_and(|program| is_readable(&program, std::time::Duration::ZERO));
                 if let Err(error) = server::finish_place(of_guard, has_ended) {
@@ -526,6 +534,7 @@ fn run_embedded(args: Args) -> CommandResult {
         let place = settings.temp_dir.clone();
         if let HeadEnd::Stopped(stopped) = serve(settings, Some(program))?
             && stopped.spans_waiting + stopped.spans_of_other_hooks == 0
+            && !keeps_place
         {
             // The place was made for this head alone.
             let _ = std::fs::remove_dir_all(place);
@@ -542,6 +551,47 @@ pub(super) fn run_finish(temp_dir: &Path, spans_dir: Option<PathBuf>) -> Command
     let settings = HeadSettings::of_dead_head(temp_dir.into(), spans_dir);
     server::finish_place(settings, true).map_err(|error| CommandError::new(exit::FAILED, error))?;
     Ok(exit::OK)
+}
+
+/// A head in a place that others use too, for the life of this command.
+pub(super) struct OwnHead {
+    /// The guard above the head. Its standard input is what keeps it.
+    child: Child,
+}
+
+impl OwnHead {
+    /// Starts it, with one worker unless the environment says how many, and waits until it takes orders.
+    pub(super) fn start(place: &Path) -> Result<OwnHead, CommandError> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["start", "--head", "--embedded", "--keep-place", "--temp-dir"]).arg(place);
+        if std::env::var_os(config::NUM_WORKERS_VARIABLE).is_none() {
+            command.args(["--num-workers", "1"]);
+        }
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Ok(Report::Started(started)) => match &started.no_worker {
+                None => Ok(OwnHead { child }),
+                Some(reason) => {
+                    child.wait()?;
+                    Err(no_worker(&started.session_dir, started.is_hook_to_blame, reason))
+                }
+            },
+            Ok(Report::Refused { exit_code, message }) => {
+                child.wait()?;
+                Err(CommandError::new(exit_code, message))
+            }
+            Err(_) => Err(head_died(&mut child)?),
+        }
+    }
+
+    /// Lets go of it, and waits until nothing of it runs.
+    pub(super) fn end(mut self) -> io::Result<()> {
+        drop(self.child.stdin.take());
+        self.child.wait().map(drop)
+    }
 }
 
 /// Runs the head, and tells when it has started.

@@ -21,6 +21,7 @@ use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
 use super::reactor::{Effects, Loss, Submission, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
 use super::server::HeadSettings;
+use super::services::ServicesIo;
 use super::state::{Death, DriverId, Now, State, TaskEnd};
 use super::watch::Seen;
 use crate::children;
@@ -54,6 +55,11 @@ pub(super) enum Source {
     Handover,
     /// The process of the HTTP API has ended.
     FrontExit,
+    /// A process of a service has said something, or can be told more.
+    ServiceControl(WorkerId),
+    /// A process of a service has ended.
+    ServiceExit(WorkerId),
+    ServiceOutput(WorkerId, Stream),
     /// A thread of the journal has something to tell.
     Journal,
     /// Something has changed in the folders of the place and of the session.
@@ -75,6 +81,10 @@ impl Source {
             Source::FrontExit => (8, 0),
             Source::Journal => (9, 0),
             Source::Place => (9, 1),
+            Source::ServiceControl(process) => (10, process.0),
+            Source::ServiceExit(process) => (11, process.0),
+            Source::ServiceOutput(process, Stream::Stdout) => (12, process.0),
+            Source::ServiceOutput(process, Stream::Stderr) => (13, process.0),
         };
         id << 4 | tag
     }
@@ -92,6 +102,10 @@ impl Source {
             6 => Source::OwnerExit(id as u32),
             7 => Source::Handover,
             8 => Source::FrontExit,
+            10 => Source::ServiceControl(WorkerId(id)),
+            11 => Source::ServiceExit(WorkerId(id)),
+            12 => Source::ServiceOutput(WorkerId(id), Stream::Stdout),
+            13 => Source::ServiceOutput(WorkerId(id), Stream::Stderr),
             _ if id == 0 => Source::Journal,
             _ => Source::Place,
         }
@@ -112,6 +126,8 @@ pub(super) struct HeadIo {
     pub(super) processes: FxHashMap<WorkerId, Process>,
     /// The jobs of drivers that are gone, for the reactor.
     pub(super) gone_jobs: Vec<JobId>,
+    /// The connections of drivers that are gone, for services that end with them.
+    pub(super) gone_connections: Vec<u64>,
     /// Files of values that nobody needs any more; they go when the journal has been written.
     pub(super) unused_values: Vec<String>,
     /// Connections with something to write.
@@ -159,6 +175,8 @@ pub(super) struct HeadIo {
     pub(super) warnings: Vec<String>,
     /// The HTTP API, if there is one.
     pub(super) front: Option<Front>,
+    /// What services have.
+    pub(super) services: ServicesIo,
     /// What workers write.
     pub(super) logs: Logs,
     pub(super) log: HeadLog,
@@ -488,6 +506,7 @@ impl HeadIo {
     pub(super) fn on_driver_gone(&mut self, id: u64, peer: Peer, pid: u32) {
         if let Peer::Driver(job) = peer {
             self.gone_jobs.push(job);
+            self.gone_connections.push(id);
         }
         self.release(|driver, _| driver == id);
         self.watch_for_end_of_driver(pid);
@@ -545,7 +564,7 @@ impl HeadIo {
             return false;
         }
         let front = self.front.as_ref().and_then(Front::pid);
-        let own: Vec<_> = self.processes.values().map(|process| process.worker.pid()).chain(front).collect();
+        let own: Vec<_> = self.processes.values().map(|process| process.worker.pid()).chain(front).chain(self.services.pids()).collect();
         let is_own = |pid: &Pid| own.contains(&pid.as_raw_nonzero().get().unsigned_abs());
         let orphans: Vec<_> = children::of_this_process().into_iter().filter(|pid| !is_own(pid)).collect();
         for &orphan in &orphans {

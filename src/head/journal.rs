@@ -35,6 +35,7 @@ use log::Log;
 use rustix::event::{PollFd, PollFlags, poll};
 use scan::Scanned;
 use sync::{Events, Syncer};
+use tracer_ipc::serving::Service;
 use tracer_span_file::SpaceAhead;
 
 use super::reactor::PastTask;
@@ -75,6 +76,8 @@ const ACTOR: u8 = 16;
 const SUBMITTED: u8 = 17;
 // Since version 5.
 const PRUNED: u8 = 18;
+const SERVICE_DEPLOYED: u8 = 19;
+const SERVICE_SHUT_DOWN: u8 = 20;
 
 /// A submission as the journal has it. Its envelope is borrowed where it is written, and may have to be made where it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,16 @@ pub(super) struct EndedRecord {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
     pub(super) ended: TaskEnd,
+}
+
+/// A version of a service as the journal has it.
+#[derive(Debug)]
+pub(super) struct DeployedRecord<'a> {
+    pub(super) name: &'a str,
+    pub(super) version: u64,
+    pub(super) deployed_unix_nano: u64,
+    /// None when it cannot be read.
+    pub(super) service: Option<Service>,
 }
 
 /// What a record says.
@@ -126,6 +139,10 @@ pub(super) enum Record<'a> {
     },
     /// Ended tasks that are forgotten.
     Pruned(Vec<TaskId>),
+    /// A version of a service that is served from then on.
+    ServiceDeployed(Box<DeployedRecord<'a>>),
+    /// A service that is not served any more.
+    ServiceShutDown(&'a str),
     /// Ids that are not to be given out again, although no record of them is left.
     NextIds {
         task: TaskId,
@@ -414,6 +431,23 @@ impl Journal {
         }
     }
 
+    /// Notes which version of a service is served. It is written with [`write`](Self::write).
+    pub(super) fn service_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service) {
+        if !self.is_suspended {
+            put_service_deployed(&mut self.pending, version, deployed_unix_nano, service);
+        }
+    }
+
+    /// Notes that a service is not served any more. It is written with [`write`](Self::write).
+    pub(super) fn service_shut_down(&mut self, name: &str, unix_nano: u64) {
+        if !self.is_suspended {
+            put_record(&mut self.pending, SERVICE_SHUT_DOWN, |out| {
+                out.put_u64(unix_nano);
+                out.put_str(name);
+            });
+        }
+    }
+
     /// Writes that an attempt is about to start, and what was noted before it.
     pub(super) fn started(&mut self, task: TaskId, attempt: u32) -> io::Result<()> {
         let before = self.pending.len();
@@ -649,7 +683,7 @@ pub(super) fn put_aside(
     let io = |doing| move |source| JournalError::Io { doing, path: path.into(), source };
     let Opened { journal, next_task, next_job, .. } = Journal::open(path, now_unix_nano)?;
     let found = Found::read(&journal).map_err(io("read"))?;
-    if found.tasks.is_empty() {
+    if found.tasks.is_empty() && !found.has_services {
         return Ok(None);
     }
     let unfinished = found.open.len() + found.living.len();
@@ -669,6 +703,8 @@ struct Found {
     open: HashSet<TaskId>,
     /// Those that have made an actor which is not dead.
     living: HashSet<TaskId>,
+    /// True if it names services.
+    has_services: bool,
 }
 
 impl Found {
@@ -698,7 +734,9 @@ impl Found {
             | Record::Attempt { .. }
             | Record::Started { .. }
             | Record::Key { .. }
+            | Record::ServiceShutDown(_)
             | Record::NextIds { .. } => {}
+            Record::ServiceDeployed(_) => found.has_services = true,
         })?;
         Ok(found)
     }
@@ -875,6 +913,16 @@ pub(super) fn put_pruned(out: &mut Vec<u8>, tasks: &[TaskId]) {
     put_record(out, PRUNED, |out| tasks.iter().for_each(|task| out.put_u64(task.0)));
 }
 
+/// Appends which version of a service is served.
+pub(super) fn put_service_deployed(out: &mut Vec<u8>, version: u64, deployed_unix_nano: u64, service: &Service) {
+    put_record(out, SERVICE_DEPLOYED, |out| {
+        out.put_str(&service.name);
+        out.put_u64(version);
+        out.put_u64(deployed_unix_nano);
+        out.put_bytes(&rmp_serde::to_vec_named(service).expect("a service is plain data"));
+    });
+}
+
 /// Appends which ids come next.
 pub(super) fn put_next_ids(out: &mut Vec<u8>, task: TaskId, job: JobId) {
     put_record(out, NEXT_IDS, |out| {
@@ -963,6 +1011,19 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
             }
             Ok(Record::Pruned(tasks))
         }
+        SERVICE_DEPLOYED => {
+            let (name, version, deployed_unix_nano) = (take.str()?, take.u64()?, take.u64()?);
+            let service = value::plain_from_bytes(take.bytes()?);
+            take.finish()?;
+            Ok(Record::ServiceDeployed(Box::new(DeployedRecord { name, version, deployed_unix_nano, service })))
+        }
+        SERVICE_SHUT_DOWN => {
+            // When.
+            take.u64()?;
+            let record = Record::ServiceShutDown(take.str()?);
+            take.finish()?;
+            Ok(record)
+        }
         NEXT_IDS => {
             let record = Record::NextIds { task: TaskId(take.u64()?), job: JobId(take.u64()?) };
             take.finish()?;
@@ -1029,6 +1090,8 @@ mod tests {
                     format!("actor {task}, attempt {attempt}, restart {restarts}{}", cause.unwrap_or_default())
                 }
                 Record::Pruned(tasks) => format!("pruned {tasks:?}"),
+                Record::ServiceDeployed(record) => format!("version {} of {}", record.version, record.name),
+                Record::ServiceShutDown(name) => format!("{name} shut down"),
                 Record::NextIds { task, job } => format!("next {task} {job}"),
             })
             .collect()

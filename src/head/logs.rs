@@ -63,10 +63,15 @@ impl Logs {
 
     /// Opens the log of a worker.
     pub(super) fn open(&mut self, worker: WorkerId, pid: u32) -> io::Result<()> {
-        let path = self.folder.join(format!("worker-{worker}-{pid}.log"));
+        self.open_as(worker, &format!("worker-{worker}-{pid}.log")).map(drop)
+    }
+
+    /// Opens the log of a worker, with this name, and returns where it is.
+    pub(super) fn open_as(&mut self, worker: WorkerId, name: &str) -> io::Result<PathBuf> {
+        let path = self.folder.join(name);
         let file = Some(open(&path)?);
-        self.open.insert(worker, Log { path, file, size: 0, parts: 0, unsaid: 0 });
-        Ok(())
+        self.open.insert(worker, Log { path: path.clone(), file, size: 0, parts: 0, unsaid: 0 });
+        Ok(path)
     }
 
     /// A worker has ended.

@@ -5,6 +5,7 @@
 //! dies, and checks that it was not too late for that. The process is identified by a pidfd, so a recycled pid is never
 //! signalled.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -66,7 +67,11 @@ impl WorkerProcess {
         program.arg(std::process::id().to_string());
         give_environment(&mut program, command.temp_dir, command.tracing);
         program.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = program.spawn().map_err(|error| named(&program, &error))?;
+        WorkerProcess::of(&mut program, claims)
+    }
+
+    fn of(program: &mut Command, claims: ClaimRing) -> io::Result<WorkerProcess> {
+        let mut child = program.spawn().map_err(|error| named(program, &error))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let set_up = || -> io::Result<OwnedFd> {
@@ -85,6 +90,17 @@ impl WorkerProcess {
                 Err(error)
             }
         }
+    }
+
+    /// Starts a process of a service, whose spool is made. Without `log` its output comes in pipes.
+    pub(super) fn spawn_for_service(command: ServiceCommand<'_>) -> io::Result<WorkerProcess> {
+        let claims = ClaimRing::create(command.spool, command.slots).map_err(io::Error::other)?;
+        let spool = command.spool;
+        let spawned = command.program().and_then(|mut program| WorkerProcess::of(&mut program, claims));
+        if spawned.is_err() {
+            let _ = Story::remove(spool);
+        }
+        spawned
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -122,6 +138,46 @@ impl WorkerProcess {
     /// Reaps the process if it has ended.
     pub(super) fn try_reap(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
+    }
+}
+
+/// What a process of a service is started with.
+pub(super) struct ServiceCommand<'a> {
+    /// `proxy` or `replica`.
+    pub(super) role: &'static str,
+    pub(super) temp_dir: &'a Path,
+    pub(super) session_dir: &'a Path,
+    pub(super) tracing: &'a TracingSettings,
+    /// The process's end of its control socket.
+    pub(super) control: OwnedFd,
+    pub(super) spool: &'a Path,
+    /// The number of spans that its spool has room for.
+    pub(super) slots: usize,
+    /// The file that its output goes to; none for pipes.
+    pub(super) log: Option<&'a Path>,
+    /// Variables of its environment, besides those of the session.
+    pub(super) env: &'a BTreeMap<String, String>,
+    /// The folder that it runs in; none for the head's.
+    pub(super) cwd: Option<&'a Path>,
+}
+
+impl ServiceCommand<'_> {
+    fn program(self) -> io::Result<Command> {
+        let mut program = own_program()?;
+        program.arg(self.role).arg(self.session_dir).arg(std::process::id().to_string());
+        give_environment(&mut program, self.temp_dir, self.tracing);
+        program.envs(self.env).process_group(0).stdin(Stdio::from(self.control));
+        match self.log {
+            Some(path) => {
+                let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+                program.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+            }
+            None => drop(program.stdout(Stdio::piped()).stderr(Stdio::piped())),
+        }
+        if let Some(folder) = self.cwd {
+            program.current_dir(folder);
+        }
+        Ok(program)
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn finish_leavings(temp_dir: &Path) -> Leavings {
         let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
         // A worker dies with its head, and may be dying still.
         let is_over = owner.is_none_or(|pid| {
-            session::worker_of_spool(&spool).is_some() && identity::wait_for_end(pid, identity::DYING_LIMIT)
+            session::is_of_head(&spool) && identity::wait_for_end(pid, identity::DYING_LIMIT)
         });
         if !is_over {
             continue;

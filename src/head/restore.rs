@@ -5,8 +5,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::journal::{Journal, Record, Submitted};
+use super::journal::{DeployedRecord, Journal, Record, Submitted};
 use super::reactor;
+use super::reactor::deployments::Version;
 use super::state::{Now, State};
 use crate::protocol::{PruneReport, PruneWhich};
 use crate::session::{self, SessionError};
@@ -20,6 +21,8 @@ pub(super) struct ReadBack {
     pub(super) next_job: u64,
     /// Starts of attempts that were journaled first, by task.
     pub(super) started: HashMap<TaskId, u32>,
+    /// The versions of services that are served, oldest first.
+    pub(super) services: Vec<Version>,
     /// Why some tasks could not be read, for people.
     pub(super) unread: Vec<String>,
 }
@@ -56,6 +59,16 @@ pub(super) fn read_back(journal: &Journal, state: &mut State) -> io::Result<Read
             reactor::on_restored_actor(state, task, attempt, restarts, death);
         }
         Record::Pruned(tasks) => reactor::on_restored_prune(state, &tasks),
+        Record::ServiceDeployed(record) => {
+            let DeployedRecord { name, version, deployed_unix_nano, service } = *record;
+            match service {
+                Some(service) => {
+                    back.services.push(Version { number: version, deployed_unix_nano, service, failure: None });
+                }
+                None => back.unread.push(format!("version {version} of service `{name}` in the journal cannot be read")),
+            }
+        }
+        Record::ServiceShutDown(name) => back.services.retain(|version| version.service.name != name),
         Record::NextIds { task, job } => {
             state.tasks.reserve(task);
             *next_job = (*next_job).max(job.0);

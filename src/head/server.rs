@@ -26,7 +26,9 @@ use super::place::PlaceWatch;
 use super::process::describe_exit;
 use super::reactor::{self, Effects, LeftClaim, LostAttempt, WorkerExit};
 use super::recovery::left_by_a_dead_head;
+use super::reactor::deployments::{Services, Version};
 use super::restore::{ReadBack, read_back};
+use super::services::ServicesIo;
 use super::state::{self, DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
@@ -230,6 +232,7 @@ pub(crate) fn finish_place(settings: HeadSettings, has_program_ended: bool) -> i
 /// The head's one thread: the state that the reactor decides over, and all that it acts on.
 pub(super) struct Server {
     pub(super) state: State,
+    pub(super) services: Services,
     pub(super) io: HeadIo,
     pub(super) session: Session,
     pub(super) place: PlaceWatch,
@@ -247,11 +250,15 @@ pub(super) struct Server {
     pub(super) heap: Heap,
     /// When something is due next, by the clock that never jumps.
     pub(super) next_tick: Option<u64>,
+    /// When something is due next in a service, by the clock that never jumps.
+    pub(super) services_again: Option<u64>,
     pub(super) has_said_started: bool,
     pub(super) recovered_at_start: SpanCounts,
     pub(super) oom_kills: OomKills,
     /// The id that no task had when the journal was opened.
     pub(super) next_task: TaskId,
+    /// Versions of services that the head before this one served.
+    pub(super) services_left: Vec<Version>,
     /// Tasks that a dead head had accepted and that wait again.
     pub(super) tasks_restored: usize,
     /// Those of them that were running when their head died.
@@ -313,6 +320,7 @@ impl Server {
             next_job: next_job.0,
             processes: FxHashMap::default(),
             gone_jobs: Vec::new(),
+            gone_connections: Vec::new(),
             unused_values: Vec::new(),
             dirty: Vec::new(),
             patient: Vec::new(),
@@ -339,6 +347,7 @@ impl Server {
             groups: control_groups(),
             warnings: settings.warnings.clone(),
             front,
+            services: ServicesIo::default(),
             logs,
             log,
             settings,
@@ -373,6 +382,7 @@ impl Server {
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
+            services: Services::default(),
             io,
             session,
             place,
@@ -385,10 +395,12 @@ impl Server {
             memory_again: None,
             heap: Heap::default(),
             next_tick: Some(0),
+            services_again: None,
             has_said_started: false,
             recovered_at_start: SpanCounts::default(),
             oom_kills: OomKills::watch(),
             next_task,
+            services_left: Vec::new(),
             tasks_restored: 0,
             tasks_again: 0,
             tasks_lost: 0,
@@ -410,7 +422,7 @@ impl Server {
             let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
             match owner {
                 // A worker dies with its head, and may be dying still; a driver may live on.
-                Some(pid) if session::worker_of_spool(&spool).is_none() || !wait_for_end(pid, DYING_LIMIT) => {
+                Some(pid) if !session::is_of_head(&spool) || !wait_for_end(pid, DYING_LIMIT) => {
                     self.io.finish_at_end_of(pid, vec![spool.clone()], left_by_a_dead_head(Vec::new()));
                     // A worker that takes its time to die has begun what it has begun.
                     dying.push(spool);
@@ -442,9 +454,10 @@ impl Server {
     /// Reads the journal back. Returns the attempts that were going on when the head died.
     fn restore(&mut self, claimed: &HashMap<TaskId, LeftClaim>) -> io::Result<Vec<LostAttempt>> {
         let now = self.now();
-        let ReadBack { next_job, started, unread } = read_back(&self.io.journal, &mut self.state)?;
+        let ReadBack { next_job, started, services, unread } = read_back(&self.io.journal, &mut self.state)?;
         self.io.next_job = self.io.next_job.max(next_job);
         unread.into_iter().for_each(|line| self.io.log(line));
+        self.services_left = services;
         self.state.tasks.reserve(self.next_task);
         let lost = reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
         let needed = reactor::value_files(&self.state);
@@ -476,6 +489,8 @@ impl Server {
         reactor::start_missing_workers(&mut self.state, &mut self.io, now);
         self.start_workers(now);
         self.io.start_front();
+        let services = std::mem::take(&mut self.services_left);
+        self.restore_services(services);
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut pieces = Vec::new();
         // How often it has looked into the rings since it has asked the kernel.
@@ -558,6 +573,7 @@ impl Server {
         let ticks = self
             .next_tick
             .into_iter()
+            .chain(self.services_again)
             .chain(self.look_again)
             .chain(self.memory_again)
             .chain(self.spare_values.expires_ns())
@@ -610,6 +626,9 @@ impl Server {
                 self.check_place(now);
             }
             Source::FrontExit => self.io.on_front_exit(),
+            Source::ServiceControl(process) => self.on_service_control(process, now),
+            Source::ServiceExit(process) => self.on_service_exit(process, buffer, now),
+            Source::ServiceOutput(process, stream) => self.io.read_service_output(process, stream, buffer),
         }
     }
 
@@ -635,6 +654,9 @@ impl Server {
         }
         if self.stop.is_none() {
             self.io.start_front();
+        }
+        for connection in std::mem::take(&mut self.io.gone_connections) {
+            self.end_services_of(connection, now);
         }
         for job in std::mem::take(&mut self.io.gone_jobs) {
             reactor::on_driver_gone(&mut self.state, job);
@@ -662,6 +684,7 @@ impl Server {
         if self.heap.is_due(self.state.open_bytes, now.monotonic_ns) {
             heap::give_back();
         }
+        self.turn_services(now);
         self.io.offer_spans(now.monotonic_ns, false);
         self.io.write_journal();
         self.remove_values();
@@ -1070,7 +1093,11 @@ impl Server {
             Query::Explain { id } => Reply::Explanation(reactor::explain_task(state, io, id).map(Box::new)),
             Query::Actors => Reply::Actors(self.actors()),
             Query::Actor { wanted } => Reply::Actor(reactor::find_actor(state, &wanted).map(Box::new)),
-            Query::Workers => Reply::Workers(reactor::list_workers(state, io, now)),
+            Query::Workers => {
+                let mut workers = reactor::list_workers(state, io, now);
+                workers.append(&mut self.replica_rows(now));
+                Reply::Workers(workers)
+            }
             Query::Running { job } => Reply::Running(reactor::count_running(state, io, job)),
             Query::Cancel { which, grace_ms } => {
                 let grace_ns = grace_ms.map(|grace| grace.saturating_mul(1_000_000));
@@ -1083,6 +1110,7 @@ impl Server {
                 }
                 Reply::Noted
             }
+            Query::Service(query) => return self.on_service_query((id, number), query, now),
             Query::Stop { grace_ms, force } => {
                 self.begin_stop(Some((id, number)), Duration::from_millis(grace_ms), force, now);
                 return None;
@@ -1113,6 +1141,7 @@ impl Server {
         stop.deadline = stop.deadline.min(Instant::now() + grace);
         stop.is_forced |= force;
         self.io.end_handover(now.monotonic_ns);
+        self.stop_services(if force { Duration::ZERO } else { grace }, now);
         reactor::on_stop(&mut self.state, &mut self.io, force, now);
     }
 
@@ -1213,7 +1242,8 @@ impl Server {
     }
 
     fn finished(&mut self) -> Option<HeadEnd> {
-        self.stop.as_ref().filter(|_| self.state.workers.is_empty() && self.io.processes.is_empty())?;
+        let has_processes = !self.io.processes.is_empty() || !self.services.are_at_rest();
+        self.stop.as_ref().filter(|_| self.state.workers.is_empty() && !has_processes)?;
         // There is no next head in this place that would finish the program's spans.
         if self.program_ended.is_some_and(|limit| !self.io.ending.is_empty() && Instant::now() < limit) {
             return None;

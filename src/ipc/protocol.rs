@@ -12,6 +12,7 @@ mod explanation;
 pub mod frame;
 mod message;
 mod metrics;
+mod service;
 mod tracing_settings;
 
 pub use tracer_core::codec as wire;
@@ -19,6 +20,10 @@ pub use tracer_core::codec as wire;
 pub use explanation::{BlockedTask, Cycle, Explanation, Holder, OtherTask, Reason, RunningTask, WaitsFor};
 pub use message::*;
 pub use metrics::{JournalCounts, METRICS_VERSION, Metrics};
+pub use service::{
+    DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery,
+    ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceVersion,
+};
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.

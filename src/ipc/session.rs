@@ -423,6 +423,17 @@ pub fn worker_of_spool(spool: &Path) -> Option<tracer_core::task::WorkerId> {
     spool.file_name()?.to_str()?.strip_prefix("worker-")?.strip_suffix(".spool")?.parse().ok()
 }
 
+/// The spool of a proxy.
+pub fn proxy_spool(session_dir: &Path, process: tracer_core::task::WorkerId) -> PathBuf {
+    session_dir.join(format!("spool/proxy-{process}.spool"))
+}
+
+/// Returns whether a spool is of a process that ends with its head: a worker, a replica or a proxy.
+pub fn is_of_head(spool: &Path) -> bool {
+    let name = spool.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    worker_of_spool(spool).is_some() || name.starts_with("proxy-")
+}
+
 /// The spool of a driver.
 pub fn driver_spool(session_dir: &Path, pid: u32, started_unix_nano: u64) -> PathBuf {
     session_dir.join(format!("spool/driver-{pid}-{started_unix_nano}.spool"))

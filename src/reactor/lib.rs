@@ -30,6 +30,7 @@
 //! | `follow_up`, `schedule` | what follows from ends, and which tasks begin where |
 //! | `report`, `explain` | rows for people; why a task waits |
 //! | `check` | invariants, compared after every step of every test |
+//! | [`deployments`] | services: a state and effects of their own, beside those of tasks |
 //! | [`seams`] | a page: what an engine of many machines and deployments will need |
 
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ mod cancel;
 mod check;
 mod children;
 mod deadlock;
+pub mod deployments;
 mod effects;
 mod exits;
 mod explain;

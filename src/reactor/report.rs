@@ -83,6 +83,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
                 uptime_ns: now.monotonic_ns.saturating_sub(worker.started.monotonic_ns),
                 task: running.map(|grant| grant.task),
                 actor: worker.actor,
+                replica: None,
                 leases: worker.leases.len(),
                 cpus: worker.slots() as u64,
                 resources: resources::held_resources(worker),

@@ -13,7 +13,7 @@
 //! Whoever dies at whichever point leaves one whole journal under its name: the old one until 3 is done, which has everything, and the new one from
 //! then on, which has it too. A `.new` that is left behind is removed by the next head.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use super::scan::for_each_record;
 use super::{Record, header, put_key, put_next_ids, put_remembered};
 use crate::fault;
+use crate::head::reactor::deployments::VERSION_LIMIT;
 use crate::head::reactor::{HISTORY_LIMIT, PastTask};
 use crate::task::{ActorRole, Envelope, Input, JobId, Outcome, TaskId};
 
@@ -122,6 +123,8 @@ struct LiveTasks {
     remembered: HashSet<u64>,
     /// Those of them that have made an actor which lives: they may be begun again.
     living: HashSet<u64>,
+    /// The versions that are remembered of each service that is served, by name.
+    services: HashMap<String, VecDeque<u64>>,
     next_task: u64,
     next_job: u64,
 }
@@ -132,6 +135,7 @@ impl LiveTasks {
         let mut ends = Vec::new();
         let mut inputs: Vec<(u64, u64)> = Vec::new();
         let mut pruned: HashSet<u64> = HashSet::new();
+        let mut services: HashMap<String, VecDeque<u64>> = HashMap::new();
         // Creations of actors, with whether there is an actor.
         let mut creations: HashMap<u64, bool> = HashMap::new();
         let (mut next_task, mut next_job) = (1, 1);
@@ -160,6 +164,14 @@ impl LiveTasks {
                 Record::Actor { task, death: Some(_), .. } => drop(creations.remove(&task.0)),
                 Record::Pruned(tasks) => pruned.extend(tasks.iter().map(|task| task.0)),
                 Record::NextIds { task, job } => (next_task, next_job) = (next_task.max(task.0), next_job.max(job.0)),
+                Record::ServiceDeployed(record) => {
+                    let versions = services.entry(record.name.to_owned()).or_default();
+                    versions.push_back(record.version);
+                    if versions.len() > VERSION_LIMIT {
+                        versions.pop_front();
+                    }
+                }
+                Record::ServiceShutDown(name) => drop(services.remove(name)),
                 Record::Attempt { .. } | Record::Started { .. } | Record::Key { .. } | Record::Actor { .. } => {}
             }
             Ok(())
@@ -173,7 +185,7 @@ impl LiveTasks {
         // Their results are still to be arguments.
         let needed = inputs.into_iter().filter(|(task, _)| is_open(task)).map(|(_, input)| input);
         remembered.extend(needed.filter(|input| !pruned.contains(input)));
-        Ok(LiveTasks { ended, remembered, living, next_task, next_job })
+        Ok(LiveTasks { ended, remembered, living, services, next_task, next_job })
     }
 
     /// Reads everything again and writes what is kept. What is left of a task that has ended is what is shown of it.
@@ -188,8 +200,12 @@ impl LiveTasks {
                 | Record::Started { task, .. }
                 | Record::Actor { task, .. }
                 | Record::Key { task, .. } => *task,
+                Record::ServiceDeployed(record) => {
+                    let is_kept = self.services.get(record.name).is_some_and(|all| all.contains(&record.version));
+                    return if is_kept { out.write_all(raw) } else { Ok(()) };
+                }
                 // What they name is left out.
-                Record::Pruned(_) | Record::NextIds { .. } => return Ok(()),
+                Record::Pruned(_) | Record::ServiceShutDown(_) | Record::NextIds { .. } => return Ok(()),
             };
             if self.ended.binary_search(&task.0).is_err() || self.living.contains(&task.0) {
                 return out.write_all(raw);

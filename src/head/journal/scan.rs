@@ -202,6 +202,7 @@ impl Noted {
             | Record::Actor { task, .. }
             | Record::Key { task, .. } => (*task, None, false),
             Record::Pruned(tasks) => (tasks.iter().copied().max()?, None, false),
+            Record::ServiceDeployed(_) | Record::ServiceShutDown(_) => (crate::task::TaskId(0), None, false),
             // It names those that come next.
             Record::NextIds { task, job } => {
                 let (task, job) = (task.0.saturating_sub(1), job.0.saturating_sub(1));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::frame::put_frame;
 use super::wire::{Put, Take, WireError};
-use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, TracingSettings};
+use super::{Explanation, FurtherHook, Metrics, PROTOCOL_VERSION, ServiceQuery, ServiceReply, TracingSettings};
 use tracer_core::HookContract;
 use tracer_core::SamplingRatio;
 use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, Refusal, SpanLink, TaskId, WorkerId};
@@ -176,7 +176,7 @@ pub struct Welcome {
 }
 
 /// A request that is answered by a [`Reply`] with the same number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
     /// How the head is doing. Answered by [`Reply::Status`].
     Status,
@@ -229,6 +229,8 @@ pub enum Query {
         /// In words, for `tracer status`.
         failures: Vec<String>,
     },
+    /// Something about services. Answered by [`Reply::Service`].
+    Service(ServiceQuery),
     /// End the head and its workers. Answered by [`Reply::Stopped`], once that is done.
     Stop {
         /// Time that running tasks may take to end before their workers are killed, in milliseconds.
@@ -263,6 +265,8 @@ pub enum Reply {
     Pruned(PruneReport),
     /// To [`Query::HttpTracing`].
     Noted,
+    /// To [`Query::Service`].
+    Service(ServiceReply),
     /// Sent when everything has stopped; the head exits after it.
     Stopped(StopReport),
 }
@@ -775,6 +779,9 @@ pub struct WorkerReport {
     /// The actor that it is for; none for those that run tasks.
     #[serde(default)]
     pub actor: Option<TaskId>,
+    /// The name of the replica that it is, if it is one.
+    #[serde(default)]
+    pub replica: Option<String>,
     /// Leases it has, the running one included.
     pub leases: usize,
     /// Number of slots it holds now.

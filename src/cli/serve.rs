@@ -1,0 +1,173 @@
+//! `tracer serve`.
+
+mod check;
+mod deploy;
+mod follow;
+mod look;
+mod run;
+mod tail;
+
+use std::fmt;
+
+use clap::Subcommand;
+
+use super::connect::unexpected_reply;
+use super::{CommandError, CommandResult, FormatArgs, PlaceArgs};
+use crate::driver::Driver;
+use crate::exit;
+use crate::protocol::{
+    Query, Reply, ServiceQuery, ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport,
+};
+
+/// Put functions and types of libraries behind HTTP
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  tracer serve run shop:app
+  tracer serve deploy service.toml
+  tracer serve status")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Serve a deployment of a library until Ctrl-C
+    ///
+    /// It is served by the head of this place; if none runs, by one for the life of this command. Output of replicas and the access log are shown as they come.
+    /// Ctrl-C ends what is going on and then the service; a second one ends it at once.
+    #[command(after_help = "Example:\n  tracer serve run shop:app --num-replicas 2")]
+    Run(run::Args),
+    /// Roll a service file out, and wait until it is served
+    ///
+    /// Nothing is changed before all of the file was checked. New replicas are ready before old ones end; when that fails, what was served before is served on.
+    #[command(after_help = "Example:\n  tracer serve deploy service.toml --dry-run")]
+    Deploy(deploy::Args),
+    /// Show services with their deployments, replicas and proxies
+    #[command(after_help = "Example:\n  tracer serve status --format json | jq '.services[].state'")]
+    Status {
+        #[command(flatten)]
+        which: ServiceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Print the service file of what is served
+    #[command(after_help = "Example:\n  tracer serve config > service.toml")]
+    Config {
+        #[command(flatten)]
+        which: ServiceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// List the versions of a service that were deployed
+    #[command(after_help = "Example:\n  tracer serve history")]
+    History {
+        #[command(flatten)]
+        which: ServiceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Serve an earlier version again
+    #[command(after_help = "Example:\n  tracer serve rollback 3")]
+    Rollback {
+        /// The version, as `tracer serve history` lists them [default: the one before that which is served]
+        version: Option<u64>,
+        #[command(flatten)]
+        which: ServiceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// End a service: what is going on ends, and nothing more is taken
+    #[command(after_help = "Example:\n  tracer serve shutdown --service shop")]
+    Shutdown {
+        #[command(flatten)]
+        which: ServiceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Print the service file that `run` would use
+    #[command(after_help = "Example:\n  tracer serve build shop:app > service.toml")]
+    Build(run::ServiceOfArgs),
+}
+
+/// Which service is meant.
+#[derive(Clone, Debug, clap::Args)]
+struct ServiceArgs {
+    /// The service [default: the only one that there is]
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+pub(super) fn run(args: Args) -> CommandResult {
+    match args.what {
+        What::Run(args) => run::run(&args),
+        What::Deploy(args) => deploy::run(&args),
+        What::Status { which, format } => look::status(&which, format.format),
+        What::Config { which, format } => look::config(&which, format.format),
+        What::History { which, format } => look::history(&which, format.format),
+        What::Rollback { version, which, format } => deploy::roll_back(&which, version, format.format),
+        What::Shutdown { which, format } => deploy::shut_down(&which, format.format),
+        What::Build(args) => run::build(&args),
+    }
+}
+
+/// What the head does not do about a service.
+#[derive(Debug)]
+pub(super) struct Refused(pub(super) ServiceRefusal);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn refused(code: ServiceRefusalCode, message: String) -> CommandError {
+    CommandError::new(exit::FAILED, Refused(ServiceRefusal { code, message }))
+}
+
+/// Asks the head something about services.
+fn ask(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceReply, CommandError> {
+    match driver.query(&Query::Service(query))? {
+        Reply::Service(ServiceReply::Refused(refusal)) => Err(CommandError::new(exit::FAILED, Refused(refusal))),
+        Reply::Service(reply) => Ok(reply),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// The services that there are, or the one that is meant.
+fn services(driver: &mut Driver, wanted: Option<&str>) -> Result<Vec<ServiceReport>, CommandError> {
+    let ServiceReply::Services(mut services) = ask(driver, ServiceQuery::List)? else { return Err(unexpected_reply()) };
+    let Some(wanted) = wanted else { return Ok(services) };
+    let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
+    services.retain(|service| service.name == wanted);
+    if services.is_empty() {
+        let hint = crate::suggestion::hint(wanted, names.iter().map(String::as_str));
+        return Err(refused(ServiceRefusalCode::UnknownService, format!("there is no service `{wanted}`{hint}")));
+    }
+    Ok(services)
+}
+
+impl ServiceArgs {
+    /// Connects to the head, and finds the name of the service that is meant.
+    fn connect(&self) -> Result<(Driver, String), CommandError> {
+        let mut driver = Driver::connect(&self.place.temp_dir())?;
+        let services = services(&mut driver, self.service.as_deref())?;
+        match services.as_slice() {
+            [service] => Ok((driver, service.name.clone())),
+            [] => {
+                let text = "no service is deployed\n(hint: `tracer serve deploy service.toml`)";
+                Err(refused(ServiceRefusalCode::UnknownService, text.into()))
+            }
+            several => {
+                let names: Vec<_> = several.iter().map(|service| format!("`{}`", service.name)).collect();
+                let text = format!("there are several services, {}, so which is meant?\n(hint: --service NAME says it)", names.join(" and "));
+                Err(CommandError::new(exit::USAGE, text))
+            }
+        }
+    }
+}

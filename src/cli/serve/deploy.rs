@@ -1,0 +1,146 @@
+//! `tracer serve deploy`, `rollback` and `shutdown`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::super::connect::unexpected_reply;
+use super::super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
+use super::{ServiceArgs, ask, check, follow, services};
+use crate::driver::Driver;
+use crate::exit;
+use crate::protocol::{ServiceAccepted, ServiceNews, ServiceQuery, ServiceReply};
+use crate::serving::service_file::{Service, parse};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The service file
+    #[arg(value_name = "FILE", value_parser = super::super::path_parser())]
+    file: PathBuf,
+    /// Do not wait until it is rolled out
+    #[arg(long)]
+    no_wait: bool,
+    /// Check everything, say what would be done, and do nothing
+    #[arg(long, conflicts_with = "no_wait")]
+    dry_run: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// What became of it, as `--format json` writes it.
+#[derive(Serialize)]
+struct Done<'a> {
+    service: &'a str,
+    version: u64,
+    outcome: &'static str,
+    steps: &'a [String],
+    reason: Option<&'a str>,
+    url: Option<String>,
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let (mut service, folder) = read(&args.file)?;
+    let mut driver = Driver::connect(&args.place.temp_dir())?;
+    check::modules(&driver, &mut service, &folder)?;
+    let query = ServiceQuery::Deploy { service: Box::new(service), is_dry_run: args.dry_run, is_bound: false };
+    let accepted = accepted(&mut driver, query)?;
+    let format = args.format.format;
+    if args.dry_run || args.no_wait {
+        let outcome = if args.dry_run { "dry_run" } else { "accepted" };
+        let done = done(&accepted, outcome, None, None);
+        report::value(format, &done, |_| steps(&accepted, args.dry_run));
+        return Ok(exit::OK);
+    }
+    finish(&mut driver, &accepted, format)
+}
+
+/// Reads a service file, and returns it with the folder that it is in.
+fn read(file: &Path) -> Result<(Service, PathBuf), CommandError> {
+    let usage = |text: String| CommandError::new(exit::USAGE, text);
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        usage(format!("the service file `{}` cannot be read: {error}\n(hint: `tracer serve build MODULE:NAME` prints one)", file.display()))
+    })?;
+    let path = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+    let service = parse(&text, &folder).map_err(|error| usage(format!("{}:{error}", file.display())))?;
+    Ok((service, folder))
+}
+
+pub(super) fn accepted(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceAccepted, CommandError> {
+    match ask(driver, query)? {
+        ServiceReply::Accepted(accepted) => Ok(accepted),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+fn done<'a>(
+    accepted: &'a ServiceAccepted,
+    outcome: &'static str,
+    reason: Option<&'a str>,
+    url: Option<String>,
+) -> Done<'a> {
+    Done { service: &accepted.service, version: accepted.version, outcome, steps: &accepted.steps, reason, url }
+}
+
+fn steps(accepted: &ServiceAccepted, is_dry_run: bool) -> String {
+    let ServiceAccepted { service, version, steps, .. } = accepted;
+    let head = if is_dry_run { "would be" } else { "is being" };
+    let mut text = format!("version {version} of service `{service}` {head} rolled out:");
+    steps.iter().for_each(|step| text.push_str(&format!("\n  {step}")));
+    text
+}
+
+/// Waits for the end of what was asked for, and says how it was.
+fn finish(driver: &mut Driver, accepted: &ServiceAccepted, format: Format) -> CommandResult {
+    let news = follow::until_done(driver, accepted, &mut follow::talk_in(format))?;
+    let (service, version) = (&accepted.service, accepted.version);
+    match &news {
+        ServiceNews::RolledOut { .. } => {
+            let rows = services(driver, Some(service))?;
+            let url = rows.first().map(|service| service.url.clone());
+            let text = format!("version {version} of service `{service}` is served at {}", url.as_deref().unwrap_or_default());
+            tell(format, &done(accepted, "rolled_out", None, url), &text);
+            Ok(exit::OK)
+        }
+        ServiceNews::RolloutFailed { reason, .. } => {
+            let goes_on = match services(driver, Some(service)) {
+                Ok(rows) => rows.first().and_then(|row| row.version).map(|version| format!("version {version} is served on")),
+                Err(_) => None,
+            };
+            let goes_on = goes_on.unwrap_or_else(|| "nothing of it is served".into());
+            let text = format!("version {version} of service `{service}` could not be rolled out, and {goes_on}: {reason}");
+            match format {
+                Format::Text => Err(CommandError::new(exit::FAILED, text)),
+                Format::Json => {
+                    report::value(format, &done(accepted, "failed", Some(reason), None), |_| String::new());
+                    Ok(exit::FAILED)
+                }
+            }
+        }
+        _ => {
+            tell(format, &done(accepted, "shut_down", None, None), &format!("service `{service}` is shut down"));
+            Ok(exit::OK)
+        }
+    }
+}
+
+fn tell(format: Format, done: &Done<'_>, text: &str) {
+    match format {
+        Format::Text => report::talk(text),
+        Format::Json => report::value(format, done, |_| String::new()),
+    }
+}
+
+pub(super) fn roll_back(which: &ServiceArgs, version: Option<u64>, format: Format) -> CommandResult {
+    let (mut driver, service) = which.connect()?;
+    let accepted = accepted(&mut driver, ServiceQuery::Rollback { service, version })?;
+    finish(&mut driver, &accepted, format)
+}
+
+pub(super) fn shut_down(which: &ServiceArgs, format: Format) -> CommandResult {
+    let (mut driver, service) = which.connect()?;
+    let accepted = accepted(&mut driver, ServiceQuery::ShutDown { service })?;
+    finish(&mut driver, &accepted, format)
+}

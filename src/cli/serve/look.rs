@@ -1,0 +1,139 @@
+//! `tracer serve status`, `config` and `history`.
+
+use serde_json::json;
+
+use super::super::connect::unexpected_reply;
+use super::super::{CommandError, CommandResult, Format, report};
+use super::{ServiceArgs, ask, services};
+use crate::clock::utc;
+use crate::count::{Count, Elapsed};
+use crate::driver::Driver;
+use crate::exit;
+use crate::protocol::{ServiceQuery, ServiceReply, ServiceReport, ServiceVersion};
+use crate::serving::render::render;
+
+pub(super) fn status(which: &ServiceArgs, format: Format) -> CommandResult {
+    let mut driver = Driver::connect(&which.place.temp_dir())?;
+    let services = services(&mut driver, which.service.as_deref())?;
+    report::value(format, &crate::json::with_times(&json!({ "services": services })), |_| render_services(&services));
+    Ok(exit::OK)
+}
+
+fn render_services(services: &[ServiceReport]) -> String {
+    if services.is_empty() {
+        return "no service is deployed\n(hint: `tracer serve deploy service.toml`)".into();
+    }
+    services.iter().map(render_service).collect::<Vec<_>>().join("\n")
+}
+
+fn render_service(service: &ServiceReport) -> String {
+    let version = match (service.version, service.rolling_out) {
+        (Some(version), None) => version.to_string(),
+        (Some(version), Some(next)) => format!("{version}, {next} is being rolled out"),
+        (None, Some(next)) => format!("{next} is being rolled out"),
+        (None, None) => "none".into(),
+    };
+    let proxies: Vec<_> = service
+        .proxies
+        .iter()
+        .map(|proxy| format!("{} (pid {}), up {}", proxy.state, proxy.pid.unwrap_or(0), Elapsed::from_nanos(proxy.uptime_ns)))
+        .collect();
+    let mut fields = vec![
+        ("service", service.name.clone()),
+        ("state", service.state.name().replace('_', " ")),
+        ("version", version),
+        ("url", service.url.clone()),
+        ("proxy", if proxies.is_empty() { "none".into() } else { proxies.join("\n") }),
+    ];
+    fields.extend(service.last_failure.clone().map(|failure| ("last rollout failed", failure)));
+    let mut text = report::fields(&fields);
+    text.push('\n');
+    text.push_str(&report::table(
+        ["DEPLOYMENT", "ROUTE", "REPLICAS", "ONGOING", "WAITING", "LOST", "HANDLER"],
+        service.deployments.iter().map(|deployment| {
+            [
+                deployment.name.clone(),
+                if deployment.is_ingress { deployment.route_prefix.clone() } else { String::new() },
+                format!("{}/{}", deployment.ready, deployment.num_replicas),
+                deployment.ongoing.to_string(),
+                deployment.waiting.to_string(),
+                deployment.lost.to_string(),
+                deployment.import_path.clone(),
+            ]
+        }),
+    ));
+    text.push('\n');
+    text.push_str(&report::table(
+        ["REPLICA", "STATE", "PID", "VERSION", "UP", "ONGOING"],
+        service.replicas.iter().map(|replica| {
+            [
+                replica.name.clone(),
+                replica.state.clone(),
+                replica.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+                replica.version.to_string(),
+                Elapsed::from_nanos(replica.uptime_ns).to_string(),
+                replica.ongoing.to_string(),
+            ]
+        }),
+    ));
+    text
+}
+
+fn versions(which: &ServiceArgs) -> Result<Vec<ServiceVersion>, CommandError> {
+    let (mut driver, service) = which.connect()?;
+    match ask(&mut driver, ServiceQuery::Versions { service })? {
+        ServiceReply::Versions(versions) => Ok(versions),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+pub(super) fn config(which: &ServiceArgs, format: Format) -> CommandResult {
+    let versions = versions(which)?;
+    let Some(served) = versions.iter().find(|version| version.is_served) else {
+        let text = "no version of it is served yet\n(hint: `tracer serve status` shows how far it is)";
+        return Err(CommandError::new(exit::FAILED, text));
+    };
+    let text = render(&served.service);
+    let report = json!({ "service": served.service.name, "version": served.version, "file": text });
+    report::value(format, &report, |_| text.clone());
+    Ok(exit::OK)
+}
+
+pub(super) fn history(which: &ServiceArgs, format: Format) -> CommandResult {
+    let versions = versions(which)?;
+    let rows = versions.iter().map(|version| {
+        json!({
+            "service": version.service.name,
+            "version": version.version,
+            "deployed_unix_nano": version.deployed_unix_nano,
+            "is_served": version.is_served,
+            "failure": version.failure,
+            "file": render(&version.service),
+        })
+    });
+    let report = json!({ "versions": rows.collect::<Vec<_>>() });
+    report::value(format, &crate::json::with_times(&report), |_| render_versions(&versions));
+    Ok(exit::OK)
+}
+
+fn render_versions(versions: &[ServiceVersion]) -> String {
+    report::table(
+        ["VERSION", "DEPLOYED", "STATE", "APPLICATIONS"],
+        versions.iter().map(|version| {
+            let state = match &version.failure {
+                Some(failure) => format!("failed: {failure}"),
+                None if version.is_served => "served".into(),
+                None => String::new(),
+            };
+            let applications = &version.service.applications;
+            let names: Vec<_> = applications.iter().map(|application| application.name.as_str()).collect();
+            let deployments = applications.iter().map(|application| application.deployments.len()).sum::<usize>();
+            [
+                version.version.to_string(),
+                utc(version.deployed_unix_nano).to_string(),
+                state,
+                format!("{} ({})", names.join(", "), Count(deployments, "deployment")),
+            ]
+        }),
+    )
+}

@@ -1,0 +1,229 @@
+//! `tracer serve run` and `build`.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::super::start::OwnHead;
+use super::super::{CommandError, CommandResult, PlaceArgs, report};
+use super::tail::Tails;
+use super::{ask, check, deploy, follow, services};
+use crate::driver::{Driver, DriverError};
+use crate::exit;
+use crate::http_api::LoopbackAddress;
+use crate::protocol::{ServiceEvent, ServiceNews, ServiceQuery};
+use crate::serving::render::render;
+use crate::serving::service_file::{Service, attribute_of, parse};
+use crate::session::SessionError;
+
+/// How often it is looked for new lines of output.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    service: ServiceOfArgs,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// A service of one deployment.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ServiceOfArgs {
+    /// The handler of requests: a deployment of a library, as `module:name`
+    #[arg(value_name = "MODULE:NAME")]
+    import_path: String,
+    /// Where to listen, on this machine alone; port 0 for one that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    address: LoopbackAddress,
+    /// Number of its processes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    num_replicas: u32,
+    /// The name of the service [default: that of the deployment]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl ServiceOfArgs {
+    /// The service file that says the same.
+    fn service(&self) -> Result<Service, CommandError> {
+        let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
+        let name = self.name.clone().unwrap_or_else(|| attribute_of(&self.import_path).to_owned());
+        let text = format!(
+            "name = {}\n[http]\naddress = {}\n[[applications]]\nimport_path = {path}\n\
+             [[applications.deployments]]\nimport_path = {path}\nnum_replicas = {}\n",
+            quoted(&name),
+            quoted(&self.address.to_string()),
+            self.num_replicas,
+            path = quoted(&self.import_path),
+        );
+        // The same checks for the same things, without the line of a file that nobody has written.
+        parse(&text, Path::new("/")).map_err(|error| {
+            let text = error.to_string();
+            let text = text.split_once(": ").map_or(text.as_str(), |(_, message)| message);
+            CommandError::new(exit::USAGE, text.to_owned())
+        })
+    }
+}
+
+pub(super) fn build(args: &ServiceOfArgs) -> CommandResult {
+    report::text(render(&args.service()?).trim_end());
+    Ok(exit::OK)
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let mut service = args.service.service()?;
+    let place = args.place.temp_dir();
+    let signals = signals()?;
+    let (mut driver, own) = connect(&place)?;
+    let served = serve(&mut driver, &mut service, &place, signals);
+    drop(driver);
+    if let Some(own) = own {
+        own.end()?;
+    }
+    served
+}
+
+/// Connects to the head of the place, or starts one.
+fn connect(place: &Path) -> Result<(Driver, Option<OwnHead>), CommandError> {
+    match Driver::connect(place) {
+        Err(DriverError::Session(SessionError::NoHead { .. })) => {
+            let own = OwnHead::start(place)?;
+            Ok((Driver::connect(place)?, Some(own)))
+        }
+        connected => Ok((connected?, None)),
+    }
+}
+
+/// What is readable when this command is to end.
+fn signals() -> Result<UnixStream, CommandError> {
+    let (signals, signal_tx) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, signal_tx.try_clone()?)?;
+    }
+    Ok(signals)
+}
+
+fn serve(driver: &mut Driver, service: &mut Service, place: &Path, signals: UnixStream) -> CommandResult {
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    check::modules(driver, service, &folder)?;
+    let query = ServiceQuery::Deploy { service: Box::new(service.clone()), is_dry_run: false, is_bound: true };
+    let accepted = deploy::accepted(driver, query)?;
+    let output = Output::start(&driver.welcome().session_dir, &service.name);
+    end_on_signal(signals, place.into(), service.name.clone());
+    let mut after = accepted;
+    let mut tell = |event: &ServiceEvent| {
+        output.heard_of(event);
+        follow::talk(event);
+    };
+    loop {
+        let news = follow::until_done(driver, &after, &mut tell);
+        if news.is_err() || !matches!(news, Ok(ServiceNews::RolledOut { .. })) {
+            output.end();
+        }
+        match news? {
+            ServiceNews::RolledOut { .. } => {
+                let rows = services(driver, Some(&service.name))?;
+                if let Some(row) = rows.first() {
+                    report::text(&row.url);
+                    service.http.address = address_of(&row.url).unwrap_or(service.http.address);
+                }
+            }
+            ServiceNews::RolloutFailed { reason, .. } => {
+                return Err(CommandError::new(exit::FAILED, format!("the service could not be started: {reason}")));
+            }
+            _ => return Ok(exit::OK),
+        }
+        after.after = output.last_event();
+    }
+}
+
+fn address_of(url: &str) -> Option<SocketAddr> {
+    url.strip_prefix("http://")?.strip_suffix('/')?.parse().ok()
+}
+
+/// The first signal shuts the service down, a second one ends this command at once.
+fn end_on_signal(mut signals: UnixStream, place: PathBuf, service: String) {
+    let end = move || {
+        let mut byte = [0];
+        if signals.read_exact(&mut byte).is_err() {
+            return;
+        }
+        report::talk("ending what is going on (Ctrl-C again ends it at once)");
+        std::thread::spawn(move || {
+            let mut again = [0];
+            if signals.read_exact(&mut again).is_ok() {
+                std::process::exit(exit::INTERRUPTED.into());
+            }
+        });
+        let ended = Driver::connect(&place)
+            .map_err(CommandError::from)
+            .and_then(|mut driver| ask(&mut driver, ServiceQuery::ShutDown { service }));
+        if let Err(error) = ended {
+            report::error(error.error.as_ref());
+            std::process::exit(exit::INTERRUPTED.into());
+        }
+    };
+    std::thread::spawn(end);
+}
+
+/// What replicas write, and the access log, shown as they come.
+struct Output {
+    folder: PathBuf,
+    service: String,
+    tails: Arc<Mutex<Tails>>,
+    has_ended: Arc<AtomicBool>,
+    last_event: Mutex<u64>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Output {
+    fn start(session_dir: &Path, service: &str) -> Output {
+        let folder = session_dir.join("logs/serve");
+        let mut tails = Tails::default();
+        tails.add(&folder.join("access.log"), String::new());
+        let tails = Arc::new(Mutex::new(tails));
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (read, ended) = (Arc::clone(&tails), Arc::clone(&has_ended));
+        let thread = std::thread::spawn(move || {
+            loop {
+                let is_last = ended.load(SeqCst);
+                read.lock().unwrap_or_else(PoisonError::into_inner).take(report::talk);
+                if is_last {
+                    return;
+                }
+                std::thread::sleep(INTERVAL);
+            }
+        });
+        let (last_event, thread) = (Mutex::new(0), Mutex::new(Some(thread)));
+        Output { folder, service: service.into(), tails, has_ended, last_event, thread }
+    }
+
+    fn heard_of(&self, event: &ServiceEvent) {
+        *self.last_event.lock().unwrap_or_else(PoisonError::into_inner) = event.number;
+        if let ServiceNews::ReplicaStarted { replica, pid } = &event.what {
+            let name = format!("replica-{}-{}-{pid}.log", self.service, replica.replace('#', "-"));
+            let prefix = format!("(replica {replica} pid={pid}) ");
+            self.tails.lock().unwrap_or_else(PoisonError::into_inner).add(&self.folder.join(name), prefix);
+        }
+    }
+
+    fn last_event(&self) -> u64 {
+        *self.last_event.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows what is left, and no more.
+    fn end(&self) {
+        self.has_ended.store(true, SeqCst);
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // It ends with the next look.
+            let _ = thread.join();
+        }
+    }
+}

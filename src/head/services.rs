@@ -1,0 +1,378 @@
+//! Services on the head's side: the processes of replicas and proxies, their control sockets, the table of replicas, listeners and lanes.
+//!
+//! What is to be done is decided in the reactor's `deployments`; this does it, and tells it what the processes say and how they end. No request
+//! passes here.
+
+mod control;
+mod effects;
+mod listeners;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::epoll;
+use tracer_ipc::replica_table::ReplicaTable;
+use tracer_ipc::serving::{ProxyReport, ReplicaReport};
+
+use self::control::Control;
+use self::effects::Acting;
+use self::listeners::Listeners;
+use super::connection::drain;
+use super::io::{HeadIo, Source};
+use super::process::{WorkerProcess, describe_exit};
+use super::reactor::deployments::{self, Version};
+use super::reactor::{Effects, Loss, Why, WorkerExit};
+use super::server::Server;
+use super::state::{DriverId, Now};
+use crate::protocol::{Reply, ServiceQuery, ServiceReply, Stream, WorkerReport, WorkerState, put_reply};
+use crate::task::WorkerId;
+
+/// Bytes and lines of output that are told of a process that has died.
+const LAST_OUTPUT: usize = 2 << 10;
+const LAST_LINES: usize = 6;
+
+/// Everything outside of the state that services have.
+#[derive(Default)]
+pub(super) struct ServicesIo {
+    tables: HashMap<String, ServiceTable>,
+    processes: BTreeMap<WorkerId, ServiceProcess>,
+    /// Who waits for what happens to a service.
+    followers: Vec<Follower>,
+}
+
+/// What the callers of a service share, and where it listens.
+struct ServiceTable {
+    table: ReplicaTable,
+    file: OwnedFd,
+    listeners: Vec<Listeners>,
+    /// What wakes each caller.
+    wakers: BTreeMap<u32, OwnedFd>,
+}
+
+/// A process of a service, from its start until it is reaped.
+struct ServiceProcess {
+    worker: WorkerProcess,
+    control: Control,
+    service: String,
+    spool: PathBuf,
+    what: What,
+    /// Where its output goes.
+    log: Option<PathBuf>,
+    /// The end of its output.
+    last_output: Vec<u8>,
+    was_killed: bool,
+    is_watched_for_room: bool,
+}
+
+/// What a process of a service is.
+enum What {
+    Replica { name: String },
+    Proxy { callers: Vec<u32> },
+}
+
+/// A connection that waits for what happens to a service.
+struct Follower {
+    connection: u64,
+    /// The number of its question.
+    number: u64,
+    service: String,
+    after: u64,
+}
+
+/// What a process of a service has said.
+enum Said {
+    Replica(ReplicaReport),
+    Proxy(ProxyReport),
+}
+
+impl ServicesIo {
+    /// The processes that run, by pid.
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.values().map(|process| process.worker.pid())
+    }
+}
+
+impl HeadIo {
+    fn kill_of_service(&mut self, process: WorkerId) {
+        if let Some(process) = self.services.processes.get_mut(&process) {
+            process.was_killed = true;
+            process.worker.kill(&process.spool);
+        }
+    }
+
+    /// Hears of room at a control socket for as long as orders wait for it.
+    fn watch_control(&mut self, process: WorkerId) {
+        let Some(found) = self.services.processes.get_mut(&process) else { return };
+        let wants_room = found.control.has_waiting();
+        if wants_room == found.is_watched_for_room {
+            return;
+        }
+        found.is_watched_for_room = wants_room;
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, wants_room);
+        let data = epoll::EventData::new_u64(Source::ServiceControl(process).token());
+        let _ = epoll::modify(&self.epoll, found.control.as_fd(), data, flags);
+    }
+
+    /// Takes back what callers held that are no more.
+    fn forget_callers(&mut self, service: &str, callers: &[u32]) {
+        let Some(entry) = self.services.tables.get_mut(service) else { return };
+        for number in callers {
+            if let Some(caller) = entry.table.caller(*number as usize) {
+                entry.table.forget_caller(caller);
+            }
+            entry.wakers.remove(number);
+        }
+        // Whoever else waits for a place may find one now.
+        for waker in entry.wakers.values() {
+            // One that is not read is awake already.
+            let _ = rustix::io::write(waker, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes a report of a process. None when there is no further one.
+    fn take_report(&mut self, process: WorkerId) -> Option<Said> {
+        let found = self.services.processes.get_mut(&process)?;
+        if found.control.is_closed() {
+            return None;
+        }
+        let report = match found.what {
+            What::Replica { .. } => found.control.report().map(|report| report.map(Said::Replica)),
+            What::Proxy { .. } => found.control.report().map(|report| report.map(Said::Proxy)),
+        };
+        if found.control.is_closed() {
+            // It is heard of by its end.
+            let _ = epoll::delete(&self.epoll, found.control.as_fd());
+        }
+        match report {
+            Ok(report) => report,
+            Err(error) => {
+                self.log(format!("process {process} of a service has said what none says, and is killed: {error}"));
+                self.kill_of_service(process);
+                None
+            }
+        }
+    }
+
+    /// Reads what a process of a service has written, to its log.
+    pub(super) fn read_service_output(&mut self, process: WorkerId, stream: Stream, buffer: &mut [u8]) {
+        let Some(found) = self.services.processes.get_mut(&process) else { return };
+        let (logs, last) = (&mut self.logs, &mut found.last_output);
+        let take = |bytes: &[u8]| {
+            logs.write(process, bytes);
+            last.extend_from_slice(bytes);
+            last.drain(..last.len().saturating_sub(LAST_OUTPUT));
+        };
+        let WorkerProcess { stdout, stderr, .. } = &mut found.worker;
+        let is_open = match stream {
+            Stream::Stdout => stdout.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
+            Stream::Stderr => stderr.as_mut().is_none_or(|pipe| drain(pipe, buffer, take)),
+        };
+        if !is_open {
+            let closed: Option<OwnedFd> = match stream {
+                Stream::Stdout => stdout.take().map(Into::into),
+                Stream::Stderr => stderr.take().map(Into::into),
+            };
+            if let Some(closed) = closed {
+                let _ = epoll::delete(&self.epoll, &closed);
+            }
+        }
+    }
+
+    /// Reaps a process of a service that has ended, and finishes its story. Returns how it ended, with what it wrote last; none when it has not
+    /// ended.
+    fn end_of_service_process(&mut self, process: WorkerId) -> Option<String> {
+        let mut found = self.services.processes.remove(&process)?;
+        // Before it is reaped: its pid, and so its group, is still its own.
+        found.worker.kill(&found.spool);
+        let exit = match found.worker.try_reap() {
+            Ok(Some(status)) => describe_exit(status),
+            Ok(None) => {
+                self.services.processes.insert(process, found);
+                return None;
+            }
+            Err(error) => {
+                let cause = format!("ended, and how cannot be learnt: {error}");
+                WorkerExit { cause, error_type: "unknown".into(), memory: None }
+            }
+        };
+        let _ = epoll::delete(&self.epoll, &found.worker.pidfd);
+        self.logs.close(process);
+        let pid = found.worker.pid();
+        let what = match &found.what {
+            What::Replica { name } => format!("replica {name}"),
+            What::Proxy { .. } => "the proxy".into(),
+        };
+        let left = if found.spool.exists() { None } else { found.worker.claims.story() };
+        let description = format!("{what} (pid {pid}) {}", exit.cause);
+        let why = Why { error_type: exit.error_type.clone(), description };
+        let loss = Loss { why, of_tasks: Vec::new(), attempts: Vec::new() };
+        self.finish_story(&found.spool, left, &loss, Some(process));
+        if let What::Proxy { callers } = &found.what {
+            self.forget_callers(&found.service, callers);
+        }
+        Some(exit.cause + &said_last(&found.last_output))
+    }
+}
+
+impl Server {
+    fn acting(&mut self) -> (&mut deployments::Services, Acting<'_>) {
+        let acting = Acting { io: &mut self.io, next_worker: &mut self.state.next_worker };
+        (&mut self.services, acting)
+    }
+
+    /// Answers a question about services; none when the answer comes later.
+    pub(super) fn on_service_query(&mut self, (id, number): (u64, u64), query: ServiceQuery, now: Now) -> Option<Reply> {
+        let (services, mut acting) = self.acting();
+        let acting = &mut acting;
+        let reply = match query {
+            ServiceQuery::Deploy { service, is_dry_run, is_bound } => {
+                let owner = is_bound.then_some(DriverId(id));
+                deployments::on_deploy(services, acting, *service, (is_dry_run, owner), now).map(ServiceReply::Accepted)
+            }
+            ServiceQuery::Rollback { service, version } => {
+                deployments::on_rollback(services, acting, (&service, version), now).map(ServiceReply::Accepted)
+            }
+            ServiceQuery::ShutDown { service } => {
+                deployments::on_shut_down(services, acting, &service, now).map(ServiceReply::Accepted)
+            }
+            ServiceQuery::Follow { service, after } => {
+                let follower = Follower { connection: id, number, service, after };
+                if !services.all.contains_key(&follower.service) {
+                    let refused = deployments::find_service(services, &follower.service).err();
+                    return refused.map(|refusal| Reply::Service(ServiceReply::Refused(refusal)));
+                }
+                let Some(events) = events_for(services, &follower) else {
+                    self.io.services.followers.push(follower);
+                    return None;
+                };
+                Ok(ServiceReply::Events(events))
+            }
+            ServiceQuery::List => Ok(ServiceReply::Services(self.service_rows(now))),
+            ServiceQuery::Versions { service } => deployments::find_service(services, &service)
+                .map(|served| ServiceReply::Versions(deployments::list_versions(served))),
+        };
+        Some(Reply::Service(reply.unwrap_or_else(ServiceReply::Refused)))
+    }
+
+    fn service_rows(&mut self, now: Now) -> Vec<crate::protocol::ServiceReport> {
+        let (services, acting) = self.acting();
+        let mut rows = deployments::list_services(services, &acting, now);
+        for replica in rows.iter_mut().flat_map(|row| &mut row.replicas) {
+            replica.log = self.io.services.processes.get(&replica.worker_id).and_then(|process| process.log.clone());
+        }
+        rows
+    }
+
+    /// The replicas among the rows of worker processes.
+    pub(super) fn replica_rows(&mut self, now: Now) -> Vec<WorkerReport> {
+        let rows = self.service_rows(now);
+        let replicas = rows.into_iter().flat_map(|row| row.replicas);
+        let row = |replica: crate::protocol::ReplicaReportRow| WorkerReport {
+            id: replica.worker_id,
+            pid: replica.pid.unwrap_or(0),
+            state: match (replica.state.as_str(), replica.ongoing) {
+                ("starting", _) => WorkerState::Starting,
+                ("draining", _) => WorkerState::Stopping,
+                (_, 0) => WorkerState::Idle,
+                _ => WorkerState::Busy,
+            },
+            uptime_ns: replica.uptime_ns,
+            task: None,
+            actor: None,
+            replica: Some(replica.name),
+            leases: usize::try_from(replica.ongoing).unwrap_or(usize::MAX),
+            cpus: 0,
+            resources: BTreeMap::new(),
+            tasks_ended: 0,
+            tracing: replica.tracing,
+            hook_failure: replica.hook_failure,
+        };
+        replicas.map(row).collect()
+    }
+
+    /// Processes of services have said something, or can be told more.
+    pub(super) fn on_service_control(&mut self, process: WorkerId, now: Now) {
+        if let Some(found) = self.io.services.processes.get_mut(&process) {
+            // What cannot be sent is told by its end.
+            let _ = found.control.send();
+            self.io.watch_control(process);
+        }
+        while let Some(said) = self.io.take_report(process) {
+            let (services, mut acting) = self.acting();
+            match said {
+                Said::Replica(report) => {
+                    deployments::on_replica_report(services, &mut acting, process, report, now);
+                }
+                Said::Proxy(report) => deployments::on_proxy_report(services, &mut acting, process, report),
+            }
+        }
+    }
+
+    /// A process of a service has ended.
+    pub(super) fn on_service_exit(&mut self, process: WorkerId, buffer: &mut [u8], now: Now) {
+        // What it said before it died counts.
+        self.on_service_control(process, now);
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.io.read_service_output(process, stream, buffer);
+        }
+        let Some(cause) = self.io.end_of_service_process(process) else { return };
+        let (services, mut acting) = self.acting();
+        deployments::on_exit(services, &mut acting, process, &cause, now);
+        // Whatever it left behind has become the head's.
+        self.orphans_again = Some(std::time::Instant::now());
+    }
+
+    /// Starts, publishes and ends what is to be, and tells those who follow.
+    pub(super) fn turn_services(&mut self, now: Now) {
+        let (services, mut acting) = self.acting();
+        self.services_again = deployments::turn(services, &mut acting, now);
+        let followers = std::mem::take(&mut self.io.services.followers);
+        for follower in followers {
+            let Some(connection) = self.io.connections.get_mut(&follower.connection) else { continue };
+            match events_for(&self.services, &follower) {
+                Some(events) => {
+                    let reply = Reply::Service(ServiceReply::Events(events));
+                    put_reply(&mut connection.outbox, follower.number, &reply);
+                    self.io.dirty.push(follower.connection);
+                }
+                None => self.io.services.followers.push(follower),
+            }
+        }
+    }
+
+    /// Services that were to end with a connection do.
+    pub(super) fn end_services_of(&mut self, connection: u64, now: Now) {
+        let (services, mut acting) = self.acting();
+        deployments::on_owner_gone(services, &mut acting, DriverId(connection), now);
+    }
+
+    /// What a head before this one served is served again.
+    pub(super) fn restore_services(&mut self, versions: Vec<Version>) {
+        let (services, mut acting) = self.acting();
+        versions.into_iter().for_each(|version| deployments::on_restored(services, version));
+        deployments::begin_restored(services, &mut acting);
+    }
+
+    /// Every service ends what it has, for so long.
+    pub(super) fn stop_services(&mut self, grace: std::time::Duration, now: Now) {
+        let (services, mut acting) = self.acting();
+        deployments::on_stop(services, &mut acting, grace, now);
+    }
+}
+
+/// What a process wrote last, for people.
+fn said_last(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let last = lines.iter().skip(lines.len().saturating_sub(LAST_LINES)).map(|line| format!("\n    {line}"));
+    let last: String = last.collect();
+    if last.is_empty() { last } else { format!("; it wrote last:{last}") }
+}
+
+/// What has happened to a service since a follower heard of it last; none while nothing has.
+fn events_for(services: &deployments::Services, follower: &Follower) -> Option<Vec<crate::protocol::ServiceEvent>> {
+    let events = services.all.get(&follower.service).map(|served| served.events_after(follower.after));
+    events.filter(|events| !events.is_empty())
+}

@@ -1,0 +1,92 @@
+//! The head's end of a control socket, which never makes the head wait.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracer_ipc::control;
+use tracer_ipc::serving::{ProxyOrder, ReplicaOrder};
+
+/// An order to a process of a service.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Order {
+    Proxy(ProxyOrder),
+    Replica(ReplicaOrder),
+}
+
+/// A control socket, with the orders that have not gone yet.
+#[derive(Debug)]
+pub(super) struct Control {
+    socket: OwnedFd,
+    waiting: VecDeque<(Order, Vec<OwnedFd>)>,
+    is_closed: bool,
+}
+
+impl Control {
+    /// Makes both ends; the process gets the one that is returned.
+    pub(super) fn pair() -> io::Result<(Control, OwnedFd)> {
+        let (socket, other) = control::pair()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok((Control { socket, waiting: VecDeque::new(), is_closed: false }, other))
+    }
+
+    /// Sends an order when there is room. Files go along and are the head's no longer.
+    pub(super) fn order(&mut self, order: Order, files: Vec<OwnedFd>) -> io::Result<()> {
+        self.waiting.push_back((order, files));
+        self.send()
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn send(&mut self) -> io::Result<()> {
+        while let Some((order, files)) = self.waiting.front().filter(|_| !self.is_closed) {
+            let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            match control::send(&self.socket, order, &files) {
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // Its process is gone or going, and is heard of by its end.
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                    self.is_closed = true;
+                    self.waiting.clear();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether orders wait for room.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes a report. None when there is no further one; the flag says whether the other end is closed.
+    pub(super) fn report<R: DeserializeOwned>(&mut self) -> io::Result<Option<R>> {
+        match control::receive(&self.socket) {
+            Ok(Some((report, _))) => Ok(Some(report)),
+            Ok(None) => {
+                self.is_closed = true;
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.is_closed = true;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether the other end is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

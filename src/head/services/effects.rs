@@ -1,0 +1,454 @@
+//! What the reactor wants done for services.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Resource, prlimit};
+use tracer_ipc::claims::SharedClaims;
+use tracer_ipc::control::send_long;
+use tracer_ipc::replica_table::{Capacity, ReplicaState, ReplicaTable};
+use tracer_ipc::serving::{
+    Deployment, ProxyBegin, ProxyOrder, ProxySettings, ReplicaBegin, ReplicaOrder, Service, ServiceTracing,
+};
+
+use super::control::{Control, Order};
+use super::listeners::Listeners;
+use super::{ServiceProcess, ServiceTable, What};
+use crate::config::LOG_SIZE_LEAST;
+use crate::head::io::{HeadIo, Source};
+use crate::head::process::{ServiceCommand, WorkerProcess};
+use crate::head::reactor::Effects;
+use crate::head::reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, ServiceEffects};
+use crate::hook::{HookContract, SearchPath};
+use crate::protocol::{HookChoice, ServiceRefusal, ServiceRefusalCode, Stream, TracingSettings};
+use crate::session;
+use crate::spool::SLOT_COUNT;
+use crate::task::WorkerId;
+
+/// Spans that the spool of a proxy has room for.
+const PROXY_SLOTS: usize = 32_768;
+/// Callers that a table has room for: the threads of proxies that live, end and begin.
+const CALLERS: usize = 64;
+/// The share of the session's logs that a proxy's may take.
+const LOG_SHARE: u64 = 8;
+/// What traces a service in a session without a hook.
+const OWN_HOOK: &str = "local_tmp_tracing:setup_tracing";
+/// The longest that hook may take, in milliseconds.
+const OWN_HOOK_LIMIT_MS: u64 = 10_000;
+
+/// Does what the reactor wants.
+pub(super) struct Acting<'a> {
+    pub(super) io: &'a mut HeadIo,
+    pub(super) next_worker: &'a mut u64,
+}
+
+/// How the processes of a service trace: as the session does, unless the service says otherwise.
+fn tracing(io: &HeadIo, service: &ServiceTracing) -> TracingSettings {
+    let session = &io.settings.tracing;
+    if !service.is_enabled || io.settings.tracing_off.is_some() {
+        return TracingSettings::untraced(session.spans_dir.clone());
+    }
+    let own = || HookChoice {
+        import_string: OWN_HOOK.into(),
+        contract: HookContract::Startup,
+        library: None,
+        timeout_ms: OWN_HOOK_LIMIT_MS,
+        is_required: false,
+        further: Vec::new(),
+    };
+    TracingSettings {
+        hook: Some(session.hook.clone().unwrap_or_else(own)),
+        sampling_ratio: service.sampling_ratio.unwrap_or(session.sampling_ratio),
+        ..session.clone()
+    }
+}
+
+fn system(doing: &str, error: &io::Error) -> ServiceRefusal {
+    ServiceRefusal { code: ServiceRefusalCode::System, message: format!("{doing}: {error}") }
+}
+
+impl Acting<'_> {
+    fn table(&self, service: &str) -> Option<&ReplicaTable> {
+        Some(&self.io.services.tables.get(service)?.table)
+    }
+
+    /// Does something at a replica's place in the table of a service.
+    fn at(&self, service: &str, place: u32, act: impl FnOnce(&ReplicaTable, tracer_ipc::replica_table::ReplicaIndex)) {
+        if let Some(table) = self.table(service)
+            && let Some(place) = table.replica(place as usize)
+        {
+            act(table, place);
+        }
+    }
+
+    fn order(&mut self, process: WorkerId, order: Order, files: Vec<OwnedFd>) {
+        let Some(found) = self.io.services.processes.get_mut(&process) else { return };
+        let sent = found.control.order(order, files);
+        if let Err(error) = sent {
+            self.io.log(format!("process {process} of a service cannot be given orders: {error}"));
+            self.io.kill_of_service(process);
+        } else {
+            self.io.watch_control(process);
+        }
+    }
+
+    /// Starts a process of a service, and watches it.
+    fn start(&mut self, process: WorkerId, mut new: NewProcess<'_>) -> Result<u32, String> {
+        let session_dir = self.io.session_dir.clone();
+        let settings = &self.io.settings;
+        let (control, other) = Control::pair().map_err(|error| error.to_string())?;
+        let empty = std::collections::BTreeMap::new();
+        let command = ServiceCommand {
+            role: if new.log.is_some() { "proxy" } else { "replica" },
+            temp_dir: &settings.temp_dir,
+            session_dir: &session_dir,
+            tracing: &new.tracing,
+            control: other,
+            spool: &new.spool,
+            slots: new.slots,
+            log: new.log.as_deref(),
+            env: new.deployment.map_or(&empty, |deployment| &deployment.env),
+            cwd: new.deployment.and_then(|deployment| deployment.cwd.as_deref()),
+        };
+        let worker = WorkerProcess::spawn_for_service(command).map_err(|error| error.to_string())?;
+        let pid = worker.pid();
+        worker.claims.set_worker(pid, new.tracing.hook.is_some());
+        if let (Some(limit), Some(pid)) = (&self.io.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw))
+            && new.log.is_none()
+        {
+            // It runs nothing of a user's before it has its first order. At worst it may open more files.
+            let _ = prlimit(Some(pid), Resource::Nofile, *limit);
+        }
+        let log = new.log.take();
+        let found = ServiceProcess {
+            worker,
+            control,
+            service: new.service.into(),
+            spool: new.spool,
+            what: new.what,
+            log,
+            last_output: Vec::new(),
+            was_killed: false,
+            is_watched_for_room: false,
+        };
+        self.watch(process, found, pid, &new.name)?;
+        Ok(pid)
+    }
+
+    fn watch(&mut self, process: WorkerId, mut found: ServiceProcess, pid: u32, name: &str) -> Result<(), String> {
+        let io = &mut *self.io;
+        let set_up = || -> io::Result<()> {
+            if found.log.is_none() {
+                found.log = Some(io.logs.open_as(process, &format!("serve/{name}-{pid}.log"))?);
+            }
+            io.watch(found.worker.pidfd.as_fd(), Source::ServiceExit(process))?;
+            io.watch(found.control.as_fd(), Source::ServiceControl(process))?;
+            if let Some(pipe) = &found.worker.stdout {
+                io.watch(pipe.as_fd(), Source::ServiceOutput(process, Stream::Stdout))?;
+            }
+            if let Some(pipe) = &found.worker.stderr {
+                io.watch(pipe.as_fd(), Source::ServiceOutput(process, Stream::Stderr))?;
+            }
+            Ok(())
+        };
+        let set_up = { set_up }();
+        if let Err(error) = set_up {
+            // Nobody would hear of its end; so it ends here.
+            found.worker.kill(&found.spool);
+            found.worker.reap();
+            io.logs.close(process);
+            return Err(error.to_string());
+        }
+        io.services.processes.insert(process, found);
+        Ok(())
+    }
+}
+
+/// What a process of a service is started with.
+struct NewProcess<'a> {
+    service: &'a str,
+    /// What its log is called by.
+    name: String,
+    tracing: TracingSettings,
+    spool: PathBuf,
+    slots: usize,
+    /// The log of a proxy.
+    log: Option<PathBuf>,
+    deployment: Option<&'a Deployment>,
+    what: What,
+}
+
+impl ServiceEffects for Acting<'_> {
+    fn next_process(&mut self) -> WorkerId {
+        let process = WorkerId(*self.next_worker);
+        *self.next_worker += 1;
+        process
+    }
+
+    fn open_service(&mut self, service: &str) -> Result<(), ServiceRefusal> {
+        if self.io.services.tables.contains_key(service) {
+            return Ok(());
+        }
+        let folder = self.io.session_dir.join("logs/serve");
+        std::fs::create_dir_all(folder).map_err(|error| system("the folder of its logs cannot be made", &error))?;
+        let capacity = Capacity { replicas: PLACES as usize, callers: CALLERS, deployments: INDICES as usize };
+        let (table, file) =
+            ReplicaTable::create(capacity).map_err(|error| system("the table of replicas cannot be made", &error))?;
+        let entry = ServiceTable { table, file, listeners: Vec::new(), wakers: Default::default() };
+        self.io.services.tables.insert(service.into(), entry);
+        Ok(())
+    }
+
+    fn close_service(&mut self, service: &str) {
+        self.io.services.tables.remove(service);
+    }
+
+    fn listen(&mut self, service: &str, address: SocketAddr) -> Result<SocketAddr, ServiceRefusal> {
+        let Some(entry) = self.io.services.tables.get_mut(service) else { return Ok(address) };
+        if entry.listeners.iter().any(|open| open.address == address) {
+            return Ok(address);
+        }
+        let open = Listeners::open(address)?;
+        let address = open.address;
+        entry.listeners.push(open);
+        Ok(address)
+    }
+
+    fn listen_only(&mut self, service: &str, address: SocketAddr) {
+        if let Some(entry) = self.io.services.tables.get_mut(service) {
+            entry.listeners.retain(|open| open.address == address);
+        }
+    }
+
+    fn start_replica(&mut self, process: WorkerId, start: &ReplicaStart<'_>) -> Result<u32, String> {
+        let tracing = tracing(self.io, &start.service.tracing);
+        let spool = session::worker_spool(&self.io.session_dir, process);
+        let module_path = self.io.settings.module_path.clone();
+        let begin = ReplicaBegin {
+            service: start.service.name.clone(),
+            application: start.application.into(),
+            route_prefix: start.route_prefix.into(),
+            deployment: start.deployment.clone(),
+            name: start.name.into(),
+            worker: process,
+            spool: spool.clone(),
+            node_id: self.io.node_id.clone(),
+            module_folders: SearchPath { module_path, is_complete: false }.folders(),
+            tracing: tracing.clone(),
+        };
+        let file = send_long(&begin).map_err(|error| error.to_string())?;
+        let new = NewProcess {
+            service: &start.service.name,
+            name: format!("replica-{}-{}", start.service.name, start.name.replace('#', "-")),
+            tracing,
+            spool,
+            slots: SLOT_COUNT,
+            log: None,
+            deployment: Some(start.deployment),
+            what: What::Replica { name: start.name.into() },
+        };
+        let pid = self.start(process, new)?;
+        self.order(process, Order::Replica(ReplicaOrder::Begin), vec![file]);
+        Ok(pid)
+    }
+
+    fn start_proxy(&mut self, process: WorkerId, start: &ProxyStart<'_>) -> Result<u32, String> {
+        let text = |error: io::Error| error.to_string();
+        let name = &start.service.name;
+        let tracing = tracing(self.io, &start.service.tracing);
+        let spool = session::proxy_spool(&self.io.session_dir, process);
+        let log_limit = (self.io.settings.max_log_size / LOG_SHARE).max(LOG_SIZE_LEAST / LOG_SHARE);
+        let Some(entry) = self.io.services.tables.get_mut(name) else { return Err("it has no table".into()) };
+        let open = entry.listeners.iter().find(|open| open.address == start.service.http.address);
+        let Some(open) = open else { return Err("nobody listens for it".into()) };
+        let mut files = vec![entry.file.try_clone().map_err(text)?];
+        for socket in &open.sockets {
+            files.push(socket.try_clone().map_err(text)?);
+        }
+        let mut callers = Vec::new();
+        for caller in (0..CALLERS as u32).filter(|caller| !entry.wakers.contains_key(caller)).take(open.sockets.len()) {
+            let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| text(error.into()))?;
+            files.push(waker.try_clone().map_err(text)?);
+            callers.push((caller, waker));
+        }
+        if callers.len() < open.sockets.len() {
+            return Err("too many proxies are still ending".into());
+        }
+        let numbers: Vec<u32> = callers.iter().map(|(caller, _)| *caller).collect();
+        for caller in &numbers {
+            if let Some(caller) = entry.table.caller(*caller as usize) {
+                // One that lived when the last that had this number died may have granted it a place since.
+                entry.table.forget_caller(caller);
+                entry.table.add_caller(caller);
+            }
+        }
+        entry.wakers.extend(callers);
+        let begin = ProxyBegin {
+            service: name.clone(),
+            number: start.number,
+            spool: spool.clone(),
+            node_id: self.io.node_id.clone(),
+            tracing: tracing.clone(),
+            callers: numbers.clone(),
+            log_limit,
+        };
+        let new = NewProcess {
+            service: name,
+            name: format!("proxy-{}", start.number),
+            tracing,
+            spool,
+            slots: PROXY_SLOTS,
+            log: Some(self.io.session_dir.join("logs/proxy.log")),
+            deployment: None,
+            what: What::Proxy { callers: numbers.clone() },
+        };
+        let started = self.start(process, new);
+        if started.is_err() {
+            self.io.forget_callers(name, &numbers);
+        } else {
+            self.order(process, Order::Proxy(ProxyOrder::Begin(Box::new(begin))), files);
+            self.tell_of_callers(process, name);
+        }
+        started
+    }
+
+    fn give_lanes(&mut self, proxy: WorkerId, replica: WorkerId, place: u32, name: &str) {
+        let Some(ServiceProcess { what: What::Proxy { callers }, .. }) = self.io.services.processes.get(&proxy) else {
+            return;
+        };
+        let mut of_proxy = Vec::new();
+        for caller in callers.clone() {
+            let made = lane().and_then(|(own, other, claims)| {
+                of_proxy.push(own);
+                of_proxy.push(claims.try_clone()?);
+                Ok(vec![other, claims])
+            });
+            match made {
+                Ok(files) => self.order(replica, Order::Replica(ReplicaOrder::Lane { caller }), files),
+                Err(error) => {
+                    self.io.log(format!("a lane to replica {name} cannot be made: {error}"));
+                    // It is made again with its next process.
+                    return self.io.kill_of_service(replica);
+                }
+            }
+        }
+        self.order(proxy, Order::Proxy(ProxyOrder::Lanes { replica: place, name: name.into() }), of_proxy);
+    }
+
+    fn order_proxy(&mut self, proxy: WorkerId, order: ProxyOrder) {
+        self.order(proxy, Order::Proxy(order), Vec::new());
+    }
+
+    fn configure_proxy(&mut self, proxy: WorkerId, settings: &ProxySettings) {
+        match send_long(settings) {
+            Ok(file) => self.order(proxy, Order::Proxy(ProxyOrder::Configure), vec![file]),
+            Err(error) => {
+                self.io.log(format!("a proxy cannot be given its settings: {error}"));
+                self.io.kill_of_service(proxy);
+            }
+        }
+    }
+
+    fn order_replica(&mut self, replica: WorkerId, order: ReplicaOrder) {
+        self.order(replica, Order::Replica(order), Vec::new());
+    }
+
+    fn configure_replica(&mut self, replica: WorkerId, order: u64, deployment: &Deployment) {
+        match send_long(&deployment.user_config) {
+            Ok(file) => self.order(replica, Order::Replica(ReplicaOrder::Configure { order }), vec![file]),
+            Err(error) => {
+                self.io.log(format!("a replica cannot be given its settings: {error}"));
+                self.io.kill_of_service(replica);
+            }
+        }
+    }
+
+    fn kill(&mut self, process: WorkerId) {
+        self.io.kill_of_service(process);
+    }
+
+    fn publish(&mut self, service: &str, place: u32, index: u32, limit: u32) {
+        self.at(service, place, |table, place| {
+            if let Some(deployment) = table.deployment(index as usize) {
+                table.add_replica(place, deployment, limit);
+            }
+        });
+    }
+
+    fn set_draining(&mut self, service: &str, place: u32) {
+        self.at(service, place, |table, place| table.set_state(place, ReplicaState::Draining));
+    }
+
+    fn set_gone(&mut self, service: &str, place: u32) {
+        self.at(service, place, |table, place| table.set_state(place, ReplicaState::Gone));
+    }
+
+    fn set_limit(&mut self, service: &str, place: u32, limit: u32) {
+        self.at(service, place, |table, place| table.set_limit(place, limit));
+    }
+
+    fn set_waiting_limit(&mut self, service: &str, index: u32, limit: u32) {
+        if let Some(table) = self.table(service)
+            && let Some(deployment) = table.deployment(index as usize)
+        {
+            table.set_waiting_limit(deployment, limit);
+        }
+    }
+
+    fn in_flight(&self, service: &str, place: u32) -> u64 {
+        let found = self.table(service).and_then(|table| Some(table.in_flight(table.replica(place as usize)?)));
+        found.unwrap_or(0)
+    }
+
+    fn waiting(&self, service: &str, index: u32) -> u64 {
+        let found = self.table(service).and_then(|table| Some(table.waiting(table.deployment(index as usize)?)));
+        found.unwrap_or(0)
+    }
+
+    fn journal_deployed(&mut self, version: u64, deployed_unix_nano: u64, service: &Service) {
+        self.io.journal.service_deployed(version, deployed_unix_nano, service);
+    }
+
+    fn journal_shut_down(&mut self, service: &str, unix_nano: u64) {
+        self.io.journal.service_shut_down(service, unix_nano);
+    }
+
+    fn log(&mut self, line: String) {
+        self.io.log(line);
+    }
+}
+
+impl Acting<'_> {
+    /// Tells the proxies of a service of each other's threads, so that one can wake another's.
+    fn tell_of_callers(&mut self, new: WorkerId, service: &str) {
+        let of_service = |(id, process): (&WorkerId, &ServiceProcess)| match &process.what {
+            What::Proxy { callers } if process.service == service => Some((*id, callers.clone())),
+            _ => None,
+        };
+        let proxies: Vec<_> = self.io.services.processes.iter().filter_map(of_service).collect();
+        let new_callers = proxies.iter().find(|(id, _)| *id == new).map(|(_, callers)| callers.clone()).unwrap_or_default();
+        for (other, callers) in proxies.iter().filter(|(id, _)| *id != new) {
+            callers.iter().for_each(|caller| self.tell_of_caller(service, *caller, new));
+            new_callers.iter().for_each(|caller| self.tell_of_caller(service, *caller, *other));
+        }
+    }
+
+    fn tell_of_caller(&mut self, service: &str, caller: u32, to: WorkerId) {
+        let waker = self.io.services.tables.get(service).and_then(|entry| entry.wakers.get(&caller));
+        if let Some(Ok(waker)) = waker.map(|waker: &OwnedFd| BorrowedFd::try_clone_to_owned(&waker.as_fd())) {
+            self.order(to, Order::Proxy(ProxyOrder::Caller { caller }), vec![waker]);
+        }
+    }
+}
+
+/// Both ends of a lane, and the file of its claims.
+fn lane() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (own, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let (_claims, file) = SharedClaims::create()?;
+    Ok((own, other, file))
+}

@@ -1,0 +1,357 @@
+//! What services hear of: wishes of people, reports of their processes, and what a head before this one has left.
+
+use std::time::Duration;
+
+use super::effects::ServiceEffects;
+use super::plan::steps;
+use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit};
+use super::replica::{Event, Said, Stage};
+use super::rollout;
+use super::service::{INDICES, PLACES, ProxyStage, Served, Services, Version, deployments};
+use super::turn::{begin_end, time_to_end};
+use crate::state::{Now, task::DriverId};
+use tracer_core::suggestion;
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::{ServiceAccepted, ServiceNews, ServiceRefusal, ServiceRefusalCode};
+use tracer_ipc::serving::{ProxyReport, ReplicaReport, Service};
+
+/// Times in a row that a replica may say that it is not well.
+const UNWELL_LIMIT: u32 = 3;
+
+fn refusal<T>(code: ServiceRefusalCode, message: String) -> Result<T, ServiceRefusal> {
+    Err(ServiceRefusal { code, message })
+}
+
+/// A service is to be as this says. With a dry run nothing is done; `owner` is whose connection it ends with, if it does.
+pub fn on_deploy(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    mut service: Service,
+    (is_dry_run, owner): (bool, Option<DriverId>),
+    now: Now,
+) -> Result<ServiceAccepted, ServiceRefusal> {
+    let name = service.name.clone();
+    let served_at = services.all.get(&name).and_then(|served| Some(served.serving.as_ref()?.service.http.address));
+    if let Some(at) = served_at.filter(|at| at.ip() == service.http.address.ip() && service.http.address.port() == 0) {
+        // Any port will do, so the one that it has.
+        service.http.address = at;
+    }
+    check(services, &service)?;
+    let served = services.all.get(&name);
+    let steps = steps(served, &service);
+    let after = served.map_or(0, |served| served.last_event);
+    let version = served.map_or(0, Served::last_version) + 1;
+    let accepted = ServiceAccepted { service: name.clone(), version, after, steps };
+    if is_dry_run {
+        return Ok(accepted);
+    }
+    let is_new = served.is_none_or(|served| served.serving.is_none());
+    if is_new {
+        effects.open_service(&name)?;
+    }
+    match effects.listen(&name, service.http.address) {
+        Ok(address) => service.http.address = address,
+        Err(refusal) => {
+            if is_new {
+                effects.close_service(&name);
+            }
+            return Err(refusal);
+        }
+    }
+    let served = services.all.entry(name).or_default();
+    if is_new {
+        served.owner = owner;
+    }
+    let version = Version { number: version, deployed_unix_nano: now.unix_nano, service, failure: None };
+    services.has_news = true;
+    rollout::begin(services, effects, version, now);
+    Ok(accepted)
+}
+
+/// What can be said of a service before anything is done.
+fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
+    if services.is_stopping {
+        return refusal(ServiceRefusalCode::Stopping, "the head is stopping".into());
+    }
+    let name = &service.name;
+    if let Some(served) = services.all.get(name) {
+        if let Some(rollout) = &served.rollout {
+            let version = rollout.version.number;
+            let text = format!(
+                "version {version} of service `{name}` is being rolled out\n(hint: `tracer serve status` shows how far it is; deploy when it is done)"
+            );
+            return refusal(ServiceRefusalCode::Busy, text);
+        }
+        if served.ending.is_some() || served.serving.is_none() && !(served.replicas.is_empty() && served.proxies.is_empty()) {
+            return refusal(ServiceRefusalCode::Busy, format!("service `{name}` is still ending\n(hint: deploy when it has ended)"));
+        }
+    }
+    let same_address = |(other, served): &(&String, &Served)| {
+        let serving = served.serving.as_ref().map(|version| version.service.http.address);
+        let coming = served.rollout.as_ref().map(|rollout| rollout.version.service.http.address);
+        *other != name && [serving, coming].contains(&Some(service.http.address))
+    };
+    if let Some((other, _)) = services.all.iter().find(same_address) {
+        let text = format!(
+            "service `{other}` listens on {} already\n(hint: give `{name}` another `address` in `[http]`, or make both one service)",
+            service.http.address
+        );
+        return refusal(ServiceRefusalCode::Address, text);
+    }
+    let wanted: u64 = deployments(service).map(|(_, deployment)| u64::from(deployment.num_replicas)).sum();
+    let there = services.all.get(name).map_or(0, |served| served.replicas.len() as u64);
+    if wanted + there > u64::from(PLACES) {
+        let text = format!("service `{name}` wants {wanted} replicas beside {there} that there are, expected {PLACES} in all at most");
+        return refusal(ServiceRefusalCode::TooLarge, text);
+    }
+    let count = deployments(service).count();
+    if count > INDICES as usize / 2 {
+        let text = format!("service `{name}` has {count} deployments, expected {} at most", INDICES / 2);
+        return refusal(ServiceRefusalCode::TooLarge, text);
+    }
+    Ok(())
+}
+
+/// Finds a service that is there, by name.
+pub fn find_service<'s>(services: &'s Services, name: &str) -> Result<&'s Served, ServiceRefusal> {
+    let known = || services.all.iter().filter(|(_, served)| is_there(served)).map(|(name, _)| name.as_str());
+    match services.all.get(name).filter(|served| is_there(served)) {
+        Some(served) => Ok(served),
+        None => {
+            let hint = suggestion::hint(name, known());
+            let text = match known().next() {
+                None => "no service is deployed\n(hint: `tracer serve deploy service.toml`)".to_owned(),
+                Some(_) => format!("there is no service `{name}`{hint}"),
+            };
+            refusal(ServiceRefusalCode::UnknownService, text)
+        }
+    }
+}
+
+/// Returns whether a service is more than a memory.
+pub(super) fn is_there(served: &Served) -> bool {
+    served.serving.is_some() || served.rollout.is_some() || served.ending.is_some()
+}
+
+/// A service is to be again what it was in an earlier version; in the one before that which is served, if none is said.
+pub fn on_rollback(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    (name, version): (&str, Option<u64>),
+    now: Now,
+) -> Result<ServiceAccepted, ServiceRefusal> {
+    let served = find_service(services, name)?;
+    let serving = served.serving.as_ref().map_or(0, |serving| serving.number);
+    let candidates = || served.versions.iter().rev().filter(|other| other.failure.is_none());
+    let wanted = match version {
+        Some(version) => candidates().find(|other| other.number == version),
+        None => candidates().find(|other| other.number < serving),
+    };
+    let Some(wanted) = wanted else {
+        let text = match version {
+            Some(version) => format!("service `{name}` has no version {version} that was served\n(hint: `tracer serve history` lists them)"),
+            None => format!("service `{name}` has no version before {serving} that was served"),
+        };
+        return refusal(ServiceRefusalCode::UnknownVersion, text);
+    };
+    let service = wanted.service.clone();
+    on_deploy(services, effects, service, (false, None), now)
+}
+
+/// A service is to end: it takes no more requests, and ends those that it has.
+pub fn on_shut_down(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    name: &str,
+    now: Now,
+) -> Result<ServiceAccepted, ServiceRefusal> {
+    let served = find_service(services, name)?;
+    let (after, timeout) = (served.last_event, time_to_end(served));
+    let version = served.serving.as_ref().map_or(0, |serving| serving.number);
+    if served.owner.is_none() {
+        effects.journal_shut_down(name, now.unix_nano);
+    }
+    if let Some(served) = services.all.get_mut(name) {
+        begin_end(served, effects, (timeout + END_ALLOWANCE, true), now);
+    }
+    services.has_news = true;
+    Ok(ServiceAccepted { service: name.into(), version, after, steps: vec!["end what it has, then all its processes".into()] })
+}
+
+/// What a service may take to end beyond what its requests may.
+const END_ALLOWANCE: Duration = Duration::from_secs(5);
+
+/// A connection has ended: so do the services that were to end with it.
+pub fn on_owner_gone(services: &mut Services, effects: &mut impl ServiceEffects, owner: DriverId, now: Now) {
+    let owned: Vec<_> =
+        services.all.iter().filter(|(_, served)| served.owner == Some(owner)).map(|(name, _)| name.clone()).collect();
+    for name in owned {
+        // One that is not there any more has ended already.
+        let _ = on_shut_down(services, effects, &name, now);
+    }
+}
+
+/// The head stops: every service ends what it has, for so long.
+pub fn on_stop(services: &mut Services, effects: &mut impl ServiceEffects, grace: Duration, now: Now) {
+    services.is_stopping = true;
+    services.has_news = true;
+    for served in services.all.values_mut().filter(|served| is_there(served)) {
+        begin_end(served, effects, (grace, false), now);
+    }
+}
+
+/// A service was served when the head before this one ended: it is served again.
+pub fn on_restored(services: &mut Services, version: Version) {
+    let served = services.all.entry(version.service.name.clone()).or_default();
+    served.remember(version.clone());
+    served.serving = Some(version);
+    services.has_news = true;
+}
+
+/// A service was shut down before the head before this one ended.
+pub fn on_restored_shut_down(services: &mut Services, name: &str) {
+    if let Some(served) = services.all.get_mut(name) {
+        served.serving = None;
+    }
+}
+
+/// Listens for the services that were served before. One for which nobody can is said, and tried again when it is deployed again.
+pub fn begin_restored(services: &mut Services, effects: &mut impl ServiceEffects) {
+    for (name, served) in &mut services.all {
+        let Some(serving) = &served.serving else { continue };
+        let address = serving.service.http.address;
+        let begun = effects.open_service(name).and_then(|()| effects.listen(name, address));
+        if let Err(refusal) = begun {
+            effects.log(format!("service `{name}` is not served again: {}", refusal.message));
+            effects.close_service(name);
+            served.serving = None;
+        }
+    }
+}
+
+/// A replica has said something.
+pub fn on_replica_report(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    process: WorkerId,
+    report: ReplicaReport,
+    now: Now,
+) {
+    services.has_news = true;
+    let Some(name) = services.by_process.get(&process).cloned() else { return };
+    let Some(served) = services.all.get_mut(&name) else { return };
+    let Some(replica) = served.replicas.get_mut(&process) else { return };
+    match report {
+        ReplicaReport::Ready { tracing, hook_failure, module_version, is_configurable } => {
+            // One that has failed is about to end.
+            if replica.reason.is_none() && replica.advance(Event::Made) {
+                replica.said = Said { tracing, hook_failure, module_version };
+                replica.is_configurable = is_configurable;
+                let period = u64::try_from(replica.deployment.health_check_period.as_nanos()).unwrap_or(u64::MAX);
+                replica.health.next_ns = now.monotonic_ns.saturating_add(period);
+                let news = ServiceNews::ReplicaReady { replica: replica.name.clone(), pid: replica.pid };
+                served.tell(news, now);
+                join_replica(served, effects, process);
+            }
+        }
+        ReplicaReport::Failed { reason } => {
+            replica.reason.get_or_insert(reason);
+            replica.kill_at_ns.get_or_insert(now.monotonic_ns + FAILED_LIMIT_NS);
+        }
+        ReplicaReport::Answered { order, failure } => on_answer(served, effects, (&name, process), order, failure),
+        // Its end follows.
+        ReplicaReport::Drained => {}
+    }
+}
+
+/// What a replica may take to end that has said that it failed, in nanoseconds.
+const FAILED_LIMIT_NS: u64 = 5_000_000_000;
+
+/// A replica has answered an order.
+fn on_answer(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    (service, process): (&str, WorkerId),
+    order: u64,
+    failure: Option<String>,
+) {
+    let is_new_version = served.rollout.is_some();
+    let Some(replica) = served.replicas.get_mut(&process) else { return };
+    if replica.configuring == Some(order) {
+        replica.configuring = None;
+        let Some(failure) = failure else { return };
+        let reason = format!("replica {} does not take its `user_config`: {failure}", replica.name);
+        // What it has now nobody knows: it is replaced.
+        give_up_replica(served, effects, (service, process), reason.clone());
+        if let Some(rollout) = served.rollout.as_mut().filter(|_| is_new_version) {
+            rollout.failure.get_or_insert(reason);
+        }
+        return;
+    }
+    if replica.health.asked.is_some_and(|(asked, _)| asked == order) {
+        replica.health.asked = None;
+        let Some(failure) = failure else {
+            replica.health.unwell = 0;
+            return;
+        };
+        replica.health.unwell += 1;
+        if replica.health.unwell >= UNWELL_LIMIT {
+            let reason = format!("it said {UNWELL_LIMIT} times in a row that it is not well: {failure}");
+            give_up_replica(served, effects, (service, process), reason);
+        }
+    }
+}
+
+/// A proxy has said something.
+pub fn on_proxy_report(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    process: WorkerId,
+    report: ProxyReport,
+) {
+    services.has_news = true;
+    let Some(name) = services.by_process.get(&process).cloned() else { return };
+    let Some(served) = services.all.get_mut(&name) else { return };
+    let Some(proxy) = served.proxies.get_mut(&process) else { return };
+    match report {
+        ProxyReport::Ready { tracing, hook_failure } => {
+            if proxy.stage == ProxyStage::Starting {
+                proxy.stage = ProxyStage::Up;
+                proxy.said = Said { tracing, hook_failure, module_version: None };
+                join_proxy(served, effects, process);
+            }
+        }
+        ProxyReport::Configured { revision, failure } => {
+            if revision == proxy.given {
+                proxy.uses = if failure.is_none() { revision } else { proxy.uses };
+                proxy.failure = failure;
+            }
+        }
+        ProxyReport::LanesTaken { replica } => {
+            let joined = served.replicas.values_mut().find(|joined| joined.place == replica);
+            if let Some(joined) = joined.filter(|joined| joined.joined.contains(&process)) {
+                joined.lanes.insert(process);
+            }
+        }
+        ProxyReport::LaneBroken { replica, reason } => {
+            let broken = served.replicas.iter().find(|(_, broken)| broken.place == replica && broken.stage() != Stage::Gone);
+            if let Some(id) = broken.map(|(id, _)| *id) {
+                give_up_replica(served, effects, (&name, id), format!("it has sent what none may send: {reason}"));
+            }
+        }
+        // Its end follows.
+        ProxyReport::Drained => {}
+    }
+}
+
+/// The process of a replica or a proxy has ended, and its spans are complete. `cause` says how, as `was killed by signal 9`.
+pub fn on_exit(services: &mut Services, effects: &mut impl ServiceEffects, process: WorkerId, cause: &str, now: Now) {
+    services.has_news = true;
+    let Some(name) = services.by_process.get(&process).cloned() else { return };
+    let is_proxy = services.all.get(&name).is_some_and(|served| served.proxies.contains_key(&process));
+    if is_proxy {
+        on_proxy_exit(services, effects, (&name, process), cause, now);
+    } else {
+        on_replica_exit(services, effects, (&name, process), cause, now);
+    }
+}

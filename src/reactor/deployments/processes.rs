@@ -1,0 +1,300 @@
+//! Replicas and proxies that begin, join each other, and end.
+
+use super::effects::{ProxyStart, ReplicaStart, ServiceEffects};
+use super::replica::{Event, Replica, Said, Stage};
+use super::service::{Proxy, ProxyStage, Served, Services, Version, find};
+use crate::state::Now;
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::ServiceNews;
+use tracer_ipc::serving::{
+    Application, Deployment, ProxyOrder, ProxyRoute, ProxySettings, ReplicaOrder, Service,
+};
+
+/// What a process may take to end beyond what its requests may, in nanoseconds.
+const END_ALLOWANCE_NS: u64 = 5_000_000_000;
+
+/// Starts a replica of a deployment. None when it could not be started.
+pub(super) fn start_replica(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    (application, deployment): (&Application, &Deployment),
+    version: &Version,
+    now: Now,
+) -> Option<WorkerId> {
+    let service = &version.service;
+    let served = services.all.get_mut(&service.name)?;
+    let number = served.numbers.entry(deployment.name.clone()).or_default();
+    *number += 1;
+    let of = (*number, version.number);
+    let mut replica = Replica::new(&application.name, deployment.clone(), of, now.monotonic_ns);
+    replica.index = served.index(&application.name, &deployment.name);
+    replica.place = served.take_place();
+    let process = effects.next_process();
+    let started = effects.start_replica(
+        process,
+        &ReplicaStart {
+            service,
+            application: &application.name,
+            route_prefix: &application.route_prefix,
+            deployment,
+            name: &replica.name,
+        },
+    );
+    match started {
+        Ok(pid) => {
+            replica.pid = Some(pid);
+            served.tell(ServiceNews::ReplicaStarted { replica: replica.name.clone(), pid }, now);
+            served.replicas.insert(process, replica);
+            services.by_process.insert(process, service.name.clone());
+            Some(process)
+        }
+        Err(reason) => {
+            served.deaths.entry(replica.index).or_default().add(now.monotonic_ns, now);
+            let reason = format!("it could not be started: {reason}");
+            effects.log(format!("replica {} of service `{}`: {reason}", replica.name, service.name));
+            served.tell(ServiceNews::ReplicaLost { replica: replica.name, pid: None, reason }, now);
+            None
+        }
+    }
+}
+
+/// Starts a proxy of a version. False when it could not be started.
+pub(super) fn start_proxy(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    version: &Version,
+    now: Now,
+) -> bool {
+    let service = &version.service;
+    let Some(served) = services.all.get_mut(&service.name) else { return false };
+    served.last_proxy += 1;
+    let process = effects.next_process();
+    match effects.start_proxy(process, &ProxyStart { service, number: served.last_proxy }) {
+        Ok(pid) => {
+            let proxy = Proxy {
+                number: served.last_proxy,
+                address: service.http.address,
+                stage: ProxyStage::Starting,
+                pid,
+                started_ns: now.monotonic_ns,
+                said: Said::default(),
+                given: 0,
+                uses: 0,
+                failure: None,
+                kill_at_ns: None,
+            };
+            served.proxies.insert(process, proxy);
+            served.tell(ServiceNews::ProxyStarted { pid }, now);
+            services.by_process.insert(process, service.name.clone());
+            true
+        }
+        Err(reason) => {
+            served.proxy_deaths.add(now.monotonic_ns, now);
+            let reason = format!("it could not be started: {reason}");
+            effects.log(format!("the proxy of service `{}`: {reason}", service.name));
+            served.tell(ServiceNews::ProxyLost { pid: None, reason }, now);
+            false
+        }
+    }
+}
+
+/// A replica has made its handler: lanes lead to it from every proxy that is up.
+pub(super) fn join_replica(served: &mut Served, effects: &mut impl ServiceEffects, process: WorkerId) {
+    let proxies: Vec<_> = served.live_proxies().map(|(proxy, _)| proxy).collect();
+    let Some(replica) = served.replicas.get_mut(&process) else { return };
+    for proxy in proxies {
+        effects.give_lanes(proxy, process, replica.place, &replica.name);
+        replica.joined.insert(proxy);
+    }
+}
+
+/// A proxy is up: lanes lead from it to every replica that has a handler.
+pub(super) fn join_proxy(served: &mut Served, effects: &mut impl ServiceEffects, process: WorkerId) {
+    for (id, replica) in served.replicas.iter_mut().filter(|(_, replica)| replica.has_handler()) {
+        effects.give_lanes(process, *id, replica.place, &replica.name);
+        replica.joined.insert(process);
+    }
+}
+
+/// Lets a replica end what it has, and then end.
+pub(super) fn drain_replica(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    (service, process): (&str, WorkerId),
+    now: Now,
+) {
+    let Some(replica) = served.replicas.get_mut(&process) else { return };
+    let stage = replica.stage();
+    if !replica.advance(Event::Drained) {
+        return;
+    }
+    let timeout = replica.deployment.drain_timeout;
+    match stage {
+        Stage::Starting => effects.kill(process),
+        _ => effects.order_replica(process, ReplicaOrder::Drain { timeout }),
+    }
+    let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    replica.kill_at_ns = Some(now.monotonic_ns.saturating_add(timeout_ns).saturating_add(END_ALLOWANCE_NS));
+    if stage == Stage::Serving {
+        effects.set_draining(service, replica.place);
+        refresh(served, effects);
+    }
+}
+
+/// Kills a replica of which nothing good is to be expected, and says why.
+pub(super) fn give_up_replica(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    (service, process): (&str, WorkerId),
+    reason: String,
+) {
+    let Some(replica) = served.replicas.get_mut(&process) else { return };
+    if replica.stage() == Stage::Serving {
+        effects.set_draining(service, replica.place);
+    }
+    replica.reason.get_or_insert(reason);
+    effects.kill(process);
+    refresh(served, effects);
+}
+
+/// Lets a proxy end what it has, and then end.
+pub(super) fn drain_proxy(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    process: WorkerId,
+    timeout: std::time::Duration,
+    now: Now,
+) {
+    let Some(proxy) = served.proxies.get_mut(&process) else { return };
+    match proxy.stage {
+        ProxyStage::Starting => effects.kill(process),
+        ProxyStage::Up => effects.order_proxy(process, ProxyOrder::Drain { timeout }),
+        ProxyStage::Draining => return,
+    }
+    proxy.stage = ProxyStage::Draining;
+    let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    proxy.kill_at_ns = Some(now.monotonic_ns.saturating_add(timeout_ns).saturating_add(END_ALLOWANCE_NS));
+}
+
+/// Tells every proxy that the table has changed.
+pub(super) fn refresh(served: &Served, effects: &mut impl ServiceEffects) {
+    served.live_proxies().for_each(|(proxy, _)| effects.order_proxy(proxy, ProxyOrder::Refresh));
+}
+
+/// The settings of proxies for a version.
+pub(super) fn settings(served: &mut Served, service: &Service) -> ProxySettings {
+    served.revision += 1;
+    let routes = service.applications.iter().map(|application| {
+        let ingress = &application.deployments[application.ingress];
+        ProxyRoute {
+            route_prefix: application.route_prefix.clone(),
+            application: application.name.clone(),
+            deployment: ingress.name.clone(),
+            index: served.index(&application.name, &ingress.name),
+            queue_timeout: ingress.queue_timeout,
+            queue_full: ingress.queue_full,
+            retry: ingress.retry,
+        }
+    });
+    let routes = routes.collect();
+    ProxySettings {
+        revision: served.revision,
+        http: service.http.clone(),
+        tracing: service.tracing.clone(),
+        routes,
+    }
+}
+
+/// Gives these settings to the proxies that are up at the address of a version, and to the table.
+pub(super) fn configure_proxies(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    service: &Service,
+    which: impl Fn(&Proxy) -> bool,
+) {
+    let settings = settings(served, service);
+    for (application, deployment) in super::service::deployments(service) {
+        let index = served.index(&application.name, &deployment.name);
+        effects.set_waiting_limit(&service.name, index, deployment.max_queued_requests);
+    }
+    for (id, proxy) in &mut served.proxies {
+        if proxy.stage == ProxyStage::Up && proxy.address == service.http.address && which(proxy) {
+            proxy.given = settings.revision;
+            proxy.failure = None;
+            effects.configure_proxy(*id, &settings);
+        }
+    }
+}
+
+/// Enters a replica in the table, with the limit that a version says.
+pub(super) fn publish(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service, process: WorkerId) {
+    let Some(replica) = served.replicas.get_mut(&process) else { return };
+    if !replica.advance(Event::Published) {
+        return;
+    }
+    let wanted = find(service, &replica.application, &replica.deployment.name);
+    if let Some((_, wanted)) = wanted {
+        replica.deployment.max_ongoing_requests = wanted.max_ongoing_requests;
+    }
+    effects.publish(&service.name, replica.place, replica.index, replica.deployment.max_ongoing_requests);
+}
+
+/// The process of a replica has ended, and its spans are complete.
+pub(super) fn on_replica_exit(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    (service, process): (&str, WorkerId),
+    cause: &str,
+    now: Now,
+) {
+    services.by_process.remove(&process);
+    let Some(served) = services.all.get_mut(service) else { return };
+    let Some(mut replica) = served.replicas.remove(&process) else { return };
+    let was_to_end = replica.stage() == Stage::Draining && replica.reason.is_none();
+    replica.advance(Event::Exited);
+    effects.set_gone(service, replica.place);
+    for (proxy, _) in served.proxies.iter().filter(|(proxy, _)| replica.joined.contains(proxy)) {
+        effects.order_proxy(*proxy, ProxyOrder::ReplicaGone { replica: replica.place });
+    }
+    let name = replica.name;
+    if was_to_end {
+        served.tell(ServiceNews::ReplicaEnded { replica: name, pid: replica.pid }, now);
+        return;
+    }
+    let reason = match replica.reason {
+        Some(reason) => reason,
+        None => format!("it {cause}"),
+    };
+    served.deaths.entry(replica.index).or_default().add(replica.started_ns, now);
+    if let Some(rollout) = &mut served.rollout
+        && rollout.replicas.remove(&process)
+    {
+        rollout.failure.get_or_insert(format!("replica {name}: {reason}"));
+    }
+    effects.log(format!("replica {name} of service `{service}` (pid {}): {reason}", replica.pid.unwrap_or(0)));
+    served.tell(ServiceNews::ReplicaLost { replica: name, pid: replica.pid, reason }, now);
+}
+
+/// The process of a proxy has ended, and its spans are complete.
+pub(super) fn on_proxy_exit(
+    services: &mut Services,
+    effects: &mut impl ServiceEffects,
+    (service, process): (&str, WorkerId),
+    cause: &str,
+    now: Now,
+) {
+    services.by_process.remove(&process);
+    let Some(served) = services.all.get_mut(service) else { return };
+    let Some(proxy) = served.proxies.remove(&process) else { return };
+    for replica in served.replicas.values_mut() {
+        replica.lanes.remove(&process);
+        replica.joined.remove(&process);
+    }
+    if proxy.stage == ProxyStage::Draining {
+        return;
+    }
+    served.proxy_deaths.add(proxy.started_ns, now);
+    let reason = format!("it {cause}");
+    effects.log(format!("the proxy of service `{service}` (pid {}): {reason}", proxy.pid));
+    served.tell(ServiceNews::ProxyLost { pid: Some(proxy.pid), reason }, now);
+}

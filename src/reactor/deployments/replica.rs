@@ -1,0 +1,220 @@
+//! The life of a replica as one table.
+//!
+//! | | made | published | drained | exited |
+//! |---|---|---|---|---|
+//! | **starting** | ready | not made | draining | gone |
+//! | **ready** | made already | serving | draining | gone |
+//! | **serving** | made already | published already | draining | gone |
+//! | **draining** | is to end | is to end | is to end | gone |
+//! | **gone** | has ended | has ended | has ended | has ended |
+//!
+//! A row is where a replica [is](Stage), a column what happens ([`Event`]). [`Replica::advance`] is the only function that changes the stage;
+//! what it refuses has a name ([`Refusal`]).
+
+use std::collections::BTreeSet;
+
+use tracer_core::task::WorkerId;
+use tracer_ipc::serving::Deployment;
+
+/// Where a replica is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Its process runs, and makes the handler.
+    Starting,
+    /// Its handler is made. Nobody calls it yet.
+    Ready,
+    /// It is in the table, and takes requests.
+    Serving,
+    /// It ends what it has, or is being killed.
+    Draining,
+    /// Its process has ended.
+    Gone,
+}
+
+impl Stage {
+    /// As people and programs read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Starting => "starting",
+            Stage::Ready => "ready",
+            Stage::Serving => "serving",
+            Stage::Draining => "draining",
+            Stage::Gone => "gone",
+        }
+    }
+}
+
+/// What happens to a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It has made its handler.
+    Made,
+    /// It is entered in the table.
+    Published,
+    /// It is to end.
+    Drained,
+    /// Its process has ended.
+    Exited,
+}
+
+/// Why something cannot happen to a replica where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It has ended.
+    HasEnded,
+    /// It is to end already.
+    IsToEnd,
+    /// It makes its handler once.
+    MadeAlready,
+    /// Its handler is not made.
+    NotMade,
+    /// It is in the table already.
+    PublishedAlready,
+}
+
+/// The table.
+pub(super) fn check(stage: Stage, event: Event) -> Result<Stage, Refusal> {
+    match (stage, event) {
+        (Stage::Starting, Event::Made) => Ok(Stage::Ready),
+        (Stage::Starting, Event::Published) => Err(Refusal::NotMade),
+        (Stage::Ready | Stage::Serving, Event::Made) => Err(Refusal::MadeAlready),
+        (Stage::Ready, Event::Published) => Ok(Stage::Serving),
+        (Stage::Serving, Event::Published) => Err(Refusal::PublishedAlready),
+        (Stage::Starting | Stage::Ready | Stage::Serving, Event::Drained) => Ok(Stage::Draining),
+        (Stage::Draining, Event::Made | Event::Published | Event::Drained) => Err(Refusal::IsToEnd),
+        (Stage::Gone, _) => Err(Refusal::HasEnded),
+        (_, Event::Exited) => Ok(Stage::Gone),
+    }
+}
+
+/// A replica, from the start of its process to the end of it.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    stage: Stage,
+    /// Its name: `<deployment>#<number>`.
+    pub name: String,
+    /// Its application.
+    pub application: String,
+    /// The settings that it has.
+    pub deployment: Deployment,
+    /// Its number in the table.
+    pub place: u32,
+    /// Its deployment's number in the table.
+    pub index: u32,
+    /// The version of the service that it was started for.
+    pub version: u64,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// When its process was started, by the clock that never jumps.
+    pub started_ns: u64,
+    /// The proxies that were given lanes to it.
+    pub(super) joined: BTreeSet<WorkerId>,
+    /// The proxies that have lanes to it.
+    pub lanes: BTreeSet<WorkerId>,
+    /// True if its settings can be changed while it runs.
+    pub is_configurable: bool,
+    /// What it said of itself when its handler was made.
+    pub said: Said,
+    pub(super) health: Health,
+    /// The order by which it is being configured.
+    pub(super) configuring: Option<u64>,
+    /// When it is killed, if it is still there.
+    pub(super) kill_at_ns: Option<u64>,
+    /// Why it ends, as far as it was heard before its process ended.
+    pub(super) reason: Option<String>,
+}
+
+/// What a replica says of itself when its handler is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// What happens to its spans, for people.
+    pub tracing: String,
+    /// Why its hook failed, if it did.
+    pub hook_failure: Option<String>,
+    /// What the version of its module is called.
+    pub module_version: Option<String>,
+}
+
+/// Questions to a replica whether it is well.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Health {
+    /// The question that is not answered, with when it is late.
+    pub(super) asked: Option<(u64, u64)>,
+    /// When it is asked next.
+    pub(super) next_ns: u64,
+    /// Times in a row that it said that it is not well.
+    pub(super) unwell: u32,
+}
+
+impl Replica {
+    /// A replica whose process is about to be started.
+    pub(super) fn new(application: &str, deployment: Deployment, (number, version): (u64, u64), now_ns: u64) -> Replica {
+        Replica {
+            stage: Stage::Starting,
+            name: format!("{}#{number}", deployment.name),
+            application: application.into(),
+            deployment,
+            place: 0,
+            index: 0,
+            version,
+            pid: None,
+            started_ns: now_ns,
+            joined: BTreeSet::new(),
+            lanes: BTreeSet::new(),
+            is_configurable: false,
+            said: Said::default(),
+            health: Health::default(),
+            configuring: None,
+            kill_at_ns: None,
+            reason: None,
+        }
+    }
+
+    /// Where it is in its life.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Returns whether it is there to stay, as far as is known.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Starting | Stage::Ready | Stage::Serving)
+    }
+
+    /// Returns whether lanes lead to it, or are to.
+    pub(super) fn has_handler(&self) -> bool {
+        matches!(self.stage, Stage::Ready | Stage::Serving)
+    }
+
+    /// Something happens to it. Returns whether it can; what cannot, changes nothing.
+    pub(super) fn advance(&mut self, event: Event) -> bool {
+        let next = check(self.stage, event);
+        if let Ok(next) = next {
+            self.stage = next;
+        }
+        next.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_of_stage_and_event_is_taken_or_refused_by_name() {
+        use Refusal::*;
+        let stages = [Stage::Starting, Stage::Ready, Stage::Serving, Stage::Draining, Stage::Gone];
+        let events = [Event::Made, Event::Published, Event::Drained, Event::Exited];
+        let table = [
+            [Ok(Stage::Ready), Err(NotMade), Ok(Stage::Draining), Ok(Stage::Gone)],
+            [Err(MadeAlready), Ok(Stage::Serving), Ok(Stage::Draining), Ok(Stage::Gone)],
+            [Err(MadeAlready), Err(PublishedAlready), Ok(Stage::Draining), Ok(Stage::Gone)],
+            [Err(IsToEnd), Err(IsToEnd), Err(IsToEnd), Ok(Stage::Gone)],
+            [Err(HasEnded); 4],
+        ];
+        for (stage, row) in stages.into_iter().zip(table) {
+            for (event, expected) in events.into_iter().zip(row) {
+                assert_eq!(check(stage, event), expected, "{stage:?}, {event:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Rows for people and programs.
+
+use super::effects::ServiceEffects;
+use super::inputs::is_there;
+use super::replica::{Replica, Stage};
+use super::service::{Proxy, ProxyStage, Served, Services, Version, deployments};
+use crate::state::Now;
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::{
+    DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceReport, ServiceState, ServiceVersion,
+};
+
+/// Every service, by name.
+pub fn list_services(services: &Services, effects: &impl ServiceEffects, now: Now) -> Vec<ServiceReport> {
+    let there = services.all.iter().filter(|(_, served)| is_there(served));
+    there.map(|(name, served)| report(name, served, effects, now)).collect()
+}
+
+fn report(name: &str, served: &Served, effects: &impl ServiceEffects, now: Now) -> ServiceReport {
+    let version = served.serving.as_ref().or(served.rollout.as_ref().map(|rollout| &rollout.version));
+    let deployments = version.map(|version| of_deployments(name, served, version, effects)).unwrap_or_default();
+    let is_whole = deployments.iter().all(|deployment| deployment.ready >= deployment.num_replicas)
+        && served.proxies.values().any(|proxy| proxy.stage == ProxyStage::Up && proxy.uses > 0);
+    let state = match (&served.ending, &served.rollout, &served.serving) {
+        (Some(_), ..) => ServiceState::ShuttingDown,
+        (None, Some(_), None) => ServiceState::Starting,
+        (None, Some(_), Some(_)) => ServiceState::RollingOut,
+        (None, None, _) if is_whole => ServiceState::Running,
+        (None, None, _) => ServiceState::Degraded,
+    };
+    ServiceReport {
+        name: name.into(),
+        version: served.serving.as_ref().map(|version| version.number),
+        rolling_out: served.rollout.as_ref().map(|rollout| rollout.version.number),
+        state,
+        url: version.map(|version| format!("http://{}/", version.service.http.address)).unwrap_or_default(),
+        deployments,
+        replicas: served.replicas.iter().map(|(id, replica)| of_replica(name, *id, replica, effects, now)).collect(),
+        proxies: served.proxies.values().map(|proxy| of_proxy(proxy, now)).collect(),
+        last_failure: served.versions.back().and_then(|version| version.failure.clone()),
+    }
+}
+
+fn of_deployments(
+    name: &str,
+    served: &Served,
+    version: &Version,
+    effects: &impl ServiceEffects,
+) -> Vec<DeploymentReport> {
+    let row = |(application, deployment): (&tracer_ipc::serving::Application, &tracer_ipc::serving::Deployment)| {
+        let index = served.index_of(&application.name, &deployment.name);
+        let replicas = || served.replicas.values().filter(|replica| Some(replica.index) == index);
+        DeploymentReport {
+            service: name.into(),
+            application: application.name.clone(),
+            name: deployment.name.clone(),
+            route_prefix: application.route_prefix.clone(),
+            is_ingress: application.deployments[application.ingress].name == deployment.name,
+            import_path: deployment.import_path.clone(),
+            num_replicas: deployment.num_replicas,
+            ready: replicas().filter(|replica| replica.stage() == Stage::Serving).count() as u32,
+            ongoing: replicas().map(|replica| ongoing(name, replica, effects)).sum(),
+            waiting: index.map_or(0, |index| effects.waiting(name, index)),
+            lost: index.and_then(|index| served.deaths.get(&index)).map_or(0, |deaths| deaths.total),
+        }
+    };
+    deployments(&version.service).map(row).collect()
+}
+
+fn ongoing(service: &str, replica: &Replica, effects: &impl ServiceEffects) -> u64 {
+    let is_in_table = matches!(replica.stage(), Stage::Serving | Stage::Draining);
+    if is_in_table { effects.in_flight(service, replica.place) } else { 0 }
+}
+
+fn of_replica(
+    service: &str,
+    id: WorkerId,
+    replica: &Replica,
+    effects: &impl ServiceEffects,
+    now: Now,
+) -> ReplicaReportRow {
+    ReplicaReportRow {
+        name: replica.name.clone(),
+        service: service.into(),
+        application: replica.application.clone(),
+        deployment: replica.deployment.name.clone(),
+        state: replica.stage().name().into(),
+        pid: replica.pid,
+        worker_id: id,
+        version: replica.version,
+        uptime_ns: now.monotonic_ns.saturating_sub(replica.started_ns),
+        ongoing: ongoing(service, replica, effects),
+        tracing: replica.said.tracing.clone(),
+        hook_failure: replica.said.hook_failure.clone(),
+        module_version: replica.said.module_version.clone(),
+        log: None,
+    }
+}
+
+fn of_proxy(proxy: &Proxy, now: Now) -> ProxyReportRow {
+    ProxyReportRow {
+        number: proxy.number,
+        state: proxy.state().into(),
+        pid: Some(proxy.pid),
+        uptime_ns: now.monotonic_ns.saturating_sub(proxy.started_ns),
+        tracing: proxy.said.tracing.clone(),
+        hook_failure: proxy.said.hook_failure.clone(),
+    }
+}
+
+/// The versions of a service, oldest first.
+pub fn list_versions(served: &Served) -> Vec<ServiceVersion> {
+    let serving = served.serving.as_ref().map(|version| version.number);
+    let version = |version: &Version| ServiceVersion {
+        version: version.number,
+        deployed_unix_nano: version.deployed_unix_nano,
+        is_served: serving == Some(version.number),
+        failure: version.failure.clone(),
+        service: version.service.clone(),
+    };
+    served.versions.iter().map(version).collect()
+}

@@ -1,0 +1,282 @@
+//! A version on its way: its new replicas are ready before one of the old ones goes, and when that fails nothing has changed.
+
+use std::collections::BTreeSet;
+
+use super::effects::ServiceEffects;
+use super::plan::{kept, missing};
+use super::processes::{configure_proxies, drain_proxy, drain_replica, publish, refresh, start_proxy, start_replica};
+use super::replica::{Event, Stage};
+use super::service::{Phase, ProxyStage, Rollout, Served, Services, Version, find};
+use crate::state::Now;
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::ServiceNews;
+use tracer_ipc::serving::Service;
+
+/// How long each phase may take, in nanoseconds; also how long any replica may take to make its handler.
+pub(super) const READY_LIMIT_NS: u64 = 300_000_000_000;
+
+/// Begins to roll a version out.
+pub(super) fn begin(services: &mut Services, effects: &mut impl ServiceEffects, version: Version, now: Now) {
+    let name = version.service.name.clone();
+    let Some(served) = services.all.get_mut(&name) else { return };
+    served.remember(version.clone());
+    let stay = kept(served, &version.service, |_| true);
+    let wanted = missing(served, &version.service, &stay);
+    let (mut replicas, mut failure) = (BTreeSet::new(), None);
+    for (application, deployment, count) in wanted {
+        for _ in 0..count {
+            if failure.is_some() {
+                break;
+            }
+            match start_replica(services, effects, (application, deployment), &version, now) {
+                Some(process) => drop(replicas.insert(process)),
+                None => failure = last_loss(services, &name),
+            }
+        }
+    }
+    let Some(served) = services.all.get_mut(&name) else { return };
+    let until_ns = now.monotonic_ns.saturating_add(READY_LIMIT_NS);
+    served.rollout = Some(Rollout { version, phase: Phase::Starting, replicas, until_ns, revision: 0, failure });
+}
+
+/// Why the replica was lost that was lost last.
+fn last_loss(services: &Services, name: &str) -> Option<String> {
+    match &services.all.get(name)?.events.back()?.what {
+        ServiceNews::ReplicaLost { replica, reason, .. } => Some(format!("replica {replica}: {reason}")),
+        _ => None,
+    }
+}
+
+/// Brings a rollout as far as it can go now.
+pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
+    ensure_proxy(services, effects, name, now);
+    loop {
+        let Some(served) = services.all.get_mut(name) else { return };
+        let Some(rollout) = &mut served.rollout else { return };
+        if rollout.failure.is_none() && rollout.until_ns <= now.monotonic_ns {
+            let late = what_is_late(served);
+            let seconds = READY_LIMIT_NS / 1_000_000_000;
+            if let Some(rollout) = &mut served.rollout {
+                rollout.failure = Some(format!("{late} is not ready after {seconds} s"));
+            }
+            continue;
+        }
+        let service = rollout.version.service.clone();
+        if rollout.failure.is_some() {
+            return fail(served, effects, now);
+        }
+        let phase = rollout.phase;
+        let is_done = match phase {
+            Phase::Starting => are_all_ready(served, &service),
+            Phase::Configuring => !kept(served, &service, |_| true).iter().any(|id| served.replicas[id].configuring.is_some()),
+            Phase::Switching => has_switched(served, effects, &service),
+        };
+        if !is_done {
+            match &served.rollout {
+                Some(rollout) if rollout.failure.is_some() => continue,
+                _ => return,
+            }
+        }
+        match phase {
+            Phase::Starting => configure_kept(served, effects, &service, &mut services.last_order),
+            Phase::Configuring => switch(served, effects, &service),
+            Phase::Switching => return commit(served, effects, now),
+        }
+        if let Some(rollout) = &mut served.rollout {
+            rollout.until_ns = now.monotonic_ns.saturating_add(READY_LIMIT_NS);
+        }
+    }
+}
+
+/// Starts a proxy at the address of a version on its way, if there is none.
+fn ensure_proxy(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
+    let Some(served) = services.all.get_mut(name) else { return };
+    let Some(rollout) = &served.rollout else { return };
+    let address = rollout.version.service.http.address;
+    let has_proxy = served.proxies.values().any(|proxy| proxy.address == address && proxy.stage != ProxyStage::Draining);
+    let version = rollout.version.clone();
+    if !has_proxy
+        && served.proxy_deaths.again_ns <= now.monotonic_ns
+        && rollout.failure.is_none()
+        && !start_proxy(services, effects, &version, now)
+        && let Some(served) = services.all.get_mut(name)
+        && let Some(ServiceNews::ProxyLost { reason, .. }) = served.events.back().map(|event| event.what.clone())
+        && let Some(rollout) = &mut served.rollout
+    {
+        rollout.failure = Some(format!("the proxy: {reason}"));
+    }
+}
+
+/// What a rollout waits for, for people.
+fn what_is_late(served: &Served) -> String {
+    let new = served.rollout.iter().flat_map(|rollout| &rollout.replicas);
+    let mut late = new.filter_map(|id| served.replicas.get(id)).filter(|replica| !replica.has_handler());
+    late.next().map_or_else(|| "the proxy".into(), |replica| format!("replica {}", replica.name))
+}
+
+/// Returns whether every new replica has its handler, and every proxy lanes to all that are to serve.
+fn are_all_ready(served: &Served, service: &Service) -> bool {
+    let Some(rollout) = &served.rollout else { return false };
+    let new = || rollout.replicas.iter().filter_map(|id| served.replicas.get(id));
+    let old = served.replicas.values().filter(|replica| replica.stage() == Stage::Serving);
+    let address = service.http.address;
+    let is_up = served.live_proxies().any(|(_, proxy)| proxy.address == address);
+    is_up && new().all(|replica| replica.has_handler()) && new().chain(old).all(|replica| served.has_lanes(replica))
+}
+
+/// Gives replicas that stay their new settings.
+fn configure_kept(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service, last_order: &mut u64) {
+    for id in kept(served, service, |_| true) {
+        configure(served, effects, service, id, last_order);
+    }
+    set_phase(served, Phase::Configuring);
+}
+
+/// Gives a replica the `user_config` of a version, if it has another.
+pub(super) fn configure(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    service: &Service,
+    id: WorkerId,
+    last_order: &mut u64,
+) {
+    let Some(replica) = served.replicas.get_mut(&id) else { return };
+    let Some((_, wanted)) = find(service, &replica.application, &replica.deployment.name) else { return };
+    if replica.deployment.user_config != wanted.user_config && replica.has_handler() && replica.configuring.is_none() {
+        *last_order += 1;
+        replica.configuring = Some(*last_order);
+        replica.deployment.user_config.clone_from(&wanted.user_config);
+        effects.configure_replica(id, *last_order, wanted);
+    }
+}
+
+fn set_phase(served: &mut Served, phase: Phase) {
+    if let Some(rollout) = &mut served.rollout {
+        rollout.phase = phase;
+    }
+}
+
+/// Enters the new replicas in the table, and gives proxies the new routes.
+fn switch(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service) {
+    let new: Vec<_> = served.rollout.iter().flat_map(|rollout| rollout.replicas.iter().copied()).collect();
+    for id in new {
+        publish(served, effects, service, id);
+    }
+    give_routes(served, effects, service, |_| true);
+    refresh(served, effects);
+    set_phase(served, Phase::Switching);
+}
+
+fn give_routes(
+    served: &mut Served,
+    effects: &mut impl ServiceEffects,
+    service: &Service,
+    which: impl Fn(&super::service::Proxy) -> bool,
+) {
+    configure_proxies(served, effects, service, which);
+    let revision = served.revision;
+    if let Some(rollout) = &mut served.rollout {
+        rollout.revision = if rollout.revision == 0 { revision } else { rollout.revision };
+    }
+}
+
+/// Returns whether the proxies at the address use the new routes. One that has come up meanwhile is given them.
+fn has_switched(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service) -> bool {
+    let revision = served.rollout.as_ref().map_or(0, |rollout| rollout.revision);
+    let new: Vec<_> = served.rollout.iter().flat_map(|rollout| rollout.replicas.iter().copied()).collect();
+    let address = service.http.address;
+    let is_here = |proxy: &super::service::Proxy| proxy.address == address && proxy.stage != ProxyStage::Draining;
+    let has_lanes = served.replicas.values().filter(|replica| replica.has_handler()).all(|replica| served.has_lanes(replica));
+    if has_lanes && served.proxies.values().any(|proxy| is_here(proxy) && proxy.stage == ProxyStage::Up && proxy.given < revision) {
+        give_routes(served, effects, service, |proxy| proxy.given < revision);
+    }
+    let failure = served.proxies.values().filter(|proxy| is_here(proxy)).find_map(|proxy| proxy.failure.clone());
+    if let (Some(failure), Some(rollout)) = (failure, &mut served.rollout) {
+        rollout.failure.get_or_insert(format!("the proxy does not take the routes: {failure}"));
+        return false;
+    }
+    let mut here = served.proxies.values().filter(|proxy| is_here(proxy)).peekable();
+    let are_serving = new.iter().all(|id| served.replicas.get(id).is_some_and(|replica| replica.stage() == Stage::Serving));
+    here.peek().is_some() && here.all(|proxy| proxy.given >= revision && proxy.uses == proxy.given) && are_serving
+}
+
+/// The version is served from now on. What is not of it goes with the next turn.
+fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
+    let Some(rollout) = served.rollout.take() else { return };
+    let version = rollout.version;
+    let service = &version.service;
+    for id in kept(served, service, |_| true) {
+        let Some(replica) = served.replicas.get_mut(&id) else { continue };
+        let Some((_, wanted)) = find(service, &replica.application, &replica.deployment.name) else { continue };
+        replica.deployment.clone_from(wanted);
+        if replica.stage() == Stage::Serving {
+            effects.set_limit(&service.name, replica.place, wanted.max_ongoing_requests);
+        }
+    }
+    if served.owner.is_none() {
+        effects.journal_deployed(version.number, version.deployed_unix_nano, service);
+    }
+    let number = version.number;
+    let address = service.http.address;
+    let others: Vec<_> = served.proxies.iter().filter(|(_, proxy)| proxy.address != address).map(|(id, _)| *id).collect();
+    for id in others {
+        drain_proxy(served, effects, id, longest_drain(service), now);
+    }
+    effects.listen_only(&service.name, address);
+    served.proxy_deaths.forgive();
+    served.deaths.values_mut().for_each(super::service::Deaths::forgive);
+    served.remember(version.clone());
+    served.serving = Some(version);
+    served.tell(ServiceNews::RolledOut { version: number }, now);
+}
+
+/// The longest that a request of a service may take to end.
+pub(super) fn longest_drain(service: &Service) -> std::time::Duration {
+    let all = super::service::deployments(service).map(|(_, deployment)| deployment.drain_timeout);
+    all.max().unwrap_or_default()
+}
+
+/// The version is not served. What was before is, all of it.
+pub(super) fn fail(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
+    let Some(rollout) = served.rollout.take() else { return };
+    let Rollout { mut version, phase, replicas, failure, .. } = rollout;
+    let reason = failure.unwrap_or_else(|| "it was given up".into());
+    let service = version.service.name.clone();
+    for id in replicas {
+        match served.replicas.get_mut(&id) {
+            Some(replica) if replica.stage() == Stage::Serving => {
+                drain_replica(served, effects, (&service, id), now);
+            }
+            Some(replica) => {
+                replica.advance(Event::Drained);
+                effects.kill(id);
+            }
+            None => {}
+        }
+    }
+    let serving = served.serving.as_ref().map(|serving| serving.service.clone());
+    let address = serving.as_ref().map(|serving| serving.http.address);
+    for (id, proxy) in &mut served.proxies {
+        if Some(proxy.address) != address && proxy.stage != ProxyStage::Draining {
+            proxy.stage = ProxyStage::Draining;
+            effects.kill(*id);
+        }
+    }
+    match &serving {
+        Some(serving) => {
+            if phase == Phase::Switching {
+                configure_proxies(served, effects, serving, |_| true);
+            }
+            effects.listen_only(&service, serving.http.address);
+        }
+        None => {
+            served.owner = None;
+            effects.close_service(&service);
+        }
+    }
+    let number = version.number;
+    effects.log(format!("version {number} of service `{service}` is not rolled out: {reason}"));
+    version.failure = Some(reason.clone());
+    served.remember(version);
+    served.tell(ServiceNews::RolloutFailed { version: number, reason }, now);
+}

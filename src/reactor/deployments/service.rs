@@ -1,0 +1,310 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+use super::replica::{Replica, Said};
+use crate::state::{Now, task::DriverId};
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::{ServiceEvent, ServiceNews};
+use tracer_ipc::serving::{Application, Deployment, Service};
+
+/// Replicas that a service may have at a time, those of a version on its way included: so many have room in its table.
+pub const PLACES: u32 = 4096;
+/// Deployments that a service may have at a time.
+pub const INDICES: u32 = 512;
+/// Versions of a service that are remembered.
+pub const VERSION_LIMIT: usize = 100;
+/// Events of a service that are remembered.
+const EVENT_LIMIT: usize = 1000;
+/// Pause before a process is started again that has died more than once: at first and at most, in nanoseconds.
+const PAUSE_NS: u64 = 250_000_000;
+const PAUSE_LIMIT_NS: u64 = 30_000_000_000;
+/// A process that has lived for so long has not died of its start.
+const LONG_LIFE_NS: u64 = 60_000_000_000;
+
+/// Every service of a head.
+#[derive(Debug, Default)]
+pub struct Services {
+    /// By name.
+    pub all: BTreeMap<String, Served>,
+    /// True if none is begun any more.
+    pub is_stopping: bool,
+    /// True if something has happened since the last turn.
+    pub(super) has_news: bool,
+    /// When something is due, by the clock that never jumps.
+    pub(super) next_ns: Option<u64>,
+    /// Which service the process of a replica or proxy is of.
+    pub(super) by_process: BTreeMap<WorkerId, String>,
+    /// The number of the last order that is answered by its number.
+    pub(super) last_order: u64,
+}
+
+impl Services {
+    /// The service of a process.
+    pub fn service_of(&self, process: WorkerId) -> Option<&str> {
+        self.by_process.get(&process).map(String::as_str)
+    }
+
+    /// Returns whether nothing runs of any service.
+    pub fn are_at_rest(&self) -> bool {
+        self.by_process.is_empty()
+    }
+
+    /// The replica with this process.
+    pub fn replica(&self, process: WorkerId) -> Option<&Replica> {
+        self.all.get(self.by_process.get(&process)?)?.replicas.get(&process)
+    }
+}
+
+/// A version of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Version {
+    /// From 1.
+    pub number: u64,
+    /// When it was deployed, in nanoseconds since the Unix epoch.
+    pub deployed_unix_nano: u64,
+    /// What it is.
+    pub service: Service,
+    /// Why it could not be rolled out, if it could not.
+    pub failure: Option<String>,
+}
+
+/// One service: what it should be, and what there is of it.
+#[derive(Debug, Default)]
+pub struct Served {
+    /// The versions that were deployed, oldest first.
+    pub versions: VecDeque<Version>,
+    /// The version that is served; none before the first is.
+    pub serving: Option<Version>,
+    /// The version that is being rolled out.
+    pub rollout: Option<Rollout>,
+    /// Its replicas that have a process.
+    pub replicas: BTreeMap<WorkerId, Replica>,
+    /// Its proxies that have a process.
+    pub proxies: BTreeMap<WorkerId, Proxy>,
+    /// Where a free number of the table is looked for.
+    next_place: u32,
+    /// The numbers of deployments in the table, by application and name.
+    pub(super) indices: BTreeMap<(String, String), u32>,
+    /// The number of the last replica, by the name of its deployment.
+    pub(super) numbers: BTreeMap<String, u64>,
+    /// Replicas that have died, by their deployment's number in the table.
+    pub(super) deaths: BTreeMap<u32, Deaths>,
+    /// Proxies that have died.
+    pub(super) proxy_deaths: Deaths,
+    /// The number of the last proxy.
+    pub(super) last_proxy: u64,
+    /// The number of the settings that proxies were given last.
+    pub(super) revision: u64,
+    /// What has happened, oldest first.
+    pub events: VecDeque<ServiceEvent>,
+    /// The number of the last event.
+    pub last_event: u64,
+    /// How it ends, once it does.
+    pub(super) ending: Option<Ending>,
+    /// Whose connection it ends with.
+    pub owner: Option<DriverId>,
+}
+
+/// A proxy, from the start of its process to the end of it.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Where it is in its life.
+    pub stage: ProxyStage,
+    /// Its process.
+    pub pid: u32,
+    /// When its process was started, by the clock that never jumps.
+    pub started_ns: u64,
+    /// What it said of itself.
+    pub said: Said,
+    /// The settings that it was given last, and those that it uses.
+    pub(super) given: u64,
+    pub(super) uses: u64,
+    /// Why it does not use those that it was given.
+    pub(super) failure: Option<String>,
+    /// When it is killed, if it is still there.
+    pub(super) kill_at_ns: Option<u64>,
+}
+
+/// Where a proxy is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyStage {
+    /// Its process runs, and has not said that it is up.
+    Starting,
+    /// It is up.
+    Up,
+    /// It ends what it has, or is being killed.
+    Draining,
+}
+
+impl Proxy {
+    /// As people and programs read it.
+    pub fn state(&self) -> &'static str {
+        match self.stage {
+            ProxyStage::Starting => "starting",
+            ProxyStage::Up if self.uses == 0 => "ready",
+            ProxyStage::Up => "serving",
+            ProxyStage::Draining => "draining",
+        }
+    }
+}
+
+/// A version on its way.
+#[derive(Debug)]
+pub struct Rollout {
+    /// The version.
+    pub version: Version,
+    /// How far it is.
+    pub(super) phase: Phase,
+    /// Its replicas: none of these is in the table before all are ready.
+    pub(super) replicas: BTreeSet<WorkerId>,
+    /// When it has failed, unless it is further by then.
+    pub(super) until_ns: u64,
+    /// The number of the settings that proxies were given for it.
+    pub(super) revision: u64,
+    /// Why it fails.
+    pub(super) failure: Option<String>,
+}
+
+/// How far a rollout is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// New replicas make their handlers, new proxies come up.
+    Starting,
+    /// Replicas that stay take new settings.
+    Configuring,
+    /// Proxies take the new routes.
+    Switching,
+}
+
+/// How a service ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    /// When whatever is left is killed, by the clock that never jumps.
+    pub(super) until_ns: u64,
+    /// True once replicas were told, which is when no proxy is left.
+    pub(super) are_replicas_told: bool,
+    /// True if it is forgotten then.
+    pub(super) is_shut_down: bool,
+}
+
+/// How often processes of one kind have died, and when the next one may be started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Deaths {
+    /// All of them.
+    pub(super) total: u64,
+    in_a_row: u32,
+    /// When the next may be started, by the clock that never jumps.
+    pub(super) again_ns: u64,
+}
+
+impl Deaths {
+    /// One more has died.
+    pub(super) fn add(&mut self, started_ns: u64, now: Now) {
+        self.total += 1;
+        if now.monotonic_ns.saturating_sub(started_ns) >= LONG_LIFE_NS {
+            self.in_a_row = 0;
+        }
+        let pause = match self.in_a_row {
+            0 => 0,
+            times => (PAUSE_NS << times.min(16)).min(PAUSE_LIMIT_NS),
+        };
+        self.in_a_row += 1;
+        self.again_ns = now.monotonic_ns + pause;
+    }
+
+    /// The next one may be started at once.
+    pub(super) fn forgive(&mut self) {
+        self.in_a_row = 0;
+        self.again_ns = 0;
+    }
+}
+
+impl Served {
+    /// Notes that something has happened.
+    pub(super) fn tell(&mut self, what: ServiceNews, now: Now) {
+        self.last_event += 1;
+        self.events.push_back(ServiceEvent { number: self.last_event, time_unix_nano: now.unix_nano, what });
+        if self.events.len() > EVENT_LIMIT {
+            self.events.pop_front();
+        }
+    }
+
+    /// What has happened since.
+    pub fn events_after(&self, number: u64) -> Vec<ServiceEvent> {
+        self.events.iter().filter(|event| event.number > number).cloned().collect()
+    }
+
+    /// Returns whether a replica is one of the version on its way.
+    pub(super) fn is_new(&self, replica: WorkerId) -> bool {
+        self.rollout.as_ref().is_some_and(|rollout| rollout.replicas.contains(&replica))
+    }
+
+    /// The number of a deployment in the table, which it gets if it has none.
+    pub(super) fn index(&mut self, application: &str, deployment: &str) -> u32 {
+        let key = (application.to_owned(), deployment.to_owned());
+        if let Some(index) = self.indices.get(&key) {
+            return *index;
+        }
+        let index = (0..).find(|index| !self.indices.values().any(|used| used == index)).expect("there are more");
+        self.indices.insert(key, index);
+        self.deaths.remove(&index);
+        index
+    }
+
+    /// The number of a deployment in the table, if it has one.
+    pub fn index_of(&self, application: &str, deployment: &str) -> Option<u32> {
+        self.indices.get(&(application.to_owned(), deployment.to_owned())).copied()
+    }
+
+    /// A number in the table that no replica has: the next one, so that what is said of the last that had it is not taken for this one's.
+    pub(super) fn take_place(&mut self) -> u32 {
+        let used: BTreeSet<u32> = self.replicas.values().map(|replica| replica.place).collect();
+        let (before, after) = (0..self.next_place, self.next_place..PLACES);
+        let place = after.chain(before).find(|place| !used.contains(place)).unwrap_or(0);
+        self.next_place = (place + 1) % PLACES;
+        place
+    }
+
+    /// Keeps a version for those who ask.
+    pub(super) fn remember(&mut self, version: Version) {
+        self.versions.retain(|other| other.number != version.number);
+        self.versions.push_back(version);
+        if self.versions.len() > VERSION_LIMIT {
+            self.versions.pop_front();
+        }
+    }
+
+    /// The number of the version that was deployed last.
+    pub fn last_version(&self) -> u64 {
+        self.versions.back().map_or(0, |version| version.number)
+    }
+
+    /// The proxies that lanes lead from.
+    pub(super) fn live_proxies(&self) -> impl Iterator<Item = (WorkerId, &Proxy)> {
+        let live = self.proxies.iter().filter(|(_, proxy)| proxy.stage == ProxyStage::Up);
+        live.map(|(id, proxy)| (*id, proxy))
+    }
+
+    /// Returns whether every proxy that is up has lanes to a replica, and one is.
+    pub(super) fn has_lanes(&self, replica: &Replica) -> bool {
+        let mut proxies = self.live_proxies().peekable();
+        proxies.peek().is_some() && proxies.all(|(proxy, _)| replica.lanes.contains(&proxy))
+    }
+}
+
+/// The deployments of a service with their applications.
+pub(super) fn deployments(service: &Service) -> impl Iterator<Item = (&Application, &Deployment)> {
+    service
+        .applications
+        .iter()
+        .flat_map(|application| application.deployments.iter().map(move |deployment| (application, deployment)))
+}
+
+/// A deployment of a service, by application and name.
+pub(super) fn find<'s>(service: &'s Service, application: &str, name: &str) -> Option<(&'s Application, &'s Deployment)> {
+    deployments(service).find(|(of, deployment)| of.name == application && deployment.name == name)
+}

@@ -1,0 +1,724 @@
+//! Services as a whole: what is told, what is done, and what holds whatever happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tracer_core::task::WorkerId;
+use tracer_ipc::protocol::{ServiceNews, ServiceRefusal, ServiceRefusalCode, ServiceState};
+use tracer_ipc::serving::*;
+
+use super::*;
+use crate::state::{DriverId, Now};
+
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000);
+
+/// What was done, and what there would be.
+#[derive(Default)]
+struct World {
+    next: u64,
+    now: u64,
+    /// Processes that run: their place, once they are replicas.
+    replicas: BTreeMap<WorkerId, String>,
+    proxies: BTreeSet<WorkerId>,
+    killed: BTreeSet<WorkerId>,
+    drained: BTreeSet<WorkerId>,
+    /// The table: which places take requests, with their deployment and limit.
+    ready: BTreeMap<u32, (u32, u32)>,
+    lanes: Vec<(WorkerId, u32)>,
+    configured: Vec<(WorkerId, u64)>,
+    orders: Vec<(WorkerId, u64)>,
+    health: Vec<(WorkerId, u64)>,
+    gone: Vec<(WorkerId, u32)>,
+    journal: Vec<String>,
+    listens: BTreeSet<SocketAddr>,
+    refuses_start: bool,
+    refuses_address: bool,
+}
+
+impl ServiceEffects for World {
+    fn next_process(&mut self) -> WorkerId {
+        self.next += 1;
+        WorkerId(self.next)
+    }
+    fn open_service(&mut self, _: &str) -> Result<(), ServiceRefusal> {
+        Ok(())
+    }
+    fn close_service(&mut self, _: &str) {
+        self.listens.clear();
+    }
+    fn listen(&mut self, _: &str, address: SocketAddr) -> Result<SocketAddr, ServiceRefusal> {
+        if self.refuses_address {
+            return Err(ServiceRefusal { code: ServiceRefusalCode::Address, message: "in use".into() });
+        }
+        self.listens.insert(address);
+        Ok(address)
+    }
+    fn listen_only(&mut self, _: &str, address: SocketAddr) {
+        self.listens.retain(|open| *open == address);
+    }
+    fn start_replica(&mut self, process: WorkerId, start: &ReplicaStart<'_>) -> Result<u32, String> {
+        if self.refuses_start {
+            return Err("no memory".into());
+        }
+        self.replicas.insert(process, start.name.into());
+        Ok(process.0 as u32)
+    }
+    fn start_proxy(&mut self, process: WorkerId, start: &ProxyStart<'_>) -> Result<u32, String> {
+        assert!(self.listens.contains(&start.service.http.address), "nobody listens there");
+        self.proxies.insert(process);
+        Ok(process.0 as u32)
+    }
+    fn give_lanes(&mut self, proxy: WorkerId, _: WorkerId, place: u32, _: &str) {
+        self.lanes.push((proxy, place));
+    }
+    fn order_proxy(&mut self, proxy: WorkerId, order: ProxyOrder) {
+        match order {
+            ProxyOrder::Drain { .. } => drop(self.drained.insert(proxy)),
+            ProxyOrder::ReplicaGone { replica } => self.gone.push((proxy, replica)),
+            _ => {}
+        }
+    }
+    fn configure_proxy(&mut self, proxy: WorkerId, settings: &ProxySettings) {
+        self.configured.push((proxy, settings.revision));
+    }
+    fn order_replica(&mut self, replica: WorkerId, order: ReplicaOrder) {
+        match order {
+            ReplicaOrder::Drain { .. } => drop(self.drained.insert(replica)),
+            ReplicaOrder::Health { order } => self.health.push((replica, order)),
+            _ => {}
+        }
+    }
+    fn configure_replica(&mut self, replica: WorkerId, order: u64, _: &Deployment) {
+        self.orders.push((replica, order));
+    }
+    fn kill(&mut self, process: WorkerId) {
+        self.killed.insert(process);
+    }
+    fn publish(&mut self, _: &str, place: u32, index: u32, limit: u32) {
+        let before = self.ready.insert(place, (index, limit));
+        assert!(before.is_none(), "place {place} is another one's");
+    }
+    fn set_draining(&mut self, _: &str, place: u32) {
+        self.ready.remove(&place);
+    }
+    fn set_gone(&mut self, _: &str, place: u32) {
+        self.ready.remove(&place);
+    }
+    fn set_limit(&mut self, _: &str, place: u32, limit: u32) {
+        self.ready.entry(place).and_modify(|entry| entry.1 = limit);
+    }
+    fn set_waiting_limit(&mut self, _: &str, _: u32, _: u32) {}
+    fn in_flight(&self, _: &str, _: u32) -> u64 {
+        0
+    }
+    fn waiting(&self, _: &str, _: u32) -> u64 {
+        0
+    }
+    fn journal_deployed(&mut self, version: u64, _: u64, service: &Service) {
+        self.journal.push(format!("{} {version}", service.name));
+    }
+    fn journal_shut_down(&mut self, service: &str, _: u64) {
+        self.journal.push(format!("{service} ends"));
+    }
+    fn log(&mut self, _: String) {}
+}
+
+/// Services with the world that they are in.
+#[derive(Default)]
+struct Fixture {
+    services: Services,
+    world: World,
+}
+
+fn service(deployments: &[(&str, &str, u32)]) -> Service {
+    let deployment = |(name, import_path, num_replicas): &(&str, &str, u32)| Deployment {
+        name: (*name).into(),
+        num_replicas: *num_replicas,
+        ..Deployment::new(import_path)
+    };
+    let deployments = deployments.iter().map(deployment).collect();
+    let application = Application { name: "app".into(), route_prefix: "/".into(), ingress: 0, deployments };
+    Service {
+        name: "shop".into(),
+        http: Http {
+            address: ADDRESS,
+            is_public: false,
+            trusted_proxies: Vec::new(),
+            hosts: Vec::new(),
+            request_timeout: None,
+            max_body: None,
+        },
+        tracing: ServiceTracing {
+            is_enabled: true,
+            sampling_ratio: None,
+            exporters: Vec::new(),
+            detail: Detail::Hops,
+        },
+        applications: vec![application],
+    }
+}
+
+impl Fixture {
+    fn now(&self) -> Now {
+        Now { monotonic_ns: self.world.now, unix_nano: self.world.now }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.world.now += time.as_nanos() as u64;
+        self.turn();
+    }
+
+    fn turn(&mut self) -> Option<u64> {
+        let now = self.now();
+        let next = turn(&mut self.services, &mut self.world, now);
+        self.check();
+        next
+    }
+
+    fn try_deploy(&mut self, service: Service) -> Result<u64, ServiceRefusal> {
+        let now = self.now();
+        let accepted = on_deploy(&mut self.services, &mut self.world, service, (false, None), now);
+        self.turn();
+        accepted.map(|accepted| accepted.version)
+    }
+
+    fn deploy(&mut self, service: Service) -> u64 {
+        self.try_deploy(service).expect("it is taken")
+    }
+
+    fn says(&mut self, replica: WorkerId, report: ReplicaReport) {
+        let now = self.now();
+        on_replica_report(&mut self.services, &mut self.world, replica, report, now);
+        self.turn();
+    }
+
+    fn proxy_says(&mut self, proxy: WorkerId, report: ProxyReport) {
+        on_proxy_report(&mut self.services, &mut self.world, proxy, report);
+        self.turn();
+    }
+
+    fn made(&mut self, replica: WorkerId) {
+        let (hook_failure, module_version) = (None, None);
+        self.says(
+            replica,
+            ReplicaReport::Ready { tracing: "none".into(), hook_failure, module_version, is_configurable: true },
+        );
+    }
+
+    fn exits(&mut self, process: WorkerId, cause: &str) {
+        self.world.replicas.remove(&process);
+        self.world.proxies.remove(&process);
+        self.world.killed.remove(&process);
+        self.world.drained.remove(&process);
+        let now = self.now();
+        on_exit(&mut self.services, &mut self.world, process, cause, now);
+        self.turn();
+    }
+
+    /// Every process does what it was told, until nothing is left to do. Replicas that make no handler are left out.
+    fn settle(&mut self, is_made: impl Fn(WorkerId) -> bool) {
+        for _ in 0..1000 {
+            if !self.step(&is_made) {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    fn step(&mut self, is_made: &impl Fn(WorkerId) -> bool) -> bool {
+        let to_end: Vec<_> = self.world.killed.iter().chain(&self.world.drained).copied().collect();
+        if let Some(process) = to_end.first() {
+            self.exits(*process, "exited with code 0");
+            return true;
+        }
+        let starting: Vec<WorkerId> = self.all_replicas(Stage::Starting);
+        if let Some(replica) = starting.into_iter().find(|replica| is_made(*replica)) {
+            self.made(replica);
+            return true;
+        }
+        let served = self.services.all.get("shop");
+        let starting = served.and_then(|served| {
+            let mut starting = served.proxies.iter().filter(|(_, proxy)| proxy.state() == "starting");
+            starting.next().map(|(id, _)| *id)
+        });
+        if let Some(proxy) = starting {
+            self.proxy_says(proxy, ProxyReport::Ready { tracing: "none".into(), hook_failure: None });
+            return true;
+        }
+        if let Some((proxy, replica)) = self.world.lanes.pop() {
+            self.proxy_says(proxy, ProxyReport::LanesTaken { replica });
+            return true;
+        }
+        if let Some((proxy, revision)) = self.world.configured.pop() {
+            self.proxy_says(proxy, ProxyReport::Configured { revision, failure: None });
+            return true;
+        }
+        if let Some((replica, order)) = self.world.orders.pop() {
+            self.says(replica, ReplicaReport::Answered { order, failure: None });
+            return true;
+        }
+        false
+    }
+
+    fn all_replicas(&self, stage: Stage) -> Vec<WorkerId> {
+        let served = self.services.all.get("shop");
+        let replicas = served.into_iter().flat_map(|served| &served.replicas);
+        replicas.filter(|(_, replica)| replica.stage() == stage).map(|(id, _)| *id).collect()
+    }
+
+    fn last_news(&self) -> &ServiceNews {
+        &self.services.all["shop"].events.back().expect("something has happened").what
+    }
+
+    fn state(&self) -> ServiceState {
+        list_services(&self.services, &self.world, self.now())[0].state
+    }
+
+    /// What holds after each step.
+    fn check(&self) {
+        let served = self.services.all.get("shop");
+        let known: BTreeSet<WorkerId> = served.into_iter().flat_map(|served| served.replicas.keys().copied()).collect();
+        let running: BTreeSet<WorkerId> = self.world.replicas.keys().copied().collect();
+        assert_eq!(known, running, "each process of a replica is known, and no other");
+        let Some(served) = served else { return };
+        let in_table: BTreeSet<u32> =
+            served.replicas.values().filter(|replica| replica.stage() == Stage::Serving).map(|replica| replica.place).collect();
+        assert!(self.world.ready.keys().all(|place| in_table.contains(place)), "only what serves is in the table");
+        let places: BTreeSet<u32> = served.replicas.values().map(|replica| replica.place).collect();
+        assert_eq!(places.len(), served.replicas.len(), "no two have one place");
+    }
+}
+
+#[test]
+fn a_service_is_served_when_its_replicas_are_made_and_its_proxy_has_lanes_to_them() {
+    let mut fixture = Fixture::default();
+    assert_eq!(fixture.deploy(service(&[("app", "shop:app", 2)])), 1);
+    assert_eq!(fixture.state(), ServiceState::Starting);
+    fixture.settle(|replica| replica != WorkerId(2));
+    assert!(fixture.world.ready.is_empty(), "nothing is served before all of it is ready");
+    assert!(fixture.world.journal.is_empty());
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 2);
+    assert_eq!(*fixture.last_news(), ServiceNews::RolledOut { version: 1 });
+    assert_eq!((fixture.state(), fixture.world.journal.as_slice()), (ServiceState::Running, &["shop 1".to_owned()][..]));
+}
+
+#[test]
+fn what_needs_a_new_process_is_rolled_and_what_does_not_is_changed_in_place() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 2), ("Model", "models:Model", 1)]));
+    fixture.settle(|_| true);
+    let first: BTreeSet<_> = fixture.world.replicas.keys().copied().collect();
+    let mut next = service(&[("app", "shop:app", 2), ("Model", "models:Model", 1)]);
+    next.applications[0].deployments[0].max_ongoing_requests = 7;
+    next.applications[0].deployments[0].user_config = Some(1.into());
+    next.applications[0].deployments[1].env.insert("MODEL".into(), "8".into());
+    assert_eq!(fixture.deploy(next), 2);
+    assert_eq!(fixture.state(), ServiceState::RollingOut);
+    fixture.settle(|_| true);
+    let second: BTreeSet<_> = fixture.world.replicas.keys().copied().collect();
+    assert_eq!(first.intersection(&second).count(), 2, "those of `app` stay, that of `Model` is another one");
+    assert_eq!(second.len(), 3);
+    let limits: Vec<u32> = fixture.world.ready.values().map(|(_, limit)| *limit).collect();
+    assert_eq!(limits.iter().filter(|limit| **limit == 7).count(), 2, "{limits:?}");
+    let served = &fixture.services.all["shop"];
+    assert!(served.replicas.values().filter(|replica| replica.deployment.name == "app").all(|replica| {
+        replica.deployment.user_config == Some(1.into()) && replica.version == 1
+    }));
+}
+
+#[test]
+fn a_rollout_that_fails_leaves_what_was_served_and_says_which_replica_said_what() {
+    for way in 0..4 {
+        let mut fixture = Fixture::default();
+        fixture.deploy(service(&[("app", "shop:app", 2)]));
+        fixture.settle(|_| true);
+        let before = (fixture.world.replicas.clone(), fixture.world.ready.clone());
+        fixture.deploy(service(&[("app", "shop:other", 2)]));
+        let new = fixture.all_replicas(Stage::Starting);
+        let expected = match way {
+            0 => {
+                fixture.says(new[0], ReplicaReport::Failed { reason: "no such file `/models/7`".into() });
+                fixture.exits(new[0], "exited with code 1");
+                "replica app#3: no such file `/models/7`"
+            }
+            1 => {
+                fixture.exits(new[1], "was killed by SIGKILL (signal 9)");
+                "replica app#4: it was killed by SIGKILL (signal 9)"
+            }
+            2 => {
+                fixture.made(new[0]);
+                fixture.wait(Duration::from_secs(301));
+                "replica app#4 is not ready after 300 s"
+            }
+            _ => {
+                fixture.made(new[0]);
+                fixture.made(new[1]);
+                for (proxy, replica) in std::mem::take(&mut fixture.world.lanes) {
+                    fixture.proxy_says(proxy, ProxyReport::LanesTaken { replica });
+                }
+                let (proxy, revision) = fixture.world.configured.pop().expect("it is given the routes");
+                let failure = Some("two routes are the same".to_owned());
+                fixture.proxy_says(proxy, ProxyReport::Configured { revision, failure });
+                "the proxy does not take the routes: two routes are the same"
+            }
+        };
+        let failed = ServiceNews::RolloutFailed { version: 2, reason: expected.into() };
+        assert!(fixture.services.all["shop"].events.iter().any(|event| event.what == failed), "{way}: {:?}", fixture.services.all["shop"].events);
+        fixture.settle(|_| true);
+        assert_eq!((&fixture.world.replicas, &fixture.world.ready), (&before.0, &before.1), "{way}");
+        assert_eq!(fixture.state(), ServiceState::Running);
+        assert_eq!(fixture.world.journal, ["shop 1"]);
+        let versions = list_versions(&fixture.services.all["shop"]);
+        assert_eq!(versions.iter().map(|version| version.failure.as_deref()).collect::<Vec<_>>(), [None, Some(expected)]);
+        // The next one is not kept from being tried.
+        assert_eq!(fixture.deploy(service(&[("app", "shop:third", 2)])), 3);
+        fixture.settle(|_| true);
+        assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 3 });
+    }
+}
+
+impl Fixture {
+    fn last_news_of_rollouts(&self) -> &ServiceNews {
+        let events = self.services.all["shop"].events.iter().rev();
+        events.map(|event| &event.what).find(|what| what.is_final()).expect("there was one")
+    }
+}
+
+#[test]
+fn a_first_version_that_fails_leaves_nothing() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 2)]));
+    fixture.exits(WorkerId(1), "exited with code 1");
+    assert!(matches!(fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { .. }));
+    fixture.settle(|_| false);
+    assert!(fixture.world.replicas.is_empty() && fixture.world.proxies.is_empty() && fixture.world.listens.is_empty());
+    assert!(list_services(&fixture.services, &fixture.world, fixture.now()).is_empty());
+    fixture.world.refuses_address = true;
+    let refused = fixture.try_deploy(service(&[("app", "shop:app", 1)])).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::Address);
+    fixture.world = World { next: 100, refuses_start: true, ..World::default() };
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    let reason = "replica app#3: it could not be started: no memory".to_owned();
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { version: 2, reason });
+}
+
+#[test]
+fn a_replica_that_dies_is_replaced_and_one_that_dies_again_and_again_waits() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        let replica = *fixture.world.replicas.keys().next().expect("there is one");
+        fixture.exits(replica, "was killed by SIGKILL (signal 9)");
+        assert_eq!(fixture.state(), ServiceState::Degraded);
+        let before = fixture.world.now;
+        while fixture.world.replicas.is_empty() {
+            let next = fixture.turn().expect("it is started again");
+            fixture.world.now = fixture.world.now.max(next);
+            fixture.turn();
+        }
+        pauses.push((fixture.world.now - before) / 1_000_000);
+        fixture.settle(|_| true);
+        assert_eq!(fixture.world.ready.len(), 1);
+    }
+    assert_eq!(pauses[..5], [0, 500, 1000, 2000, 4000]);
+    assert_eq!(pauses.iter().max(), Some(&30_000));
+}
+
+#[test]
+fn a_replica_that_does_not_answer_or_is_not_well_is_replaced() {
+    let mut fixture = Fixture::default();
+    let mut spec = service(&[("app", "shop:app", 1)]);
+    spec.applications[0].deployments[0].health_check_period = Duration::from_secs(2);
+    fixture.deploy(spec);
+    fixture.settle(|_| true);
+    let first = fixture.all_replicas(Stage::Serving)[0];
+    fixture.wait(Duration::from_secs(2));
+    assert_eq!(fixture.world.health.len(), 1);
+    fixture.wait(Duration::from_millis(4900));
+    assert!(fixture.world.killed.is_empty());
+    fixture.wait(Duration::from_millis(200));
+    assert!(fixture.world.killed.contains(&first) && fixture.world.ready.is_empty(), "nobody calls it any more");
+    fixture.settle(|_| true);
+    let second = fixture.all_replicas(Stage::Serving)[0];
+    for times in 1..=3 {
+        fixture.wait(Duration::from_secs(2));
+        let (asked, order) = fixture.world.health.pop().expect("it is asked");
+        assert_eq!(asked, second);
+        fixture.says(second, ReplicaReport::Answered { order, failure: Some("out of tokens".into()) });
+        assert_eq!(fixture.world.killed.contains(&second), times == 3);
+    }
+    fixture.settle(|_| true);
+    fixture.wait(Duration::from_secs(1));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 1);
+    let lost = fixture.services.all["shop"].events.iter().filter_map(|event| match &event.what {
+        ServiceNews::ReplicaLost { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    });
+    let lost: Vec<_> = lost.collect();
+    assert_eq!(lost, ["it did not say within 5 s whether it is well", "it said 3 times in a row that it is not well: out of tokens"]);
+}
+
+#[test]
+fn a_proxy_that_dies_is_replaced_by_one_with_lanes_to_all_before_it_accepts() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 3)]));
+    fixture.settle(|_| true);
+    let proxy = *fixture.world.proxies.first().expect("there is one");
+    fixture.exits(proxy, "was killed by SIGKILL (signal 9)");
+    let next = *fixture.world.proxies.first().expect("there is another one");
+    fixture.proxy_says(next, ProxyReport::Ready { tracing: "none".into(), hook_failure: None });
+    assert_eq!((fixture.world.lanes.len(), fixture.world.configured.len()), (3, 0));
+    let (lanes, last) = (std::mem::take(&mut fixture.world.lanes), 2);
+    for (at, (proxy, replica)) in lanes.into_iter().enumerate() {
+        assert_eq!((proxy, fixture.world.configured.len()), (next, 0));
+        fixture.proxy_says(proxy, ProxyReport::LanesTaken { replica });
+        assert_eq!(fixture.world.configured.len(), usize::from(at == last));
+    }
+    fixture.settle(|_| true);
+    assert_eq!((fixture.world.ready.len(), fixture.state()), (3, ServiceState::Running), "the replicas are the same");
+}
+
+#[test]
+fn another_address_is_listened_on_before_the_first_is_left() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    let (first, replica) = (*fixture.world.proxies.first().expect("there is one"), fixture.world.replicas.clone());
+    let mut next = service(&[("app", "shop:app", 1)]);
+    next.http.address.set_port(9000);
+    fixture.deploy(next.clone());
+    assert_eq!(fixture.world.listens.len(), 2);
+    assert!(!fixture.world.drained.contains(&first));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.listens, [next.http.address].into());
+    assert!(!fixture.world.proxies.contains(&first) && fixture.world.replicas == replica);
+}
+
+#[test]
+fn a_service_that_is_shut_down_ends_its_proxies_first_and_is_forgotten() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 2)]));
+    fixture.settle(|_| true);
+    let now = fixture.now();
+    on_shut_down(&mut fixture.services, &mut fixture.world, "shop", now).expect("it is there");
+    fixture.turn();
+    assert_eq!((fixture.world.drained.len(), fixture.world.ready.len()), (1, 2), "replicas go on");
+    let refused = fixture.try_deploy(service(&[("app", "shop:app", 1)])).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::Busy);
+    fixture.settle(|_| true);
+    assert_eq!(*fixture.last_news(), ServiceNews::ShutDown);
+    assert!(fixture.services.are_at_rest() && fixture.world.listens.is_empty());
+    assert_eq!(fixture.world.journal, ["shop 1", "shop ends"]);
+    let refused = on_shut_down(&mut fixture.services, &mut fixture.world, "shop", now).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::UnknownService);
+    assert_eq!(fixture.deploy(service(&[("app", "shop:app", 1)])), 2);
+    fixture.settle(|_| true);
+    assert_eq!(fixture.world.ready.len(), 1);
+}
+
+#[test]
+fn what_does_not_end_in_time_is_killed() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    let now = fixture.now();
+    on_stop(&mut fixture.services, &mut fixture.world, Duration::from_secs(3), now);
+    fixture.turn();
+    assert!(fixture.world.killed.is_empty());
+    fixture.wait(Duration::from_secs(4));
+    assert_eq!(fixture.world.killed.len(), 2, "the proxy and the replica");
+    fixture.settle(|_| true);
+    assert!(fixture.services.are_at_rest());
+    assert_eq!(fixture.world.journal, ["shop 1"], "the next head serves it again");
+}
+
+#[test]
+fn a_head_serves_what_the_one_before_it_served() {
+    let mut fixture = Fixture::default();
+    let version = |number, import_path| Version {
+        number,
+        deployed_unix_nano: 7,
+        service: service(&[("app", import_path, 2)]),
+        failure: None,
+    };
+    on_restored(&mut fixture.services, version(1, "shop:app"));
+    on_restored(&mut fixture.services, version(2, "shop:other"));
+    begin_restored(&mut fixture.services, &mut fixture.world);
+    fixture.turn();
+    fixture.settle(|_| true);
+    assert_eq!((fixture.world.ready.len(), fixture.state()), (2, ServiceState::Running));
+    assert!(fixture.world.journal.is_empty(), "it is there already");
+    let now = fixture.now();
+    let accepted = on_rollback(&mut fixture.services, &mut fixture.world, ("shop", None), now).expect("there is one");
+    assert_eq!(accepted.version, 3);
+    fixture.turn();
+    fixture.settle(|_| true);
+    let served = fixture.services.all["shop"].serving.as_ref().expect("it is served");
+    assert_eq!((served.number, &*served.service.applications[0].deployments[0].import_path), (3, "shop:app"));
+    let refused = on_rollback(&mut fixture.services, &mut fixture.world, ("shop", Some(9)), now).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::UnknownVersion);
+}
+
+#[test]
+fn a_service_ends_with_the_connection_that_it_is_bound_to() {
+    let mut fixture = Fixture::default();
+    let now = fixture.now();
+    let owner = Some(DriverId(7));
+    on_deploy(&mut fixture.services, &mut fixture.world, service(&[("app", "shop:app", 1)]), (false, owner), now)
+        .expect("it is taken");
+    fixture.turn();
+    fixture.settle(|_| true);
+    on_owner_gone(&mut fixture.services, &mut fixture.world, DriverId(8), now);
+    fixture.turn();
+    assert!(fixture.world.drained.is_empty());
+    on_owner_gone(&mut fixture.services, &mut fixture.world, DriverId(7), now);
+    fixture.turn();
+    fixture.settle(|_| true);
+    assert!(fixture.services.are_at_rest() && fixture.world.journal.is_empty(), "no other head serves it");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 2), ("old", "shop:old", 1)]));
+    fixture.settle(|_| true);
+    let next = service(&[("app", "shop:app", 1), ("new", "shop:new", 2)]);
+    let now = fixture.now();
+    let told = on_deploy(&mut fixture.services, &mut fixture.world, next, (true, None), now).expect("it could be");
+    assert_eq!(told.steps, ["start 2 replicas of `new` in application `app`", "then end `app#2`, `old#1`"]);
+    assert_eq!((told.version, fixture.world.replicas.len()), (2, 3));
+    let same = service(&[("app", "shop:app", 2), ("old", "shop:old", 1)]);
+    let told = on_deploy(&mut fixture.services, &mut fixture.world, same, (true, None), now).expect("it could be");
+    assert_eq!(told.steps, ["nothing: it is served as it is"]);
+}
+
+/// Something that may happen.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A version with so many replicas of a handler of this number.
+    Deploy(u8, u8, u8),
+    /// Processes do what they were told, so many steps.
+    GoOn(u8),
+    /// A process dies, whichever it is.
+    Dies(u8),
+    /// A replica says that it failed.
+    Fails(u8),
+    /// A replica does not take what it was configured with.
+    Declines,
+    Waits(u16),
+    ShutDown,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1u8..4, 0u8..3, 0u8..3).prop_map(|(count, handler, config)| Step::Deploy(count, handler, config)),
+        12 => (1u8..12).prop_map(Step::GoOn),
+        3 => any::<u8>().prop_map(Step::Dies),
+        1 => any::<u8>().prop_map(Step::Fails),
+        1 => Just(Step::Declines),
+        2 => (0u16..20_000).prop_map(Step::Waits),
+        1 => Just(Step::ShutDown),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #[test]
+    fn whatever_happens_nothing_is_leaked_and_a_rollout_takes_nothing_away(steps in prop::collection::vec(step(), 1..60)) {
+        let mut fixture = Fixture::default();
+        for step in steps {
+            let before = (fixture.world.ready.len(), fixture.services.all.get("shop").and_then(|served| {
+                served.rollout.as_ref().map(|rollout| (rollout.version.number, served.serving.as_ref().map(|version| version.number)))
+            }));
+            let mut is_loss = false;
+            match step {
+                Step::Deploy(count, handler, config) => {
+                    let mut spec = service(&[("app", &format!("shop:app{handler}"), count.into())]);
+                    spec.applications[0].deployments[0].user_config = Some(config.into());
+                    let _ = fixture.try_deploy(spec);
+                }
+                Step::GoOn(count) => {
+                    is_loss = true;
+                    for _ in 0..count {
+                        let serving = |fixture: &Fixture| fixture.services.all.get("shop").and_then(|served| {
+                            if served.ending.is_some() {
+                                return None;
+                            }
+                            let wanted = served.serving.as_ref()?.service.applications[0].deployments[0].num_replicas;
+                            Some((wanted as usize, served.rollout.is_some()))
+                        });
+                        let (at, ready) = (serving(&fixture), fixture.world.ready.len());
+                        fixture.step(&|_| true);
+                        // What processes do that are told to never takes a replica away that is wanted.
+                        if let (Some((wanted, _)), Some((after, _))) = (at, serving(&fixture))
+                            && fixture.services.all["shop"].events.back().is_none_or(|event| !matches!(event.what, ServiceNews::ReplicaLost { .. })) {
+                            let least = ready.min(wanted).min(after);
+                            prop_assert!(fixture.world.ready.len() >= least, "{} of {least} are ready", fixture.world.ready.len());
+                        }
+                    }
+                }
+                Step::Dies(which) => {
+                    is_loss = true;
+                    let all: Vec<_> = fixture.world.replicas.keys().chain(&fixture.world.proxies).copied().collect();
+                    if !all.is_empty() {
+                        fixture.exits(all[usize::from(which) % all.len()], "was killed by SIGKILL (signal 9)");
+                    }
+                }
+                Step::Fails(which) => {
+                    let all = fixture.all_replicas(Stage::Starting);
+                    if !all.is_empty() {
+                        let replica = all[usize::from(which) % all.len()];
+                        // It ends by itself.
+                        fixture.world.drained.insert(replica);
+                        fixture.says(replica, ReplicaReport::Failed { reason: "no".into() });
+                    }
+                }
+                Step::Declines => {
+                    is_loss = true;
+                    if let Some((replica, order)) = fixture.world.orders.pop() {
+                        fixture.says(replica, ReplicaReport::Answered { order, failure: Some("no".into()) });
+                    }
+                }
+                Step::Waits(ms) => {
+                    is_loss = true;
+                    fixture.wait(Duration::from_millis(ms.into()));
+                    for (replica, order) in std::mem::take(&mut fixture.world.health) {
+                        fixture.says(replica, ReplicaReport::Answered { order, failure: None });
+                    }
+                }
+                Step::ShutDown => {
+                    let now = fixture.now();
+                    let _ = on_shut_down(&mut fixture.services, &mut fixture.world, "shop", now);
+                    is_loss = true;
+                    fixture.turn();
+                }
+            }
+            prop_assert!(is_loss || fixture.world.ready.len() >= before.0, "what is deployed takes nothing away at once");
+        }
+        // Left alone, it comes to what is wanted.
+        for _ in 0..50 {
+            fixture.settle(|_| true);
+            fixture.wait(Duration::from_secs(31));
+            for (replica, order) in std::mem::take(&mut fixture.world.health) {
+                fixture.says(replica, ReplicaReport::Answered { order, failure: None });
+            }
+        }
+        fixture.settle(|_| true);
+        let Some(served) = fixture.services.all.get("shop") else { return Ok(()) };
+        prop_assert!(served.rollout.is_none(), "a rollout ends");
+        let wanted = served.serving.as_ref().map_or(0, |version| version.service.applications[0].deployments[0].num_replicas as usize);
+        prop_assert_eq!((fixture.world.replicas.len(), fixture.world.ready.len()), (wanted, wanted));
+        prop_assert_eq!(fixture.world.proxies.len(), usize::from(wanted > 0));
+        let now = fixture.now();
+        on_stop(&mut fixture.services, &mut fixture.world, Duration::from_secs(1), now);
+        fixture.turn();
+        fixture.settle(|_| true);
+        prop_assert!(fixture.services.are_at_rest() && fixture.world.replicas.is_empty() && fixture.world.proxies.is_empty());
+    }
+}
