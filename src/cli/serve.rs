@@ -15,9 +15,7 @@ use super::connect::unexpected_reply;
 use super::{CommandError, CommandResult, FormatArgs, PlaceArgs};
 use crate::driver::Driver;
 use crate::exit;
-use crate::protocol::{
-    Query, Reply, ServiceQuery, ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport,
-};
+use crate::protocol::{Query, Reply, ServiceQuery, ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport};
 
 /// Put functions and types of libraries behind HTTP
 #[derive(clap::Args)]
@@ -165,7 +163,10 @@ impl ServiceArgs {
             }
             several => {
                 let names: Vec<_> = several.iter().map(|service| format!("`{}`", service.name)).collect();
-                let text = format!("there are several services, {}, so which is meant?\n(hint: --service NAME says it)", names.join(" and "));
+                let text = format!(
+                    "there are several services, {}, so which is meant?\n(hint: --service NAME says it)",
+                    names.join(" and ")
+                );
                 Err(CommandError::new(exit::USAGE, text))
             }
         }

@@ -567,8 +567,7 @@ impl OwnHead {
         if std::env::var_os(config::NUM_WORKERS_VARIABLE).is_none() {
             command.args(["--num-workers", "1"]);
         }
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
         match serde_json::from_str(&line) {

@@ -564,7 +564,13 @@ impl HeadIo {
             return false;
         }
         let front = self.front.as_ref().and_then(Front::pid);
-        let own: Vec<_> = self.processes.values().map(|process| process.worker.pid()).chain(front).chain(self.services.pids()).collect();
+        let own: Vec<_> = self
+            .processes
+            .values()
+            .map(|process| process.worker.pid())
+            .chain(front)
+            .chain(self.services.pids())
+            .collect();
         let is_own = |pid: &Pid| own.contains(&pid.as_raw_nonzero().get().unsigned_abs());
         let orphans: Vec<_> = children::of_this_process().into_iter().filter(|pid| !is_own(pid)).collect();
         for &orphan in &orphans {

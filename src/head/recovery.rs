@@ -115,9 +115,8 @@ pub(crate) fn finish_leavings(temp_dir: &Path) -> Leavings {
     for spool in spools {
         let owner = Story::open(&spool).ok().filter(Story::is_owner_alive).and_then(|story| story.pid());
         // A worker dies with its head, and may be dying still.
-        let is_over = owner.is_none_or(|pid| {
-            session::is_of_head(&spool) && identity::wait_for_end(pid, identity::DYING_LIMIT)
-        });
+        let is_over =
+            owner.is_none_or(|pid| session::is_of_head(&spool) && identity::wait_for_end(pid, identity::DYING_LIMIT));
         if !is_over {
             continue;
         }

@@ -65,7 +65,9 @@ pub(super) fn read_back(journal: &Journal, state: &mut State) -> io::Result<Read
                 Some(service) => {
                     back.services.push(Version { number: version, deployed_unix_nano, service, failure: None });
                 }
-                None => back.unread.push(format!("version {version} of service `{name}` in the journal cannot be read")),
+                None => {
+                    back.unread.push(format!("version {version} of service `{name}` in the journal cannot be read"))
+                }
             }
         }
         Record::ServiceShutDown(name) => back.services.retain(|version| version.service.name != name),

@@ -223,7 +223,12 @@ impl Server {
     }
 
     /// Answers a question about services; none when the answer comes later.
-    pub(super) fn on_service_query(&mut self, (id, number): (u64, u64), query: ServiceQuery, now: Now) -> Option<Reply> {
+    pub(super) fn on_service_query(
+        &mut self,
+        (id, number): (u64, u64),
+        query: ServiceQuery,
+        now: Now,
+    ) -> Option<Reply> {
         let (services, mut acting) = self.acting();
         let acting = &mut acting;
         let reply = match query {

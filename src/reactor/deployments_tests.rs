@@ -150,12 +150,7 @@ fn service(deployments: &[(&str, &str, u32)]) -> Service {
             request_timeout: None,
             max_body: None,
         },
-        tracing: ServiceTracing {
-            is_enabled: true,
-            sampling_ratio: None,
-            exporters: Vec::new(),
-            detail: Detail::Hops,
-        },
+        tracing: ServiceTracing { is_enabled: true, sampling_ratio: None, exporters: Vec::new(), detail: Detail::Hops },
         applications: vec![application],
     }
 }
@@ -283,8 +278,12 @@ impl Fixture {
         let running: BTreeSet<WorkerId> = self.world.replicas.keys().copied().collect();
         assert_eq!(known, running, "each process of a replica is known, and no other");
         let Some(served) = served else { return };
-        let in_table: BTreeSet<u32> =
-            served.replicas.values().filter(|replica| replica.stage() == Stage::Serving).map(|replica| replica.place).collect();
+        let in_table: BTreeSet<u32> = served
+            .replicas
+            .values()
+            .filter(|replica| replica.stage() == Stage::Serving)
+            .map(|replica| replica.place)
+            .collect();
         assert!(self.world.ready.keys().all(|place| in_table.contains(place)), "only what serves is in the table");
         let places: BTreeSet<u32> = served.replicas.values().map(|replica| replica.place).collect();
         assert_eq!(places.len(), served.replicas.len(), "no two have one place");
@@ -302,7 +301,10 @@ fn a_service_is_served_when_its_replicas_are_made_and_its_proxy_has_lanes_to_the
     fixture.settle(|_| true);
     assert_eq!(fixture.world.ready.len(), 2);
     assert_eq!(*fixture.last_news(), ServiceNews::RolledOut { version: 1 });
-    assert_eq!((fixture.state(), fixture.world.journal.as_slice()), (ServiceState::Running, &["shop 1".to_owned()][..]));
+    assert_eq!(
+        (fixture.state(), fixture.world.journal.as_slice()),
+        (ServiceState::Running, &["shop 1".to_owned()][..])
+    );
 }
 
 #[test]
@@ -324,9 +326,13 @@ fn what_needs_a_new_process_is_rolled_and_what_does_not_is_changed_in_place() {
     let limits: Vec<u32> = fixture.world.ready.values().map(|(_, limit)| *limit).collect();
     assert_eq!(limits.iter().filter(|limit| **limit == 7).count(), 2, "{limits:?}");
     let served = &fixture.services.all["shop"];
-    assert!(served.replicas.values().filter(|replica| replica.deployment.name == "app").all(|replica| {
-        replica.deployment.user_config == Some(1.into()) && replica.version == 1
-    }));
+    assert!(
+        served
+            .replicas
+            .values()
+            .filter(|replica| replica.deployment.name == "app")
+            .all(|replica| { replica.deployment.user_config == Some(1.into()) && replica.version == 1 })
+    );
 }
 
 #[test]
@@ -366,13 +372,20 @@ fn a_rollout_that_fails_leaves_what_was_served_and_says_which_replica_said_what(
             }
         };
         let failed = ServiceNews::RolloutFailed { version: 2, reason: expected.into() };
-        assert!(fixture.services.all["shop"].events.iter().any(|event| event.what == failed), "{way}: {:?}", fixture.services.all["shop"].events);
+        assert!(
+            fixture.services.all["shop"].events.iter().any(|event| event.what == failed),
+            "{way}: {:?}",
+            fixture.services.all["shop"].events
+        );
         fixture.settle(|_| true);
         assert_eq!((&fixture.world.replicas, &fixture.world.ready), (&before.0, &before.1), "{way}");
         assert_eq!(fixture.state(), ServiceState::Running);
         assert_eq!(fixture.world.journal, ["shop 1"]);
         let versions = list_versions(&fixture.services.all["shop"]);
-        assert_eq!(versions.iter().map(|version| version.failure.as_deref()).collect::<Vec<_>>(), [None, Some(expected)]);
+        assert_eq!(
+            versions.iter().map(|version| version.failure.as_deref()).collect::<Vec<_>>(),
+            [None, Some(expected)]
+        );
         // The next one is not kept from being tried.
         assert_eq!(fixture.deploy(service(&[("app", "shop:third", 2)])), 3);
         fixture.settle(|_| true);
@@ -461,7 +474,10 @@ fn a_replica_that_does_not_answer_or_is_not_well_is_replaced() {
         _ => None,
     });
     let lost: Vec<_> = lost.collect();
-    assert_eq!(lost, ["it did not say within 5 s whether it is well", "it said 3 times in a row that it is not well: out of tokens"]);
+    assert_eq!(
+        lost,
+        ["it did not say within 5 s whether it is well", "it said 3 times in a row that it is not well: out of tokens"]
+    );
 }
 
 #[test]

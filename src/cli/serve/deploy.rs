@@ -60,7 +60,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
 fn read(file: &Path) -> Result<(Service, PathBuf), CommandError> {
     let usage = |text: String| CommandError::new(exit::USAGE, text);
     let text = std::fs::read_to_string(file).map_err(|error| {
-        usage(format!("the service file `{}` cannot be read: {error}\n(hint: `tracer serve build MODULE:NAME` prints one)", file.display()))
+        usage(format!(
+            "the service file `{}` cannot be read: {error}\n(hint: `tracer serve build MODULE:NAME` prints one)",
+            file.display()
+        ))
     })?;
     let path = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
@@ -100,17 +103,21 @@ fn finish(driver: &mut Driver, accepted: &ServiceAccepted, format: Format) -> Co
         ServiceNews::RolledOut { .. } => {
             let rows = services(driver, Some(service))?;
             let url = rows.first().map(|service| service.url.clone());
-            let text = format!("version {version} of service `{service}` is served at {}", url.as_deref().unwrap_or_default());
+            let text =
+                format!("version {version} of service `{service}` is served at {}", url.as_deref().unwrap_or_default());
             tell(format, &done(accepted, "rolled_out", None, url), &text);
             Ok(exit::OK)
         }
         ServiceNews::RolloutFailed { reason, .. } => {
             let goes_on = match services(driver, Some(service)) {
-                Ok(rows) => rows.first().and_then(|row| row.version).map(|version| format!("version {version} is served on")),
+                Ok(rows) => {
+                    rows.first().and_then(|row| row.version).map(|version| format!("version {version} is served on"))
+                }
                 Err(_) => None,
             };
             let goes_on = goes_on.unwrap_or_else(|| "nothing of it is served".into());
-            let text = format!("version {version} of service `{service}` could not be rolled out, and {goes_on}: {reason}");
+            let text =
+                format!("version {version} of service `{service}` could not be rolled out, and {goes_on}: {reason}");
             match format {
                 Format::Text => Err(CommandError::new(exit::FAILED, text)),
                 Format::Json => {

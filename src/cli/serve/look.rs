@@ -36,7 +36,9 @@ fn render_service(service: &ServiceReport) -> String {
     let proxies: Vec<_> = service
         .proxies
         .iter()
-        .map(|proxy| format!("{} (pid {}), up {}", proxy.state, proxy.pid.unwrap_or(0), Elapsed::from_nanos(proxy.uptime_ns)))
+        .map(|proxy| {
+            format!("{} (pid {}), up {}", proxy.state, proxy.pid.unwrap_or(0), Elapsed::from_nanos(proxy.uptime_ns))
+        })
         .collect();
     let mut fields = vec![
         ("service", service.name.clone()),

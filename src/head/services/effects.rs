@@ -271,7 +271,8 @@ impl ServiceEffects for Acting<'_> {
         }
         let mut callers = Vec::new();
         for caller in (0..CALLERS as u32).filter(|caller| !entry.wakers.contains_key(caller)).take(open.sockets.len()) {
-            let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| text(error.into()))?;
+            let waker =
+                eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| text(error.into()))?;
             files.push(waker.try_clone().map_err(text)?);
             callers.push((caller, waker));
         }
@@ -430,7 +431,8 @@ impl Acting<'_> {
             _ => None,
         };
         let proxies: Vec<_> = self.io.services.processes.iter().filter_map(of_service).collect();
-        let new_callers = proxies.iter().find(|(id, _)| *id == new).map(|(_, callers)| callers.clone()).unwrap_or_default();
+        let new_callers =
+            proxies.iter().find(|(id, _)| *id == new).map(|(_, callers)| callers.clone()).unwrap_or_default();
         for (other, callers) in proxies.iter().filter(|(id, _)| *id != new) {
             callers.iter().for_each(|caller| self.tell_of_caller(service, *caller, new));
             new_callers.iter().for_each(|caller| self.tell_of_caller(service, *caller, *other));

@@ -82,8 +82,13 @@ fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
             );
             return refusal(ServiceRefusalCode::Busy, text);
         }
-        if served.ending.is_some() || served.serving.is_none() && !(served.replicas.is_empty() && served.proxies.is_empty()) {
-            return refusal(ServiceRefusalCode::Busy, format!("service `{name}` is still ending\n(hint: deploy when it has ended)"));
+        if served.ending.is_some()
+            || served.serving.is_none() && !(served.replicas.is_empty() && served.proxies.is_empty())
+        {
+            return refusal(
+                ServiceRefusalCode::Busy,
+                format!("service `{name}` is still ending\n(hint: deploy when it has ended)"),
+            );
         }
     }
     let same_address = |(other, served): &(&String, &Served)| {
@@ -101,7 +106,9 @@ fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
     let wanted: u64 = deployments(service).map(|(_, deployment)| u64::from(deployment.num_replicas)).sum();
     let there = services.all.get(name).map_or(0, |served| served.replicas.len() as u64);
     if wanted + there > u64::from(PLACES) {
-        let text = format!("service `{name}` wants {wanted} replicas beside {there} that there are, expected {PLACES} in all at most");
+        let text = format!(
+            "service `{name}` wants {wanted} replicas beside {there} that there are, expected {PLACES} in all at most"
+        );
         return refusal(ServiceRefusalCode::TooLarge, text);
     }
     let count = deployments(service).count();
@@ -149,7 +156,9 @@ pub fn on_rollback(
     };
     let Some(wanted) = wanted else {
         let text = match version {
-            Some(version) => format!("service `{name}` has no version {version} that was served\n(hint: `tracer serve history` lists them)"),
+            Some(version) => format!(
+                "service `{name}` has no version {version} that was served\n(hint: `tracer serve history` lists them)"
+            ),
             None => format!("service `{name}` has no version before {serving} that was served"),
         };
         return refusal(ServiceRefusalCode::UnknownVersion, text);
@@ -175,7 +184,12 @@ pub fn on_shut_down(
         begin_end(served, effects, (timeout + END_ALLOWANCE, true), now);
     }
     services.has_news = true;
-    Ok(ServiceAccepted { service: name.into(), version, after, steps: vec!["end what it has, then all its processes".into()] })
+    Ok(ServiceAccepted {
+        service: name.into(),
+        version,
+        after,
+        steps: vec!["end what it has, then all its processes".into()],
+    })
 }
 
 /// What a service may take to end beyond what its requests may.
@@ -334,7 +348,8 @@ pub fn on_proxy_report(
             }
         }
         ProxyReport::LaneBroken { replica, reason } => {
-            let broken = served.replicas.iter().find(|(_, broken)| broken.place == replica && broken.stage() != Stage::Gone);
+            let broken =
+                served.replicas.iter().find(|(_, broken)| broken.place == replica && broken.stage() != Stage::Gone);
             if let Some(id) = broken.map(|(id, _)| *id) {
                 give_up_replica(served, effects, (&name, id), format!("it has sent what none may send: {reason}"));
             }

@@ -22,7 +22,8 @@ pub(super) fn fits(replica: &Replica, wanted: &Deployment) -> bool {
 /// Live replicas that can stay in a version, of those that are meant: at most as many as it wants of each deployment, those that serve first.
 pub(super) fn kept(served: &Served, service: &Service, is_meant: impl Fn(WorkerId) -> bool) -> Vec<WorkerId> {
     let mut left: Vec<u32> = deployments(service).map(|(_, deployment)| deployment.num_replicas).collect();
-    let mut candidates: Vec<_> = served.replicas.iter().filter(|(id, replica)| replica.is_live() && is_meant(**id)).collect();
+    let mut candidates: Vec<_> =
+        served.replicas.iter().filter(|(id, replica)| replica.is_live() && is_meant(**id)).collect();
     candidates.sort_by_key(|(id, replica)| (std::cmp::Reverse(replica.stage()), **id));
     let keep = |(id, replica): (&WorkerId, &Replica)| {
         let is_its = |of: &str, name: &str| of == replica.application && name == replica.deployment.name;
@@ -44,9 +45,7 @@ pub(super) fn missing<'s>(
     let count = |application: &str, deployment: &str| {
         let of = |id: &&WorkerId| {
             let replica = served.replicas.get(id);
-            replica.is_some_and(|replica| {
-                replica.application == application && replica.deployment.name == deployment
-            })
+            replica.is_some_and(|replica| replica.application == application && replica.deployment.name == deployment)
         };
         kept.iter().filter(of).count() as u32
     };

@@ -6,9 +6,7 @@ use super::service::{Proxy, ProxyStage, Served, Services, Version, find};
 use crate::state::Now;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
-use tracer_ipc::serving::{
-    Application, Deployment, ProxyOrder, ProxyRoute, ProxySettings, ReplicaOrder, Service,
-};
+use tracer_ipc::serving::{Application, Deployment, ProxyOrder, ProxyRoute, ProxySettings, ReplicaOrder, Service};
 
 /// What a process may take to end beyond what its requests may, in nanoseconds.
 const END_ALLOWANCE_NS: u64 = 5_000_000_000;
@@ -197,12 +195,7 @@ pub(super) fn settings(served: &mut Served, service: &Service) -> ProxySettings 
         }
     });
     let routes = routes.collect();
-    ProxySettings {
-        revision: served.revision,
-        http: service.http.clone(),
-        tracing: service.tracing.clone(),
-        routes,
-    }
+    ProxySettings { revision: served.revision, http: service.http.clone(), tracing: service.tracing.clone(), routes }
 }
 
 /// Gives these settings to the proxies that are up at the address of a version, and to the table.

@@ -148,7 +148,12 @@ pub(super) struct Health {
 
 impl Replica {
     /// A replica whose process is about to be started.
-    pub(super) fn new(application: &str, deployment: Deployment, (number, version): (u64, u64), now_ns: u64) -> Replica {
+    pub(super) fn new(
+        application: &str,
+        deployment: Deployment,
+        (number, version): (u64, u64),
+        now_ns: u64,
+    ) -> Replica {
         Replica {
             stage: Stage::Starting,
             name: format!("{}#{number}", deployment.name),

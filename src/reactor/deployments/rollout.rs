@@ -68,7 +68,9 @@ pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, 
         let phase = rollout.phase;
         let is_done = match phase {
             Phase::Starting => are_all_ready(served, &service),
-            Phase::Configuring => !kept(served, &service, |_| true).iter().any(|id| served.replicas[id].configuring.is_some()),
+            Phase::Configuring => {
+                !kept(served, &service, |_| true).iter().any(|id| served.replicas[id].configuring.is_some())
+            }
             Phase::Switching => has_switched(served, effects, &service),
         };
         if !is_done {
@@ -93,7 +95,8 @@ fn ensure_proxy(services: &mut Services, effects: &mut impl ServiceEffects, name
     let Some(served) = services.all.get_mut(name) else { return };
     let Some(rollout) = &served.rollout else { return };
     let address = rollout.version.service.http.address;
-    let has_proxy = served.proxies.values().any(|proxy| proxy.address == address && proxy.stage != ProxyStage::Draining);
+    let has_proxy =
+        served.proxies.values().any(|proxy| proxy.address == address && proxy.stage != ProxyStage::Draining);
     let version = rollout.version.clone();
     if !has_proxy
         && served.proxy_deaths.again_ns <= now.monotonic_ns
@@ -186,8 +189,14 @@ fn has_switched(served: &mut Served, effects: &mut impl ServiceEffects, service:
     let new: Vec<_> = served.rollout.iter().flat_map(|rollout| rollout.replicas.iter().copied()).collect();
     let address = service.http.address;
     let is_here = |proxy: &super::service::Proxy| proxy.address == address && proxy.stage != ProxyStage::Draining;
-    let has_lanes = served.replicas.values().filter(|replica| replica.has_handler()).all(|replica| served.has_lanes(replica));
-    if has_lanes && served.proxies.values().any(|proxy| is_here(proxy) && proxy.stage == ProxyStage::Up && proxy.given < revision) {
+    let has_lanes =
+        served.replicas.values().filter(|replica| replica.has_handler()).all(|replica| served.has_lanes(replica));
+    if has_lanes
+        && served
+            .proxies
+            .values()
+            .any(|proxy| is_here(proxy) && proxy.stage == ProxyStage::Up && proxy.given < revision)
+    {
         give_routes(served, effects, service, |proxy| proxy.given < revision);
     }
     let failure = served.proxies.values().filter(|proxy| is_here(proxy)).find_map(|proxy| proxy.failure.clone());
@@ -196,7 +205,8 @@ fn has_switched(served: &mut Served, effects: &mut impl ServiceEffects, service:
         return false;
     }
     let mut here = served.proxies.values().filter(|proxy| is_here(proxy)).peekable();
-    let are_serving = new.iter().all(|id| served.replicas.get(id).is_some_and(|replica| replica.stage() == Stage::Serving));
+    let are_serving =
+        new.iter().all(|id| served.replicas.get(id).is_some_and(|replica| replica.stage() == Stage::Serving));
     here.peek().is_some() && here.all(|proxy| proxy.given >= revision && proxy.uses == proxy.given) && are_serving
 }
 
@@ -218,7 +228,8 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     }
     let number = version.number;
     let address = service.http.address;
-    let others: Vec<_> = served.proxies.iter().filter(|(_, proxy)| proxy.address != address).map(|(id, _)| *id).collect();
+    let others: Vec<_> =
+        served.proxies.iter().filter(|(_, proxy)| proxy.address != address).map(|(id, _)| *id).collect();
     for id in others {
         drain_proxy(served, effects, id, longest_drain(service), now);
     }

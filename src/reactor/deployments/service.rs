@@ -305,6 +305,10 @@ pub(super) fn deployments(service: &Service) -> impl Iterator<Item = (&Applicati
 }
 
 /// A deployment of a service, by application and name.
-pub(super) fn find<'s>(service: &'s Service, application: &str, name: &str) -> Option<(&'s Application, &'s Deployment)> {
+pub(super) fn find<'s>(
+    service: &'s Service,
+    application: &str,
+    name: &str,
+) -> Option<(&'s Application, &'s Deployment)> {
     deployments(service).find(|(of, deployment)| of.name == application && deployment.name == name)
 }

@@ -2,7 +2,9 @@
 
 use super::effects::ServiceEffects;
 use super::plan::{kept, missing};
-use super::processes::{configure_proxies, drain_proxy, drain_replica, give_up_replica, publish, refresh, start_proxy, start_replica};
+use super::processes::{
+    configure_proxies, drain_proxy, drain_replica, give_up_replica, publish, refresh, start_proxy, start_replica,
+};
 use super::replica::Stage;
 use super::rollout::{self, READY_LIMIT_NS, longest_drain};
 use super::service::{ProxyStage, Served, Services, Version};
@@ -71,9 +73,8 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
         stay.iter().for_each(|id| rollout::configure(served, effects, service, *id, &mut services.last_order));
     }
     publish_ready(served, effects, serving, &stay);
-    let has_proxy = |proxy: &super::service::Proxy| {
-        proxy.address == service.http.address && proxy.stage != ProxyStage::Draining
-    };
+    let has_proxy =
+        |proxy: &super::service::Proxy| proxy.address == service.http.address && proxy.stage != ProxyStage::Draining;
     let is_missing = !served.proxies.values().any(has_proxy);
     if is_missing && served.proxy_deaths.again_ns <= now.monotonic_ns {
         start_proxy(services, effects, serving, now);
@@ -94,7 +95,8 @@ fn publish_ready(served: &mut Served, effects: &mut impl ServiceEffects, serving
         refresh(served, effects);
     }
     let has_all = |id: WorkerId| {
-        let mut joined = served.replicas.values().filter(|replica| replica.has_handler() && replica.joined.contains(&id));
+        let mut joined =
+            served.replicas.values().filter(|replica| replica.has_handler() && replica.joined.contains(&id));
         joined.all(|replica| replica.lanes.contains(&id))
     };
     let ready: BTreeSet<u64> = served
@@ -117,7 +119,8 @@ fn kill_overdue(services: &mut Services, effects: &mut impl ServiceEffects, name
         }
         is_overdue
     };
-    let (mut late, new) = (Vec::new(), served.rollout.as_ref().map(|rollout| rollout.replicas.clone()).unwrap_or_default());
+    let (mut late, new) =
+        (Vec::new(), served.rollout.as_ref().map(|rollout| rollout.replicas.clone()).unwrap_or_default());
     for (id, replica) in &mut served.replicas {
         if is_overdue(&mut replica.kill_at_ns) {
             effects.kill(*id);
@@ -164,7 +167,12 @@ fn ask_for_health(services: &mut Services, effects: &mut impl ServiceEffects, na
         }
     }
     for (id, limit) in silent {
-        give_up_replica(served, effects, (name, id), format!("it did not say within {} s whether it is well", limit.as_secs_f64()));
+        give_up_replica(
+            served,
+            effects,
+            (name, id),
+            format!("it did not say within {} s whether it is well", limit.as_secs_f64()),
+        );
     }
 }
 
