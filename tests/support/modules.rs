@@ -15,6 +15,7 @@ const PACKAGES: &[&str] = &[
     "counter",
     "fan_out",
     "http_task",
+    "shop",
     "tracing_task",
     "hook_stdout",
     "local_tmp_tracing",
