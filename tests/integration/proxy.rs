@@ -1,5 +1,6 @@
 //! The proxy of a service, as the built program, between clients and replicas that the test plays.
 
+mod clients;
 mod played;
 
 use played::{Head, What};

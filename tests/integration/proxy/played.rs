@@ -367,6 +367,21 @@ impl Replica {
         (request, opening, headers)
     }
 
+    /// Takes a request if one has come, over a socket that does not block.
+    pub(super) fn try_take(&mut self) -> Option<u32> {
+        loop {
+            if let Some((kind, body)) = self.inbox.next_frame(LANE_FRAME_LIMIT).unwrap() {
+                let frame = Frame::decode(kind, body).unwrap();
+                if matches!(frame.body, Body::Open(..)) {
+                    assert!(self.claims.claim(frame.request.into()), "it was granted");
+                    return Some(frame.request);
+                }
+            } else if self.inbox.read_from(&mut self.socket).ok()? == 0 {
+                return None;
+            }
+        }
+    }
+
     #[track_caller]
     pub(super) fn take_unclaimed(&mut self) -> (u32, Opened, Vec<(String, String)>) {
         let came = self.next();
