@@ -119,6 +119,11 @@ impl Problem {
         self
     }
 
+    /// What went wrong, without the hint.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The `application/problem+json`.
     pub(crate) fn json(&self) -> Vec<u8> {
         let Kind { name, status, title } = self.kind;

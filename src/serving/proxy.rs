@@ -17,19 +17,22 @@
 //! | | |
 //! |---|---|
 //! | `thread` | orders, lanes and connections of one thread |
-//! | `connection`, `socket`, `limits` | a client: scanned bytes, time limits, refusals below HTTP |
+//! | `connection`, `socket`, `activity`, `limits` | a client: scanned bytes, time limits, refusals below HTTP |
 //! | `request`, `upload`, `answer` | a request: route, place, attempts; its body in, its answer out |
 //! | `admission` | the router, with those who wait in it |
 //! | `lanes`, `exchange`, `outbox` | frames: a lane, one attempt in it, what is to be written |
+//! | `headers`, `grpc`, `refusals` | what goes on, what does not, and what clients are told |
 //! | `progress` | spans, the access log, and what becomes of a request whose client goes |
 //!
 //! Nothing of it runs while no request does.
 
 mod access_log;
+mod activity;
 mod admission;
 mod answer;
 mod connection;
 mod exchange;
+mod grpc;
 mod headers;
 mod lanes;
 mod limits;

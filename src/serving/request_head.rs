@@ -219,6 +219,8 @@ pub struct Scanner {
     stage: Stage,
     /// Bytes of those that came last which were looked at before the refusal, and belong to what came before it.
     passed: usize,
+    /// True if the head that is not whole yet has begun with those.
+    has_begun: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -248,6 +250,7 @@ impl Scanner {
     /// Takes the next bytes, which may go on to hyper. After a refusal nothing more may.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
         let all = bytes.len();
+        self.has_begun = false;
         while !bytes.is_empty() {
             self.passed = all - bytes.len();
             bytes = match self.stage {
@@ -284,6 +287,11 @@ impl Scanner {
         self.stage == Stage::Head
     }
 
+    /// Returns whether the bytes that came last begin the head that is not whole yet.
+    pub fn has_begun_head(&self) -> bool {
+        self.stage == Stage::Head && self.has_begun
+    }
+
     /// After a refusal: how many of the bytes that came last belong to what was before it, and may go on.
     pub fn passed(&self) -> usize {
         self.passed
@@ -305,6 +313,7 @@ impl Scanner {
                 self.stage = head.framing.into();
                 return Ok(&bytes[head.length..]);
             }
+            self.has_begun = true;
             self.kept.extend_from_slice(bytes);
             return Ok(&[]);
         }

@@ -15,6 +15,7 @@ use tokio::time::Sleep;
 
 use super::connection::Serving;
 use super::exchange::{End, Exchange, Piece};
+use super::grpc::Status;
 use super::headers;
 use super::progress::Progress;
 use crate::lane::Reset;
@@ -99,6 +100,9 @@ impl Stream {
             }
             Piece::Trailers(mut trailers) => {
                 headers::strip_answer(&mut trailers);
+                if self.progress.is_grpc {
+                    self.progress.grpc_status = Status::of(&trailers);
+                }
                 self.is_over = true;
                 self.progress.finish();
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))

@@ -14,7 +14,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::limits::{self, HEAD_LOOKS, IDLE_LOOKS, STALL_LOOKS};
+use super::activity::{Activity, Stage, Verdict};
+use super::limits;
 use super::refusals::{self, Refused};
 use super::request;
 use super::settings::Settings;
@@ -32,17 +33,6 @@ pub(super) struct Peer {
     pub(super) text: String,
 }
 
-/// What of HTTP/1 came last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Nothing, or the end of a request.
-    Idle,
-    /// A part of a head.
-    Head,
-    /// A part of a body.
-    Body,
-}
-
 /// Why nothing more is read from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusing {
@@ -56,18 +46,8 @@ pub(super) enum Refusing {
 pub(super) struct Connection {
     pub(super) peer: Rc<Peer>,
     thread: Rc<ProxyThread>,
-    /// Requests that have come and whose answers are not written.
-    serving: Cell<u32>,
-    stage: Cell<Stage>,
+    activity: RefCell<Activity>,
     is_2: Cell<bool>,
-    is_reading: Cell<bool>,
-    is_writing: Cell<bool>,
-    /// The look since which nothing has come, or a head comes.
-    since_read: Cell<u32>,
-    /// The look since which nobody takes what is written.
-    since_written: Cell<u32>,
-    /// The look since which it has no request.
-    since_served: Cell<u32>,
     refusing: Cell<Option<Refusing>>,
     is_cut: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -78,15 +58,14 @@ pub(super) struct Serving(Rc<Connection>);
 
 impl Serving {
     pub(super) fn begin(connection: &Rc<Connection>) -> Serving {
-        connection.serving.set(connection.serving.get() + 1);
+        connection.activity.borrow_mut().begin_request();
         Serving(Rc::clone(connection))
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.serving.set(self.0.serving.get() - 1);
-        self.0.since_served.set(self.0.thread.look());
+        self.0.activity.borrow_mut().end_request(self.0.thread.look());
     }
 }
 
@@ -98,14 +77,8 @@ impl Connection {
         Rc::new(Connection {
             peer: Rc::new(Peer { ip, address: ip.to_string(), text }),
             thread: Rc::clone(thread),
-            serving: Cell::new(0),
-            stage: Cell::new(Stage::Idle),
+            activity: RefCell::new(Activity::new(now)),
             is_2: Cell::new(false),
-            is_reading: Cell::new(true),
-            is_writing: Cell::new(false),
-            since_read: Cell::new(now),
-            since_written: Cell::new(now),
-            since_served: Cell::new(now),
             refusing: Cell::new(None),
             is_cut: Cell::new(false),
             waker: RefCell::default(),
@@ -113,35 +86,22 @@ impl Connection {
     }
 
     pub(super) fn stage(&self) -> Stage {
-        self.stage.get()
+        self.activity.borrow().stage
     }
 
-    /// Says what has come. The time of a head runs from its first byte.
-    pub(super) fn set_stage(&self, stage: Stage) {
-        self.stage.set(stage);
-        self.since_read.set(self.thread.look());
-    }
-
-    /// Says that something has come.
-    pub(super) fn read_something(&self) {
-        if self.stage.get() != Stage::Head {
-            self.since_read.set(self.thread.look());
-        }
+    /// Says that something has come, and what it was the end of.
+    pub(super) fn came(&self, stage: Stage, is_new_head: bool) {
+        self.activity.borrow_mut().came(stage, is_new_head, self.thread.look());
     }
 
     /// Says whether hyper waits for the client to send.
     pub(super) fn set_reading(&self, is_reading: bool) {
-        if is_reading && !self.is_reading.get() && self.stage.get() == Stage::Body {
-            self.since_read.set(self.thread.look());
-        }
-        self.is_reading.set(is_reading);
+        self.activity.borrow_mut().reads(is_reading, self.thread.look());
     }
 
     /// Says whether hyper waits for the client to take.
     pub(super) fn set_writing(&self, is_writing: bool) {
-        if !self.is_writing.replace(is_writing) {
-            self.since_written.set(self.thread.look());
-        }
+        self.activity.borrow_mut().writes(is_writing, self.thread.look());
     }
 
     /// Says that nothing more is read.
@@ -183,10 +143,9 @@ impl Connection {
         }
     }
 
-    /// The look since which it has nothing to do; none if it has.
-    pub(super) fn idle_since(&self) -> Option<u32> {
-        let is_idle = self.serving.get() == 0 && self.stage.get() == Stage::Idle;
-        is_idle.then(|| self.since_served.get().max(self.since_read.get()))
+    /// For how many looks it has had nothing to do; none if it has.
+    pub(super) fn idle_for(&self, now: u32) -> Option<u32> {
+        self.activity.borrow().idle_for(now)
     }
 
     /// Closes it, whatever it has.
@@ -204,27 +163,21 @@ impl Connection {
 
     /// Looks how long it has taken.
     pub(super) fn look(&self, now: u32) {
-        let passed = |since: &Cell<u32>| now.wrapping_sub(since.get());
-        if self.is_writing.get() && passed(&self.since_written) > STALL_LOOKS {
-            return self.cut();
-        }
-        if self.idle_since().is_some_and(|since| now.wrapping_sub(since) > IDLE_LOOKS) {
-            return self.cut();
-        }
-        let limit = match self.stage.get() {
-            Stage::Head => HEAD_LOOKS,
-            Stage::Body if self.is_reading.get() => STALL_LOOKS,
-            Stage::Body | Stage::Idle => return,
-        };
-        if !self.is_refusing() && passed(&self.since_read) > limit {
-            self.refuse(Refusing::TooSlow);
-            self.wake();
+        let verdict = self.activity.borrow().judge(now);
+        match verdict {
+            Verdict::Fine => {}
+            Verdict::Close => self.cut(),
+            Verdict::TooSlow if self.is_refusing() => {}
+            Verdict::TooSlow => {
+                self.refuse(Refusing::TooSlow);
+                self.wake();
+            }
         }
     }
 
     /// Returns whether everything that was asked is answered and written.
     fn is_done(&self) -> bool {
-        self.serving.get() == 0 && !self.is_writing.get()
+        self.activity.borrow().is_done()
     }
 
     /// Returns true when the connection is to be dropped as it is.

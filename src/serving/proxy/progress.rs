@@ -1,6 +1,7 @@
 //! A request on its way through the proxy: its spans, its line in the access log, and what becomes of it when its client goes.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use tracer_abi as abi;
@@ -8,10 +9,11 @@ use tracer_abi as abi;
 use super::access_log::Line;
 use super::connection::Peer;
 use super::exchange::Exchange;
-use super::settings::{Route, Settings};
+use super::grpc;
+use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
-use crate::hook::{ActiveSpan, Attribute, AttributePrefix, SpanRequest};
+use crate::hook::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, SpanRequest};
 use crate::lane::Reset;
 use crate::propagation::{Carrier, TraceContext};
 use crate::request_names as names;
@@ -44,6 +46,12 @@ pub(super) struct Progress {
     first_byte_unix_nano: u64,
     status: u16,
     replica: Option<Rc<str>>,
+    /// How long it may take.
+    pub(super) timeout: Option<Duration>,
+    /// True for a request of gRPC.
+    pub(super) is_grpc: bool,
+    /// How one has ended, if its answer says so.
+    pub(super) grpc_status: Option<grpc::Status>,
     is_finished: bool,
 }
 
@@ -59,6 +67,7 @@ pub(super) struct Arrived<'a> {
     pub(super) headers: &'a HeaderMap,
     pub(super) request_id: HeaderValue,
     pub(super) carrier: Carrier,
+    pub(super) is_grpc: bool,
 }
 
 impl Progress {
@@ -86,6 +95,9 @@ impl Progress {
             first_byte_unix_nano: 0,
             status: 0,
             replica: None,
+            timeout: None,
+            is_grpc: arrived.is_grpc,
+            grpc_status: None,
             is_finished: false,
         }
     }
@@ -193,7 +205,7 @@ impl Progress {
 
     /// Ends the request after its answer, whole.
     pub(super) fn finish(&mut self) {
-        self.end("", self.status >= 500);
+        self.end("", self.status >= 500 || self.grpc_status.is_some_and(grpc::Status::is_error));
     }
 
     /// Ends the request in another way than by its answer. `status` is what the client is told, if it is told anything.
@@ -203,7 +215,10 @@ impl Progress {
         }
         let is_error = match outcome {
             names::OUTCOME_CLIENT_GONE => false,
-            names::OUTCOME_SHED | names::OUTCOME_REFUSED | "" => self.status >= 500,
+            names::OUTCOME_SHED | names::OUTCOME_REFUSED | "" => match self.grpc_status {
+                Some(status) => status.is_error(),
+                None => self.status >= 500,
+            },
             _ => true,
         };
         self.end(outcome, is_error);
@@ -226,7 +241,8 @@ impl Progress {
         let Some(span) = self.server.take() else { return };
         if span.is_recording() {
             let mut code = [0; 3];
-            let error_type = error_type(outcome, self.status, &mut code);
+            let error_type = self.error_type(outcome, &mut code);
+            let old = self.thread.old_names;
             let received = self.exchange.as_ref().map_or(0, |exchange| exchange.received.get());
             let first_byte = self.first_byte_unix_nano.saturating_sub(self.begun_unix_nano);
             let said = [
@@ -237,8 +253,15 @@ impl Progress {
                 Some((names::RESPONSE_BODY_BYTES, self.sent_bytes.into())),
                 (!outcome.is_empty()).then_some((names::OUTCOME, Attribute::Str(outcome))),
                 is_error.then_some((names::ERROR_TYPE, Attribute::Str(error_type))),
+                self.grpc_status.map(|status| (names::RPC_RESPONSE_STATUS_CODE, Attribute::Str(status.name()))),
+                old.http
+                    .then_some((names::OLD_HTTP_STATUS_CODE, u32::from(self.status).into()))
+                    .filter(|_| self.status != 0),
+                self.grpc_status
+                    .filter(|_| old.rpc)
+                    .map(|status| (names::OLD_RPC_GRPC_STATUS_CODE, status.number().into())),
             ];
-            let mut attributes = [("", Attribute::Bool(false)); 7];
+            let mut attributes = [("", Attribute::Bool(false)); 10];
             let mut count = 0;
             for attribute in said.into_iter().flatten() {
                 attributes[count] = attribute;
@@ -259,7 +282,7 @@ impl Progress {
             return span.end_at(now);
         }
         let mut code = [0; 3];
-        let error_type = error_type(outcome, self.status, &mut code);
+        let error_type = self.error_type(outcome, &mut code);
         let said = [
             self.replica.as_deref().map(|replica| (names::REPLICA_ID, Attribute::Str(replica))),
             self.queued_ns.map(|queued| (names::QUEUED_NS, queued.into())),
@@ -276,6 +299,19 @@ impl Progress {
             span.set_error("");
         }
         span.end_with(&attributes[..count], now);
+    }
+
+    /// What an error is called: by what became of the request, else by its status.
+    fn error_type<'a>(&self, outcome: &'static str, code: &'a mut [u8; 3]) -> &'a str {
+        if !outcome.is_empty() {
+            return outcome;
+        }
+        if let Some(status) = self.grpc_status.filter(|status| status.is_error()) {
+            return status.name();
+        }
+        let digit = |by: u16| b'0' + (self.status / by % 10) as u8;
+        *code = [digit(100), digit(10), digit(1)];
+        std::str::from_utf8(code).unwrap_or_default()
     }
 
     fn log(&self, now: u64) {
@@ -303,15 +339,6 @@ impl Drop for Progress {
             self.finish_as(names::OUTCOME_CLIENT_GONE, None);
         }
     }
-}
-
-/// What an error is called: by what became of the request, else by the status.
-fn error_type<'a>(outcome: &'static str, status: u16, code: &'a mut [u8; 3]) -> &'a str {
-    if !outcome.is_empty() {
-        return outcome;
-    }
-    *code = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
-    std::str::from_utf8(code).unwrap_or_default()
 }
 
 fn hex(id: [u8; 16]) -> [u8; 32] {
@@ -342,7 +369,12 @@ fn version(version: Version) -> &'static str {
 fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Option<ActiveSpan> {
     let recorder = thread.recorder.filter(|_| arrived.settings.tracing.is_enabled)?;
     let (settings, route) = (arrived.settings, arrived.route.as_deref());
-    let name = settings.span_name(route, arrived.method);
+    let known = settings.span_name(route, arrived.method);
+    // The name of a call of gRPC has its path, so nothing of it is the same for all.
+    let grpc_name = arrived.is_grpc.then(|| {
+        let deployment = route.map_or("", |route| &route.of.deployment);
+        format!("{} {deployment} {}", names::PROXY_GRPC_REQUEST_SPAN, cut(arrived.uri.path()))
+    });
     let path = cut(arrived.uri.path());
     let agent = arrived.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let attributes = [
@@ -355,36 +387,49 @@ fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Op
     ];
     let attributes = if agent.is_some() { &attributes } else { &attributes[..5] };
     Some(recorder.start(&SpanRequest {
-        name: &name.name,
+        name: grpc_name.as_deref().unwrap_or(&known.name),
         kind: abi::SPAN_KIND_SERVER,
         parent: arrived.carrier.trace_context.as_ref(),
         is_parent_remote: true,
         baggage: &arrived.carrier.baggage,
         start_time_unix_nano: now,
         prefix: AttributePrefix {
-            id: name.id,
-            attributes: &|put| {
-                if let Some(route) = route {
-                    put(names::DEPLOYMENT, Attribute::Str(&route.of.deployment));
-                    put(names::APP, Attribute::Str(&route.of.application));
-                    put(names::ROUTE, Attribute::Str(&route.of.route_prefix));
-                    put(names::HTTP_ROUTE, Attribute::Str(&route.of.route_prefix));
-                    let resource = format!("{} {}", name.method, route.of.route_prefix);
-                    put(names::RESOURCE_NAME, Attribute::Str(&resource));
-                    put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
-                }
-                put(names::REQUEST_TYPE, Attribute::Str("http"));
-                put(names::IS_HTTP_REQUEST, Attribute::Bool(true));
-                put(names::IS_GRPC_REQUEST, Attribute::Bool(false));
-                put(names::REQUEST_METHOD, Attribute::Str(name.method));
-                put(names::HTTP_REQUEST_METHOD, Attribute::Str(name.method));
-                put(names::URL_SCHEME, Attribute::Str("http"));
-                put(names::SERVER_ADDRESS, Attribute::Str(&settings.server_address));
-                put(names::SERVER_PORT, u32::from(settings.http.address.port()).into());
-            },
+            id: if arrived.is_grpc { 0 } else { known.id },
+            attributes: &|put| put_first(thread, arrived, known, put),
         },
         attributes,
         link: None,
         is_attempt: false,
     }))
+}
+
+/// Puts what all spans of a route and a method begin with; of a call of gRPC, what it begins with.
+fn put_first(thread: &ProxyThread, arrived: &Arrived<'_>, known: &SpanName, put: PutAttribute<'_>) {
+    if let Some(route) = &arrived.route {
+        put(names::DEPLOYMENT, Attribute::Str(&route.of.deployment));
+        put(names::APP, Attribute::Str(&route.of.application));
+        put(names::ROUTE, Attribute::Str(&route.of.route_prefix));
+        put(names::HTTP_ROUTE, Attribute::Str(&route.of.route_prefix));
+        let resource = format!("{} {}", known.method, route.of.route_prefix);
+        put(names::RESOURCE_NAME, Attribute::Str(&resource));
+        put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
+    }
+    put(names::REQUEST_TYPE, Attribute::Str(if arrived.is_grpc { "grpc" } else { "http" }));
+    put(names::IS_HTTP_REQUEST, Attribute::Bool(!arrived.is_grpc));
+    put(names::IS_GRPC_REQUEST, Attribute::Bool(arrived.is_grpc));
+    put(names::REQUEST_METHOD, Attribute::Str(known.method));
+    put(names::HTTP_REQUEST_METHOD, Attribute::Str(known.method));
+    put(names::URL_SCHEME, Attribute::Str("http"));
+    put(names::SERVER_ADDRESS, Attribute::Str(&arrived.settings.server_address));
+    put(names::SERVER_PORT, u32::from(arrived.settings.http.address.port()).into());
+    if thread.old_names.http {
+        put(names::OLD_HTTP_METHOD, Attribute::Str(known.method));
+    }
+    if arrived.is_grpc {
+        put(names::RPC_SYSTEM_NAME, Attribute::Str("grpc"));
+        put(names::RPC_METHOD, Attribute::Str(cut(arrived.uri.path().trim_start_matches('/'))));
+        if thread.old_names.rpc {
+            put(names::OLD_RPC_SYSTEM, Attribute::Str("grpc"));
+        }
+    }
 }

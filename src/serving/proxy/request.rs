@@ -15,6 +15,7 @@ use super::admission::NoPlace;
 use super::answer::{Answer, Cut, Stream};
 use super::connection::{Connection, Serving};
 use super::exchange::{End, Exchange, Piece};
+use super::grpc;
 use super::headers::{self, TRACE_RESPONSE, Told, X_REQUEST_ID};
 use super::progress::{Arrived, Progress};
 use super::refusals::{self, Refused};
@@ -50,7 +51,7 @@ pub(super) async fn serve(
     let (parts, body) = request.into_parts();
     let settings = thread.settings();
     let mut progress = begin(&thread, &connection, &settings, &parts);
-    let mut deadline = settings.http.request_timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+    let mut deadline = progress.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout)));
     let answered = {
         let mut answering = std::pin::pin!(answer(&mut progress, &connection, &parts, body));
         poll_fn(|context| match (answering.as_mut().poll(context), &mut deadline) {
@@ -79,6 +80,7 @@ fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settin
     let route = settings.routes.find(parts.uri.path()).map(|(_, route)| Rc::clone(route));
     let request_id = headers::request_id(&parts.headers).cloned().unwrap_or_else(|| thread.new_request_id());
     let client = connection.client(&parts.headers, settings);
+    let is_grpc = grpc::is_grpc(&parts.headers);
     let arrived = Arrived {
         settings,
         route,
@@ -90,8 +92,12 @@ fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settin
         headers: &parts.headers,
         request_id,
         carrier: carrier(thread, &parts.headers),
+        is_grpc,
     };
-    Progress::begin(thread, arrived)
+    let mut progress = Progress::begin(thread, arrived);
+    let asked = if is_grpc { grpc::timeout(&parts.headers) } else { None };
+    progress.timeout = settings.http.request_timeout.into_iter().chain(asked).min();
+    progress
 }
 
 /// The context in the headers of a request. What is malformed counts as absent.
@@ -175,6 +181,9 @@ async fn answer(
         let end = match wait_for_head(progress, connection, &mut upload, &exchange).await? {
             Ok((status, headers)) => {
                 progress.answered(status);
+                if progress.is_grpc {
+                    progress.grpc_status = grpc::Status::of(&headers);
+                }
                 go_on_sending(progress, upload, &exchange);
                 return take_head(progress, parts, status, headers, exchange).await;
             }
@@ -196,6 +205,10 @@ async fn answer(
             return Err(Refused::lost());
         }
         progress.end_attempt(outcome);
+        if attempts > 1 {
+            // Replicas that take nothing are about to be gone from the table.
+            tokio::time::sleep(NO_LANE_PAUSE).await;
+        }
     }
 }
 
@@ -243,12 +256,11 @@ async fn send(
         lane.give_back(number);
         return Err(Refused::bad(refusals::HEAD_TOO_LARGE, "the request has more headers than can be passed on"));
     }
-    let timeout = progress.settings.http.request_timeout;
     let opening = Opening {
         trace_id: context.map_or([0; 16], |context| context.parent.trace_id),
         span_id: context.map_or([0; 8], |context| context.parent.span_id),
         trace_flags: context.map_or(0, |context| context.parent.flags),
-        deadline_unix_nano: timeout.map_or(0, |timeout| {
+        deadline_unix_nano: progress.timeout.map_or(0, |timeout| {
             progress.begun_unix_nano().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
         }),
         is_secure: false,
@@ -384,14 +396,24 @@ fn say(progress: &Progress, connection: &Connection, headers: &mut HeaderMap) {
 fn refuse(mut progress: Progress, refused: Refused, connection: &Connection, serving: Serving) -> Response<Answer> {
     let reason = if refused.outcome == names::OUTCOME_TIMEOUT { Reset::Timeout } else { Reset::ClientGone };
     progress.abandon(reason);
-    let mut response = refused.problem.into_response(|json| Answer::Whole { bytes: json.into(), _serving: serving });
+    let mut status = refused.problem.kind.status;
+    let mut response = match progress.is_grpc {
+        false => refused.problem.into_response(|json| Answer::Whole { bytes: json.into(), _serving: serving }),
+        true => {
+            let grpc_status = grpc::Status::for_http(status.as_u16());
+            progress.grpc_status = Some(grpc_status);
+            let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), _serving: serving });
+            grpc::refuse(response.headers_mut(), grpc_status, refused.problem.detail());
+            status = StatusCode::OK;
+            response
+        }
+    };
     say(&progress, connection, response.headers_mut());
     if progress.method == Method::HEAD
         && let Answer::Whole { bytes, .. } = response.body_mut()
     {
         bytes.clear();
     }
-    let status = response.status();
     if let Answer::Whole { bytes, .. } = response.body() {
         progress.sent_bytes = bytes.len() as u64;
     }

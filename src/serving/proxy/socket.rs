@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::connection::{Connection, Refusing, Stage};
+use super::activity::Stage;
+use super::connection::{Connection, Refusing};
 use crate::serving::request_head::Scanner;
 
 /// What HTTP/2 begins with.
@@ -42,7 +43,7 @@ impl Socket {
                 return Ok(None);
             }
             ahead.extend_from_slice(&rest[..count]);
-            connection.read_something();
+            connection.came(Stage::Idle, false);
         };
         let scanner = (!is_2).then(Scanner::default);
         Ok(Some((is_2, Socket { stream, connection, ahead, scanner })))
@@ -57,14 +58,15 @@ impl Socket {
     fn scan(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let Some(scanner) = &mut self.scanner else { return Ok(()) };
         let came = &buffer.filled()[before..];
-        let was_idle = scanner.is_idle();
+        let was_in_head = scanner.is_in_head() && !scanner.is_idle();
         let taken = scanner.take(came);
-        self.connection.set_stage(match (scanner.is_idle(), scanner.is_in_head()) {
+        let stage = match (scanner.is_idle(), scanner.is_in_head()) {
             (true, _) => Stage::Idle,
-            (false, true) if was_idle || self.connection.stage() != Stage::Head => Stage::Head,
-            (false, true) => return self.refuse(taken.err(), buffer, before),
+            (false, true) => Stage::Head,
             (false, false) => Stage::Body,
-        });
+        };
+        // What was in a head and is in one again has begun another, if what has come is not all of the same.
+        self.connection.came(stage, !was_in_head || scanner.has_begun_head());
         self.refuse(taken.err(), buffer, before)
     }
 
@@ -112,7 +114,9 @@ impl AsyncRead for Socket {
             if buffer.filled().len() == before {
                 return Poll::Ready(Ok(()));
             }
-            this.connection.read_something();
+            if this.scanner.is_none() {
+                this.connection.came(Stage::Idle, false);
+            }
         }
         this.scan(buffer, before)?;
         if buffer.filled().len() == before && this.connection.is_refusing() {

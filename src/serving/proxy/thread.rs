@@ -81,6 +81,7 @@ pub(super) struct ProxyThread {
     pub(super) admission: Admission,
     pub(super) recorder: Option<&'static Recorder>,
     pub(super) propagators: Propagators,
+    pub(super) old_names: OldNames,
     log: RefCell<AccessLog>,
     table: Arc<ReplicaTable>,
     settings: RefCell<Option<Rc<Settings>>>,
@@ -101,6 +102,21 @@ pub(super) struct ProxyThread {
     /// True while somebody is about to write the log.
     is_about_to_write: Cell<bool>,
     has_connections: Notify,
+}
+
+/// The names of older conventions that spans have besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OldNames {
+    pub(super) http: bool,
+    pub(super) rpc: bool,
+}
+
+impl OldNames {
+    /// What `OTEL_SEMCONV_STABILITY_OPT_IN` asks for, a list with commas.
+    fn of(list: &str) -> OldNames {
+        let has = |name| list.split(',').any(|found| found.trim() == name);
+        OldNames { http: has("http/dup"), rpc: has("rpc/dup") }
+    }
 }
 
 /// A place at a replica that is given back unless it is used.
@@ -255,19 +271,26 @@ impl ProxyThread {
             known.take_if(|known| Rc::ptr_eq(known, &lane));
         }
         self.close_lane(&lane);
-        tokio::time::sleep(limits::GONE).await;
-        self.gone(lane.replica);
     }
 
-    fn close_lane(&self, lane: &Rc<Lane>) {
+    /// Closes a lane. What its replica had begun ends when its spans are complete, or when that takes too long.
+    fn close_lane(self: &Rc<Self>, lane: &Rc<Lane>) {
         let all = lane.close();
         all.iter().for_each(|_| self.admission.release(lane.replica));
-        let begun = all.into_iter().filter(|exchange| !exchange.is_over());
-        let mut lost = self.lost.borrow_mut();
-        let begun: Vec<_> = begun.collect();
-        if !begun.is_empty() {
-            lost.entry(lane.replica).or_default().extend(begun);
+        let begun: Vec<_> = all.into_iter().filter(|exchange| !exchange.is_over()).collect();
+        if begun.is_empty() {
+            return;
         }
+        self.lost.borrow_mut().entry(lane.replica).or_default().extend(begun.iter().cloned());
+        let (thread, replica) = (Rc::clone(self), lane.replica);
+        drop(tokio::task::spawn_local(async move {
+            tokio::time::sleep(limits::GONE).await;
+            begun.iter().for_each(|exchange| exchange.end(End::Lost));
+            let mut lost = thread.lost.borrow_mut();
+            if let Some(of_replica) = lost.get_mut(&replica) {
+                of_replica.retain(|exchange| !exchange.is_over());
+            }
+        }));
     }
 
     /// Ends what a replica had begun: its spans are complete, or it has taken too long.
@@ -304,6 +327,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         admission: Admission::new(Arc::clone(&begin.table), begin.caller, begin.seed),
         recorder: begin.recorder,
         propagators: begin.propagators,
+        old_names: OldNames::of(&std::env::var("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default()),
         log: RefCell::new(AccessLog::open(&begin.session_dir, begin.log_limit)),
         settings: RefCell::default(),
         lanes: RefCell::new(vec![None; begin.table.capacity().replicas]),
@@ -450,8 +474,20 @@ impl ProxyThread {
         if connections.len() < self.connection_limit {
             return true;
         }
-        let idle = connections.values().filter_map(|connection| Some((connection.idle_since()?, connection)));
-        let longest = idle.min_by_key(|(since, _)| *since);
+        let idle = connections.values().filter_map(|known| Some((known.idle_for(self.look.get())?, known)));
+        let longest = idle.max_by_key(|(looks, _)| *looks);
         longest.inspect(|(_, connection)| connection.cut()).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_names_are_there_for_those_who_ask_for_both() {
+        assert_eq!(OldNames::of("database, http/dup"), OldNames { http: true, rpc: false });
+        assert_eq!(OldNames::of("http,rpc/dup"), OldNames { http: false, rpc: true });
+        assert_eq!(OldNames::of(""), OldNames { http: false, rpc: false });
     }
 }

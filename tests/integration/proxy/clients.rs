@@ -306,6 +306,58 @@ fn a_proxy_that_drains_tells_clients_of_http_2_to_go() {
     assert!(head.wait());
 }
 
+fn call(stream: u32, path: &str, timeout: &str) -> Vec<u8> {
+    let mut block = asked(path, "POST");
+    let headers = [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", timeout)];
+    block.extend(header_block(&headers));
+    [frame(HEADERS, 4, stream, &block), frame(DATA, 1, stream, &[0; 5])].concat()
+}
+
+#[test]
+fn grpc_passes_with_its_trailers_and_its_status_is_on_the_span() {
+    let head = Head::start();
+    let mut replica = head.add_replica(0, 10);
+    let mut client = head.connect();
+    client.send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat());
+    for (number, status) in [(0, "0"), (1, "14"), (2, "5")] {
+        let stream = 2 * number + 1;
+        client.send(call(stream, "/pkg.Service/Do", "10S"));
+        let (request, opening, headers) = replica.take();
+        assert!(opening.has_deadline && headers.contains(&("te".into(), "trailers".into())), "{headers:?}");
+        assert_eq!(replica.body(), [0; 5]);
+        replica.head(request, false, 200, &[("content-type", "application/grpc")]);
+        replica.data(request, false, &[0; 5]);
+        replica.trailers(request, &[("grpc-status", status)]);
+        assert_eq!(next_of(&mut client, HEADERS).1, stream);
+        assert_eq!(next_of(&mut client, DATA), (0, stream, vec![0; 5]));
+        let (flags, _, trailers) = next_of(&mut client, HEADERS);
+        assert!(flags & 1 != 0 && !trailers.is_empty());
+    }
+    // What the proxy answers itself is a status of gRPC too.
+    client.send(call(7, "/pkg.Service/Do", "100m"));
+    replica.take();
+    let (flags, stream, _) = next_of(&mut client, HEADERS);
+    assert_eq!((flags & 1, stream), (1, 7));
+    let spans = head.spans(8);
+    let servers = spans.all_named("proxy_grpc_request hello /pkg.Service/Do");
+    let text = |span: &crate::support::Span, key: &str| span.attribute(key).as_str().unwrap_or_default().to_owned();
+    let found: Vec<_> = servers
+        .iter()
+        .map(|span| (text(span, "rpc.response.status_code"), span.status_code().to_owned(), text(span, "error.type")))
+        .collect();
+    let expected = [
+        ("OK", "UNSET", ""),
+        ("UNAVAILABLE", "ERROR", "UNAVAILABLE"),
+        ("NOT_FOUND", "UNSET", ""),
+        ("DEADLINE_EXCEEDED", "ERROR", "timeout"),
+    ];
+    assert_eq!(found, expected.map(|(code, status, kind)| (code.into(), status.into(), kind.into())));
+    assert_eq!(
+        (text(servers[0], "rpc.method"), text(servers[0], "request_type")),
+        ("pkg.Service/Do".into(), "grpc".into())
+    );
+}
+
 #[test]
 fn hostile_http_2_ends_its_connection_alone() {
     let mut head = Head::start();

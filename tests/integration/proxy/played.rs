@@ -423,6 +423,12 @@ impl Replica {
         self.write(&[&lane::data_header(request, is_last, piece.len()), piece].concat());
     }
 
+    pub(super) fn trailers(&mut self, request: u32, trailers: &[(&str, &str)]) {
+        let mut out = Vec::new();
+        lane::put_trailers(&mut out, request, trailers.iter().map(|(name, value)| (*name, value.as_bytes())));
+        self.write(&out);
+    }
+
     pub(super) fn reset(&mut self, request: u32, reset: lane::Reset) {
         let mut out = Vec::new();
         lane::put_reset(&mut out, request, reset);
