@@ -11,6 +11,7 @@ mod hints;
 mod hooks;
 mod list;
 mod live_line;
+mod logs;
 mod man;
 mod modules;
 mod named;
@@ -97,6 +98,7 @@ enum Command {
     Cancel(cancel::Args),
     Trace(trace::Args),
     Serve(serve::Args),
+    Logs(logs::Args),
     Modules(modules::Args),
     Hooks(hooks::Args),
     New(new::Args),
@@ -298,6 +300,7 @@ pub fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Hooks(args) => hooks::run(&args),
         Command::Serve(args) => serve::run(args),
+        Command::Logs(args) => logs::run(&args),
         Command::Modules(args) => modules::run(&args),
         Command::Version => {
             report::value(format, &serde_json::json!({ "version": crate::VERSION }), |_| {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
-use super::{CommandResult, FormatArgs, PlaceArgs, report};
+use super::{CommandResult, FormatArgs, PlaceArgs, report, serve};
 use crate::clock::parse_rfc3339;
 use crate::config::parse_duration;
 use crate::count::{Count, Elapsed};
@@ -16,7 +16,7 @@ use crate::protocol::{ActorReport, Query, Reply, TaskFilter, TaskList, TaskRepor
 use crate::task::Amounts;
 use tracer_core::clock::now_unix_nano;
 
-/// List tasks, actors, workers, modules or hooks
+/// List tasks, actors, workers, services, deployments, replicas, modules or hooks
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tracer list tasks --limit 20")]
 pub(super) struct Args {
@@ -52,6 +52,30 @@ enum What {
     /// List worker processes
     #[command(after_help = "Example:\n  tracer list workers --format json | jq '.workers[].pid'")]
     Workers {
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// List services
+    #[command(after_help = "Example:\n  tracer list services --format json | jq '.services[].url'")]
+    Services {
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// List deployments of services
+    #[command(after_help = "Example:\n  tracer list deployments")]
+    Deployments {
+        #[command(flatten)]
+        place: PlaceArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// List replicas of deployments
+    #[command(after_help = "Example:\n  tracer list replicas --format json | jq '.replicas[].log'")]
+    Replicas {
         #[command(flatten)]
         place: PlaceArgs,
         #[command(flatten)]
@@ -139,6 +163,20 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let Reply::Workers(workers) = ask(place, &Query::Workers)? else { return Err(unexpected_reply()) };
             let report = crate::json::with_times(&json!({ "workers": workers }));
             report::value(format.format, &report, |_| render_workers(&workers));
+        }
+        What::Services { place, format } => {
+            let services = serve::list(place)?;
+            let report = crate::json::with_times(&json!({ "services": services }));
+            report::value(format.format, &report, |_| serve::services_table(&services));
+        }
+        What::Deployments { place, format } => {
+            let rows: Vec<_> = serve::list(place)?.into_iter().flat_map(|service| service.deployments).collect();
+            report::value(format.format, &json!({ "deployments": rows }), |_| serve::deployments_table(&rows));
+        }
+        What::Replicas { place, format } => {
+            let rows: Vec<_> = serve::list(place)?.into_iter().flat_map(|service| service.replicas).collect();
+            let report = crate::json::with_times(&json!({ "replicas": rows }));
+            report::value(format.format, &report, |_| serve::replicas_table(&rows));
         }
         What::Modules { search, format } => {
             let modules = modules(search);
@@ -235,7 +273,7 @@ fn render_actors(actors: &[ActorReport]) -> String {
 
 fn render_workers(workers: &[WorkerReport]) -> String {
     report::table(
-        ["ID", "PID", "STATE", "UP", "TASK", "HAS", "ENDED", "SPANS"],
+        ["ID", "PID", "STATE", "UP", "TASK", "REPLICA", "HAS", "ENDED", "SPANS"],
         workers.iter().map(|worker| {
             [
                 worker.id.to_string(),
@@ -243,6 +281,7 @@ fn render_workers(workers: &[WorkerReport]) -> String {
                 worker.state.to_string(),
                 Elapsed::from_nanos(worker.uptime_ns).to_string(),
                 worker.task.map(|task| task.to_string()).unwrap_or_default(),
+                worker.replica.clone().unwrap_or_default(),
                 has(worker),
                 worker.tasks_ended.to_string(),
                 worker.tracing.clone(),

@@ -5,9 +5,11 @@ mod deploy;
 mod follow;
 mod look;
 mod run;
-mod tail;
+pub(super) mod tail;
 
 use std::fmt;
+
+pub(super) use look::{deployments_table, replicas_table, services_table};
 
 use clap::Subcommand;
 
@@ -135,6 +137,11 @@ fn ask(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceReply, Command
         Reply::Service(reply) => Ok(reply),
         _ => Err(unexpected_reply()),
     }
+}
+
+/// The services of a place.
+pub(super) fn list(place: &PlaceArgs) -> Result<Vec<ServiceReport>, CommandError> {
+    services(&mut Driver::connect(&place.temp_dir())?, None)
 }
 
 /// The services that there are, or the one that is meant.

@@ -382,7 +382,7 @@ impl Server {
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
-            services: Services::default(),
+            services: Services::new(io.settings.resources.clone()),
             io,
             session,
             place,
@@ -700,7 +700,9 @@ impl Server {
             return;
         }
         if let Some(needed) = reactor::needed_versions(&self.state) {
-            ModuleStore::of_session(&self.io.session_dir).prune(|version| needed.contains(&version));
+            let of_services = self.services.module_versions();
+            ModuleStore::of_session(&self.io.session_dir)
+                .prune(|version| needed.contains(&version) || of_services.contains(&version.number()));
         }
     }
 

@@ -332,7 +332,11 @@ impl Server {
     /// Starts, publishes and ends what is to be, and tells those who follow.
     pub(super) fn turn_services(&mut self, now: Now) {
         let (services, mut acting) = self.acting();
+        let had_news = services.has_news();
         self.services_again = deployments::turn(services, &mut acting, now);
+        if had_news {
+            self.state.occupied = self.services.occupied();
+        }
         let followers = std::mem::take(&mut self.io.services.followers);
         for follower in followers {
             let Some(connection) = self.io.connections.get_mut(&follower.connection) else { continue };

@@ -614,6 +614,36 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     assert_eq!(told.steps, ["nothing: it is served as it is"]);
 }
 
+#[test]
+fn a_resource_that_there_is_not_enough_of_is_refused_before_anything_is_done() {
+    let mut fixture = Fixture::default();
+    fixture.services.resources = vec![("gpu".into(), 3)];
+    let with = |name: &str, handler: &str, replicas| {
+        let mut spec = service(&[("app", handler, replicas)]);
+        spec.applications[0].deployments[0].resources = vec![(name.into(), 1)];
+        spec
+    };
+    let refused = fixture.try_deploy(with("gpus", "shop:app", 1)).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::Resources);
+    assert!(
+        refused.message.contains("`gpus`, which the head does not have") && refused.message.contains("`gpu`"),
+        "{}",
+        refused.message
+    );
+    fixture.deploy(with("gpu", "shop:app", 2));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.services.occupied().get("gpu"), Some(&2));
+    let refused = fixture.try_deploy(with("gpu", "shop:other", 2)).unwrap_err();
+    assert!(
+        refused.message.contains("4 would be occupied") && refused.message.contains("the head has 3"),
+        "{}",
+        refused.message
+    );
+    assert_eq!(fixture.deploy(with("gpu", "shop:other", 1)), 2);
+    fixture.settle(|_| true);
+    assert_eq!(fixture.services.occupied().get("gpu"), Some(&1));
+}
+
 /// Something that may happen.
 #[derive(Clone, Debug)]
 enum Step {

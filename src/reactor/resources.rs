@@ -30,7 +30,10 @@ impl Free {
     /// What is free now.
     pub fn of(state: &State) -> Free {
         let workers = &state.workers;
-        let resource = |resource: &Resource| resource.total.saturating_sub(workers.held(&resource.name));
+        let resource = |resource: &Resource| {
+            let of_replicas = state.occupied.get(&*resource.name).copied().unwrap_or(0);
+            resource.total.saturating_sub(workers.held(&resource.name)).saturating_sub(of_replicas)
+        };
         // So that they never take the processes that slots need.
         let beside_slots = state.max_processes.saturating_sub(state.workers_wanted).max(1);
         Free {

@@ -1,6 +1,6 @@
-//! Where a second engine and deployments will join: a page without code.
+//! Where a second engine will join, and what deployments still need: a page without code.
 //!
-//! Nothing of either is built. The page says what each needs of the reactor, where that goes, and what is missing, so that whoever builds it
+//! The page says what each needs of the reactor, where that goes, and what is missing, so that whoever builds it
 //! changes the places named here and no others.
 //!
 //! # What stands already
@@ -30,15 +30,12 @@
 //!
 //! # Deployments
 //!
-//! A request is no task and does not pass the head, so the reactor has no part in it. It is the control plane: how many replicas there should be,
-//! where each is, and which version it runs.
+//! They stand: [`deployments`](crate::deployments) is a state and effects of its own beside those of tasks. A request is no task and does not pass
+//! the head. What is left to join:
 //!
 //! | needed | where |
 //! |---|---|
-//! | replicas | an actor without calls is nearly one: a worker of its own, made again after a loss, with a version of its module, beside the pool (`Worker::actor`, `actors`). `Worker::actor` becomes a role: none, an actor's, a replica's |
-//! | a target that is followed | a module `deployments` beside `actors`, which compares how many replicas there should be with those that there are, once a turn, as [`start_missing_workers`](crate::start_missing_workers) does for workers. It asks for starts and ends, and waits for nothing |
-//! | states | starting, ready, draining, gone: a table as in `state::progress`, of replicas and not of tasks |
-//! | what callers see | an effect `publish(deployment, replicas)` for the shared table; counts come back as an input, once a tick, for scaling |
-//! | versions side by side | `versions` replaces idle workers of older versions today; a replica is replaced when a newer one is ready, so `end_outdated` passes replicas over |
-//! | processes | `nesting::missing_workers` counts them into the limit of processes, as it does actors; one stays for tasks |
-//! | survival | an effect that journals a deployment's target; replicas themselves are started again, and not remembered |
+//! | scaling by load | counts of the table as an input, once a tick, which changes `num_replicas` of the served version; `turn` starts and ends the rest |
+//! | room for a rollout without twice the replicas | `rollout::begin` starts all new replicas at once; in batches, a failure would have to bring old ones back |
+//! | resources that tasks hold | replicas are counted into what is free for tasks, and do not wait for tasks to end |
+//! | processes | replicas are beside the limit of processes, which counts those of tasks |

@@ -1,6 +1,6 @@
 //! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use actor::Actors;
 use follow_ups::FollowUps;
@@ -44,6 +44,8 @@ pub struct State {
     pub queue: ReadyQueues,
     /// The named resources, in the order of their names.
     pub resources: Vec<Resource>,
+    /// What is occupied of them by others than tasks, by name: by replicas.
+    pub occupied: BTreeMap<String, u64>,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
     pub children: HashMap<TaskId, BTreeSet<TaskId>>,
     /// Ended tasks whose results are in files, oldest first; some may have no file any more.
@@ -164,6 +166,7 @@ impl State {
             tasks: TaskTable::default(),
             queue: ReadyQueues::default(),
             resources: Vec::new(),
+            occupied: BTreeMap::new(),
             stored: VecDeque::new(),
             stored_bytes: 0,
             stored_limit: STORED_LIMIT,

@@ -9,7 +9,7 @@ use crate::clock::utc;
 use crate::count::{Count, Elapsed};
 use crate::driver::Driver;
 use crate::exit;
-use crate::protocol::{ServiceQuery, ServiceReply, ServiceReport, ServiceVersion};
+use crate::protocol::{DeploymentReport, ReplicaReportRow, ServiceQuery, ServiceReply, ServiceReport, ServiceVersion};
 use crate::serving::render::render;
 
 pub(super) fn status(which: &ServiceArgs, format: Format) -> CommandResult {
@@ -50,10 +50,36 @@ fn render_service(service: &ServiceReport) -> String {
     fields.extend(service.last_failure.clone().map(|failure| ("last rollout failed", failure)));
     let mut text = report::fields(&fields);
     text.push('\n');
-    text.push_str(&report::table(
-        ["DEPLOYMENT", "ROUTE", "REPLICAS", "ONGOING", "WAITING", "LOST", "HANDLER"],
-        service.deployments.iter().map(|deployment| {
+    text.push_str(&deployments_table(&service.deployments));
+    text.push('\n');
+    text.push_str(&replicas_table(&service.replicas));
+    text
+}
+
+/// Services as `tracer list services` shows them.
+pub(in super::super) fn services_table(services: &[ServiceReport]) -> String {
+    report::table(
+        ["SERVICE", "STATE", "VERSION", "DEPLOYMENTS", "REPLICAS", "URL"],
+        services.iter().map(|service| {
             [
+                service.name.clone(),
+                service.state.name().replace('_', " "),
+                service.version.map(|version| version.to_string()).unwrap_or_default(),
+                service.deployments.len().to_string(),
+                service.replicas.len().to_string(),
+                service.url.clone(),
+            ]
+        }),
+    )
+}
+
+/// Deployments as a table.
+pub(in super::super) fn deployments_table(deployments: &[DeploymentReport]) -> String {
+    report::table(
+        ["SERVICE", "DEPLOYMENT", "ROUTE", "REPLICAS", "ONGOING", "WAITING", "LOST", "HANDLER"],
+        deployments.iter().map(|deployment| {
+            [
+                deployment.service.clone(),
                 deployment.name.clone(),
                 if deployment.is_ingress { deployment.route_prefix.clone() } else { String::new() },
                 format!("{}/{}", deployment.ready, deployment.num_replicas),
@@ -63,22 +89,26 @@ fn render_service(service: &ServiceReport) -> String {
                 deployment.import_path.clone(),
             ]
         }),
-    ));
-    text.push('\n');
-    text.push_str(&report::table(
-        ["REPLICA", "STATE", "PID", "VERSION", "UP", "ONGOING"],
-        service.replicas.iter().map(|replica| {
+    )
+}
+
+/// Replicas as a table.
+pub(in super::super) fn replicas_table(replicas: &[ReplicaReportRow]) -> String {
+    report::table(
+        ["REPLICA", "SERVICE", "STATE", "PID", "VERSION", "UP", "ONGOING", "SPANS"],
+        replicas.iter().map(|replica| {
             [
                 replica.name.clone(),
+                replica.service.clone(),
                 replica.state.clone(),
                 replica.pid.map(|pid| pid.to_string()).unwrap_or_default(),
                 replica.version.to_string(),
                 Elapsed::from_nanos(replica.uptime_ns).to_string(),
                 replica.ongoing.to_string(),
+                replica.hook_failure.clone().unwrap_or_else(|| replica.tracing.clone()),
             ]
         }),
-    ));
-    text
+    )
 }
 
 fn versions(which: &ServiceArgs) -> Result<Vec<ServiceVersion>, CommandError> {

@@ -10,7 +10,7 @@ const LINE_LIMIT: usize = 64 << 10;
 
 /// Files that are read as they grow, each with what its lines begin with.
 #[derive(Debug, Default)]
-pub(super) struct Tails {
+pub(in super::super) struct Tails {
     files: BTreeMap<PathBuf, Tail>,
 }
 
@@ -25,17 +25,26 @@ struct Tail {
 
 impl Tails {
     /// Reads a file too, from its beginning.
-    pub(super) fn add(&mut self, path: &Path, prefix: String) {
+    pub(in super::super) fn add(&mut self, path: &Path, prefix: String) {
         self.files.entry(path.into()).or_insert(Tail { prefix, file: None, rest: Vec::new() });
     }
 
     /// Takes the lines that have come.
-    pub(super) fn take(&mut self, mut tell: impl FnMut(&str)) {
+    pub(in super::super) fn take(&mut self, mut tell: impl FnMut(&str)) {
         for (path, tail) in &mut self.files {
             if tail.file.is_none() {
                 tail.file = File::open(path).ok();
             }
             tail.read(&mut tell);
+        }
+    }
+}
+
+impl Tails {
+    /// Takes what is left of lines that have not come to their end.
+    pub(in super::super) fn take_rest(&mut self, mut tell: impl FnMut(&str)) {
+        for tail in self.files.values_mut().filter(|tail| !tail.rest.is_empty()) {
+            tell(&format!("{}{}", tail.prefix, String::from_utf8_lossy(&std::mem::take(&mut tail.rest))));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::effects::ServiceEffects;
-use super::plan::steps;
+use super::plan::{kept, missing, steps};
 use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit, on_replica_exit};
 use super::replica::{Event, Said, Stage};
 use super::rollout;
@@ -111,10 +111,54 @@ fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
         );
         return refusal(ServiceRefusalCode::TooLarge, text);
     }
+    check_resources(services, service)?;
     let count = deployments(service).count();
     if count > INDICES as usize / 2 {
         let text = format!("service `{name}` has {count} deployments, expected {} at most", INDICES / 2);
         return refusal(ServiceRefusalCode::TooLarge, text);
+    }
+    Ok(())
+}
+
+/// Checks that the head has what a service wants of named resources, for as long as old and new replicas are there beside each other.
+fn check_resources(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
+    let served = services.all.get(&service.name);
+    let nothing = Served::default();
+    let served = served.unwrap_or(&nothing);
+    let stay = kept(served, service, |_| true);
+    let mut wanted = services.occupied();
+    for (_, deployment, count) in missing(served, service, &stay) {
+        for (name, amount) in &deployment.resources {
+            *wanted.entry(name.clone()).or_default() += amount * u64::from(count);
+        }
+    }
+    let known = || services.resources.iter().map(|(name, _)| name.as_str());
+    for (_, deployment) in deployments(service) {
+        for (name, _) in &deployment.resources {
+            let total = services.resources.iter().find(|(known, _)| known == name).map(|(_, total)| *total);
+            let Some(total) = total else {
+                let hint = match suggestion::hint(name, known()) {
+                    hint if hint.is_empty() => {
+                        format!("\n(hint: `tracer start --head --resources {name}=1` says that there is one)")
+                    }
+                    hint => hint,
+                };
+                let text = format!(
+                    "deployment `{}` wants the resource `{name}`, which the head does not have{hint}",
+                    deployment.name
+                );
+                return refusal(ServiceRefusalCode::Resources, text);
+            };
+            let needed = wanted.get(name).copied().unwrap_or(0);
+            if needed > total {
+                let text = format!(
+                    "deployment `{}` wants the resource `{name}`: {needed} would be occupied while old and new replicas are there beside each other, and the head has {total}\n\
+                     (hint: fewer replicas at first, or `tracer serve shutdown` before the deploy)",
+                    deployment.name
+                );
+                return refusal(ServiceRefusalCode::Resources, text);
+            }
+        }
     }
     Ok(())
 }

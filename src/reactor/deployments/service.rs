@@ -28,6 +28,8 @@ pub struct Services {
     pub all: BTreeMap<String, Served>,
     /// True if none is begun any more.
     pub is_stopping: bool,
+    /// The named resources of the head, with how much there is of each.
+    pub resources: Vec<(String, u64)>,
     /// True if something has happened since the last turn.
     pub(super) has_news: bool,
     /// When something is due, by the clock that never jumps.
@@ -39,9 +41,19 @@ pub struct Services {
 }
 
 impl Services {
+    /// None yet, of a head with these named resources.
+    pub fn new(resources: Vec<(String, u64)>) -> Services {
+        Services { resources, ..Services::default() }
+    }
+
     /// The service of a process.
     pub fn service_of(&self, process: WorkerId) -> Option<&str> {
         self.by_process.get(&process).map(String::as_str)
+    }
+
+    /// Returns whether something has happened since the last turn.
+    pub fn has_news(&self) -> bool {
+        self.has_news
     }
 
     /// Returns whether nothing runs of any service.
@@ -49,9 +61,23 @@ impl Services {
         self.by_process.is_empty()
     }
 
-    /// The replica with this process.
-    pub fn replica(&self, process: WorkerId) -> Option<&Replica> {
-        self.all.get(self.by_process.get(&process)?)?.replicas.get(&process)
+    /// What all replicas occupy of named resources.
+    pub fn occupied(&self) -> BTreeMap<String, u64> {
+        let replicas = self.all.values().flat_map(|served| served.replicas.values());
+        let mut occupied = BTreeMap::new();
+        for (name, amount) in replicas.flat_map(|replica| &replica.deployment.resources) {
+            *occupied.entry(name.clone()).or_default() += amount;
+        }
+        occupied
+    }
+
+    /// The versions of modules that are served, or may be served again.
+    pub fn module_versions(&self) -> BTreeSet<u64> {
+        let versions = self.all.values().flat_map(|served| {
+            let coming = served.rollout.as_ref().map(|rollout| &rollout.version);
+            served.versions.iter().chain(&served.serving).chain(coming)
+        });
+        versions.flat_map(|version| deployments(&version.service)).filter_map(|(_, of)| of.module_version).collect()
     }
 }
 
