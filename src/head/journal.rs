@@ -1036,6 +1036,7 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::head::reactor::deployments::VERSION_LIMIT;
     use crate::task::{ActorOptions, ActorRole};
 
     const NOW: u64 = 1_764_000_000_123_000_000;
@@ -1549,6 +1550,51 @@ mod tests {
         compact(&mut journal);
         assert_eq!(restored(&open(&path).journal), (ids, keys));
         assert!(!told(&fs::read(&path).unwrap()).iter().any(|line| line.ends_with(" 1") || line.ends_with(" 6")));
+    }
+
+    #[test]
+    fn versions_of_services_that_are_served_are_kept_and_those_that_were_shut_down_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.journal");
+        let parse = |text: &str| crate::serving::service_file::parse(text, Path::new("/")).unwrap();
+        let shop = parse("name = \"shop\"\n[[applications]]\nimport_path = \"shop:app\"");
+        let old = parse("name = \"o\"\n[[applications]]\nimport_path = \"shop:app\"");
+        let mut journal = open(&path).journal;
+        for version in 1..=VERSION_LIMIT as u64 + 3 {
+            journal.service_deployed(version, 10 * version, &shop);
+        }
+        journal.service_deployed(1, 7, &old);
+        journal.service_shut_down("o", 8);
+        journal.write().unwrap();
+        let restored = |journal: &Journal| {
+            let mut state = crate::head::state::State::new(1, false);
+            super::super::restore::read_back(journal, &mut state).unwrap().services
+        };
+        let before = restored(&journal);
+        assert_eq!(before.len(), VERSION_LIMIT + 3, "that of the other one is gone");
+        compact(&mut journal);
+        drop(journal);
+        let opened = open(&path);
+        assert!(opened.torn == 0 && opened.damage.is_none());
+        assert_eq!(restored(&opened.journal), before[3..], "the newest stay, whole and in their order");
+        assert!(!told(&fs::read(&path).unwrap()).iter().any(|line| line.contains(" of o") || line.starts_with("o ")));
+    }
+
+    #[test]
+    fn records_of_services_have_the_bytes_that_later_heads_read() {
+        let parse = |text: &str| crate::serving::service_file::parse(text, Path::new("/")).unwrap();
+        let service = parse("name = \"s\"\n[[applications]]\nimport_path = \"m:a\"");
+        let mut bytes = Vec::new();
+        put_service_deployed(&mut bytes, 2, 3, &service);
+        let body = &bytes[RECORD_HEADER..];
+        let name = [&[1, 0, 0, 0][..], b"s"].concat();
+        let numbers = [2_u64.to_le_bytes(), 3_u64.to_le_bytes()].concat();
+        assert!(body.starts_with(&[&[SERVICE_DEPLOYED][..], &name, &numbers].concat()), "{body:?}");
+        let Ok(Record::ServiceDeployed(record)) = read_record(body) else { panic!("it is read back") };
+        assert_eq!((record.name, record.version, record.deployed_unix_nano), ("s", 2, 3));
+        assert_eq!(record.service, Some(service));
+        let shut_down = [&[SERVICE_SHUT_DOWN][..], &9_u64.to_le_bytes(), &name].concat();
+        assert!(matches!(read_record(&shut_down), Ok(Record::ServiceShutDown("s"))));
     }
 
     /// Waits for what a thread tells, and takes it in.

@@ -52,6 +52,7 @@ mod runtime_spans;
 mod sampling;
 mod security;
 mod seen_means_recorded;
+mod serve;
 mod several_hooks;
 mod soak;
 mod spans;

@@ -1,0 +1,94 @@
+//! `tracer serve`: services from their file to their end, with the built program.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use crate::support::{Cluster, Run};
+
+/// A service file in the folder of a cluster.
+fn file(cluster: &Cluster, text: &str) -> PathBuf {
+    let path = cluster.file("service.toml");
+    fs::write(&path, text).expect("the folder is ours");
+    path
+}
+
+fn deploy(cluster: &Cluster, text: &str, further: &[&str]) -> Run {
+    let path = file(cluster, text).display().to_string();
+    cluster.tracer(&[&["serve", "deploy", &path], further].concat())
+}
+
+/// A service of one deployment, at a port that is free.
+fn service_of(import_path: &str, further: &str) -> String {
+    format!(
+        "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"{import_path}\"\n\
+         [[applications.deployments]]\nimport_path = \"{import_path}\"\n{further}\n"
+    )
+}
+
+#[test]
+fn what_is_wrong_with_a_service_is_said_before_anything_is_changed() {
+    let cluster = Cluster::builder().arg("--resources").arg("gpu=1").start();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let taken = taken.local_addr().expect("it is bound");
+    let at_taken = service_of("shop:hello", "").replace("127.0.0.1:0", &taken.to_string());
+    let _listener = TcpListener::bind(taken);
+    let cases = [
+        ("name = 7".to_owned(), 2, "service.toml:1: `name`: expected a string, found an integer", ""),
+        (
+            service_of("shop:hello", "num_replica = 2"),
+            2,
+            "unknown key `applications.deployments.num_replica`",
+            "num_replicas",
+        ),
+        (service_of("shopp:hello", ""), 1, "deployment `hello`: ", "shop"),
+        (service_of("./no/such/lib.so:hello", ""), 1, "deployment `hello`: ", "lib.so"),
+        (
+            service_of("shop:hello", "resources = { gpus = 1 }"),
+            1,
+            "wants the resource `gpus`, which the head does not have",
+            "gpu",
+        ),
+        (
+            service_of("shop:hello", "resources = { gpu = 1 }\nnum_replicas = 2"),
+            1,
+            "2 would be occupied",
+            "the head has 1",
+        ),
+        (at_taken, 1, "a service cannot listen on 127.0.0.1:", "another program has this port"),
+    ];
+    for (text, code, expected, hint) in &cases {
+        deploy(&cluster, text, &[]).status(*code).stderr_contains(expected).stderr_contains(hint);
+        let nothing = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+        assert_eq!(nothing["services"], serde_json::json!([]), "{expected}");
+    }
+    let report = deploy(&cluster, &cases[4].0, &["--format", "json"]).status(1).json();
+    assert_eq!((&report["error"]["kind"], &report["error"]["code"]), (&"failed".into(), &"resources".into()));
+    for verb in [&["config"][..], &["history"], &["rollback"], &["shutdown"]] {
+        let run = cluster.tracer(&[&["serve"], verb].concat());
+        run.status(1).stderr_contains("no service is deployed\n(hint: `tracer serve deploy service.toml`)");
+    }
+    cluster.tracer(&["serve", "shutdown", "--service", "shop"]).status(1).stderr_contains("there is no service `shop`");
+    cluster.tracer(&["logs", "hello#1"]).status(1).stderr_contains("there is no replica `hello#1`");
+    cluster.tracer(&["serve", "deploy", "missing.toml"]).status(2).stderr_contains("`missing.toml` cannot be read");
+    cluster.stop().success();
+    let path = file(&cluster, &service_of("shop:hello", "")).display().to_string();
+    cluster.tracer(&["serve", "deploy", &path]).status(3);
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_build_prints_a_file_that_is_taken() {
+    let cluster = Cluster::untraced();
+    let arguments =
+        ["serve", "build", "shop:hello", "--num-replicas", "3", "--address", "127.0.0.1:0", "--name", "shop"];
+    let built = cluster.tracer(&arguments).success().stdout_text();
+    let run = deploy(&cluster, &built, &["--dry-run"]).success();
+    run.stdout_contains("version 1 of service `shop` would be rolled out:")
+        .stdout_contains("  start 3 replicas of `hello` in application `hello`")
+        .stdout_contains("  listen on 127.0.0.1:0");
+    let report = deploy(&cluster, &built, &["--dry-run", "--format", "json"]).success().json();
+    assert_eq!((&report["outcome"], &report["version"]), (&"dry_run".into(), &1.into()));
+    cluster.tracer(&["serve", "build", "shop"]).status(2).stderr_contains("expected `module:attribute`");
+    cluster.tracer(&["serve", "build", "shop:hello", "--address", "0.0.0.0:80"]).status(2);
+    assert_eq!(cluster.workers().len(), 1, "nothing was started");
+}
