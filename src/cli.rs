@@ -129,6 +129,12 @@ enum Command {
         session_dir: PathBuf,
         head_pid: u32,
     },
+    /// A replica of a service, as the head runs it
+    #[command(hide = true)]
+    Replica {
+        session_dir: PathBuf,
+        head_pid: u32,
+    },
     /// A worker, as the head runs it
     #[command(hide = true)]
     Worker {
@@ -318,6 +324,9 @@ pub fn main() -> ExitCode {
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
         Command::Proxy { session_dir, head_pid } => crate::serving::proxy::run(&session_dir, head_pid)
+            .map(|()| exit::OK)
+            .map_err(|error| CommandError::new(exit::FAILED, error)),
+        Command::Replica { session_dir, head_pid } => crate::worker::replica::run(&session_dir, head_pid)
             .map(|()| exit::OK)
             .map_err(|error| CommandError::new(exit::FAILED, error)),
         Command::Worker { session_dir, worker, head_pid } => crate::worker::run(&session_dir, worker, head_pid)

@@ -9,6 +9,7 @@ mod actor;
 mod attempt;
 mod command;
 mod nested;
+pub(crate) mod replica;
 mod results;
 mod sink;
 mod usage;
@@ -24,7 +25,7 @@ use crate::hook::{HookError, OwnSettings, Recorder, SearchPath, offer_tasks, run
 use crate::module_store::ModuleStore;
 use crate::protocol::frame::{FRAME_LIMIT, FrameBuffer};
 use crate::protocol::wire::Take;
-use crate::protocol::{Hello, Lease, Role, Welcome, WorkerReady, kind, put_value, take_value};
+use crate::protocol::{Hello, Lease, Role, TracingSettings, Welcome, WorkerReady, kind, put_value, take_value};
 use crate::session;
 use crate::spin::Spin;
 use crate::spool::Spool;
@@ -47,7 +48,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let mut stream = session::connect(session_dir).map_err(WorkerError::Session)?;
     let mut inbox = FrameBuffer::new();
     let welcome = say_hello(&mut stream, &mut inbox, Role::Worker(worker))?;
-    let (recorder, hook_failure) = set_up_tracing(&welcome, spool);
+    let (recorder, hook_failure) = set_up_tracing(&welcome.tracing, spool);
     let ready = WorkerReady {
         tracing: recorder.map_or_else(|| "none".into(), Recorder::description),
         hook_failure: hook_failure.as_ref().map(ToString::to_string),
@@ -173,9 +174,9 @@ fn say_hello(stream: &mut UnixStream, inbox: &mut FrameBuffer, role: Role) -> Re
     }
 }
 
-fn set_up_tracing(welcome: &Welcome, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
-    let Some(hook) = &welcome.tracing.hook else { return (None, None) };
-    let own = OwnSettings::of_session(&welcome.tracing);
+fn set_up_tracing(tracing: &TracingSettings, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
+    let Some(hook) = &tracing.hook else { return (None, None) };
+    let own = OwnSettings::of_session(tracing);
     let run = run_hook(hook, own, Some(spool), Duration::ZERO);
     if let Some(failure) = &run.failure {
         eprintln!("tracer: {failure}");

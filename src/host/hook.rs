@@ -32,6 +32,7 @@ mod otel_versions;
 mod own;
 mod recorder;
 mod search;
+mod serving;
 mod setup;
 mod task;
 mod trust;
@@ -49,6 +50,9 @@ pub use own::{OwnSettings, OwnTracing};
 pub use recorder::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, RunningTask, SCOPE, SpanRequest};
 pub use search::locate_in;
 pub use search::{Located, SearchPath};
+pub use serving::{
+    Head, LentSpan, LoadedDeployment, ModulePiece, ReplicaEvent, ReplicaHost, ReplicaSettings, Taken, lend,
+};
 pub use setup::{HookCheck, HookRun, check_hook, owners, run_hook};
 pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};
 pub use task::{is_to_stop, was_told_to_stop};

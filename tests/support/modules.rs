@@ -29,6 +29,7 @@ const PACKAGES: &[&str] = &[
     "nested_tasks",
     "bad_hooks",
     "exporters",
+    "handlers",
     "hook_forms",
     "own_provider",
     "own_subscriber",

@@ -88,6 +88,17 @@ pub enum ModuleError {
         /// The names of the types that it has.
         actors: Vec<String>,
     },
+    /// The module has no deployment of that name.
+    NoSuchDeployment {
+        /// The module, as it was named.
+        module: String,
+        /// Where the module is: its library's path, or `built in`.
+        place: String,
+        /// The name that was looked for.
+        deployment: String,
+        /// The names of the deployments that it has.
+        deployments: Vec<String>,
+    },
     /// An actor has no method of that name.
     NoSuchMethod {
         /// The actor's type.
@@ -161,6 +172,10 @@ impl fmt::Display for ModuleError {
             ModuleError::NoSuchActor { module, place, actor, actors } => {
                 write!(f, "module `{module}`{} has no actor `{actor}`; ", at(module, place))?;
                 owned(f, "actor", actors, actor)
+            }
+            ModuleError::NoSuchDeployment { module, place, deployment, deployments } => {
+                write!(f, "module `{module}`{} has no deployment `{deployment}`; ", at(module, place))?;
+                owned(f, "deployment", deployments, deployment)
             }
             ModuleError::NoSuchMethod { actor, method, methods } => {
                 write!(f, "actor `{actor}` has no method `{method}`; ")?;

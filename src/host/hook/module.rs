@@ -244,6 +244,18 @@ impl Module {
         })
     }
 
+    /// The deployment of that name.
+    pub(super) fn deployment(&self, name: &str) -> Result<Record<abi::Deployment>, ModuleError> {
+        let deployments = self.deployments();
+        let found = deployments.iter().find(|deployment| text(deployment.name) == name).copied();
+        found.ok_or_else(|| ModuleError::NoSuchDeployment {
+            module: self.name.into(),
+            place: self.place(),
+            deployment: name.into(),
+            deployments: deployments.iter().map(|deployment| text(deployment.name)).collect(),
+        })
+    }
+
     /// Lends the process's tracing to the module, once, so that its tasks can run.
     pub(super) fn get_ready(&self, tracing: Option<&'static Recorder>) -> Result<(), ModuleError> {
         static READY: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
@@ -355,6 +367,12 @@ impl Module {
         unsafe { slice(self.record.actors, self.record.actor_count) }.iter().map(|&actor| keep(actor)).collect()
     }
 
+    fn deployments(&self) -> Vec<Record<abi::Deployment>> {
+        // SAFETY: as in `hooks`.
+        let records = unsafe { slice(self.record.deployments, self.record.deployment_count) };
+        records.iter().map(|&deployment| keep(deployment)).collect()
+    }
+
     fn tasks(&self) -> Vec<Record<abi::Task>> {
         // SAFETY: as in `hooks`.
         unsafe { slice(self.record.tasks, self.record.task_count) }.iter().map(|&task| keep(task)).collect()
@@ -383,30 +401,33 @@ fn describe_actor(actor: &abi::Actor) -> ActorDescription {
 }
 
 pub(super) fn describe_task(task: &abi::Task) -> TaskDescription {
-    // SAFETY: the record passed the staircase.
-    let parameters = unsafe { slice(task.parameters, task.parameter_count) };
     TaskDescription {
         name: text(task.name),
         doc: text(task.doc),
         is_async: task.is_async != 0,
         is_concurrent: task.flags & abi::TASK_CONCURRENT != 0,
-        parameters: parameters
-            .iter()
-            .map(|&parameter| {
-                // SAFETY: as above.
-                let parameter = unsafe { read_sized(parameter) };
-                ParameterDescription {
-                    name: text(parameter.name),
-                    type_name: text(parameter.type_name),
-                    is_optional: parameter.is_optional != 0,
-                }
-            })
-            .collect(),
+        parameters: describe_parameters(task.parameters, task.parameter_count),
         result_type: text(task.result_type),
         code_function_name: text(task.code_function_name),
         code_file_path: text(task.code_file_path),
         code_line_number: task.code_line_number,
     }
+}
+
+/// The parameters of a record that passed the staircase.
+pub(super) fn describe_parameters(parameters: *const *const abi::Parameter, count: usize) -> Vec<ParameterDescription> {
+    // SAFETY: of such a record.
+    let parameters = unsafe { slice(parameters, count) };
+    let describe = |&parameter: &*const abi::Parameter| {
+        // SAFETY: as above.
+        let parameter = unsafe { read_sized(parameter) };
+        ParameterDescription {
+            name: text(parameter.name),
+            type_name: text(parameter.type_name),
+            is_optional: parameter.is_optional != 0,
+        }
+    };
+    parameters.iter().map(describe).collect()
 }
 
 /// The modules that were loaded from where they were found, with what the system said of the file.

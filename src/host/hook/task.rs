@@ -298,17 +298,22 @@ unsafe extern "C" fn host_result_part(data: *mut c_void, part: abi::Bytes) {
 unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError) {
     // SAFETY: as in `host_result`.
     let (data, error) = unsafe { (&mut *data.cast::<CallData<'_>>(), super::module::read_sized(error)) };
+    let failure = failure_of(&error);
+    data.result = None;
+    data.outcome.get_or_insert(Outcome::Failed(failure));
+}
+
+/// What a module says of a call that has failed.
+pub(super) fn failure_of(error: &abi::TaskError) -> Failure {
     let message = text(error.message);
     let stacktrace = text(error.stacktrace);
-    let failure = match error.kind {
+    match error.kind {
         abi::TASK_ERROR_PANICKED => Failure::Panic { message, location: text(error.location), stacktrace },
         abi::TASK_ERROR_ARGUMENTS => Failure::Arguments { message },
         abi::TASK_ERROR_RESULT => Failure::Result { message },
         abi::TASK_ERROR_CANCELLED => Failure::Cancelled,
         _ => Failure::Error { type_name: text(error.type_name), message, stacktrace },
-    };
-    data.result = None;
-    data.outcome.get_or_insert(Outcome::Failed(failure));
+    }
 }
 
 unsafe extern "C" fn host_phase(data: *mut c_void, phase: u32) {
