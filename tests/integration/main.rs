@@ -53,6 +53,7 @@ mod sampling;
 mod security;
 mod seen_means_recorded;
 mod serve;
+mod services;
 mod several_hooks;
 mod soak;
 mod spans;

@@ -1,0 +1,249 @@
+//! Services that are served: requests while replicas, proxies and the head begin, are replaced, and die.
+
+use std::fs;
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Answer, Cluster, Run, is_alive, kill, read_answer, wait_until};
+
+/// How long a request may take. Generous: it is reached only by a test that fails.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A connection to a service.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(url: &str) -> std::io::Result<Client> {
+        let stream = TcpStream::connect(url.trim_start_matches("http://").trim_end_matches('/'))?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    fn get(&mut self, path: &str) -> std::io::Result<Answer> {
+        self.0.get_mut().write_all(format!("GET {path} HTTP/1.1\r\nhost: shop\r\n\r\n").as_bytes())?;
+        read_answer(&mut self.0, false)
+    }
+}
+
+/// Asks once, on a connection of its own.
+#[track_caller]
+fn get(url: &str) -> Answer {
+    Client::connect(url).and_then(|mut client| client.get("/")).unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Asks without a pause, on several connections, while `act` goes on. Returns the answers that were 200, and what else there was.
+fn while_asked(url: &str, act: impl FnOnce()) -> (usize, Vec<String>) {
+    let (is_over, good) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ask = || {
+        let (mut client, mut others) = (None, Vec::new());
+        while !is_over.load(SeqCst) {
+            let answer = match client.take() {
+                Some(client) => Ok(client),
+                None => Client::connect(url),
+            };
+            let answer = answer.and_then(|mut open| open.get("/").map(|answer| (open, answer)));
+            match answer {
+                Ok((open, answer)) => {
+                    client = Some(open).filter(|_| answer.header("connection") != "close");
+                    match answer.status {
+                        200 => drop(good.fetch_add(1, SeqCst)),
+                        status => others.push(format!("{status}: {}", answer.text())),
+                    }
+                }
+                Err(error) => others.push(error.to_string()),
+            }
+        }
+        others
+    };
+    std::thread::scope(|scope| {
+        let askers: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        let begun = good.load(SeqCst);
+        wait_until("requests are answered", || (good.load(SeqCst) > begun).then_some(()));
+        act();
+        let done = good.load(SeqCst);
+        wait_until("requests are answered after it", || (good.load(SeqCst) > done + 10).then_some(()));
+        is_over.store(true, SeqCst);
+        let others = askers.into_iter().flat_map(|asker| asker.join().expect("an asker does not panic"));
+        (good.load(SeqCst), others.collect())
+    })
+}
+
+fn deploy(cluster: &Cluster, deployment: &str) -> Run {
+    let path = cluster.file("service.toml");
+    let text = format!(
+        "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nname = \"shop\"\nimport_path = \"shop:hello\"\n\
+         [[applications.deployments]]\nimport_path = \"shop:hello\"\n{deployment}\n"
+    );
+    fs::write(&path, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", &path.display().to_string()])
+}
+
+fn status(cluster: &Cluster) -> Value {
+    let report = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+    report["services"][0].clone()
+}
+
+fn url(cluster: &Cluster) -> String {
+    status(cluster)["url"].as_str().expect("it has a url").to_owned()
+}
+
+fn pids(report: &Value, of: &str) -> Vec<u32> {
+    let rows = report[of].as_array().expect("there are rows");
+    rows.iter().map(|row| row["pid"].as_u64().expect("it has a process") as u32).collect()
+}
+
+#[track_caller]
+fn wait_until_running(cluster: &Cluster) -> Value {
+    wait_until("the service is running", || Some(status(cluster)).filter(|status| status["state"] == "running"))
+}
+
+#[test]
+fn a_command_serves_a_deployment_with_a_head_of_its_own_until_ctrl_c() {
+    let cluster = Cluster::builder().build();
+    let run = cluster.tracer_in_background(&["serve", "run", "shop:hello", "--address", "127.0.0.1:0"]);
+    run.wait_for_stdout("http://127.0.0.1:");
+    let url = wait_until("the url is whole", || run.stdout_text().strip_suffix('\n').map(str::to_owned));
+    assert!(get(&url).status(200).text().starts_with("hello"));
+    run.wait_for_stderr("\"GET /\" 200");
+    run.wait_for_stderr("replica hello#1");
+    let report = status(&cluster);
+    assert_eq!(
+        (&report["name"], &report["state"], &report["version"]),
+        (&"hello".into(), &"running".into(), &1.into())
+    );
+    let list = cluster.tracer(&["list", "workers", "--format", "json"]).success().json();
+    let replicas =
+        list["workers"].as_array().expect("there are workers").iter().filter(|row| row["replica"] == "hello#1");
+    assert_eq!(replicas.count(), 1, "{list}");
+    run.signal(Signal::INT);
+    run.wait().success().stderr_contains("ending what is going on");
+    assert!(Client::connect(&url).is_err(), "nobody listens any more");
+    cluster.assert_nothing_runs();
+    // What was served for the life of a command is not served again.
+    cluster.start_head(&[]).success();
+    assert_eq!(
+        cluster.tracer(&["serve", "status", "--format", "json"]).success().json()["services"],
+        Value::Array(Vec::new())
+    );
+}
+
+#[test]
+fn what_a_command_serves_with_the_head_of_the_place_ends_with_the_command_also_when_that_is_killed() {
+    let cluster = Cluster::untraced();
+    let run = cluster.tracer_in_background(&["serve", "run", "shop:hello", "--address", "127.0.0.1:0"]);
+    run.wait_for_stdout("http://127.0.0.1:");
+    let replica = pids(&status(&cluster), "replicas")[0];
+    run.signal(Signal::KILL);
+    run.wait();
+    wait_until("the replica has ended", || (!is_alive(replica)).then_some(()));
+    wait_until("the service is gone", || {
+        let report = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
+        (report["services"] == Value::Array(Vec::new())).then_some(())
+    });
+}
+
+#[test]
+fn a_new_version_is_rolled_out_and_rolled_back_without_a_failed_request() {
+    let cluster = Cluster::untraced();
+    deploy(&cluster, "num_replicas = 2").success().stderr_contains("version 1 of service `shop` is served at http://");
+    let (url, first) = (url(&cluster), pids(&status(&cluster), "replicas"));
+    let (good, others) = while_asked(&url, || {
+        deploy(&cluster, "num_replicas = 3\nenv = { A = \"1\" }").success();
+        cluster.tracer(&["serve", "rollback"]).success().stderr_contains("version 3 of service `shop` is served");
+    });
+    assert_eq!(others, Vec::<String>::new(), "beside {good} good ones");
+    let report = wait_until("old replicas are gone", || {
+        Some(status(&cluster)).filter(|report| pids(report, "replicas").len() == 2)
+    });
+    assert!(pids(&report, "replicas").iter().all(|pid| !first.contains(pid)), "each version has processes of its own");
+    let history = cluster.tracer(&["serve", "history", "--format", "json"]).success().json();
+    let versions = history["versions"].as_array().expect("there are versions");
+    let told: Vec<_> = versions.iter().map(|row| (row["version"].as_u64(), row["is_served"] == true)).collect();
+    assert_eq!(told, [(Some(1), false), (Some(2), false), (Some(3), true)]);
+    assert_eq!((&versions[0]["file"], versions[1]["file"] == versions[0]["file"]), (&versions[2]["file"], false));
+    // A setting that needs no process.
+    let before = pids(&status(&cluster), "replicas");
+    deploy(&cluster, "num_replicas = 2\nmax_ongoing_requests = 7").success();
+    assert_eq!(pids(&status(&cluster), "replicas"), before);
+    let config = cluster.tracer(&["serve", "config"]).success().stdout_text();
+    assert!(config.contains("max_ongoing_requests = 7"), "{config}");
+}
+
+#[test]
+fn a_version_whose_replica_fails_is_not_served_and_the_one_before_it_is() {
+    let cluster = Cluster::untraced();
+    deploy(&cluster, "num_replicas = 2").success();
+    let (url, before) = (url(&cluster), pids(&status(&cluster), "replicas"));
+    let failing = "[[applications.deployments]]\nimport_path = \"shop:Model\"\narguments = [\"\"]";
+    let (_, others) = while_asked(&url, || {
+        deploy(&cluster, failing)
+            .status(1)
+            .stderr_contains(
+                "version 2 of service `shop` could not be rolled out, and version 1 is served on: replica Model#1: ",
+            )
+            .stderr_contains("expected the path of a model, found an empty one");
+    });
+    assert_eq!(others, Vec::<String>::new());
+    let report = status(&cluster);
+    assert_eq!((pids(&report, "replicas"), &report["version"]), (before, &1.into()));
+    assert!(report["last_failure"].as_str().is_some_and(|failure| failure.contains("Model#1")), "{report}");
+}
+
+#[test]
+fn replicas_and_proxies_that_are_killed_are_replaced() {
+    let cluster = Cluster::untraced();
+    deploy(&cluster, "num_replicas = 2").success();
+    let url = url(&cluster);
+    let killed = pids(&status(&cluster), "replicas")[0];
+    let (_, others) = while_asked(&url, || {
+        kill(killed, Signal::KILL);
+        wait_until("another one serves", || {
+            let report = status(&cluster);
+            (report["state"] == "running" && !pids(&report, "replicas").contains(&killed)).then_some(())
+        });
+    });
+    assert!(others.iter().all(|other| other.starts_with("502: ")), "{others:?}");
+    let proxy = pids(&status(&cluster), "proxies")[0];
+    kill(proxy, Signal::KILL);
+    // Whoever comes meanwhile waits.
+    assert_eq!(get(&url).status, 200);
+    let report = wait_until_running(&cluster);
+    assert_ne!(pids(&report, "proxies"), [proxy]);
+    assert_eq!(report["deployments"][0]["lost"], 1);
+}
+
+#[test]
+fn a_head_that_is_started_again_serves_what_was_served_and_a_shutdown_is_for_good() {
+    let cluster = Cluster::untraced();
+    deploy(&cluster, "").success();
+    let (url, before) = (url(&cluster), status(&cluster));
+    cluster.kill_head();
+    for pid in pids(&before, "replicas").into_iter().chain(pids(&before, "proxies")) {
+        wait_until("its processes end with the head", || (!is_alive(pid)).then_some(()));
+    }
+    cluster.start_head(&[]).success();
+    assert_eq!(get(&url).status, 200);
+    let report = wait_until_running(&cluster);
+    assert_eq!((&report["version"], &report["url"]), (&before["version"], &before["url"]));
+    cluster.stop().success();
+    cluster.assert_nothing_runs();
+    cluster.start_head(&[]).success();
+    assert_eq!(get(&url).status, 200);
+    let served = wait_until_running(&cluster);
+    cluster.tracer(&["serve", "shutdown"]).success().stderr_contains("service `shop` is shut down");
+    assert!(Client::connect(&url).is_err());
+    for pid in pids(&served, "replicas").into_iter().chain(pids(&served, "proxies")) {
+        assert!(!is_alive(pid), "nothing of it runs");
+    }
+    cluster.stop().success();
+    cluster.start_head(&[]).success();
+    assert_eq!(
+        cluster.tracer(&["serve", "status", "--format", "json"]).success().json()["services"],
+        Value::Array(Vec::new())
+    );
+}
