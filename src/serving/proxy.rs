@@ -21,6 +21,7 @@
 //! | `request`, `upload`, `answer` | a request: route, place, attempts; its body in, its answer out |
 //! | `admission` | the router, with those who wait in it |
 //! | `lanes`, `exchange`, `outbox` | frames: a lane, one attempt in it, what is to be written |
+//! | `looking` | when the loop does not sleep |
 //! | `headers`, `grpc`, `refusals` | what goes on, what does not, and what clients are told |
 //! | `progress` | spans, the access log, and what becomes of a request whose client goes |
 //!
@@ -36,6 +37,7 @@ mod grpc;
 mod headers;
 mod lanes;
 mod limits;
+mod looking;
 mod outbox;
 mod progress;
 mod refusals;

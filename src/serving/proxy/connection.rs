@@ -59,6 +59,7 @@ pub(super) struct Serving(Rc<Connection>);
 impl Serving {
     pub(super) fn begin(connection: &Rc<Connection>) -> Serving {
         connection.activity.borrow_mut().begin_request();
+        connection.thread.looking.request_began();
         Serving(Rc::clone(connection))
     }
 }
@@ -66,6 +67,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         self.0.activity.borrow_mut().end_request(self.0.thread.look());
+        self.0.thread.looking.request_ended();
     }
 }
 

@@ -221,10 +221,12 @@ impl Lane {
         }
     }
 
-    /// Takes frames in until the lane ends. `on_over` is told each request that has ended.
+    /// Takes frames in until the lane ends. `on_read` is called when something has come, and `on_over` is told each
+    /// request that has ended.
     pub(super) async fn read(
         self: &Rc<Lane>,
         mut reader: OwnedReadHalf,
+        on_read: impl Fn(),
         mut on_over: impl FnMut(&Rc<Exchange>),
     ) -> LaneEnd {
         let mut inbox = BytesMut::new();
@@ -239,6 +241,7 @@ impl Lane {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return LaneEnd::Closed,
                 Err(error) => return LaneEnd::Broken(error.to_string()),
             }
+            on_read();
             if let Err(error) = self.take_frames(&mut inbox, &mut on_over) {
                 return LaneEnd::Broken(error.to_string());
             }

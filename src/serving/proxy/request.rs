@@ -277,6 +277,7 @@ async fn send(
     };
     let exchange = lane.open(number, upload.is_empty(), &opening, headers());
     place.keep();
+    thread.looking.request_was_sent();
     Ok(exchange)
 }
 

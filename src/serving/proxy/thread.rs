@@ -26,6 +26,7 @@ use super::connection::{self, Connection};
 use super::exchange::{End, Exchange};
 use super::lanes::{Flush, Lane, LaneEnd};
 use super::limits;
+use super::looking::Looking;
 use super::refusals;
 use super::settings::Settings;
 use super::{Commits, Reports};
@@ -82,6 +83,7 @@ pub(super) struct ProxyThread {
     pub(super) recorder: Option<&'static Recorder>,
     pub(super) propagators: Propagators,
     pub(super) old_names: OldNames,
+    pub(super) looking: Looking,
     log: RefCell<AccessLog>,
     table: Arc<ReplicaTable>,
     settings: RefCell<Option<Rc<Settings>>>,
@@ -263,7 +265,7 @@ impl ProxyThread {
     }
 
     async fn read_lane(self: Rc<Self>, lane: Rc<Lane>, reader: OwnedReadHalf) {
-        let end = lane.read(reader, |exchange| self.over(exchange)).await;
+        let end = lane.read(reader, || self.looking.something_came(), |exchange| self.over(exchange)).await;
         if let LaneEnd::Broken(reason) = end {
             self.reports.send(&ProxyReport::LaneBroken { replica: lane.replica.get() as u32, reason });
         }
@@ -328,6 +330,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         recorder: begin.recorder,
         propagators: begin.propagators,
         old_names: OldNames::of(&std::env::var("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default()),
+        looking: Looking::default(),
         log: RefCell::new(AccessLog::open(&begin.session_dir, begin.log_limit)),
         settings: RefCell::default(),
         lanes: RefCell::new(vec![None; begin.table.capacity().replicas]),
@@ -347,6 +350,8 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
     });
     let flush = Rc::clone(&thread.flush);
     drop(tokio::task::spawn_local(async move { flush.run().await }));
+    let looking = Rc::clone(&thread);
+    drop(tokio::task::spawn_local(async move { looking.looking.run().await }));
     drop(tokio::task::spawn_local(collect(Rc::clone(&thread), begin.wake)));
     drop(tokio::task::spawn_local(look_after(Rc::clone(&thread))));
     let mut listener = Some(begin.listener);

@@ -393,3 +393,18 @@ fn hostile_http_2_ends_its_connection_alone() {
     client.answer().status(200);
     assert!(head.is_running());
 }
+
+#[test]
+fn a_proxy_that_looks_for_the_next_request_finds_it_and_sleeps_when_there_is_none() {
+    let head = Head::start_looking();
+    let mut replica = head.add_replica(0, 10);
+    let mut client = head.connect();
+    for number in 0..200 {
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let (request, opening, _) = replica.take();
+        replica.answer(request, 200, &opening.target);
+        assert_eq!(client.answer().status(200).text(), format!("/{number}"));
+    }
+    let is_asleep = || (0..20).all(|_| head.sleeps());
+    wait_until("it sleeps", || is_asleep().then_some(()));
+}

@@ -100,8 +100,17 @@ impl Head {
         Head::start_with(1, |_| {})
     }
 
+    /// The same, where the proxy looks for what comes next each time before it sleeps.
+    pub(super) fn start_looking() -> Head {
+        Head::start_in(1, &[("TRACER_TEST_SPINNING", "always")], |_| {})
+    }
+
     /// The same with as many threads, and with these settings.
     pub(super) fn start_with(threads: u32, change: impl FnOnce(&mut ProxySettings)) -> Head {
+        Head::start_in(threads, &[], change)
+    }
+
+    fn start_in(threads: u32, variables: &[(&str, &str)], change: impl FnOnce(&mut ProxySettings)) -> Head {
         let folder = tempfile::tempdir().unwrap();
         let session = folder.path().join("session");
         std::fs::create_dir_all(session.join("logs")).unwrap();
@@ -122,6 +131,7 @@ impl Head {
             .arg(&session)
             .arg(std::process::id().to_string())
             .env("TRACER_SPANS_DIR", &spans_dir)
+            .envs(variables.iter().copied())
             .stdin(Stdio::from(of_proxy))
             .stdout(Stdio::from(log.try_clone().unwrap()))
             .stderr(Stdio::from(log))
@@ -264,6 +274,13 @@ impl Head {
     /// Waits until the proxy has ended, and says whether it did so well.
     pub(super) fn wait(&mut self) -> bool {
         wait_until("the proxy ends", || self.child.try_wait().unwrap()).success()
+    }
+
+    /// Whether all its threads sleep.
+    pub(super) fn sleeps(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let states = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default());
+        states.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
     }
 
     pub(super) fn is_running(&mut self) -> bool {

@@ -1,0 +1,94 @@
+//! Looking for what comes next before the thread sleeps, while one request follows the other closely, by the rule of `src/ipc/spin.rs`.
+//!
+//! With one request at a time nearly all of its time is sleep: the proxy's, until the answer comes, and until the next request does. So
+//! while that pays a task keeps the loop from sleeping, and lets other processes run in between. With more than one request in flight there is
+//! always something to do, and nobody looks.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use crate::spin::Spin;
+
+/// Whether a thread looks, and for whom.
+#[derive(Default)]
+pub(super) struct Looking {
+    spin: RefCell<Spin>,
+    in_flight: Cell<u32>,
+    /// Counts what has come, from clients and from replicas.
+    came: Cell<u64>,
+    is_asked: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Looking {
+    /// A request has come.
+    pub(super) fn request_began(&self) {
+        self.something_came();
+        self.in_flight.set(self.in_flight.get() + 1);
+        if self.in_flight.get() == 1 {
+            self.spin.borrow_mut().request_began();
+        }
+    }
+
+    /// A request was sent to a replica, whose answer comes next.
+    pub(super) fn request_was_sent(&self) {
+        if self.in_flight.get() == 1 {
+            self.ask();
+        }
+    }
+
+    /// A request has ended, and perhaps the next one comes.
+    pub(super) fn request_ended(&self) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.in_flight.get() == 0 {
+            self.spin.borrow_mut().request_ended();
+            self.ask();
+        }
+    }
+
+    /// Something has come from a replica.
+    pub(super) fn something_came(&self) {
+        self.came.set(self.came.get().wrapping_add(1));
+    }
+
+    fn ask(&self) {
+        if self.spin.borrow().will_look() {
+            self.is_asked.set(true);
+            if let Some(waker) = self.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Looks for as long as the thread runs.
+    pub(super) async fn run(&self) {
+        loop {
+            poll_fn(|context| match self.is_asked.replace(false) {
+                true => Poll::Ready(()),
+                false => {
+                    *self.waker.borrow_mut() = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            })
+            .await;
+            self.look().await;
+        }
+    }
+
+    async fn look(&self) {
+        let Some(mut look) = self.spin.borrow_mut().begin_look() else { return };
+        let before = self.came.get();
+        loop {
+            // The loop takes in what is ready, and comes back without having slept.
+            tokio::task::yield_now().await;
+            if self.came.get() != before || self.in_flight.get() > 1 {
+                return self.spin.borrow_mut().has_found(look);
+            }
+            std::thread::yield_now();
+            if !self.spin.borrow_mut().looks_on(&mut look) {
+                return;
+            }
+        }
+    }
+}
