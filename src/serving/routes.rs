@@ -104,11 +104,9 @@ impl<T> Routes<T> {
             return None;
         }
         // Where segments begin, and where the path ends; what is deeper than any prefix is not looked at.
-        let begins = path.match_indices('/').map(|(at, _)| at);
-        let mut ends: Vec<usize> = begins.chain([path.len()]).take(self.depth + 1).collect();
-        std::iter::from_fn(|| ends.pop())
-            .find_map(|end| self.by_prefix.get(&path[..end]))
-            .map(|(prefix, target)| (prefix, target))
+        let ends = || path.match_indices('/').map(|(at, _)| at).chain([path.len()]).take(self.depth + 1);
+        let longest_first = (0..ends().count()).rev().filter_map(|number| ends().nth(number));
+        longest_first.filter_map(|end| self.by_prefix.get(&path[..end])).next().map(|(prefix, target)| (prefix, target))
     }
 }
 

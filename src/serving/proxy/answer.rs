@@ -16,7 +16,6 @@ use tokio::time::Sleep;
 use super::connection::Serving;
 use super::exchange::{End, Exchange, Piece};
 use super::grpc::Status;
-use super::headers;
 use super::progress::Progress;
 use crate::lane::Reset;
 use crate::request_names as names;
@@ -98,8 +97,7 @@ impl Stream {
                 }
                 Poll::Ready(Some(Ok(Frame::data(piece))))
             }
-            Piece::Trailers(mut trailers) => {
-                headers::strip_answer(&mut trailers);
+            Piece::Trailers(trailers) => {
                 if self.progress.is_grpc {
                     self.progress.grpc_status = Status::of(&trailers);
                 }

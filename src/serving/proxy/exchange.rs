@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use super::headers;
 use super::lanes::Lane;
 use crate::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset};
 
@@ -233,16 +234,44 @@ fn set(waker: &mut Option<Waker>, context: &Context<'_>) {
     }
 }
 
-/// Headers of a frame, in the memory that they came in: they are written to the client soon.
+/// Headers of a frame that go on to the client, in the memory that they came in: they are written soon.
 fn header_map(headers: Headers<'_>, bytes: &Bytes) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(headers.len() + 4);
+    let named = || headers.iter().filter(|(name, _)| *name == "connection").map(|(_, value)| value);
+    let names_some = named().next().is_some();
     for (name, value) in headers.iter() {
+        if headers::is_hop_by_hop(name) || name == "te" || (names_some && headers::names(named(), name)) {
+            continue;
+        }
         // They were checked when the frame was taken apart.
-        let name = HeaderName::from_bytes(name.as_bytes());
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(value));
-        if let (Ok(name), Ok(value)) = (name, value) {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), value) {
             map.append(name, value);
         }
     }
     map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane;
+
+    #[test]
+    fn an_answer_keeps_what_is_the_clients() {
+        let mut frame = Vec::new();
+        let headers: [(&str, &[u8]); 5] = [
+            ("connection", b"x-a, close"),
+            ("x-a", b"1"),
+            ("transfer-encoding", b"chunked"),
+            ("etag", b"e"),
+            ("etag", b"f"),
+        ];
+        lane::put_head(&mut frame, 1, true, 200, headers);
+        let bytes = Bytes::from(frame);
+        let Body::Head(_, headers) = Frame::decode(bytes[4], &bytes[5..]).unwrap().body else { panic!() };
+        let map = header_map(headers, &bytes);
+        let found: Vec<_> = map.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        assert_eq!(found, [("etag", &b"e"[..]), ("etag", b"f")]);
+    }
 }

@@ -14,48 +14,39 @@ pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 /// The span that has answered, in answers.
 pub(super) const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 
-/// Headers of one connection and no further, besides those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
-
-/// Headers of a request that are said in another way, or in another place.
-const SAID_ELSEWHERE: [HeaderName; 6] = [
-    header::EXPECT,
-    header::HOST,
-    HeaderName::from_static("traceparent"),
-    HeaderName::from_static("tracestate"),
-    HeaderName::from_static("baggage"),
-    X_REQUEST_ID,
-];
-
-/// What says where a request comes from.
-const FORWARDED: [HeaderName; 6] = [
-    header::FORWARDED,
-    HeaderName::from_static("x-forwarded-for"),
-    HeaderName::from_static("x-forwarded-host"),
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-proto"),
-    HeaderName::from_static("x-real-ip"),
-];
-
-fn is_named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    let values = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
+/// Returns whether a header is of one connection and goes no further, whatever `Connection` names.
+pub(super) fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "transfer-encoding"
+            | "upgrade"
+    )
 }
 
-/// Returns whether a header goes no further than the connection that it came over.
-fn is_of_connection(headers: &HeaderMap, name: &HeaderName, value: &HeaderValue) -> bool {
-    HOP_BY_HOP.contains(name)
-        // What gRPC asks for, and the one value that goes on.
-        || (*name == header::TE && !value.as_bytes().eq_ignore_ascii_case(b"trailers"))
-        || (headers.contains_key(header::CONNECTION) && is_named_by_connection(headers, name))
+/// Returns whether a header of a request is said in another way, or in another place.
+fn is_said_elsewhere(name: &str) -> bool {
+    matches!(name, "expect" | "host" | "traceparent" | "tracestate" | "baggage" | "x-request-id")
+}
+
+/// Returns whether a header says where a request comes from.
+fn is_forwarding(name: &str) -> bool {
+    matches!(
+        name,
+        "forwarded" | FORWARDED_FOR | "x-forwarded-host" | "x-forwarded-port" | "x-forwarded-proto" | "x-real-ip"
+    )
+}
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// Returns whether one of these values of `Connection` names a header.
+pub(super) fn names<'v>(values: impl Iterator<Item = &'v [u8]>, name: &str) -> bool {
+    let mut named = values.flat_map(|value| value.split(|byte| *byte == b','));
+    named.any(|named| named.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// The most headers that a replica is told besides those of the client.
@@ -81,9 +72,17 @@ pub(super) struct Told<'a> {
 
 /// The headers that a replica gets with a request.
 pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-    let is_passed_on = |&(name, value): &(&HeaderName, &HeaderValue)| {
-        let is_replaced = FORWARDED.contains(name) && (!told.is_peer_trusted || name == FORWARDED[1]);
-        !is_replaced && !SAID_ELSEWHERE.contains(name) && !is_of_connection(headers, name, value)
+    let names_some = headers.contains_key(header::CONNECTION);
+    let is_named = move |name: &HeaderName| {
+        let values = headers.get_all(header::CONNECTION).into_iter().map(HeaderValue::as_bytes);
+        names_some && names(values, name.as_str())
+    };
+    let is_passed_on = move |&(name, value): &(&HeaderName, &HeaderValue)| {
+        let text = name.as_str();
+        let is_replaced = is_forwarding(text) && (!told.is_peer_trusted || text == FORWARDED_FOR);
+        // What gRPC asks for is the one value that goes on.
+        let is_other_te = text == "te" && !value.as_bytes().eq_ignore_ascii_case(b"trailers");
+        !is_replaced && !is_other_te && !is_said_elsewhere(text) && !is_hop_by_hop(text) && !is_named(name)
     };
     let is_said = |name: &'static str| !told.is_peer_trusted || !headers.contains_key(name);
     let forwarded_for = if told.forwarded_for.is_empty() { told.peer } else { told.forwarded_for };
@@ -100,16 +99,6 @@ pub(super) fn to_replica<'a>(headers: &'a HeaderMap, told: &'a Told<'a>) -> impl
     own.chain(headers.iter().filter(is_passed_on).map(|(name, value)| (name.as_str(), value.as_bytes())))
 }
 
-/// Takes out of an answer what goes no further, and what is said by the proxy.
-pub(super) fn strip_answer(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
-        let named: Vec<_> = headers.keys().filter(|name| is_named_by_connection(headers, name)).cloned().collect();
-        named.iter().for_each(|name| drop(headers.remove(name)));
-    }
-    HOP_BY_HOP.iter().for_each(|name| drop(headers.remove(name)));
-    headers.remove(header::TE);
-}
-
 /// Returns whether trailers fit into a frame.
 pub(super) fn are_few(trailers: &HeaderMap) -> bool {
     trailers.len() <= HEADER_LIMIT
@@ -118,7 +107,7 @@ pub(super) fn are_few(trailers: &HeaderMap) -> bool {
 /// Trailers as a replica gets them.
 pub(super) fn trailers(trailers: &HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
     let is_trailer = |&(name, _): &(&HeaderName, &HeaderValue)| {
-        !HOP_BY_HOP.contains(name) && !matches!(*name, header::CONTENT_LENGTH | header::HOST | header::TE)
+        !is_hop_by_hop(name.as_str()) && !matches!(name.as_str(), "content-length" | "host" | "te")
     };
     trailers.iter().filter(is_trailer).map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
@@ -246,12 +235,5 @@ mod tests {
         }
         let long = HeaderValue::from_str(&"x".repeat(REQUEST_ID_BYTES + 1)).unwrap();
         assert!(request_id(&HeaderMap::from_iter([(X_REQUEST_ID, long)])).is_none());
-    }
-
-    #[test]
-    fn an_answer_keeps_what_is_the_clients() {
-        let mut headers = map(&[("connection", "x-a"), ("x-a", "1"), ("transfer-encoding", "chunked"), ("etag", "e")]);
-        strip_answer(&mut headers);
-        assert_eq!(headers, map(&[("etag", "e")]));
     }
 }

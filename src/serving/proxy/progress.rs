@@ -15,7 +15,7 @@ use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
 use crate::hook::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, SpanRequest};
 use crate::lane::Reset;
-use crate::propagation::{Carrier, TraceContext};
+use crate::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
 use crate::request_names as names;
 use crate::task::SpanLink;
 
@@ -118,9 +118,14 @@ impl Progress {
         own.or(self.carrier.trace_context.as_ref())
     }
 
-    /// The context of the SERVER span, for the answer.
-    pub(super) fn server_context(&self) -> Option<&TraceContext> {
-        self.server.as_ref().map(ActiveSpan::context)
+    /// What the answer says of the SERVER span: version, trace, span, flags.
+    pub(super) fn trace_response(&self) -> Option<HeaderValue> {
+        let parent = self.server.as_ref()?.context().parent;
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        put_hex(&mut text[3..35], &parent.trace_id);
+        put_hex(&mut text[36..52], &parent.span_id);
+        put_hex(&mut text[53..], &[parent.flags & (FLAG_SAMPLED | FLAG_RANDOM)]);
+        HeaderValue::from_bytes(&text).ok()
     }
 
     /// Begins an attempt, and its CLIENT span.
@@ -341,12 +346,16 @@ impl Drop for Progress {
     }
 }
 
-fn hex(id: [u8; 16]) -> [u8; 32] {
-    let mut digits = [0; 32];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(id) {
+fn put_hex(digits: &mut [u8], bytes: &[u8]) {
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
         pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
         pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
     }
+}
+
+fn hex(id: [u8; 16]) -> [u8; 32] {
+    let mut digits = [0; 32];
+    put_hex(&mut digits, &id);
     digits
 }
 

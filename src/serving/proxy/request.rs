@@ -325,10 +325,9 @@ async fn take_head(
     progress: &Progress,
     parts: &Parts,
     status: StatusCode,
-    mut headers: HeaderMap,
+    headers: HeaderMap,
     exchange: Rc<Exchange>,
 ) -> Result<Answered, Refused> {
-    headers::strip_answer(&mut headers);
     let length = match content_length(&headers) {
         Ok(length) => length,
         Err(()) => {
@@ -383,9 +382,7 @@ fn head(progress: &Progress, connection: &Connection, status: StatusCode, header
 
 fn say(progress: &Progress, connection: &Connection, headers: &mut HeaderMap) {
     headers.insert(X_REQUEST_ID, progress.request_id.clone());
-    if let Some(context) = progress.server_context()
-        && let Ok(value) = HeaderValue::try_from(context.parent.to_string())
-    {
+    if let Some(value) = progress.trace_response() {
         headers.insert(TRACE_RESPONSE, value);
     }
     if connection.is_closing() {
