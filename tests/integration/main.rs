@@ -54,6 +54,8 @@ mod security;
 mod seen_means_recorded;
 mod serve;
 mod services;
+mod serving_deaths;
+mod serving_smuggling;
 mod several_hooks;
 mod soak;
 mod spans;

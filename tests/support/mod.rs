@@ -11,6 +11,7 @@
 mod cluster;
 mod foreign;
 mod http;
+mod load;
 mod modules;
 mod processes;
 mod python;
@@ -25,6 +26,7 @@ mod wait;
 pub use cluster::{Builder, Cluster};
 pub use foreign::{build_standalone, cargo_on_new_crate, compile_c, compile_c_with};
 pub use http::{Answer, Api, Ask, read_answer, read_chunk, read_head};
+pub use load::{Clients, Exchange, Outcome};
 pub use modules::{build_modules, module_folder, program_path};
 pub use processes::{Process, is_alive, kill};
 pub use python::python_with;

@@ -1,0 +1,128 @@
+//! Clients that put a service under constant load, and remember what became of each request.
+
+use std::io::{self, BufReader, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::http::{Answer, read_answer};
+
+/// The longest that a client waits for an answer.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Numbers of requests, of all clients of this process: their trace ids.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// What became of one request.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The trace that the client has begun for it.
+    pub trace_id: String,
+    /// The client's span.
+    pub span_id: String,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub enum Outcome {
+    /// The whole answer is there.
+    Whole(Answer),
+    /// Nobody has accepted the connection.
+    Refused,
+    /// The connection broke before the answer was whole.
+    Broken(io::Error),
+}
+
+impl Exchange {
+    /// The status of the answer, if it is whole.
+    pub fn status(&self) -> Option<u16> {
+        match &self.outcome {
+            Outcome::Whole(answer) => Some(answer.status),
+            _ => None,
+        }
+    }
+}
+
+/// Clients that run until they are stopped.
+pub struct Clients {
+    is_over: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Vec<Exchange>>>,
+}
+
+impl Clients {
+    /// Starts so many clients, each with a connection that is kept as long as the server keeps it; every `renewal`th request gets a new one.
+    pub fn start(address: SocketAddr, count: usize, path: &str, renewal: usize) -> Clients {
+        let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let threads = (0..count).map(|_| {
+            let (is_over, answered, path) = (Arc::clone(&is_over), Arc::clone(&answered), path.to_owned());
+            std::thread::spawn(move || {
+                let (mut connection, mut exchanges) = (None, Vec::new());
+                while !is_over.load(Ordering::Relaxed) {
+                    if exchanges.len() % renewal == 0 {
+                        connection = None;
+                    }
+                    exchanges.push(ask(&mut connection, address, &path));
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                exchanges
+            })
+        });
+        Clients { threads: threads.collect(), is_over, answered }
+    }
+
+    /// The number of requests that have ended.
+    pub fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more requests have ended.
+    #[track_caller]
+    pub fn wait_for(&self, further: u64) {
+        let enough = self.answered() + further;
+        super::wait_until(&format!("{further} more requests have ended"), || (self.answered() >= enough).then_some(()));
+    }
+
+    /// Ends them, and returns what became of all requests.
+    pub fn stop(self) -> Vec<Exchange> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+    }
+}
+
+fn ask(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr, path: &str) -> Exchange {
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    let (trace_id, span_id) = (format!("{:032x}", u128::from(number) | 1 << 100), format!("{number:016x}"));
+    let outcome = exchange(connection, address, path, &trace_id, &span_id);
+    let outcome = outcome.map_or_else(
+        |error| if error.kind() == ErrorKind::ConnectionRefused { Outcome::Refused } else { Outcome::Broken(error) },
+        Outcome::Whole,
+    );
+    let is_to_close = !matches!(&outcome, Outcome::Whole(answer) if answer.header("connection") != "close");
+    if is_to_close {
+        *connection = None;
+    }
+    Exchange { trace_id, span_id, outcome }
+}
+
+fn exchange(
+    connection: &mut Option<BufReader<TcpStream>>,
+    address: SocketAddr,
+    path: &str,
+    trace_id: &str,
+    span_id: &str,
+) -> io::Result<Answer> {
+    let reader = match connection {
+        Some(reader) => reader,
+        None => {
+            let stream = TcpStream::connect(address)?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.set_nodelay(true)?;
+            connection.insert(BufReader::new(stream))
+        }
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\ntraceparent: 00-{trace_id}-{span_id}-01\r\n\r\n");
+    reader.get_mut().write_all(request.as_bytes())?;
+    read_answer(reader, false)
+}
