@@ -173,7 +173,8 @@ fn scan_request_line(line: &[u8]) -> Result<(bool, &[u8], &[u8]), Refusal> {
         b"HTTP/1.0" => false,
         _ => return Err(Refusal::Malformed("a version that is not HTTP/1.0 or HTTP/1.1")),
     };
-    let is_method = !method.is_empty() && method.iter().all(|byte| is_token(*byte));
+    // Methods are told apart by case, and nobody has one in lower case: it is a mistake, or one that others take for another method.
+    let is_method = !method.is_empty() && method.iter().all(|byte| is_token(*byte) && !byte.is_ascii_lowercase());
     let is_target = !target.is_empty() && target.iter().all(|byte| byte.is_ascii_graphic());
     if is_method && is_target { Ok((is_1_1, method, target)) } else { Err(malformed) }
 }

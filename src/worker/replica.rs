@@ -5,6 +5,7 @@
 //! engine opens the span, then *claims* the request, and only then tells the module; it ends the span before the last frame of the answer is
 //! handed to the lane. *Seen means recorded* follows, and what a killed replica had begun is known from its lanes' claims and from its spool.
 
+mod commits;
 mod engine;
 mod lane;
 mod request;

@@ -17,7 +17,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 /// What became of one request.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The trace that the client has begun for it.
+    /// The trace that the client has begun for it, as span files write it.
     pub trace_id: String,
     /// The client's span.
     pub span_id: String,
@@ -103,7 +103,7 @@ fn ask(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr, path:
     if is_to_close {
         *connection = None;
     }
-    Exchange { trace_id, span_id, outcome }
+    Exchange { trace_id: format!("0x{trace_id}"), span_id: format!("0x{span_id}"), outcome }
 }
 
 fn exchange(

@@ -14,6 +14,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use tracer_core::propagation::TRACEPARENT;
 use tracer_ipc::serving::{ReplicaBegin, ReplicaOrder, ReplicaReport};
 
+use super::commits::Commits;
 use super::lane::Lane;
 use super::report_to;
 use super::request::{Request, RequestSpans, context_of, joined};
@@ -47,6 +48,7 @@ pub(super) struct Engine {
     deployment: LoadedDeployment,
     route_prefix: String,
     spans: Option<RequestSpans>,
+    commits: Option<Commits>,
     epoll: OwnedFd,
     control: OwnedFd,
     timer: OwnedFd,
@@ -100,6 +102,7 @@ impl Engine {
             deployment,
             route_prefix: begin.route_prefix.clone(),
             spans: recorder.map(|recorder| RequestSpans::new(recorder, begin)),
+            commits: recorder.map(Commits::start).transpose()?,
             epoll,
             control,
             timer,
@@ -587,6 +590,9 @@ impl ReplicaHost for Engine {
             self.write_all(state);
             !state.events.is_empty()
         });
+        if let Some(commits) = &self.commits {
+            commits.ask();
+        }
         if has_events {
             self.wake_up();
         }
