@@ -517,6 +517,26 @@ fn another_address_is_listened_on_before_the_first_is_left() {
 }
 
 #[test]
+fn other_exporters_take_other_processes_and_another_ratio_does_not() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    let first = (fixture.world.proxies.clone(), fixture.world.replicas.clone());
+    let mut next = service(&[("app", "shop:app", 1)]);
+    next.tracing.detail = Detail::Request;
+    fixture.deploy(next.clone());
+    fixture.settle(|_| true);
+    assert_eq!((&fixture.world.proxies, &fixture.world.replicas), (&first.0, &first.1));
+    next.tracing.exporters = vec!["mine:exporter".into()];
+    fixture.deploy(next);
+    fixture.settle(|_| true);
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 3 });
+    assert!(fixture.world.proxies.is_disjoint(&first.0) && fixture.world.proxies.len() == 1);
+    assert!(fixture.world.replicas.keys().all(|replica| !first.1.contains_key(replica)));
+    assert_eq!(fixture.world.ready.len(), 1);
+}
+
+#[test]
 fn a_service_that_is_shut_down_ends_its_proxies_first_and_is_forgotten() {
     let mut fixture = Fixture::default();
     fixture.deploy(service(&[("app", "shop:app", 2)]));

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::super::CommandError;
+use crate::count::Count;
 use crate::driver::Driver;
 use crate::exit;
-use crate::hook::{Located, SearchPath};
+use crate::hook::{LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
 use crate::module_store::ModuleStore;
 use crate::serving::service_file::{Deployment, Service};
 
@@ -36,12 +37,48 @@ fn version(
     }
     let module = if module.contains('/') { folder.join(module).display().to_string() } else { module.to_owned() };
     let located = search.locate(&module).map_err(|error| crate::causes::with_causes(&error))?;
+    let loaded = Module::load_at(&module, located.clone()).map_err(|error| crate::causes::with_causes(&error))?;
+    let found = LoadedDeployment::find(loaded, attribute, None).map_err(|error| crate::causes::with_causes(&error))?;
+    check_arguments(deployment, &found.parameters())?;
     let Located::Library(library) = located else { return Ok(None) };
     if module.contains('/') {
         deployment.import_path = format!("{}:{attribute}", library.display());
     }
     let taken = store.take(&library).map_err(|error| error.to_string())?;
     Ok(taken.map(|taken| taken.version.number()))
+}
+
+/// Checks the arguments of a handler's creation against what its module says of them.
+fn check_arguments(deployment: &Deployment, parameters: &[ParameterDescription]) -> Result<(), String> {
+    let (found, expected) = (deployment.arguments.len(), parameters.len());
+    if found != expected {
+        let names: Vec<_> = parameters.iter().map(|one| format!("{}: {}", one.name, one.type_name)).collect();
+        let takes = if names.is_empty() {
+            "none".into()
+        } else {
+            format!("{}: `{}`", Count(expected, "argument"), names.join(", "))
+        };
+        return Err(format!("its handler takes {takes}; `arguments` has {found}"));
+    }
+    for (number, (argument, parameter)) in (1..).zip(deployment.arguments.iter().zip(parameters)) {
+        if !can_be(argument, &parameter.type_name) {
+            let ParameterDescription { name, type_name, .. } = parameter;
+            return Err(format!("argument {number} (`{name}`): expected {type_name}, found `{argument}`"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a value can be one of a type, as far as the type's name says: of a type that is not known, any can.
+fn can_be(value: &serde_json::Value, type_name: &str) -> bool {
+    match type_name {
+        "String" | "&str" => value.is_string(),
+        "bool" => value.is_boolean(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => value.is_u64(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => value.is_i64() || value.is_u64(),
+        "f32" | "f64" => value.is_number(),
+        _ => true,
+    }
 }
 
 fn not_an_import_path(path: &str) -> String {

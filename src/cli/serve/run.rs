@@ -187,7 +187,8 @@ impl Output {
     fn start(session_dir: &Path, service: &str) -> Output {
         let folder = session_dir.join("logs/serve");
         let mut tails = Tails::default();
-        tails.add(&folder.join("access.log"), String::new());
+        // Other services of this head write there too.
+        tails.add_from_end(&folder.join("access.log"));
         let tails = Arc::new(Mutex::new(tails));
         let has_ended = Arc::new(AtomicBool::new(false));
         let (read, ended) = (Arc::clone(&tails), Arc::clone(&has_ended));

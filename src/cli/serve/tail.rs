@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The longest line that is waited for; what is longer comes in pieces.
@@ -27,6 +27,16 @@ impl Tails {
     /// Reads a file too, from its beginning.
     pub(in super::super) fn add(&mut self, path: &Path, prefix: String) {
         self.files.entry(path.into()).or_insert(Tail { prefix, file: None, rest: Vec::new() });
+    }
+
+    /// Reads a file too, from where it ends now.
+    pub(super) fn add_from_end(&mut self, path: &Path) {
+        self.add(path, String::new());
+        if let (Some(tail), Ok(mut file)) = (self.files.get_mut(path), File::open(path))
+            && file.seek(SeekFrom::End(0)).is_ok()
+        {
+            tail.file = Some(file);
+        }
     }
 
     /// Takes the lines that have come.

@@ -23,8 +23,8 @@ use crate::head::io::{HeadIo, Source};
 use crate::head::process::{ServiceCommand, WorkerProcess};
 use crate::head::reactor::Effects;
 use crate::head::reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, ServiceEffects};
-use crate::hook::{HookContract, SearchPath};
-use crate::protocol::{HookChoice, ServiceRefusal, ServiceRefusalCode, Stream, TracingSettings};
+use crate::hook::{HookContract, Located, SearchPath, locate_in};
+use crate::protocol::{FurtherHook, HookChoice, ServiceRefusal, ServiceRefusalCode, Stream, TracingSettings};
 use crate::session;
 use crate::spool::SLOT_COUNT;
 use crate::task::WorkerId;
@@ -60,8 +60,30 @@ fn tracing(io: &HeadIo, service: &ServiceTracing) -> TracingSettings {
         is_required: false,
         further: Vec::new(),
     };
+    let mut hook = session.hook.clone().unwrap_or_else(own);
+    let folders = SearchPath { module_path: io.settings.module_path.clone(), is_complete: false }.folders();
+    let is_known = |hook: &HookChoice, name: &str| {
+        hook.import_string == *name || hook.further.iter().any(|further| further.import_string == *name)
+    };
+    for exporter in &service.exporters {
+        if is_known(&hook, exporter) {
+            continue;
+        }
+        let module = exporter.rsplit_once(':').map_or(exporter.as_str(), |(module, _)| module);
+        let library = match locate_in(&folders, module) {
+            Some(Located::Library(path)) => Some(path),
+            // One that is not there fails where it is to run, and is told of with the process.
+            Some(Located::BuiltIn(_)) | None => None,
+        };
+        hook.further.push(FurtherHook {
+            import_string: exporter.clone(),
+            contract: HookContract::Exporter,
+            library,
+            description: String::new(),
+        });
+    }
     TracingSettings {
-        hook: Some(session.hook.clone().unwrap_or_else(own)),
+        hook: Some(hook),
         sampling_ratio: service.sampling_ratio.unwrap_or(session.sampling_ratio),
         ..session.clone()
     }
@@ -136,6 +158,11 @@ impl Acting<'_> {
             is_watched_for_room: false,
         };
         self.watch(process, found, pid, &new.name)?;
+        if new.tracing.hook.is_some() {
+            let link = session_dir.join(format!("logs/serve/spans/{}.json", new.name));
+            // For people who look for the spans of a process by its name; nothing reads it.
+            let _ = std::os::unix::fs::symlink(new.tracing.spans_dir.join(format!("{pid}.json")), link);
+        }
         Ok(pid)
     }
 
@@ -193,7 +220,7 @@ impl ServiceEffects for Acting<'_> {
         if self.io.services.tables.contains_key(service) {
             return Ok(());
         }
-        let folder = self.io.session_dir.join("logs/serve");
+        let folder = self.io.session_dir.join("logs/serve/spans");
         std::fs::create_dir_all(folder).map_err(|error| system("the folder of its logs cannot be made", &error))?;
         let capacity = Capacity { replicas: PLACES as usize, callers: CALLERS, deployments: INDICES as usize };
         let (table, file) =

@@ -1,7 +1,7 @@
 //! What a replica has against what a version wants of it.
 
 use super::replica::Replica;
-use super::service::{Served, deployments};
+use super::service::{Served, deployments, traces_alike};
 use tracer_core::count::Count;
 use tracer_core::task::WorkerId;
 use tracer_ipc::serving::{Deployment, Service};
@@ -29,7 +29,7 @@ pub(super) fn kept(served: &Served, service: &Service, is_meant: impl Fn(WorkerI
         let is_its = |of: &str, name: &str| of == replica.application && name == replica.deployment.name;
         let mut all = deployments(service).zip(&mut left);
         let ((_, wanted), left) = all.find(|((of, wanted), _)| is_its(&of.name, &wanted.name))?;
-        let stays = *left > 0 && fits(replica, wanted);
+        let stays = *left > 0 && fits(replica, wanted) && traces_alike(&replica.tracing, &service.tracing);
         *left -= u32::from(stays);
         stays.then_some(*id)
     };

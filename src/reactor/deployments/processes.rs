@@ -24,7 +24,7 @@ pub(super) fn start_replica(
     let number = served.numbers.entry(deployment.name.clone()).or_default();
     *number += 1;
     let of = (*number, version.number);
-    let mut replica = Replica::new(&application.name, deployment.clone(), of, now.monotonic_ns);
+    let mut replica = Replica::new(&application.name, deployment.clone(), &service.tracing, of, now.monotonic_ns);
     replica.index = served.index(&application.name, &deployment.name);
     replica.place = served.take_place();
     let process = effects.next_process();
@@ -72,6 +72,7 @@ pub(super) fn start_proxy(
             let proxy = Proxy {
                 number: served.last_proxy,
                 address: service.http.address,
+                tracing: service.tracing.clone(),
                 stage: ProxyStage::Starting,
                 pid,
                 started_ns: now.monotonic_ns,
@@ -211,7 +212,7 @@ pub(super) fn configure_proxies(
         effects.set_waiting_limit(&service.name, index, deployment.max_queued_requests);
     }
     for (id, proxy) in &mut served.proxies {
-        if proxy.stage == ProxyStage::Up && proxy.address == service.http.address && which(proxy) {
+        if proxy.stage == ProxyStage::Up && proxy.fits(service) && which(proxy) {
             proxy.given = settings.revision;
             proxy.failure = None;
             effects.configure_proxy(*id, &settings);

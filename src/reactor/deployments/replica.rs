@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use tracer_core::task::WorkerId;
-use tracer_ipc::serving::Deployment;
+use tracer_ipc::serving::{Deployment, ServiceTracing};
 
 /// Where a replica is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +97,8 @@ pub struct Replica {
     pub application: String,
     /// The settings that it has.
     pub deployment: Deployment,
+    /// How it was told to trace.
+    pub tracing: ServiceTracing,
     /// Its number in the table.
     pub place: u32,
     /// Its deployment's number in the table.
@@ -151,6 +153,7 @@ impl Replica {
     pub(super) fn new(
         application: &str,
         deployment: Deployment,
+        tracing: &ServiceTracing,
         (number, version): (u64, u64),
         now_ns: u64,
     ) -> Replica {
@@ -159,6 +162,7 @@ impl Replica {
             name: format!("{}#{number}", deployment.name),
             application: application.into(),
             deployment,
+            tracing: tracing.clone(),
             place: 0,
             index: 0,
             version,

@@ -94,9 +94,8 @@ pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, 
 fn ensure_proxy(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, now: Now) {
     let Some(served) = services.all.get_mut(name) else { return };
     let Some(rollout) = &served.rollout else { return };
-    let address = rollout.version.service.http.address;
-    let has_proxy =
-        served.proxies.values().any(|proxy| proxy.address == address && proxy.stage != ProxyStage::Draining);
+    let service = &rollout.version.service;
+    let has_proxy = served.proxies.values().any(|proxy| proxy.fits(service) && proxy.stage != ProxyStage::Draining);
     let version = rollout.version.clone();
     if !has_proxy
         && served.proxy_deaths.again_ns <= now.monotonic_ns
@@ -122,8 +121,7 @@ fn are_all_ready(served: &Served, service: &Service) -> bool {
     let Some(rollout) = &served.rollout else { return false };
     let new = || rollout.replicas.iter().filter_map(|id| served.replicas.get(id));
     let old = served.replicas.values().filter(|replica| replica.stage() == Stage::Serving);
-    let address = service.http.address;
-    let is_up = served.live_proxies().any(|(_, proxy)| proxy.address == address);
+    let is_up = served.live_proxies().any(|(_, proxy)| proxy.fits(service));
     is_up && new().all(|replica| replica.has_handler()) && new().chain(old).all(|replica| served.has_lanes(replica))
 }
 
@@ -187,8 +185,7 @@ fn give_routes(
 fn has_switched(served: &mut Served, effects: &mut impl ServiceEffects, service: &Service) -> bool {
     let revision = served.rollout.as_ref().map_or(0, |rollout| rollout.revision);
     let new: Vec<_> = served.rollout.iter().flat_map(|rollout| rollout.replicas.iter().copied()).collect();
-    let address = service.http.address;
-    let is_here = |proxy: &super::service::Proxy| proxy.address == address && proxy.stage != ProxyStage::Draining;
+    let is_here = |proxy: &super::service::Proxy| proxy.fits(service) && proxy.stage != ProxyStage::Draining;
     let has_lanes =
         served.replicas.values().filter(|replica| replica.has_handler()).all(|replica| served.has_lanes(replica));
     if has_lanes
@@ -228,8 +225,7 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
     }
     let number = version.number;
     let address = service.http.address;
-    let others: Vec<_> =
-        served.proxies.iter().filter(|(_, proxy)| proxy.address != address).map(|(id, _)| *id).collect();
+    let others: Vec<_> = served.proxies.iter().filter(|(_, proxy)| !proxy.fits(service)).map(|(id, _)| *id).collect();
     for id in others {
         drain_proxy(served, effects, id, longest_drain(service), now);
     }
@@ -266,9 +262,8 @@ pub(super) fn fail(served: &mut Served, effects: &mut impl ServiceEffects, now: 
         }
     }
     let serving = served.serving.as_ref().map(|serving| serving.service.clone());
-    let address = serving.as_ref().map(|serving| serving.http.address);
     for (id, proxy) in &mut served.proxies {
-        if Some(proxy.address) != address && proxy.stage != ProxyStage::Draining {
+        if serving.as_ref().is_none_or(|serving| !proxy.fits(serving)) && proxy.stage != ProxyStage::Draining {
             proxy.stage = ProxyStage::Draining;
             effects.kill(*id);
         }

@@ -5,7 +5,7 @@ use super::replica::{Replica, Said};
 use crate::state::{Now, task::DriverId};
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceEvent, ServiceNews};
-use tracer_ipc::serving::{Application, Deployment, Service};
+use tracer_ipc::serving::{Application, Deployment, Service, ServiceTracing};
 
 /// Replicas that a service may have at a time, those of a version on its way included: so many have room in its table.
 pub const PLACES: u32 = 4096;
@@ -138,6 +138,8 @@ pub struct Proxy {
     pub number: u64,
     /// Where it listens.
     pub address: SocketAddr,
+    /// How it was told to trace.
+    pub tracing: ServiceTracing,
     /// Where it is in its life.
     pub stage: ProxyStage,
     /// Its process.
@@ -167,6 +169,11 @@ pub enum ProxyStage {
 }
 
 impl Proxy {
+    /// Returns whether it can be the proxy of a version: it listens there, and traces so.
+    pub(super) fn fits(&self, service: &Service) -> bool {
+        self.address == service.http.address && traces_alike(&self.tracing, &service.tracing)
+    }
+
     /// As people and programs read it.
     pub fn state(&self) -> &'static str {
         match self.stage {
@@ -320,6 +327,11 @@ impl Served {
         let mut proxies = self.live_proxies().peekable();
         proxies.peek().is_some() && proxies.all(|(proxy, _)| replica.lanes.contains(&proxy))
     }
+}
+
+/// Returns whether processes that trace as one of these says can trace as the other says: their exporters are those that they began with.
+pub(super) fn traces_alike(one: &ServiceTracing, other: &ServiceTracing) -> bool {
+    one.is_enabled == other.is_enabled && one.exporters == other.exporters
 }
 
 /// The deployments of a service with their applications.

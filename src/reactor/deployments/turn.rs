@@ -73,8 +73,7 @@ fn follow(services: &mut Services, effects: &mut impl ServiceEffects, name: &str
         stay.iter().for_each(|id| rollout::configure(served, effects, service, *id, &mut services.last_order));
     }
     publish_ready(served, effects, serving, &stay);
-    let has_proxy =
-        |proxy: &super::service::Proxy| proxy.address == service.http.address && proxy.stage != ProxyStage::Draining;
+    let has_proxy = |proxy: &super::service::Proxy| proxy.fits(service) && proxy.stage != ProxyStage::Draining;
     let is_missing = !served.proxies.values().any(has_proxy);
     if is_missing && served.proxy_deaths.again_ns <= now.monotonic_ns {
         start_proxy(services, effects, serving, now);
