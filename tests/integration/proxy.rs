@@ -3,6 +3,8 @@
 mod clients;
 mod played;
 
+use std::os::fd::AsFd;
+
 use played::{Head, What};
 use tracer::lane::Reset;
 use tracer_ipc::serving::{ProxyOrder, ProxyReport};
@@ -358,4 +360,51 @@ fn a_proxy_that_drains_answers_what_it_has_and_ends() {
     assert_eq!(head.report(), ProxyReport::Drained);
     assert!(head.wait());
     assert_eq!(head.spans(6).len(), 6);
+}
+
+#[test]
+fn a_service_has_the_spans_that_it_asks_for_and_the_trace_goes_on_without_any() {
+    use tracer_ipc::serving::Detail;
+    let mut head = Head::start_with(1, |settings| settings.tracing.detail = Detail::Request);
+    let mut replica = head.add_replica(0, 10);
+    let mut client = head.get("/");
+    let (request, opening, _) = replica.take();
+    replica.answer(request, 200, "");
+    client.answer().status(200);
+    assert_eq!(opening.span_id, plain(head.spans(1).named("proxy_http_request hello GET /").span_id()));
+    head.settings.tracing.is_enabled = false;
+    head.settings.revision += 1;
+    head.configure();
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    client.send(format!("GET / HTTP/1.1\r\nHost: a\r\ntraceparent: 00-{trace}-b7ad6b7169203331-01\r\n\r\n"));
+    let (request, opening, _) = replica.take();
+    assert_eq!(
+        (opening.trace_id.as_str(), opening.span_id.as_str(), opening.trace_flags),
+        (trace, "b7ad6b7169203331", 1)
+    );
+    replica.answer(request, 200, "");
+    let answer = client.answer().status(200);
+    assert!(answer.header("traceresponse").is_empty() && !answer.header("x-request-id").is_empty());
+    head.order(&ProxyOrder::Drain { timeout: std::time::Duration::ZERO }, &[]);
+    assert_eq!(head.report(), ProxyReport::Drained);
+    assert!(head.wait());
+    assert_eq!(head.spans(1).len(), 1);
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_refused_and_the_others_stay() {
+    let mut head = Head::start();
+    let route = head.settings.routes[0].clone();
+    head.settings.routes.push(route);
+    head.settings.revision = 2;
+    head.order(&ProxyOrder::Configure, &[tracer_ipc::control::send_long(&head.settings).unwrap().as_fd()]);
+    let ProxyReport::Configured { revision: 2, failure: Some(failure) } = head.report() else {
+        panic!("it is refused")
+    };
+    assert!(failure.contains("`/` is there twice"), "{failure}");
+    let mut replica = head.add_replica(0, 10);
+    let mut client = head.get("/");
+    let (request, _, _) = replica.take();
+    replica.answer(request, 200, "");
+    client.answer().status(200);
 }

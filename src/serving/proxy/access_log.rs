@@ -1,6 +1,5 @@
 //! The access log, `logs/serve/access.log` of the session: a line for each request, written in batches.
 
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
@@ -33,6 +32,9 @@ pub(super) struct AccessLog {
     file: Option<File>,
     log: Log,
     lines: String,
+    /// The second of the last line, and how it is written: lines of one have it in common.
+    second: u64,
+    second_text: String,
 }
 
 impl AccessLog {
@@ -44,7 +46,13 @@ impl AccessLog {
         if let Err(error) = &file {
             eprintln!("tracer: there is no access log `{}`: {error}", path.display());
         }
-        AccessLog { file: file.ok(), log: Log::new(path, limit), lines: String::new() }
+        AccessLog {
+            file: file.ok(),
+            log: Log::new(path, limit),
+            lines: String::new(),
+            second: u64::MAX,
+            second_text: String::new(),
+        }
     }
 
     /// Adds a line.
@@ -52,18 +60,32 @@ impl AccessLog {
         if self.file.is_none() {
             return;
         }
-        let Line { unix_nano, client, method, target, status, bytes, duration_ns, request_id, trace_id, replica } =
-            *line;
-        let micros = duration_ns / 1000;
-        let _ = writeln!(
-            self.lines,
-            "{} {client} \"{method} {target}\" {status} {bytes} {}.{:03}ms request={request_id} trace={} replica={}",
-            clock::utc(unix_nano),
-            micros / 1000,
-            micros % 1000,
-            if trace_id.is_empty() { "-" } else { trace_id },
-            if replica.is_empty() { "-" } else { replica },
-        );
+        let second = line.unix_nano / 1_000_000_000;
+        if second != self.second {
+            self.second = second;
+            // Without its fraction and the `Z`.
+            self.second_text = clock::utc(second * 1_000_000_000).to_string();
+            self.second_text.truncate("1970-01-01T00:00:00".len());
+        }
+        let (millis, micros) = (line.unix_nano / 1_000_000 % 1000, line.duration_ns / 1000);
+        let lines = &mut self.lines;
+        lines.push_str(&self.second_text);
+        lines.push('.');
+        put_number(lines, millis, 3);
+        let said = |text: &'static str, value| [text, if str::is_empty(value) { "-" } else { value }];
+        let asked = ["Z ", line.client, " \"", line.method, " ", line.target, "\" "];
+        asked.iter().for_each(|part| lines.push_str(part));
+        put_number(lines, line.status.into(), 1);
+        lines.push(' ');
+        put_number(lines, line.bytes, 1);
+        lines.push(' ');
+        put_number(lines, micros / 1000, 1);
+        lines.push('.');
+        put_number(lines, micros % 1000, 3);
+        let rest =
+            [said("ms request=", line.request_id), said(" trace=", line.trace_id), said(" replica=", line.replica)];
+        rest.iter().flatten().for_each(|part| lines.push_str(part));
+        lines.push('\n');
         if self.lines.len() >= BATCH {
             self.write();
         }
@@ -80,9 +102,32 @@ impl AccessLog {
     }
 }
 
+/// Appends a number with at least so many digits. Formatting it would take longer than all else of a line.
+fn put_number(out: &mut String, mut number: u64, digits: usize) {
+    let mut text = [b'0'; 20];
+    let mut at = text.len();
+    while number > 0 || at > text.len() - digits {
+        at -= 1;
+        text[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    out.push_str(std::str::from_utf8(&text[at..]).unwrap_or_default());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_they_need() {
+        for (number, digits, expected) in
+            [(0, 1, "0"), (7, 3, "007"), (1234, 3, "1234"), (u64::MAX, 1, "18446744073709551615")]
+        {
+            let mut out = String::new();
+            put_number(&mut out, number, digits);
+            assert_eq!(out, expected);
+        }
+    }
 
     #[test]
     fn a_line_says_who_asked_for_what_and_how_it_ended_and_both_parts_stay_within_the_bound() {

@@ -284,12 +284,14 @@ impl Lane {
         // The other end sees it, whoever holds this one.
         let _ = rustix::net::shutdown(self.socket.as_ref(), rustix::net::Shutdown::Both);
         let all: Vec<_> = self.exchanges.borrow_mut().iter_mut().filter_map(Option::take).collect();
-        self.wake_waiting();
         for exchange in &all {
+            self.numbers.borrow_mut().give_back(exchange.number);
             if !exchange.has_begun() && self.revoke(exchange.number) {
                 exchange.end(End::Unclaimed);
             }
         }
+        // Those who wait for a number see that it is closed.
+        self.wake_waiting();
         all
     }
 }

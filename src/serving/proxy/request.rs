@@ -221,7 +221,7 @@ async fn send(
     upload: &Upload,
 ) -> Result<Rc<Exchange>, Refused> {
     let thread = Rc::clone(&progress.thread);
-    let (mut place, lane) = loop {
+    let (mut place, lane, number) = loop {
         let place = match thread.admission.admit(route.deployment, route.of.queue_timeout).await {
             Ok(place) => thread.hold(place),
             Err(NoPlace::Full { retry_after_s }) => {
@@ -229,13 +229,17 @@ async fn send(
             }
             Err(NoPlace::TimedOut) => return Err(Refused::unavailable(&route.of.deployment)),
         };
-        match thread.lane(place.replica()) {
-            Some(lane) => break (place, lane),
-            None => drop(place),
+        if let Some(lane) = thread.lane(place.replica()) {
+            let number = poll_fn(|context| lane.poll_number(context)).await;
+            // It may have ended while all its numbers were taken.
+            if lane.is_open() {
+                break (place, lane, number);
+            }
+            lane.give_back(number);
         }
+        drop(place);
         tokio::time::sleep(NO_LANE_PAUSE).await;
     };
-    let number = poll_fn(|context| lane.poll_number(context)).await;
     progress.placed(place.waited_ns());
     let authority = authority(parts);
     let context = progress.context();
