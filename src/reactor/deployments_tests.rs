@@ -517,6 +517,28 @@ fn another_address_is_listened_on_before_the_first_is_left() {
 }
 
 #[test]
+fn a_replica_that_does_not_take_settings_gets_back_those_that_it_had_and_serves_on() {
+    let mut fixture = Fixture::default();
+    let with = |config: u8| {
+        let mut spec = service(&[("app", "shop:app", 2)]);
+        spec.applications[0].deployments[0].user_config = Some(config.into());
+        spec
+    };
+    fixture.deploy(with(1));
+    fixture.settle(|_| true);
+    let before = (fixture.world.replicas.clone(), fixture.world.ready.clone());
+    fixture.deploy(with(2));
+    let (declines, order) = fixture.world.orders.pop().expect("it is given them");
+    fixture.says(declines, ReplicaReport::Answered { order, failure: Some("too cold".into()) });
+    let reason = format!("replica {} does not take its `user_config`: too cold", before.0[&declines]);
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { version: 2, reason });
+    fixture.settle(|_| true);
+    assert_eq!((&fixture.world.replicas, &fixture.world.ready), (&before.0, &before.1));
+    let replicas = fixture.services.all["shop"].replicas.values();
+    assert!(replicas.into_iter().all(|replica| replica.deployment.user_config == Some(1.into())));
+}
+
+#[test]
 fn other_exporters_take_other_processes_and_another_ratio_does_not() {
     let mut fixture = Fixture::default();
     fixture.deploy(service(&[("app", "shop:app", 1)]));

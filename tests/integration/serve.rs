@@ -45,6 +45,13 @@ fn what_is_wrong_with_a_service_is_said_before_anything_is_changed() {
         (service_of("shop:hellp", ""), 1, "module `shop`", "Did you mean `hello`?"),
         (service_of("shop:Model", ""), 1, "its handler takes 1 argument: `path: String`; `arguments` has 0", ""),
         (service_of("shop:Model", "arguments = [7]"), 1, "argument 1 (`path`): expected String, found `7`", ""),
+        (
+            service_of("shop:hello", "")
+                .replace("[[applications]]", "[tracing]\nexporter = \"otlp_file:exporter\"\n[[applications]]"),
+            1,
+            "module `otlp_file` has no exporter `exporter`; it has none",
+            "",
+        ),
         (service_of("./no/such/lib.so:hello", ""), 1, "deployment `hello`: ", "lib.so"),
         (
             service_of("shop:hello", "resources = { gpus = 1 }"),
@@ -65,7 +72,7 @@ fn what_is_wrong_with_a_service_is_said_before_anything_is_changed() {
         let nothing = cluster.tracer(&["serve", "status", "--format", "json"]).success().json();
         assert_eq!(nothing["services"], serde_json::json!([]), "{expected}");
     }
-    let report = deploy(&cluster, &cases[7].0, &["--format", "json"]).status(1).json();
+    let report = deploy(&cluster, &cases[8].0, &["--format", "json"]).status(1).json();
     assert_eq!((&report["error"]["kind"], &report["error"]["code"]), (&"failed".into(), &"resources".into()));
     for verb in [&["config"][..], &["history"], &["rollback"], &["shutdown"]] {
         let run = cluster.tracer(&[&["serve"], verb].concat());

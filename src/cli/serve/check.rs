@@ -6,7 +6,7 @@ use super::super::CommandError;
 use crate::count::Count;
 use crate::driver::Driver;
 use crate::exit;
-use crate::hook::{LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
+use crate::hook::{HookContract, LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
 use crate::module_store::ModuleStore;
 use crate::serving::service_file::{Deployment, Service};
 
@@ -14,6 +14,10 @@ use crate::serving::service_file::{Deployment, Service};
 pub(super) fn modules(driver: &Driver, service: &mut Service, folder: &Path) -> Result<(), CommandError> {
     let welcome = driver.welcome();
     let search = SearchPath { module_path: welcome.module_folders.clone(), is_complete: true };
+    for exporter in &service.tracing.exporters {
+        check_exporter(&search, exporter)
+            .map_err(|error| CommandError::new(exit::FAILED, format!("exporter `{exporter}`: {error}")))?;
+    }
     let store = ModuleStore::of_session(&welcome.session_dir);
     for deployment in service.applications.iter_mut().flat_map(|application| &mut application.deployments) {
         let version = version(&search, &store, deployment, folder)
@@ -46,6 +50,21 @@ fn version(
     }
     let taken = store.take(&library).map_err(|error| error.to_string())?;
     Ok(taken.map(|taken| taken.version.number()))
+}
+
+/// Checks that there is an exporter of that name.
+fn check_exporter(search: &SearchPath, exporter: &str) -> Result<(), String> {
+    let (module, attribute) = exporter.rsplit_once(':').ok_or_else(|| not_an_import_path(exporter))?;
+    let loaded = Module::load(search, module).map_err(|error| crate::causes::with_causes(&error))?;
+    let hooks = loaded.describe().hooks;
+    let exporters = || hooks.iter().filter(|hook| hook.contract == HookContract::Exporter).map(|hook| &*hook.name);
+    if exporters().any(|name| name == attribute) {
+        return Ok(());
+    }
+    let hint = crate::suggestion::hint(attribute, exporters());
+    let known: Vec<_> = exporters().map(|name| format!("`{name}`")).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Err(format!("module `{module}` has no exporter `{attribute}`; it has {known}{hint}"))
 }
 
 /// Checks the arguments of a handler's creation against what its module says of them.

@@ -333,16 +333,16 @@ fn on_answer(
     order: u64,
     failure: Option<String>,
 ) {
-    let is_new_version = served.rollout.is_some();
     let Some(replica) = served.replicas.get_mut(&process) else { return };
     if replica.configuring == Some(order) {
         replica.configuring = None;
         let Some(failure) = failure else { return };
         let reason = format!("replica {} does not take its `user_config`: {failure}", replica.name);
-        // What it has now nobody knows: it is replaced.
-        give_up_replica(served, effects, (service, process), reason.clone());
-        if let Some(rollout) = served.rollout.as_mut().filter(|_| is_new_version) {
-            rollout.failure.get_or_insert(reason);
+        match &mut served.rollout {
+            // It gets back those that it had, with all others.
+            Some(rollout) => drop(rollout.failure.get_or_insert(reason)),
+            // What it has now nobody knows: it is replaced.
+            None => give_up_replica(served, effects, (service, process), reason),
         }
         return;
     }
