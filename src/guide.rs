@@ -8,6 +8,7 @@
 //! | [`programs`] | Rust programs that submit tasks |
 //! | [`commands`] | running programs with `tracer submit command`; all commands of `tracer`; exit codes |
 //! | [`hooks`] | tracing hooks and exporters, those that are shipped, several at once |
+//! | [`serving`] | functions and types of libraries behind HTTP |
 //! | [`http`] | the HTTP API |
 //! | [`configuration`] | flags, variables and `tracer.toml`; OpenTelemetry's variables |
 //! | [`running`] | systemd, containers, logs, upgrades, memory, cleaning up |
@@ -37,6 +38,8 @@ pub mod programs {}
 pub mod promises;
 #[doc = include_str!("guide/running.md")]
 pub mod running {}
+#[doc = include_str!("guide/serving.md")]
+pub mod serving {}
 #[doc = include_str!("guide/spans.md")]
 pub mod spans {}
 #[doc = include_str!("guide/start.md")]
