@@ -45,6 +45,7 @@ mod place;
 mod priorities;
 mod proxy;
 mod prune;
+mod replica;
 mod reports;
 mod resources;
 mod rings;

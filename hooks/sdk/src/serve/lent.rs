@@ -2,10 +2,12 @@
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 use tracer_abi as abi;
 
 use crate::export::with_error;
@@ -18,6 +20,15 @@ const INLINE_HEADERS: usize = 24;
 #[derive(Clone, Copy)]
 pub(crate) struct HostTable {
     raw: &'static abi::Serving,
+    unsent: &'static Unsent,
+}
+
+/// Whether something was answered since the last flush, for the loop, which sleeps perhaps.
+#[derive(Default)]
+struct Unsent {
+    is_there: AtomicBool,
+    is_asleep: AtomicBool,
+    noted: Notify,
 }
 
 // SAFETY: the contract allows calls from any thread; those for one request do not overlap, because its future makes them.
@@ -51,7 +62,8 @@ impl HostTable {
     /// `serving` is as [`abi::Deployment::on_serve`] promises.
     pub(crate) unsafe fn new(serving: *const abi::Serving) -> HostTable {
         // SAFETY: promised by the caller.
-        HostTable { raw: Box::leak(Box::new(unsafe { crate::host::read_sized(serving) })) }
+        let raw = Box::leak(Box::new(unsafe { crate::host::read_sized(serving) }));
+        HostTable { raw, unsent: Box::leak(Box::default()) }
     }
 
     pub(crate) fn settings(&self) -> &'static abi::Serving {
@@ -75,10 +87,35 @@ impl HostTable {
         }
     }
 
+    /// Returns whether something was answered since this was asked last.
+    pub(crate) fn take_unsent(&self) -> bool {
+        self.unsent.is_there.swap(false, Ordering::SeqCst)
+    }
+
     pub(crate) fn flush(&self) {
         if let Some(flush) = self.raw.host_flush {
             // SAFETY: the host's function with its own data.
             unsafe { flush(self.raw.data) };
+        }
+    }
+
+    /// Waits until something is answered that was not flushed.
+    pub(crate) async fn answered(&self) {
+        self.unsent.is_asleep.store(true, Ordering::SeqCst);
+        while !self.unsent.is_there.load(Ordering::SeqCst) {
+            self.unsent.noted.notified().await;
+        }
+    }
+
+    /// Says that the loop is awake.
+    pub(crate) fn stay_awake(&self) {
+        self.unsent.is_asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Has the loop flush, which sleeps perhaps.
+    fn note_answer(&self) {
+        if !self.unsent.is_there.swap(true, Ordering::SeqCst) && self.unsent.is_asleep.swap(false, Ordering::SeqCst) {
+            self.unsent.noted.notify_one();
         }
     }
 
@@ -99,7 +136,9 @@ impl HostTable {
             header_count: headers.len(),
         };
         // SAFETY: the host's function with its own data; the head outlives the call.
-        Taken::of(self.raw.host_respond.map(|respond| unsafe { respond(self.raw.data, request, &head) }))
+        let taken = Taken::of(self.raw.host_respond.map(|respond| unsafe { respond(self.raw.data, request, &head) }));
+        self.note_answer();
+        taken
     }
 
     /// Offers a piece of the body. It comes back unless the host has taken it.
@@ -108,7 +147,10 @@ impl HostTable {
         let piece = give(bytes);
         // SAFETY: the host's function with its own data; the piece is the host's from now on, if it takes it.
         match Taken::of(Some(unsafe { send(self.raw.data, request, &piece) })) {
-            Taken::Yes => Ok(()),
+            Taken::Yes => {
+                self.note_answer();
+                Ok(())
+            }
             // SAFETY: the piece was made by `give`, and the host has not taken it.
             refused => Err((refused, unsafe { *take_back(&piece) })),
         }
@@ -120,6 +162,7 @@ impl HostTable {
             // SAFETY: the host's function with its own data; the trailers outlive the call.
             unsafe { end(self.raw.data, request, trailers.as_ptr(), trailers.len()) };
         }
+        self.note_answer();
     }
 
     pub(crate) fn fail(&self, request: u64, failure: &Failure) {
@@ -127,6 +170,7 @@ impl HostTable {
             // SAFETY: the host's function with its own data; the error outlives the call.
             with_error(failure, |error| unsafe { fail(self.raw.data, request, error) });
         }
+        self.note_answer();
     }
 
     pub(crate) fn consumed(&self, request: u64, bytes: usize) {
@@ -152,6 +196,7 @@ impl HostTable {
         };
         // SAFETY: the host's function with its own data; the text outlives the call.
         unsafe { answer(self.raw.data, order, status, abi::Str::new(&reason)) };
+        self.note_answer();
     }
 }
 

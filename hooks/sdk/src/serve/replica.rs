@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -14,7 +13,6 @@ use http::{Request, Uri, Version};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracer_abi as abi;
 
@@ -82,9 +80,6 @@ struct Replica {
     host: HostTable,
     handler: Arc<dyn Handler>,
     open: Mutex<HashMap<u64, Open>>,
-    /// Something was answered since the last flush.
-    has_answered: AtomicBool,
-    answered: Notify,
 }
 
 /// A request that is open.
@@ -94,8 +89,7 @@ struct Open {
 }
 
 async fn run(handler: Arc<dyn Handler>, host: HostTable) -> Result<(), Failure> {
-    let (has_answered, answered) = (AtomicBool::new(false), Notify::new());
-    let replica = Arc::new(Replica { host, handler, open: Mutex::default(), has_answered, answered });
+    let replica = Arc::new(Replica { host, handler, open: Mutex::default() });
     let fd = host.event_fd()?;
     // SAFETY: the descriptor stays open, and the same file, while the process lives.
     let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
@@ -113,14 +107,16 @@ async fn run(handler: Arc<dyn Handler>, host: HostTable) -> Result<(), Failure> 
 
 /// Waits for events, or for an answer that nothing but time has brought.
 async fn wait(fd: &AsyncFd<BorrowedFd<'static>>, replica: &Replica) -> Result<(), Failure> {
-    let (mut readable, mut answered) = (pin!(fd.readable()), pin!(replica.answered.notified()));
+    let (mut readable, mut answered) = (pin!(fd.readable()), pin!(replica.host.answered()));
     let ready = poll_fn(|context| {
         if let Poll::Ready(ready) = readable.as_mut().poll(context) {
             return Poll::Ready(Some(ready));
         }
         answered.as_mut().poll(context).map(|()| None)
     });
-    match ready.await {
+    let ready = ready.await;
+    replica.host.stay_awake();
+    match ready {
         // `take_events` takes all that there are, so the next readiness is another one.
         Some(Ok(mut guard)) => guard.clear_ready(),
         Some(Err(error)) => {
@@ -138,17 +134,10 @@ impl Replica {
 
     /// Sends what was answered.
     fn flush(&self) {
-        if self.has_answered.swap(false, Ordering::AcqRel) {
+        if self.host.take_unsent() {
             // What handlers print belongs before their answers.
             let _ = io::stdout().flush();
             self.host.flush();
-        }
-    }
-
-    /// Has the loop flush, which sleeps perhaps.
-    fn note_answer(&self) {
-        if !self.has_answered.swap(true, Ordering::AcqRel) {
-            self.answered.notify_one();
         }
     }
 
@@ -242,7 +231,6 @@ impl Replica {
         let replica = self.clone();
         let on_end = Box::new(move |number| {
             replica.open().remove(&number);
-            replica.note_answer();
         });
         let exchange = Exchange::new(self.handler.clone(), request, mailbox.clone(), current, context, on_end);
         self.open().insert(number, Open { mailbox, abort: None });
@@ -304,7 +292,6 @@ impl Replica {
                 Err(panic) => Err(panicked(panic)),
             };
             replica.host.answer(number, outcome);
-            replica.note_answer();
         });
     }
 }
