@@ -161,5 +161,5 @@ use {
     tracer_client::connection,
     tracer_core::{causes, escape, pattern, request_names},
     tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
-    tracer_ipc::{channel, claims, control, fault, fork, identity, spin},
+    tracer_ipc::{channel, fault, fork, identity, spin},
 };

@@ -51,7 +51,8 @@ pub use recorder::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorde
 pub use search::locate_in;
 pub use search::{Located, SearchPath};
 pub use serving::{
-    Head, LentSpan, LoadedDeployment, ModulePiece, ReplicaEvent, ReplicaHost, ReplicaSettings, Taken, lend,
+    Answered, LoadedDeployment, ModuleHeaders, ModulePiece, ModuleResponse, NewRequest, RequestEvents, RequestHost,
+    ServingSettings,
 };
 pub use setup::{HookCheck, HookRun, check_hook, owners, run_hook};
 pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};

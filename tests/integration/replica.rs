@@ -23,9 +23,6 @@ use crate::support::{HOOK, Span, Spans, build_modules, wait_until};
 
 /// The time that a report or a frame may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Appends frames.
-type Put<'a> = &'a dyn Fn(&mut Vec<u8>);
-
 const TRACE: [u8; 16] = [0xab; 16];
 const PARENT: [u8; 8] = [0xcd; 8];
 
@@ -86,7 +83,9 @@ impl Replica {
 
     fn ready(self) -> Replica {
         let report = self.report();
-        let ReplicaReport::Ready { hook_failure: None, .. } = report else { panic!("{report:?}") };
+        let ReplicaReport::Ready { hook_failure: None, module_version: Some(_), .. } = report else {
+            panic!("{report:?}")
+        };
         self
     }
 
@@ -298,6 +297,11 @@ fn a_request_is_claimed_answered_and_traced() {
         ("http.request.method", json!("GET")),
         ("http.response.status_code", json!(200)),
         ("url.path", json!("/shop/hello")),
+        ("url.scheme", json!("http")),
+        ("server.address", json!("shop.example")),
+        ("server.port", json!(8000)),
+        ("client.address", json!("192.0.2.1")),
+        ("network.protocol.version", json!("1.1")),
         ("tracer.response_body_bytes", json!(5)),
     ] {
         assert_eq!(*span.attribute(key), value, "{key}");
@@ -344,6 +348,7 @@ fn a_body_streams_through_with_windows_in_both_directions() {
     let span = ended.request();
     assert_eq!(*span.attribute("tracer.request_body_bytes"), json!(body.len()));
     assert_eq!(*span.attribute("tracer.response_body_bytes"), json!(body.len()));
+    assert_eq!(*span.attribute("is_streaming"), json!(true));
 }
 
 #[test]
@@ -426,9 +431,8 @@ fn handlers_that_fail_are_told_from_bodies_that_break_off() {
         let exception = span.events("exception");
         let text = exception[0]["attributes"]["exception.message"].as_str().unwrap();
         assert!(text.contains(message), "{name}: {text}");
-        // Of a head that was never sent there is no status.
-        let status = if reset == Reset::BodyFailed { json!(200) } else { json!(null) };
-        assert_eq!(*span.attribute("http.response.status_code"), status, "{name}");
+        let status = if reset == Reset::BodyFailed { 200 } else { 500 };
+        assert_eq!(*span.attribute("http.response.status_code"), json!(status), "{name}");
     }
 }
 
@@ -497,7 +501,7 @@ fn a_hostile_frame_closes_its_lane_and_no_other() {
     let replica = Replica::start("echo").ready();
     let mut good = replica.lane();
     good.open(1, false, "POST", "/");
-    let too_much: Put<'_> = &|out| {
+    let too_much: &dyn Fn(&mut Vec<u8>) = &|out| {
         lane::put_open(out, 1, false, &opening("POST", "/"), []);
         // Twice the window: what the handler has read, and what nobody has.
         for _ in 0..12 {
@@ -505,7 +509,8 @@ fn a_hostile_frame_closes_its_lane_and_no_other() {
             out.resize(out.len() + lane::DATA_LIMIT, 0);
         }
     };
-    let cases: [Put<'_>; 6] = [
+    type Spoil<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let cases: [Spoil<'_>; 6] = [
         &|out| out.extend_from_slice(&[1, 0, 0, 0, 99]),
         &|out| out.extend_from_slice(&[0xff; 64]),
         &|out| lane::put_head(out, 1, true, 200, []),
@@ -614,14 +619,15 @@ fn what_cannot_be_served_says_why() {
         (Deployment::new("no_such_module:hello"), "no_such_module"),
         (model(json!([""]), None), "expected the path of a model"),
         (model(json!([]), None), "path"),
-        (model(json!(["/m"]), Some(json!({ "temperature": -1.0 }))), "take its `user_config`"),
+        (model(json!(["/m"]), Some(json!({ "temperature": -1.0 }))), "did not take its `user_config`"),
         (model(json!(["/m"]), Some(json!({}))), "temperature"),
         (Deployment { user_config: Some(json!(1)), ..Deployment::new("shop:hello") }, "its handler takes none"),
     ] {
         let mut replica = Replica::start_with(&deployment);
         let ReplicaReport::Failed { reason } = replica.report() else { panic!("{expected}") };
         assert!(reason.contains(expected), "{reason}");
-        wait_until("the replica has ended", || replica.child.try_wait().unwrap());
+        let status = wait_until("the replica has ended", || replica.child.try_wait().unwrap());
+        assert!(!status.success());
     }
 }
 

@@ -297,14 +297,19 @@ unsafe extern "C" fn host_result_part(data: *mut c_void, part: abi::Bytes) {
 
 unsafe extern "C" fn host_error(data: *mut c_void, error: *const abi::TaskError) {
     // SAFETY: as in `host_result`.
-    let (data, error) = unsafe { (&mut *data.cast::<CallData<'_>>(), super::module::read_sized(error)) };
-    let failure = failure_of(&error);
+    let (data, failure) = unsafe { (&mut *data.cast::<CallData<'_>>(), failure_of(error)) };
     data.result = None;
     data.outcome.get_or_insert(Outcome::Failed(failure));
 }
 
-/// What a module says of a call that has failed.
-pub(super) fn failure_of(error: &abi::TaskError) -> Failure {
+/// Copies an error of a module.
+///
+/// # Safety
+///
+/// It is lent for the call, with what it points to.
+pub(super) unsafe fn failure_of(error: *const abi::TaskError) -> Failure {
+    // SAFETY: promised by the caller.
+    let error = unsafe { super::module::read_sized(error) };
     let message = text(error.message);
     let stacktrace = text(error.stacktrace);
     match error.kind {

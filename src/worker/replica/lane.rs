@@ -1,191 +1,364 @@
-//! The replica's end of a lane: its socket, its claims, and what waits to be written.
+//! The replica's end of a lane: the requests that came over it, and the frames that go back.
+//!
+//! Frames are read by the loop's thread alone. Answers are queued by any thread, and written by whoever flushes. Neither a span is ended nor
+//! a piece of a module's given back while the lane is locked, because both call code of others.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{io, mem};
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustc_hash::FxHashMap;
 
-use crate::claims::SharedClaims;
-use crate::hook::ModulePiece;
-use crate::lane::{DATA_LIMIT, data_header};
-use crate::protocol::frame::FrameBuffer;
+use super::outbox::{Outbox, Slice};
+use super::request::{End, Gone, Request};
+use super::span::{self, Ending, Facts};
+use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse};
+use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
+use crate::task::Failure;
+use tracer_ipc::claims::SharedClaims;
 
-/// Bytes that wait to be written; from there on the bodies of answers wait.
-const OUT_LIMIT: usize = 16 << 20;
-/// A piece that is shorter is copied beside the frames around it: that costs less than a part of a write of its own.
-const COPIED: usize = 4 << 10;
-/// Parts of one write.
-const PARTS: usize = 64;
+/// The most bytes of bodies that wait to be written to one lane.
+const WAITING_LIMIT: usize = 16 << 20;
+/// Headers that belong to a connection, which is not the lane's.
+const OF_CONNECTION: [&[u8]; 5] = [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
 
 /// A lane.
 pub(super) struct Lane {
-    stream: UnixStream,
+    pub(super) id: u32,
+    pub(super) stream: UnixStream,
     pub(super) claims: SharedClaims,
-    pub(super) inbox: FrameBuffer,
-    out: VecDeque<Part>,
-    /// Bytes of the first part that were written already.
-    written: usize,
-    out_bytes: usize,
-    /// True while it waits until the socket takes more.
-    pub(super) waits_to_write: bool,
+    state: Mutex<State>,
+    /// True while it is among those that are to be flushed.
+    is_dirty: AtomicBool,
 }
 
-/// Bytes to write.
-enum Part {
-    Own(Vec<u8>),
-    /// A part of a piece of the module's.
-    Lent(Arc<ModulePiece>, std::ops::Range<usize>),
-}
-
-impl Part {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Part::Own(bytes) => bytes,
-            Part::Lent(piece, range) => &piece[range.clone()],
-        }
-    }
+/// What is behind the lock.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) requests: FxHashMap<u32, Request>,
+    pub(super) outbox: Outbox,
+    /// True while the socket takes nothing.
+    pub(super) is_blocked: bool,
+    pub(super) is_closed: bool,
+    /// Requests that wait for room because the lane has too much to write.
+    pub(super) starved: Vec<u32>,
 }
 
 impl Lane {
-    pub(super) fn new(socket: OwnedFd, claims: SharedClaims) -> io::Result<Lane> {
-        let stream = UnixStream::from(socket);
+    pub(super) fn new(id: u32, stream: OwnedFd, claims: SharedClaims) -> io::Result<Lane> {
+        let stream = UnixStream::from(stream);
         stream.set_nonblocking(true)?;
-        Ok(Lane {
-            stream,
-            claims,
-            inbox: FrameBuffer::new(),
-            out: VecDeque::new(),
-            written: 0,
-            out_bytes: 0,
-            waits_to_write: false,
-        })
+        Ok(Lane { id, stream, claims, state: Mutex::default(), is_dirty: AtomicBool::new(false) })
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // What the lock guards is whole after every statement.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what has come. False at the end.
-    pub(super) fn read(&mut self) -> io::Result<bool> {
-        match self.inbox.read_from(&mut &self.stream) {
-            Ok(count) => Ok(count > 0),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(true),
-            Err(error) => Err(error),
+    /// Returns whether it was clean, and is dirty from now on.
+    pub(super) fn becomes_dirty(&self) -> bool {
+        !self.is_dirty.swap(true, AcqRel)
+    }
+
+    /// Writes what there is, once. `arm` is told, while the lane is locked, when the socket begins or ends to take nothing.
+    pub(super) fn flush(&self, arm: impl FnOnce(bool)) {
+        self.is_dirty.store(false, Release);
+        let mut done = Vec::new();
+        let mut state = self.state();
+        if state.is_closed || state.outbox.is_empty() {
+            return;
+        }
+        let was_blocked = state.is_blocked;
+        match state.outbox.write(&mut &self.stream, &mut done) {
+            Ok(is_all) => state.is_blocked = !is_all,
+            // The caller is gone, which the next read finds.
+            Err(_) => {
+                done.extend(state.outbox.clear());
+                state.is_blocked = false;
+            }
+        }
+        if state.is_blocked != was_blocked {
+            arm(state.is_blocked);
+        }
+        drop(state);
+        drop(done);
+    }
+
+    /// Begins a response.
+    pub(super) fn respond(&self, id: u32, response: &ModuleResponse<'_>) -> Answered {
+        let mut state = self.state();
+        let State { requests, outbox, is_closed, .. } = &mut *state;
+        let Some(request) = requests.get_mut(&id).filter(|request| request.gone.is_none() && !*is_closed) else {
+            return Answered::Gone;
+        };
+        match sendable(response, request.has_head) {
+            Ok((status, headers)) => {
+                let headers = headers.iter().map(|(name, value)| (&**name, *value));
+                request.last_frame = Some(outbox.frame(|out| lane::put_head(out, id, false, status, headers)));
+                request.has_head = true;
+                request.facts.head(status);
+                Answered::Taken
+            }
+            Err(message) => {
+                let type_name = "InvalidResponse".into();
+                request.refused = Some(Failure::Error { type_name, message, stacktrace: String::new() });
+                Answered::Unsendable
+            }
         }
     }
 
-    /// True if more waits to be written than may.
-    pub(super) fn is_full(&self) -> bool {
-        self.out_bytes >= OUT_LIMIT
-    }
-
-    /// True if nothing waits to be written.
-    #[cfg(test)]
-    fn is_written(&self) -> bool {
-        self.out.is_empty()
-    }
-
-    /// Appends frames.
-    pub(super) fn put(&mut self, frame: impl FnOnce(&mut Vec<u8>)) {
-        if !matches!(self.out.back(), Some(Part::Own(_))) {
-            self.out.push_back(Part::Own(Vec::new()));
+    /// Takes a piece of a response's body.
+    pub(super) fn send(&self, id: u32, piece: ModulePiece) -> Result<(), (Answered, ModulePiece)> {
+        let mut done = Vec::new();
+        let mut state = self.state();
+        let State { requests, outbox, is_closed, starved, .. } = &mut *state;
+        let request = requests.get_mut(&id).filter(|request| request.gone.is_none() && request.has_head);
+        let Some(request) = request.filter(|request| request.is_open() && !*is_closed) else {
+            return Err((Answered::Gone, piece));
+        };
+        let unsent: usize = request.unsent.iter().map(|slice| slice.bytes().len()).sum();
+        if unsent > 0 || outbox.waiting() > WAITING_LIMIT {
+            request.wants_room = true;
+            if unsent == 0 {
+                starved.push(id);
+            }
+            return Err((Answered::Full, piece));
         }
-        let Some(Part::Own(bytes)) = self.out.back_mut() else { return };
-        let before = bytes.len();
-        frame(bytes);
-        self.out_bytes += bytes.len() - before;
-    }
-
-    /// Appends a frame with a part of a piece.
-    pub(super) fn put_data(
-        &mut self,
-        request: u32,
-        is_last: bool,
-        piece: &Arc<ModulePiece>,
-        range: std::ops::Range<usize>,
-    ) {
-        debug_assert!(range.len() <= DATA_LIMIT);
-        self.put(|out| out.extend_from_slice(&data_header(request, is_last, range.len())));
-        if range.len() <= COPIED {
-            self.put(|out| out.extend_from_slice(&piece[range]));
+        if piece.is_empty() {
+            done.push(Slice::Whole(piece));
         } else {
-            self.out_bytes += range.len();
-            self.out.push_back(Part::Lent(Arc::clone(piece), range));
+            request.facts.pieces += 1;
+            request.unsent.push_back(Slice::Whole(piece));
+            send_unsent(id, request, outbox, &mut done);
         }
-    }
-
-    /// Writes as much as the socket takes. Pieces that were written are added to `done`: they are the module's, and dropped without a lock.
-    pub(super) fn write(&mut self, done: &mut Vec<Arc<ModulePiece>>) -> io::Result<()> {
-        while !self.out.is_empty() {
-            let mut parts = [IoSlice::new(&[]); PARTS];
-            let mut count = 0;
-            for (part, slot) in self.out.iter().zip(&mut parts) {
-                let skipped = if count == 0 { self.written } else { 0 };
-                *slot = IoSlice::new(&part.bytes()[skipped..]);
-                count += 1;
-            }
-            match sendmsg(&self.stream, &parts[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
-                Ok(written) => self.advance(written, done),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => {
-                    self.waits_to_write = true;
-                    return Ok(());
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.waits_to_write = false;
+        drop(state);
         Ok(())
     }
 
-    fn advance(&mut self, written: usize, done: &mut Vec<Arc<ModulePiece>>) {
-        self.out_bytes -= written;
-        self.written += written;
-        while let Some(part) = self.out.front() {
-            let length = part.bytes().len();
-            if self.written < length {
-                return;
+    /// Ends a response in good order, as far as there is credit.
+    pub(super) fn end(&self, id: u32, trailers: ModuleHeaders<'_>, span: Option<ActiveSpan>) -> Answered {
+        let trailers = (!trailers.is_empty()).then(|| checked_trailers(trailers));
+        let mut state = self.state();
+        let is_closed = state.is_closed;
+        let Some(request) = state.requests.get_mut(&id).filter(|request| request.is_open()) else {
+            drop(state);
+            drop(span);
+            return Answered::Gone;
+        };
+        if let Some(gone) = request.gone.or(is_closed.then_some(Gone::Client)) {
+            let request = state.requests.remove(&id);
+            drop(state);
+            end_span(span, request.as_ref(), &Ending::Gone(gone));
+            return Answered::Gone;
+        }
+        if !request.has_head {
+            drop(state);
+            let message = "the handler ended its response before it began it".into();
+            let failure = Failure::Error { type_name: "InvalidResponse".into(), message, stacktrace: String::new() };
+            self.fail(id, failure, span);
+            return Answered::Unsendable;
+        }
+        request.end = End::Sending { trailers, span };
+        drop(state);
+        self.finish(id);
+        Answered::Taken
+    }
+
+    /// Ends a request that the module has ended, if nothing of its body waits for credit: its span first, then the last frame.
+    pub(super) fn finish(&self, id: u32) {
+        let mut state = self.state();
+        let Some(request) = state.requests.get_mut(&id).filter(|request| request.unsent.is_empty()) else { return };
+        if !matches!(request.end, End::Sending { .. }) {
+            return;
+        }
+        let End::Sending { trailers, span } = mem::replace(&mut request.end, End::Answered) else { return };
+        let mut facts = mem::take(&mut request.facts);
+        let (last_frame, is_over) = (request.last_frame, request.incoming.is_over());
+        if is_over {
+            state.requests.remove(&id);
+        }
+        drop(state);
+        if let Some(span) = span {
+            facts.grpc_status = trailers.as_ref().and_then(|trailers| grpc_status(trailers));
+            span::end(span, &facts, &Ending::Whole);
+        }
+        let mut state = self.state();
+        let outbox = &mut state.outbox;
+        match trailers {
+            Some(trailers) => {
+                let trailers = trailers.iter().map(|(name, value)| (&**name, &**value));
+                outbox.frame(|out| lane::put_trailers(out, id, trailers));
             }
-            self.written -= length;
-            if let Some(Part::Lent(piece, _)) = self.out.pop_front() {
-                done.push(piece);
+            None if last_frame.is_some_and(|frame| outbox.set_last(frame)) => {}
+            None => {
+                outbox.frame(|out| out.extend_from_slice(&lane::data_header(id, true, 0)));
             }
+        }
+    }
+
+    /// Ends a request without a whole response.
+    pub(super) fn fail(&self, id: u32, failure: Failure, span: Option<ActiveSpan>) {
+        let mut state = self.state();
+        let is_closed = state.is_closed;
+        let Some(mut request) = state.requests.remove(&id) else {
+            drop(state);
+            return drop(span);
+        };
+        drop(state);
+        let gone = request.gone.or(is_closed.then_some(Gone::Client));
+        if let Some(gone) = gone {
+            return end_span(span, Some(&request), &Ending::Gone(gone));
+        }
+        let failure = request.refused.take().unwrap_or(failure);
+        end_span(span, Some(&request), &Ending::Failed(&failure));
+        let reset = if request.has_head { Reset::BodyFailed } else { Reset::HandlerFailed };
+        self.state().outbox.frame(|out| lane::put_reset(out, id, reset));
+    }
+
+    /// The module has used so many bytes of a request's body. Returns whether there is credit to be written.
+    pub(super) fn consumed(&self, id: u32, bytes: usize) -> bool {
+        let mut state = self.state();
+        let State { requests, outbox, .. } = &mut *state;
+        let Some(request) = requests.get_mut(&id) else { return false };
+        let credit = request.incoming.took(u32::try_from(bytes).unwrap_or(u32::MAX));
+        if let Some(credit) = credit {
+            outbox.frame(|out| lane::put_credit(out, id, credit));
+        }
+        credit.is_some()
+    }
+
+    /// Notes the handler's route.
+    pub(super) fn set_route(&self, id: u32, route: &str) {
+        if let Some(request) = self.state().requests.get_mut(&id) {
+            request.facts.route = Some(route.to_owned());
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use super::*;
-
-    #[test]
-    fn what_the_socket_does_not_take_waits_and_nothing_is_lost_or_sent_twice() {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let (claims, _file) = SharedClaims::create().unwrap();
-        let mut lane = Lane::new(theirs.into(), claims).unwrap();
-        let mut expected = Vec::new();
-        for number in 0..2000_u32 {
-            let bytes = vec![number as u8; (number % 700) as usize];
-            expected.extend_from_slice(&bytes);
-            lane.put(|out| out.extend_from_slice(&bytes));
-        }
-        let (mut done, mut found) = (Vec::new(), Vec::new());
-        lane.write(&mut done).unwrap();
-        assert!(lane.waits_to_write && !lane.is_written());
-        ours.set_nonblocking(true).unwrap();
-        while found.len() < expected.len() {
-            let mut bytes = [0; 4096];
-            if let Ok(count) = ours.read(&mut bytes) {
-                found.extend_from_slice(&bytes[..count]);
-            }
-            lane.write(&mut done).unwrap();
-        }
-        assert!(lane.is_written() && lane.out_bytes == 0 && !lane.waits_to_write);
-        assert!(found == expected);
+impl AsFd for Lane {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
+}
+
+/// Queues as much of a body as there is credit for. What is not needed any more goes to `done`.
+pub(super) fn send_unsent(id: u32, request: &mut Request, outbox: &mut Outbox, done: &mut Vec<Slice>) {
+    while let Some(slice) = request.unsent.pop_front() {
+        let length = slice.bytes().len();
+        let now = request.outgoing.take(length);
+        if now == 0 {
+            return request.unsent.push_front(slice);
+        }
+        let slice = if now < length {
+            let (first, rest) = slice.split(now);
+            request.unsent.push_front(rest);
+            first
+        } else {
+            slice
+        };
+        request.facts.response_bytes += now as u64;
+        let (frame, given_back) = outbox.data(id, slice);
+        request.last_frame = Some(frame);
+        done.extend(given_back);
+    }
+}
+
+fn end_span(span: Option<ActiveSpan>, request: Option<&Request>, ending: &Ending<'_>) {
+    if let Some(span) = span {
+        let none = Facts::default();
+        span::end(span, request.map_or(&none, |request| &request.facts), ending);
+    }
+}
+
+/// A name of HTTP in lower case, if it is one.
+fn lower_case(name: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    if name.is_empty() || !name.iter().all(is_token) {
+        return None;
+    }
+    let name = std::str::from_utf8(name).ok()?;
+    let has_upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
+    Some(if has_upper { name.to_ascii_lowercase().into() } else { name.into() })
+}
+
+fn is_value(value: &[u8]) -> bool {
+    value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
+}
+
+type Sendable<'a> = (u16, Vec<(std::borrow::Cow<'a, str>, &'a [u8])>);
+
+/// Status and headers of a response, or why it cannot be sent.
+fn sendable<'a>(response: &ModuleResponse<'a>, has_head: bool) -> Result<Sendable<'a>, String> {
+    if has_head {
+        return Err("the handler began its response twice".into());
+    }
+    let status = u16::try_from(response.status).ok().filter(|status| (200..1000).contains(status));
+    let status = status.ok_or_else(|| format!("expected a status from 200 to 999, found {}", response.status))?;
+    let mut headers = Vec::new();
+    let mut bytes = 0;
+    for (name, value) in response.headers.iter() {
+        let shown = || String::from_utf8_lossy(name).into_owned();
+        let name = lower_case(name).ok_or_else(|| format!("the response has a header with the name {:?}", shown()))?;
+        if !is_value(value) {
+            return Err(format!("the value of the response's header `{name}` has control characters"));
+        }
+        if OF_CONNECTION.contains(&name.as_bytes()) {
+            continue;
+        }
+        bytes += name.len() + value.len() + 16;
+        headers.push((name, value));
+    }
+    if headers.len() > HEADER_LIMIT || bytes > LANE_FRAME_LIMIT / 2 {
+        let count = headers.len();
+        return Err(format!(
+            "the response has {count} headers of {bytes} bytes, expected {HEADER_LIMIT} of {} at most",
+            LANE_FRAME_LIMIT / 2
+        ));
+    }
+    Ok((status, headers))
+}
+
+/// Trailers, without those that cannot be sent.
+fn checked_trailers(trailers: ModuleHeaders<'_>) -> Vec<(String, Vec<u8>)> {
+    let checked = trailers.iter().filter(|(_, value)| is_value(value));
+    let checked = checked.filter_map(|(name, value)| Some((lower_case(name)?.into_owned(), value.to_vec())));
+    let mut bytes = 0;
+    checked
+        .take_while(|(name, value)| {
+            bytes += name.len() + value.len() + 16;
+            bytes <= LANE_FRAME_LIMIT / 2
+        })
+        .take(HEADER_LIMIT)
+        .collect()
+}
+
+/// The status of gRPC by its name.
+fn grpc_status(trailers: &[(String, Vec<u8>)]) -> Option<String> {
+    const STATUSES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    let (_, value) = trailers.iter().find(|(name, _)| name == "grpc-status")?;
+    let text = std::str::from_utf8(value).ok()?;
+    let number: usize = text.parse().ok()?;
+    Some((*STATUSES.get(number)?).to_owned())
 }

@@ -1,211 +1,89 @@
-//! One request in a replica: its windows, what of its answer waits to be sent, and its span.
+//! A request that a replica has claimed, from its first frame to its last.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 
-use crate::hook::{ActiveSpan, Attribute, AttributePrefix, ModulePiece, Recorder, SpanRequest};
-use crate::lane::{Headers, Incoming, Opening, Outgoing, Reset};
-use crate::propagation::{TraceContext, TraceParent};
+use super::outbox::{FrameAt, Slice};
+use super::span::Facts;
+use crate::hook::ActiveSpan;
+use crate::lane::{Incoming, Outgoing};
 use crate::task::Failure;
-use tracer_abi as abi;
-use tracer_core::clock::now_unix_nano;
-use tracer_core::request_names as names;
-use tracer_ipc::serving::ReplicaBegin;
 
-/// A request that the module has begun.
+/// The number that the module knows a request by: the lane, and the request in it.
+pub(super) fn number(lane: u32, request: u32) -> u64 {
+    u64::from(lane) << 32 | u64::from(request)
+}
+
+/// The lane and the request of such a number.
+pub(super) fn place(number: u64) -> (u32, u32) {
+    ((number >> 32) as u32, number as u32)
+}
+
+/// Why nobody wants the answer to a request any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// The client has gone, or the caller.
+    Client,
+    /// Time is up.
+    Timeout,
+}
+
+/// A request.
 pub(super) struct Request {
-    /// The lane that it came in, and its number there.
-    pub(super) lane: u32,
-    pub(super) number: u32,
+    /// Frames that come.
     pub(super) incoming: Incoming,
+    /// Credit for those that go.
     pub(super) outgoing: Outgoing,
-    pub(super) span: Option<ActiveSpan>,
-    began_unix_nano: u64,
-    status: u16,
-    first_byte_ns: Option<u64>,
-    pub(super) received_bytes: u64,
-    pub(super) sent_bytes: u64,
-    route: Option<String>,
-    /// The whole answer, if it is a head alone; sent at the end.
-    pub(super) head_alone: Option<Vec<u8>>,
+    /// What its span will say at its end.
+    pub(super) facts: Facts,
+    /// True from the head of the response on.
     pub(super) has_head: bool,
-    /// The piece that is being sent, and how much of it was.
-    pub(super) piece: Option<(Arc<ModulePiece>, usize)>,
-    /// The trailers, once the module has ended the answer.
-    pub(super) trailers: Option<Vec<(String, Vec<u8>)>>,
-    /// True once the module was told to wait for room.
+    /// Why the response cannot be sent as the module made it.
+    pub(super) refused: Option<Failure>,
+    /// Set when nobody wants the answer.
+    pub(super) gone: Option<Gone>,
+    /// The last frame that was queued.
+    pub(super) last_frame: Option<FrameAt>,
+    /// Parts of the body that there was no credit for.
+    pub(super) unsent: VecDeque<Slice>,
+    /// True if the module waits for room.
     pub(super) wants_room: bool,
-    /// Why nobody wants the answer any more.
-    pub(super) gone: Option<Reset>,
-    /// Why the answer that the module gave cannot be sent.
-    pub(super) unfit: Option<String>,
+    /// The end, from the time when the module has ended it.
+    pub(super) end: End,
+}
+
+/// How far the end of a request is.
+pub(super) enum End {
+    /// The module has not ended it.
+    Open,
+    /// The module has, but parts of its body wait for credit. Then come these trailers.
+    Sending { trailers: Option<Vec<(String, Vec<u8>)>>, span: Option<ActiveSpan> },
+    /// All is queued. What still comes of the request's body is taken and dropped.
+    Answered,
 }
 
 impl Request {
-    pub(super) fn new(lane: u32, number: u32, is_last: bool, span: Option<ActiveSpan>) -> Request {
+    pub(super) fn new(is_last: bool, facts: Facts) -> Request {
         Request {
-            lane,
-            number,
             incoming: Incoming::request(is_last),
             outgoing: Outgoing::default(),
-            span,
-            began_unix_nano: now_unix_nano(),
-            status: 0,
-            first_byte_ns: None,
-            received_bytes: 0,
-            sent_bytes: 0,
-            route: None,
-            head_alone: None,
+            facts,
             has_head: false,
-            piece: None,
-            trailers: None,
-            wants_room: false,
+            refused: None,
             gone: None,
-            unfit: None,
+            last_frame: None,
+            unsent: VecDeque::new(),
+            wants_room: false,
+            end: End::Open,
         }
     }
 
-    /// The answer begins.
-    pub(super) fn begin_answer(&mut self, status: u16) {
-        self.has_head = true;
-        self.status = status;
-        self.first_byte_ns = Some(now_unix_nano().saturating_sub(self.began_unix_nano));
+    /// Returns whether the module has it.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.end, End::Open)
     }
 
-    pub(super) fn set_route(&mut self, route: &str) {
-        self.route = Some(route.to_owned());
+    /// Returns whether an answer is still to be written.
+    pub(super) fn is_unanswered(&self) -> bool {
+        !matches!(self.end, End::Answered)
     }
-
-    /// Ends the span in good order.
-    pub(super) fn end_span(&mut self) {
-        let Some(span) = self.span.take() else { return };
-        if span.is_recording() {
-            self.describe(&span);
-            if self.status >= 500 {
-                span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&self.status.to_string()))]);
-                span.set_error("");
-            }
-        }
-        span.end();
-    }
-
-    /// Ends the span of a request whose handler has failed, or was dropped because nobody wants its answer.
-    pub(super) fn fail_span(&mut self, failure: &Failure) {
-        let Some(span) = self.span.take() else { return };
-        if span.is_recording() {
-            self.describe(&span);
-            match (self.gone, &self.unfit) {
-                (Some(Reset::Timeout), _) => {
-                    let outcome = Attribute::Str(names::OUTCOME_TIMEOUT);
-                    span.set_attributes(&[(names::ERROR_TYPE, outcome), (names::OUTCOME, outcome)]);
-                    span.set_error("its time was up");
-                }
-                (Some(_), _) => {
-                    span.set_attributes(&[(names::OUTCOME, Attribute::Str(names::OUTCOME_CLIENT_GONE))]);
-                }
-                (None, Some(reason)) => {
-                    span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str("invalid_response"))]);
-                    span.set_error(reason);
-                }
-                (None, None) => super::super::attempt::record_failure(&span, failure),
-            }
-        }
-        span.end();
-    }
-
-    fn describe(&self, span: &ActiveSpan) {
-        let said = [
-            (self.status > 0).then(|| (names::HTTP_RESPONSE_STATUS_CODE, i64::from(self.status).into())),
-            self.first_byte_ns.map(|ns| (names::TIME_TO_FIRST_BYTE_NS, ns.into())),
-            (self.received_bytes > 0).then(|| (names::REQUEST_BODY_BYTES, self.received_bytes.into())),
-            Some((names::RESPONSE_BODY_BYTES, self.sent_bytes.into())),
-            self.route.as_deref().map(|route| (names::HTTP_ROUTE, Attribute::Str(route))),
-        ];
-        let mut all = [("", Attribute::Bool(false)); 5];
-        let mut count = 0;
-        for attribute in said.into_iter().flatten() {
-            all[count] = attribute;
-            count += 1;
-        }
-        span.set_attributes(&all[..count]);
-    }
-}
-
-/// The spans of a replica's requests: what is the same on all of them.
-pub(super) struct RequestSpans {
-    recorder: &'static Recorder,
-    name: String,
-    deployment: String,
-    app: String,
-    route: String,
-    replica: String,
-    node_id: String,
-}
-
-impl RequestSpans {
-    pub(super) fn new(recorder: &'static Recorder, begin: &ReplicaBegin) -> RequestSpans {
-        let deployment = begin.deployment.name.clone();
-        let name = format!("{} {deployment} {}", names::REPLICA_HANDLE_REQUEST_SPAN, names::HTTP_CALL_METHOD);
-        RequestSpans {
-            recorder,
-            name,
-            deployment,
-            app: begin.application.clone(),
-            route: begin.route_prefix.clone(),
-            replica: begin.name.clone(),
-            node_id: begin.node_id.clone(),
-        }
-    }
-
-    /// Opens the span of a request.
-    pub(super) fn start(&self, opening: &Opening<'_>, parent: Option<&TraceContext>, baggage: &str) -> ActiveSpan {
-        let path = opening.target.split_once('?').map_or(opening.target, |(path, _)| path);
-        let path = path.get(..256).unwrap_or(path);
-        self.recorder.start(&SpanRequest {
-            name: &self.name,
-            kind: abi::SPAN_KIND_SERVER,
-            parent,
-            is_parent_remote: true,
-            baggage,
-            start_time_unix_nano: 0,
-            prefix: AttributePrefix {
-                id: 1,
-                attributes: &|put| {
-                    put(names::DEPLOYMENT, Attribute::Str(&self.deployment));
-                    put(names::APP, Attribute::Str(&self.app));
-                    put(names::ROUTE, Attribute::Str(&self.route));
-                    put(names::CALL_METHOD, Attribute::Str(names::HTTP_CALL_METHOD));
-                    put(names::REPLICA_ID, Attribute::Str(&self.replica));
-                    put(names::REQUEST_TYPE, Attribute::Str("http"));
-                    put(names::IS_HTTP_REQUEST, Attribute::Bool(true));
-                    put(tracer_core::names::PID, std::process::id().into());
-                    put(tracer_core::names::NODE_ID, Attribute::Str(&self.node_id));
-                },
-            },
-            attributes: &[
-                (names::REQUEST_ID, Attribute::Str(opening.request_id)),
-                (names::REQUEST_METHOD, Attribute::Str(opening.method)),
-                (names::REQUEST_ROUTE_PATH, Attribute::Str(path)),
-                (names::HTTP_REQUEST_METHOD, Attribute::Str(opening.method)),
-                (names::URL_PATH, Attribute::Str(path)),
-            ],
-            link: None,
-            is_attempt: false,
-        })
-    }
-}
-
-/// The context that a request comes with; none if it is in no trace.
-pub(super) fn context_of(opening: &Opening<'_>, headers: &Headers<'_>) -> Option<TraceContext> {
-    if opening.trace_id == [0; 16] || opening.span_id == [0; 8] {
-        return None;
-    }
-    let parent = TraceParent { trace_id: opening.trace_id, span_id: opening.span_id, flags: opening.trace_flags };
-    Some(TraceContext { parent, trace_state: joined(headers, "tracestate") })
-}
-
-/// The values of a header that may be there several times, as one.
-pub(super) fn joined(headers: &Headers<'_>, name: &str) -> String {
-    let values =
-        headers.iter().filter(|(own, _)| *own == name).filter_map(|(_, value)| std::str::from_utf8(value).ok());
-    values.collect::<Vec<_>>().join(",")
 }

@@ -1,0 +1,334 @@
+//! The SERVER span of a request: what it says from the start, and at its end.
+
+use std::borrow::Cow;
+
+use tracer_abi as abi;
+use tracer_core::clock::now_unix_nano;
+
+use super::request::Gone;
+use crate::hook::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, SpanRequest};
+use crate::lane::{Headers, Opening};
+use crate::names;
+use crate::propagation::{TraceContext, TraceParent};
+use crate::request_names;
+use crate::task::Failure;
+
+/// The most characters of what a client says, in one attribute.
+const CLIENT_TEXT: usize = 256;
+/// Numbers of the prefixes of attributes, which no task's span has.
+const PREFIX_HTTP: u64 = u64::MAX;
+const PREFIX_GRPC: u64 = u64::MAX - 1;
+/// The methods that conventions name.
+const KNOWN_METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
+
+/// What all spans of a replica say.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) span: String,
+    pub(super) application: &'static str,
+    pub(super) deployment: &'static str,
+    pub(super) replica: &'static str,
+    pub(super) route_prefix: &'static str,
+    pub(super) node_id: String,
+    pub(super) module_version: Option<String>,
+    pub(super) pid: u32,
+    pub(super) worker: u64,
+    pub(super) code: (String, String, u32),
+}
+
+impl Names {
+    pub(super) fn span_of(deployment: &str) -> String {
+        let (span, method) = (request_names::REPLICA_HANDLE_REQUEST_SPAN, request_names::HTTP_CALL_METHOD);
+        format!("{span} {deployment} {method}")
+    }
+
+    fn put(&self, is_grpc: bool, put: PutAttribute<'_>) {
+        put(request_names::DEPLOYMENT, self.deployment.into());
+        put(request_names::APP, self.application.into());
+        put(request_names::ROUTE, self.route_prefix.into());
+        put(request_names::CALL_METHOD, request_names::HTTP_CALL_METHOD.into());
+        put(request_names::REPLICA_ID, self.replica.into());
+        put(request_names::REQUEST_TYPE, if is_grpc { "grpc" } else { "http" }.into());
+        put(request_names::IS_HTTP_REQUEST, Attribute::Bool(!is_grpc));
+        put(request_names::IS_GRPC_REQUEST, Attribute::Bool(is_grpc));
+        put(names::PID, self.pid.into());
+        put(names::WORKER_ID, self.worker.into());
+        put(names::NODE_ID, (&*self.node_id).into());
+        let (name, file, line) = &self.code;
+        if !name.is_empty() {
+            put(names::CODE_FUNCTION_NAME, (&**name).into());
+        }
+        if !file.is_empty() {
+            put(names::CODE_FILE_PATH, (&**file).into());
+            put(names::CODE_LINE_NUMBER, (*line).into());
+        }
+        if let Some(version) = &self.module_version {
+            put(names::MODULE_VERSION, (&**version).into());
+        }
+        if is_grpc {
+            put(request_names::RPC_SYSTEM_NAME, "grpc".into());
+        }
+    }
+}
+
+/// What a request says about its trace.
+pub(super) struct Context<'a> {
+    pub(super) parent: Option<TraceContext>,
+    pub(super) baggage: Cow<'a, str>,
+    pub(super) is_grpc: bool,
+    pub(super) has_length: bool,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn of(opening: &Opening<'_>, headers: &Headers<'a>) -> Context<'a> {
+        let mut context = Context { parent: None, baggage: "".into(), is_grpc: false, has_length: false };
+        let mut trace_state = String::new();
+        for (name, value) in headers.iter() {
+            match name {
+                "tracestate" => join(&mut trace_state, value),
+                "baggage" if context.baggage.is_empty() => {
+                    context.baggage = std::str::from_utf8(value).unwrap_or_default().into();
+                }
+                "baggage" => join(context.baggage.to_mut(), value),
+                "content-type" => context.is_grpc = value.starts_with(b"application/grpc"),
+                "content-length" => context.has_length = true,
+                _ => {}
+            }
+        }
+        if opening.trace_id != [0; 16] && opening.span_id != [0; 8] {
+            let Opening { trace_id, span_id, trace_flags: flags, .. } = *opening;
+            context.parent = Some(TraceContext { parent: TraceParent { trace_id, span_id, flags }, trace_state });
+        }
+        context
+    }
+}
+
+/// Several headers of one name are one list.
+fn join(list: &mut String, value: &[u8]) {
+    let Ok(value) = std::str::from_utf8(value) else { return };
+    if !list.is_empty() {
+        list.push(',');
+    }
+    list.push_str(value);
+}
+
+/// Starts the span of a request.
+pub(super) fn start(
+    recorder: &'static Recorder,
+    names: &Names,
+    opening: &Opening<'_>,
+    context: &Context<'_>,
+    began_unix_nano: u64,
+) -> ActiveSpan {
+    let is_known = KNOWN_METHODS.contains(&opening.method);
+    let path = opening.target.split('?').next().unwrap_or_default();
+    let (host, port) = host_and_port(opening.authority);
+    let (client, _) = host_and_port(opening.client);
+    let mut attributes = [("", Attribute::Bool(false)); 11];
+    let mut count = 0;
+    let mut put = |name, value| {
+        attributes[count] = (name, value);
+        count += 1;
+    };
+    put(request_names::REQUEST_ID, cut(opening.request_id).into());
+    put(request_names::HTTP_REQUEST_METHOD, if is_known { opening.method } else { "_OTHER" }.into());
+    put(request_names::URL_PATH, cut(path).into());
+    put(request_names::URL_SCHEME, if opening.is_secure { "https" } else { "http" }.into());
+    if !host.is_empty() {
+        put(request_names::SERVER_ADDRESS, cut(host).into());
+    }
+    if let Some(port) = port {
+        put(request_names::SERVER_PORT, i64::from(port).into());
+    }
+    if !client.is_empty() {
+        put(request_names::CLIENT_ADDRESS, client.into());
+    }
+    if let Some(version) = protocol_version(opening.version) {
+        put(request_names::NETWORK_PROTOCOL_VERSION, version.into());
+    }
+    if context.is_grpc {
+        put(request_names::RPC_METHOD, cut(path.trim_start_matches('/')).into());
+    }
+    let is_grpc = context.is_grpc;
+    recorder.start(&SpanRequest {
+        name: &names.span,
+        kind: abi::SPAN_KIND_SERVER,
+        parent: context.parent.as_ref(),
+        is_parent_remote: true,
+        baggage: &context.baggage,
+        start_time_unix_nano: began_unix_nano,
+        prefix: AttributePrefix {
+            id: if is_grpc { PREFIX_GRPC } else { PREFIX_HTTP },
+            attributes: &|put| names.put(is_grpc, put),
+        },
+        attributes: &attributes[..count],
+        link: None,
+        is_attempt: false,
+    })
+}
+
+fn protocol_version(version: u8) -> Option<&'static str> {
+    match version {
+        10 => Some("1.0"),
+        11 => Some("1.1"),
+        20 => Some("2"),
+        _ => None,
+    }
+}
+
+/// The first characters of what a client says, as many as an attribute has. What clients say here is ASCII.
+fn cut(text: &str) -> &str {
+    text.get(..CLIENT_TEXT).unwrap_or(text)
+}
+
+/// Host and port of `host:port`, `[address]:port` or either without a port.
+fn host_and_port(text: &str) -> (&str, Option<u16>) {
+    let bare = |host: &'_ str| host.trim_start_matches('[').trim_end_matches(']').len();
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+            let start = usize::from(host.starts_with('['));
+            (&host[start..start + bare(host)], port.parse().ok())
+        }
+        _ => {
+            let start = usize::from(text.starts_with('['));
+            (&text[start..start + bare(text)], None)
+        }
+    }
+}
+
+/// What is known of a request at its end.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// When its span began.
+    pub(super) began_unix_nano: u64,
+    /// From then to the head of the response.
+    pub(super) first_byte_ns: Option<u64>,
+    /// The status of the response; 0 before.
+    pub(super) status: u16,
+    /// The handler's route.
+    pub(super) route: Option<String>,
+    /// Bytes of the request's body that have come.
+    pub(super) request_bytes: u64,
+    /// Bytes of the response's body that were queued.
+    pub(super) response_bytes: u64,
+    /// Pieces of it.
+    pub(super) pieces: u32,
+    /// The status of gRPC, if it was in the trailers.
+    pub(super) grpc_status: Option<String>,
+}
+
+impl Facts {
+    pub(super) fn new(began_unix_nano: u64) -> Facts {
+        Facts { began_unix_nano, ..Facts::default() }
+    }
+
+    /// Notes the head of a response.
+    pub(super) fn head(&mut self, status: u16) {
+        self.status = status;
+        self.first_byte_ns = Some(now_unix_nano().saturating_sub(self.began_unix_nano));
+    }
+}
+
+/// How a request has ended.
+pub(super) enum Ending<'a> {
+    /// With a whole response.
+    Whole,
+    /// The handler has failed.
+    Failed(&'a Failure),
+    /// Nobody wanted the answer any more.
+    Gone(Gone),
+    /// The caller took it back in the last moment.
+    NotBegun,
+}
+
+/// Ends the span of a request.
+pub(super) fn end(span: ActiveSpan, facts: &Facts, ending: &Ending<'_>) {
+    if !span.is_recording() {
+        return span.end();
+    }
+    let status_text;
+    let error_type;
+    let mut attributes = [("", Attribute::Bool(false)); 10];
+    let mut count = 0;
+    let mut put = |name, value| {
+        attributes[count] = (name, value);
+        count += 1;
+    };
+    let status = match ending {
+        Ending::Failed(_) if facts.status == 0 => 500,
+        _ => facts.status,
+    };
+    if status != 0 {
+        put(request_names::HTTP_RESPONSE_STATUS_CODE, i64::from(status).into());
+    }
+    if let Some(nanos) = facts.first_byte_ns {
+        put(request_names::TIME_TO_FIRST_BYTE_NS, nanos.into());
+    }
+    if let Some(route) = &facts.route {
+        put(request_names::HTTP_ROUTE, (&**route).into());
+    }
+    put(request_names::REQUEST_BODY_BYTES, facts.request_bytes.into());
+    put(request_names::RESPONSE_BODY_BYTES, facts.response_bytes.into());
+    put(request_names::IS_STREAMING, Attribute::Bool(facts.pieces > 1));
+    if let Some(status) = &facts.grpc_status {
+        put(request_names::RPC_RESPONSE_STATUS_CODE, (&**status).into());
+    }
+    match ending {
+        Ending::Whole if status >= 500 => {
+            status_text = status.to_string();
+            put(request_names::ERROR_TYPE, (&*status_text).into());
+            span.set_error("");
+        }
+        Ending::Whole => {}
+        Ending::Failed(failure) => {
+            let outcome = (status != 0 && facts.status != 0).then_some(request_names::OUTCOME_STREAM_ABORTED);
+            if let Some(outcome) = outcome {
+                put(request_names::OUTCOME, outcome.into());
+            }
+            error_type = failure.error_type();
+            put(request_names::ERROR_TYPE, (&*error_type).into());
+            add_exception(&span, &error_type, failure);
+        }
+        Ending::Gone(Gone::Client) => put(request_names::OUTCOME, request_names::OUTCOME_CLIENT_GONE.into()),
+        Ending::Gone(Gone::Timeout) => {
+            put(request_names::OUTCOME, request_names::OUTCOME_TIMEOUT.into());
+            put(request_names::ERROR_TYPE, request_names::OUTCOME_TIMEOUT.into());
+            span.set_error("its time was up");
+        }
+        Ending::NotBegun => put(request_names::OUTCOME, request_names::OUTCOME_NOT_BEGUN.into()),
+    }
+    span.end_with(&attributes[..count], 0);
+}
+
+fn add_exception(span: &ActiveSpan, error_type: &str, failure: &Failure) {
+    let message = failure.to_string();
+    let attributes = [
+        (names::EXCEPTION_TYPE, Attribute::Str(error_type)),
+        (names::EXCEPTION_MESSAGE, Attribute::Str(&message)),
+        (names::EXCEPTION_STACKTRACE, Attribute::Str(failure.stacktrace())),
+    ];
+    let known = if failure.stacktrace().is_empty() { &attributes[..2] } else { &attributes[..] };
+    span.add_event(names::EXCEPTION_EVENT, known);
+    span.set_error(&message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports_are_told_apart() {
+        for (text, expected) in [
+            ("", ("", None)),
+            ("shop.example", ("shop.example", None)),
+            ("shop.example:8000", ("shop.example", Some(8000))),
+            ("127.0.0.1:80", ("127.0.0.1", Some(80))),
+            ("[::1]:80", ("::1", Some(80))),
+            ("[::1]", ("::1", None)),
+            ("::1", ("::1", None)),
+            ("shop:x", ("shop", None)),
+        ] {
+            assert_eq!(host_and_port(text), expected, "{text}");
+        }
+    }
+}
