@@ -196,6 +196,8 @@ mod tests {
                 lock(&writer.ends).iter().for_each(|end| last[(end >> 32) as usize] = end & 0xffff_ffff);
                 assert!(before.iter().zip(last).all(|(&before, last)| last >= before), "{before:?} {last:?}");
             }
+            // The end of the scope does not wait for the destructors of what is the threads' own; a join does.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         direct.processor.commit().unwrap();
         let written = lock(&writer.ends);
