@@ -132,6 +132,35 @@
 //!
 //! - Kept by `config::arguments_are_on_the_spans_only_if_asked_for`.
 //!
+//! # Promises about services
+//!
+//! **Seen means recorded, for requests.** Whoever has the last byte of an answer has a trace whose spans have ended, out of reach of a SIGKILL of proxy,
+//! replica or head: the proxy's, the one of the way to the replica, and the replica's.
+//!
+//! - A request that is malformed has no route and no spans.
+//! - Kept by `serving_deaths::whole_answers_have_whole_traces_while_replicas_are_killed`,
+//!   `serving_deaths::whole_answers_have_whole_traces_while_the_proxy_is_killed` and
+//!   `proxy::a_request_is_answered_by_the_replica_and_its_spans_are_one_trace`.
+//!
+//! **No request is begun twice.** What a replica has not claimed when it dies goes to another one, whatever its method; what it has claimed ends with 502, unless
+//! its deployment says `retry = "idempotent"`.
+//!
+//! - Kept by `proxy::what_a_dead_replica_had_not_begun_goes_to_another_and_what_it_had_begun_is_lost`,
+//!   `proxy::clients::what_a_dead_replica_had_begun_begins_again_if_its_deployment_says_so` and `replica::what_was_taken_back_is_not_begun`.
+//!
+//! **Change without loss.** A new version is ready before the old one takes no more requests; one that fails is not served, and the old one is, all of it.
+//!
+//! - A proxy that is replaced cuts connections that clients keep open beyond the drain timeout.
+//! - Kept by `serving_deaths::clients_see_nothing_of_changes_of_counts_and_settings`,
+//!   `services::a_new_version_is_rolled_out_and_rolled_back_without_a_failed_request` and
+//!   `services::a_version_whose_replica_fails_is_not_served_and_the_one_before_it_is`.
+//!
+//! **A port outlives its proxy.** While a killed proxy is replaced, connections wait and none is refused; services outlive their head, and `tracer serve
+//! shutdown` is for good.
+//!
+//! - Kept by `serving_deaths::whole_answers_have_whole_traces_while_the_proxy_is_killed`, `services::replicas_and_proxies_that_are_killed_are_replaced` and
+//!   `services::a_head_that_is_started_again_serves_what_was_served_and_a_shutdown_is_for_good`.
+//!
 //! # Promises about tasks
 //!
 //! **An accepted task survives `kill -9` of the head.** Its submission is in the journal before it is acknowledged; the next head in the same place runs what
