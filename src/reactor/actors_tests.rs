@@ -42,6 +42,41 @@ fn at_the_limit_an_actor_waits_and_one_process_is_left_for_tasks() {
 }
 
 #[test]
+fn creations_are_placed_by_priority_and_by_age() {
+    const MINUTE: u64 = 60_000_000_000;
+    let mut story = Story::with_room(1);
+    let create = |story: &mut Story, priority| {
+        let actor = ActorRole::Create(ActorOptions { name: "", ..NAMED });
+        let function = FunctionSpec { actor, ..FunctionSpec::of_task("counter", "Counter.new", &[0x90]) };
+        let policy = Policy { extra: ExtraOptions { priority }, ..NEVER_AGAIN };
+        story.submit_envelope(&Envelope { spec: TaskSpec::Function(function), ..plain(policy) })
+    };
+    let (_, worker) = story.living(NAMED);
+    let low = create(&mut story, -3);
+    let plain = create(&mut story, 0);
+    story.now.unix_nano += 6 * MINUTE;
+    let later = create(&mut story, 5);
+    let high = create(&mut story, 7);
+    assert!(story.schedule().is_empty());
+    let order = [high, plain, later, low];
+    for (before, id) in order.into_iter().enumerate() {
+        assert_eq!(crate::actors::place::count_before(&story.state, id), before);
+    }
+    let mut placed = worker;
+    for id in order {
+        story.exit(placed);
+        story.get_ready();
+        let leases = story.schedule();
+        let [(worker, lease, task, _)] = leases[..] else { panic!("{leases:?}") };
+        assert_eq!(task, id.0);
+        story.claim(worker, lease);
+        story.result(worker, lease, 1_000);
+        story.get_ready();
+        placed = worker;
+    }
+}
+
+#[test]
 fn calls_are_leased_ahead_in_the_order_of_their_submission() {
     let mut story = Story::with_room(1);
     let actor = story.create(NAMED);

@@ -79,7 +79,7 @@ pub(crate) fn why_it_waits(state: &State, id: TaskId) -> Option<tracer_ipc::prot
         Part::None => None,
         Part::Creation => {
             let most = state.max_processes.max(state.workers_wanted);
-            let before = state.actors.to_place.iter().take_while(|&&other| other != id).count();
+            let before = place::count_before(state, id);
             if place::placeable(state) > before {
                 return Some(Reason::NoWorkerReady { starting: state.workers.starting(), why: None });
             }

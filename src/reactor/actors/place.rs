@@ -36,12 +36,29 @@ pub(crate) fn placeable(state: &State) -> usize {
 pub(crate) fn place(state: &mut State, effects: &mut impl Effects, now: Now) {
     for _ in 0..placeable(state) {
         let Some(worker_id) = state.workers.last_idle() else { return };
-        let Some(id) = state.actors.to_place.pop_first() else { return };
+        let Some(id) = next_creation(state) else { return };
+        state.actors.to_place.remove(&id);
         if !make(state, effects, id, worker_id, now) {
             state.actors.to_place.insert(id);
             return;
         }
     }
+}
+
+/// Returns the actor whose turn it is to be placed.
+fn next_creation(state: &State) -> Option<TaskId> {
+    state.actors.to_place.iter().copied().min_by_key(|&id| turn(state, id))
+}
+
+/// Returns the number of actors that are placed before this one.
+pub(crate) fn count_before(state: &State, id: TaskId) -> usize {
+    let own = turn(state, id);
+    state.actors.to_place.iter().filter(|&&other| turn(state, other) < own).count()
+}
+
+/// The place of a creation among those that wait, the first being the least: by priority, which rises as it waits, then by submission.
+fn turn(state: &State, id: TaskId) -> (Reverse<Option<Rank>>, TaskId) {
+    (Reverse(state.tasks.get(id).map(Rank::of)), id)
 }
 
 /// Leases a creation to what is the actor's worker from now on.
