@@ -45,3 +45,19 @@ fn a_priority_that_cannot_be_is_refused() {
     refused.stderr_contains("expected a whole number from -100 to 100, found `101`");
     assert_eq!(cluster.tracer(&["list", "tasks", "--format", "json"]).success().json()["tasks"], json!([]));
 }
+
+#[test]
+fn the_spans_of_a_task_say_its_priority_if_it_has_one() {
+    let cluster = Cluster::traced();
+    for flags in [&["--priority", "5"][..], &[]] {
+        let command = [&["submit", "command"], flags, &["--", "true"]].concat();
+        cluster.tracer(&command).success();
+    }
+    let spans = cluster.spans();
+    for (task, priority) in [(1, json!(5)), (2, json!(null))] {
+        let attempt = spans.attempt_of(task);
+        assert_eq!(*attempt.attribute("tracer.priority"), priority, "{}", attempt.value);
+        let submission = spans.parent_of(attempt);
+        assert_eq!(*submission.attribute("tracer.priority"), priority, "{}", submission.value);
+    }
+}
