@@ -93,7 +93,7 @@ use output::Outputs;
 /// What a head's HTTP API is started with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpSettings {
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: LoopbackAddress,
     /// Whether commands are taken, and not only functions.
     pub allows_commands: bool,
@@ -101,13 +101,13 @@ pub struct HttpSettings {
 
 /// How long requests that are being answered may take to end when the process is asked to.
 const END_TIME: Duration = Duration::from_millis(1500);
-/// What a hook may take to deliver what it has queued when the process ends.
+/// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 /// Threads for what takes long: large results.
 const BLOCKING_THREADS: usize = limits::LARGE_ANSWERS;
 /// How much further back than its head it stands when the cpus are all taken.
 const NICE: i32 = 5;
-/// How long it rests when no connection can be accepted.
+/// Pause when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why the process cannot go on. The head sees it end and starts it again.

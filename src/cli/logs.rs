@@ -20,7 +20,7 @@ pub(super) struct Args {
     place: PlaceArgs,
 }
 
-/// How often it is looked for new lines.
+/// Interval between two reads of new lines.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {

@@ -35,7 +35,7 @@ pub(super) struct Args {
 enum What {
     /// Serve a deployment of a library until Ctrl-C
     ///
-    /// It is served by the head of this place; if none runs, by one for the life of this command. Output of replicas and the access log are shown as they come.
+    /// Uses the head of this place; if none runs, starts one for the life of this command. Output of replicas and the access log are shown as they come.
     /// Ctrl-C ends what is going on and then the service; a second one ends it at once.
     #[command(after_help = "Example:\n  tracer serve run shop:app --num-replicas 2")]
     Run(run::Args),
@@ -114,7 +114,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
 }
 
-/// What the head does not do about a service.
+/// A refusal of the head about a service.
 #[derive(Debug)]
 pub(super) struct Refused(pub(super) ServiceRefusal);
 

@@ -469,14 +469,17 @@ fn run_in_background(settings: &HeadSettings, format: Format) -> CommandResult {
         .spawn()?;
     let input = serde_json::to_vec(settings).map_err(io::Error::other)?;
     child.stdin.take().expect("it is piped").write_all(&input)?;
+    announce(&wait_until_started(&mut child)?, settings, format, false);
+    Ok(exit::OK)
+}
+
+/// Waits for the report of a head that was started with its standard output piped. One that has not started has ended.
+fn wait_until_started(child: &mut Child) -> Result<Started, CommandError> {
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
     match serde_json::from_str(&line) {
         Ok(Report::Started(started)) => match &started.no_worker {
-            None => {
-                announce(&started, settings, format, false);
-                Ok(exit::OK)
-            }
+            None => Ok(*started),
             Some(reason) => {
                 child.wait()?;
                 Err(no_worker(&started.session_dir, started.is_hook_to_blame, reason))
@@ -486,7 +489,7 @@ fn run_in_background(settings: &HeadSettings, format: Format) -> CommandResult {
             child.wait()?;
             Err(CommandError::new(exit_code, message))
         }
-        Err(_) => Err(head_died(&mut child)?),
+        Err(_) => Err(head_died(child)?),
     }
 }
 
@@ -568,22 +571,8 @@ impl OwnHead {
             command.args(["--num-workers", "1"]);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
-        match serde_json::from_str(&line) {
-            Ok(Report::Started(started)) => match &started.no_worker {
-                None => Ok(OwnHead { child }),
-                Some(reason) => {
-                    child.wait()?;
-                    Err(no_worker(&started.session_dir, started.is_hook_to_blame, reason))
-                }
-            },
-            Ok(Report::Refused { exit_code, message }) => {
-                child.wait()?;
-                Err(CommandError::new(exit_code, message))
-            }
-            Err(_) => Err(head_died(&mut child)?),
-        }
+        wait_until_started(&mut child)?;
+        Ok(OwnHead { child })
     }
 
     /// Lets go of it, and waits until nothing of it runs.

@@ -72,6 +72,27 @@ pub const RPC_METHOD: &str = "rpc.method";
 /// String: the status of gRPC, such as `OK` or `UNAVAILABLE` (`rpc.response.status_code`).
 pub const RPC_RESPONSE_STATUS_CODE: &str = "rpc.response.status_code";
 
+/// Values of [`RPC_RESPONSE_STATUS_CODE`], by the number of the status of gRPC.
+pub const RPC_STATUSES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
 // The names of older conventions, which `OTEL_SEMCONV_STABILITY_OPT_IN` asks for with `http/dup` or `rpc/dup`.
 
 /// String: the method of HTTP (`http.method`).

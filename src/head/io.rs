@@ -175,7 +175,7 @@ pub(super) struct HeadIo {
     pub(super) warnings: Vec<String>,
     /// The HTTP API, if there is one.
     pub(super) front: Option<Front>,
-    /// What services have.
+    /// Processes, tables and listeners of services.
     pub(super) services: ServicesIo,
     /// What workers write.
     pub(super) logs: Logs,

@@ -141,7 +141,7 @@ impl WorkerProcess {
     }
 }
 
-/// What a process of a service is started with.
+/// Command line and environment of a process of a service.
 pub(super) struct ServiceCommand<'a> {
     /// `proxy` or `replica`.
     pub(super) role: &'static str,

@@ -250,7 +250,7 @@ pub(super) struct Server {
     pub(super) heap: Heap,
     /// When something is due next, by the clock that never jumps.
     pub(super) next_tick: Option<u64>,
-    /// When something is due next in a service, by the clock that never jumps.
+    /// Time at which something is due next in a service, by the monotonic clock.
     pub(super) services_again: Option<u64>,
     pub(super) has_said_started: bool,
     pub(super) recovered_at_start: SpanCounts,

@@ -37,16 +37,16 @@ const LAST_LINES: usize = 6;
 pub(super) struct ServicesIo {
     tables: HashMap<String, ServiceTable>,
     processes: BTreeMap<WorkerId, ServiceProcess>,
-    /// Who waits for what happens to a service.
+    /// Connections that wait for events of a service.
     followers: Vec<Follower>,
 }
 
-/// What the callers of a service share, and where it listens.
+/// Table and listeners of a service.
 struct ServiceTable {
     table: ReplicaTable,
     file: OwnedFd,
     listeners: Vec<Listeners>,
-    /// What wakes each caller.
+    /// Event descriptor of each caller, which wakes it.
     wakers: BTreeMap<u32, OwnedFd>,
 }
 
@@ -57,7 +57,7 @@ struct ServiceProcess {
     service: String,
     spool: PathBuf,
     what: What,
-    /// Where its output goes.
+    /// Log that its output goes to.
     log: Option<PathBuf>,
     /// The end of its output.
     last_output: Vec<u8>,
@@ -65,7 +65,7 @@ struct ServiceProcess {
     is_watched_for_room: bool,
 }
 
-/// What a process of a service is.
+/// Role of a process of a service.
 enum What {
     Replica { name: String },
     Proxy { callers: Vec<u32> },
@@ -80,7 +80,7 @@ struct Follower {
     after: u64,
 }
 
-/// What a process of a service has said.
+/// Report of a process of a service.
 enum Said {
     Replica(ReplicaReport),
     Proxy(ProxyReport),
@@ -357,7 +357,7 @@ impl Server {
         deployments::on_owner_gone(services, &mut acting, DriverId(connection), now);
     }
 
-    /// What a head before this one served is served again.
+    /// Serves again what a head before this one served.
     pub(super) fn restore_services(&mut self, versions: Vec<Version>) {
         let (services, mut acting) = self.acting();
         versions.into_iter().for_each(|version| deployments::on_restored(services, version));
@@ -371,7 +371,7 @@ impl Server {
     }
 }
 
-/// What a process wrote last, for people.
+/// Returns the last lines that a process wrote, for people.
 fn said_last(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
@@ -380,7 +380,7 @@ fn said_last(output: &[u8]) -> String {
     if last.is_empty() { last } else { format!("; it wrote last:{last}") }
 }
 
-/// What has happened to a service since a follower heard of it last; none while nothing has.
+/// Returns the events of a service since a follower heard of it last; none while there are none.
 fn events_for(services: &deployments::Services, follower: &Follower) -> Option<Vec<crate::protocol::ServiceEvent>> {
     let events = services.all.get(&follower.service).map(|served| served.events_after(follower.after));
     events.filter(|events| !events.is_empty())

@@ -119,7 +119,7 @@ impl Problem {
         self
     }
 
-    /// What went wrong, without the hint.
+    /// Reason, without the hint.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }

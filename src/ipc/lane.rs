@@ -155,7 +155,7 @@ pub struct Opening<'a> {
     pub authority: &'a str,
     /// Path and query, as they came; of a call, the name of the method.
     pub target: &'a str,
-    /// What people tell it from others by.
+    /// Request id, for people.
     pub request_id: &'a str,
     /// The client, as `address:port`; empty when unknown.
     pub client: &'a str,
@@ -263,7 +263,7 @@ const NUMBERS: [u8; 256] = {
     numbers
 };
 
-/// Where a name is looked for: few of those that are numbers have length, first and last byte in common.
+/// Hash table of the names of headers: few of those that are numbers have length, first and last byte in common.
 const fn place_of(name: &str) -> usize {
     let bytes = name.as_bytes();
     match bytes {

@@ -1,4 +1,4 @@
-//! What a service is, and what the head says to the processes of one: the proxy, which speaks to clients, and the replicas, which handle
+//! Description of a service, and the messages between the head and its processes: the proxy, which speaks to clients, and the replicas, which handle
 //! requests.
 //!
 //! Head and process have a [control socket](crate::control). The head sends orders, the process reports. No request passes there: requests
@@ -33,24 +33,24 @@ use crate::protocol::TracingSettings;
 /// A service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Service {
-    /// What tells it from other services of the same head.
+    /// Name, unique among the services of the head.
     pub name: String,
-    /// How clients reach it.
+    /// Address and limits for clients.
     pub http: Http,
-    /// How it is traced.
+    /// Tracing settings.
     pub tracing: ServiceTracing,
-    /// What it has, in the order of the file; no two with one prefix.
+    /// Applications, in the order of the file; no two with one prefix.
     pub applications: Vec<Application>,
 }
 
-/// How clients reach a service.
+/// Address of a service, and its limits for clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Http {
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: SocketAddr,
     /// True if other machines may reach it.
     pub is_public: bool,
-    /// Whose `X-Forwarded-*` and `Forwarded` are taken.
+    /// Peers whose `X-Forwarded-*` and `Forwarded` are taken.
     pub trusted_proxies: Vec<std::net::IpAddr>,
     /// The hosts that it answers for; all, if there is none.
     pub hosts: Vec<String>,
@@ -60,7 +60,7 @@ pub struct Http {
     pub max_body: Option<u64>,
 }
 
-/// How a service is traced.
+/// Tracing of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceTracing {
     /// True if it is.
@@ -85,9 +85,9 @@ pub enum Detail {
 /// A route prefix and its deployments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Application {
-    /// What tells it from others of the service.
+    /// Name, unique in the service.
     pub name: String,
-    /// What the paths of its requests begin with.
+    /// Route prefix: the beginning of the paths of its requests.
     pub route_prefix: String,
     /// Which of the deployments answers requests.
     pub ingress: usize,
@@ -98,14 +98,14 @@ pub struct Application {
 /// A handler with settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Deployment {
-    /// What tells it from others of the application.
+    /// Name, unique in the application.
     pub name: String,
     /// The handler: `module:attribute`.
     pub import_path: String,
     /// The version of the module, by its number, if there are versions of it. It is set when the service is deployed.
     #[serde(default)]
     pub module_version: Option<u64>,
-    /// What `new` is called with.
+    /// Arguments of `new`.
     pub arguments: Vec<serde_json::Value>,
     /// Number of its processes.
     pub num_replicas: u32,
@@ -117,17 +117,17 @@ pub struct Deployment {
     pub queue_timeout: Option<Duration>,
     /// The status of the answer to one that is not let in.
     pub queue_full: u16,
-    /// What becomes of requests that have begun when their replica dies.
+    /// Retry policy of requests that have begun when their replica dies.
     pub retry: Retry,
     /// Threads of the runtime of a replica.
     pub threads: u32,
-    /// What `reconfigure` is called with.
+    /// Argument of `reconfigure`.
     pub user_config: Option<serde_json::Value>,
     /// Time between two questions to a replica whether it is well.
     pub health_check_period: Duration,
     /// Time that a replica may take to end what it has.
     pub drain_timeout: Duration,
-    /// What a replica occupies, by name.
+    /// Named resources that a replica occupies.
     pub resources: Vec<(String, u64)>,
     /// Variables of the environment of its replicas, besides those of the session.
     pub env: BTreeMap<String, String>,
@@ -135,7 +135,7 @@ pub struct Deployment {
     pub cwd: Option<PathBuf>,
 }
 
-/// What becomes of requests that have begun when their replica dies.
+/// Retry policy of requests that have begun when their replica dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retry {
     /// They fail.
@@ -174,7 +174,7 @@ pub fn attribute_of(import_path: &str) -> &str {
     import_path.rsplit_once(':').map_or(import_path, |(_, attribute)| attribute)
 }
 
-/// What the proxy is started with; the table's file goes along, then a listener for each thread, then an event descriptor for each caller
+/// First order of a proxy; the table's file goes along, then a listener for each thread, then an event descriptor for each caller
 /// in `callers`, which wakes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProxyBegin {
@@ -186,7 +186,7 @@ pub struct ProxyBegin {
     pub spool: PathBuf,
     /// The machine, as spans name it.
     pub node_id: String,
-    /// How it traces: what its hook is, and where its span files go.
+    /// Tracing settings: its hook, and the folder of its span files.
     pub tracing: TracingSettings,
     /// The numbers of its threads in the table, one for each.
     pub callers: Vec<u32>,
@@ -199,9 +199,9 @@ pub struct ProxyBegin {
 pub struct ProxySettings {
     /// Counts the settings of a service; reported back by [`ProxyReport::Configured`].
     pub revision: u64,
-    /// How clients reach it.
+    /// Address and limits for clients.
     pub http: Http,
-    /// How it is traced.
+    /// Tracing settings.
     pub tracing: ServiceTracing,
     /// Its applications.
     pub routes: Vec<ProxyRoute>,
@@ -210,7 +210,7 @@ pub struct ProxySettings {
 /// One application, as the proxy needs it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProxyRoute {
-    /// What the paths of its requests begin with.
+    /// Route prefix: the beginning of the paths of its requests.
     pub route_prefix: String,
     /// Its name.
     pub application: String,
@@ -222,11 +222,11 @@ pub struct ProxyRoute {
     pub queue_timeout: Option<Duration>,
     /// The status of the answer to one that is not let in.
     pub queue_full: u16,
-    /// What becomes of requests that have begun when their replica dies.
+    /// Retry policy of requests that have begun when their replica dies.
     pub retry: Retry,
 }
 
-/// What the head says to a proxy.
+/// Order of the head to a proxy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ProxyOrder {
     /// The first order. Answered by [`ProxyReport::Ready`].
@@ -255,26 +255,26 @@ pub enum ProxyOrder {
     },
     /// Accept nothing more, end what there is, then end.
     Drain {
-        /// How long it may take.
+        /// Limit of time.
         timeout: Duration,
     },
 }
 
-/// What a proxy says to the head.
+/// Report of a proxy to the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyReport {
     /// It is up. It accepts once it has settings.
     Ready {
-        /// How it is traced, for people to read.
+        /// Description of its tracing, for people to read.
         tracing: String,
-        /// Why its hook failed, if it did.
+        /// Reason why its hook failed, if it did.
         hook_failure: Option<String>,
     },
     /// It uses the settings of this revision.
     Configured {
         /// The revision.
         revision: u64,
-        /// Why not, if it cannot.
+        /// Reason why not, if it cannot.
         failure: Option<String>,
     },
     /// All its threads have their lanes to a replica.
@@ -293,14 +293,14 @@ pub enum ProxyReport {
     Drained,
 }
 
-/// What a replica is started with.
+/// First order of a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaBegin {
     /// The name of the service.
     pub service: String,
     /// The name of the application.
     pub application: String,
-    /// What the paths of its requests begin with.
+    /// Route prefix: the beginning of the paths of its requests.
     pub route_prefix: String,
     /// The deployment, whose settings count from this order on.
     pub deployment: Deployment,
@@ -314,11 +314,11 @@ pub struct ReplicaBegin {
     pub node_id: String,
     /// Folders in which modules are looked for, in order. Absolute.
     pub module_folders: Vec<PathBuf>,
-    /// How it traces: what its hook is, and where its span files go.
+    /// Tracing settings: its hook, and the folder of its span files.
     pub tracing: TracingSettings,
 }
 
-/// What the head says to a replica.
+/// Order of the head to a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ReplicaOrder {
     /// The first order: [`ReplicaBegin`], in a [file](crate::control::send_long). Answered by [`ReplicaReport::Ready`] or
@@ -341,35 +341,35 @@ pub enum ReplicaOrder {
     },
     /// Take no more requests, end those that there are, drop the handler, and end.
     Drain {
-        /// How long requests may take to end; then they are cancelled.
+        /// Limit of time for requests to end; then they are cancelled.
         timeout: Duration,
     },
 }
 
-/// What a replica says to the head.
+/// Report of a replica to the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaReport {
     /// Its handler is made.
     Ready {
-        /// How it is traced, for people to read.
+        /// Description of its tracing, for people to read.
         tracing: String,
-        /// Why its hook failed, if it did.
+        /// Reason why its hook failed, if it did.
         hook_failure: Option<String>,
-        /// What the version of its module is called.
+        /// Name of the version of its module.
         module_version: Option<String>,
         /// True if it can be [configured](ReplicaOrder::Configure).
         is_configurable: bool,
     },
     /// Its handler could not be made; it ends.
     Failed {
-        /// Why, with a hint if there is one.
+        /// Reason, with a hint if there is one.
         reason: String,
     },
     /// The answer to an order.
     Answered {
         /// Which order it was.
         order: u64,
-        /// Why not, if it is not well or has not taken the settings.
+        /// Reason why it is not well or has not taken the settings, if so.
         failure: Option<String>,
     },
     /// It has no request any more, and ends.

@@ -14,7 +14,7 @@ use crate::state::{DriverId, Now};
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8000);
 
-/// What was done, and what there would be.
+/// Steps that were done, and those that would be.
 #[derive(Default)]
 struct World {
     next: u64,

@@ -1,4 +1,4 @@
-//! Where a second engine will join, and what deployments still need: a page without code.
+//! Seams for a second engine, and what deployments still need: a page without code.
 //!
 //! The page says what each needs of the reactor, where that goes, and what is missing, so that whoever builds it
 //! changes the places named here and no others.

@@ -70,10 +70,10 @@ use crate::spool::{Spool, SpoolError};
 use settings::Settings;
 use thread::{Begin, Countdown, Order};
 
-/// What a hook may take to deliver what it has queued when the process ends.
+/// Limit of time for a hook to deliver what it has queued when the process ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why the proxy cannot go on. The head sees it end and starts another one.
+/// Error that ends the proxy. The head sees it end and starts another one.
 #[derive(Debug)]
 pub(crate) enum ProxyError {
     /// The process that started it is gone.
@@ -153,7 +153,7 @@ struct Proxy {
     started: Option<Started>,
 }
 
-/// What there is after the first order.
+/// State after the first order.
 struct Started {
     table: Arc<ReplicaTable>,
     recorder: Option<&'static Recorder>,

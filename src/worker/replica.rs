@@ -49,12 +49,12 @@ use request::place;
 use span::Names;
 use turn::Turns;
 
-/// What a hook may take to deliver what it has queued when the replica ends.
+/// Limit of time for a hook to deliver what it has queued when the replica ends.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The time that callers may take to read what is left when the module has ended.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// What an event of the epoll is about: one of these, or a lane.
+/// Tokens of epoll events: one of these, or a lane.
 const CONTROL: u64 = 0;
 const WAKE: u64 = 1;
 const TIMER: u64 = 2;
@@ -263,7 +263,7 @@ fn send(control: BorrowedFd<'_>, report: &ReplicaReport) -> io::Result<()> {
     }
 }
 
-/// What the functions of the module's table work on. Lives as long as the process.
+/// Host of a replica, which the functions of the module's table work on. Lives as long as the process.
 struct Replica {
     control: OwnedFd,
     epoll: OwnedFd,
@@ -282,7 +282,7 @@ struct Replica {
     orders: Mutex<Vec<u64>>,
     /// What is reported when the handler is made.
     ready: Mutex<Option<ReplicaReport>>,
-    /// Why the replica ends, if that is a failure.
+    /// Reason why the replica ends, if that is a failure.
     failure: Mutex<Option<String>>,
     /// True from the order to drain on.
     is_stopping: AtomicBool,
@@ -567,7 +567,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a replica could not go on. The head sees it end and says so.
+/// Error that ends a replica. The head sees it end and says so.
 #[derive(Debug)]
 pub(crate) enum ReplicaError {
     /// The process that started it is gone.

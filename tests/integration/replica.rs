@@ -132,7 +132,7 @@ impl Drop for Replica {
     }
 }
 
-/// What a replica leaves.
+/// Leavings of a replica.
 struct Ended {
     spans: Spans,
     /// True if the spool is there.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::{Answer, Cluster, Run, is_alive, kill, read_answer, wait_until};
 
-/// How long a request may take. Generous: it is reached only by a test that fails.
+/// Deadline of a request. Generous: it is reached only by a test that fails.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A connection to a service.

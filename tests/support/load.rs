@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Numbers of requests, of all clients of this process: their trace ids.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// What became of one request.
+/// Outcome of one request.
 #[derive(Debug)]
 pub struct Exchange {
     /// The trace that the client has begun for it, as span files write it.

@@ -111,7 +111,7 @@ pub struct Settings {
     temperature: f64,
 }
 
-/// What the model answers.
+/// Answer of the model.
 #[derive(Serialize)]
 pub struct Prediction {
     path: String,

@@ -1,4 +1,4 @@
-//! What a service says of modules, checked before anything is changed, and set as the head needs it.
+//! Checks of the modules, arguments and exporters that a service names, before anything is changed, and resolution of their paths and versions.
 
 use std::path::Path;
 

@@ -29,7 +29,7 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// What became of it, as `--format json` writes it.
+/// Outcome of a deploy, as `--format json` writes it.
 #[derive(Serialize)]
 struct Done<'a> {
     service: &'a str,

@@ -1,4 +1,4 @@
-//! What happens to a service, told as it happens.
+//! Progress of a service, printed as it happens.
 
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, Format, report};

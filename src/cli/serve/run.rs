@@ -22,7 +22,7 @@ use crate::serving::render::render;
 use crate::serving::service_file::{Service, attribute_of, parse};
 use crate::session::SessionError;
 
-/// How often it is looked for new lines of output.
+/// Interval between two reads of new output.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -39,7 +39,7 @@ pub(super) struct ServiceOfArgs {
     /// The handler of requests: a deployment of a library, as `module:name`
     #[arg(value_name = "MODULE:NAME")]
     import_path: String,
-    /// Where to listen, on this machine alone; port 0 for one that is free
+    /// Address to listen on, on this machine alone; port 0 for one that is free
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     address: LoopbackAddress,
     /// Number of its processes
@@ -101,7 +101,7 @@ fn connect(place: &Path) -> Result<(Driver, Option<OwnHead>), CommandError> {
     }
 }
 
-/// What is readable when this command is to end.
+/// Descriptor that is readable when this command is to end.
 fn signals() -> Result<UnixStream, CommandError> {
     let (signals, signal_tx) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
@@ -173,7 +173,7 @@ fn end_on_signal(mut signals: UnixStream, place: PathBuf, service: String) {
     std::thread::spawn(end);
 }
 
-/// What replicas write, and the access log, shown as they come.
+/// Follower of replicas' output and of the access log.
 struct Output {
     folder: PathBuf,
     service: String,

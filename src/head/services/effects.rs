@@ -1,4 +1,4 @@
-//! What the reactor wants done for services.
+//! Effects of the reactor on services.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ const PROXY_SLOTS: usize = 32_768;
 const CALLERS: usize = 64;
 /// The share of the session's logs that a proxy's may take.
 const LOG_SHARE: u64 = 8;
-/// What traces a service in a session without a hook.
+/// Hook of a service in a session without one.
 const OWN_HOOK: &str = "local_tmp_tracing:setup_tracing";
 /// The longest that hook may take, in milliseconds.
 const OWN_HOOK_LIMIT_MS: u64 = 10_000;
@@ -46,7 +46,7 @@ pub(super) struct Acting<'a> {
     pub(super) next_worker: &'a mut u64,
 }
 
-/// How the processes of a service trace: as the session does, unless the service says otherwise.
+/// Returns the tracing settings of a service: those of the session, unless the service says otherwise.
 fn tracing(io: &HeadIo, service: &ServiceTracing) -> TracingSettings {
     let session = &io.settings.tracing;
     if !service.is_enabled || io.settings.tracing_off.is_some() {
@@ -195,10 +195,10 @@ impl Acting<'_> {
     }
 }
 
-/// What a process of a service is started with.
+/// Command line and environment of a process of a service.
 struct NewProcess<'a> {
     service: &'a str,
-    /// What its log is called by.
+    /// Name of its log.
     name: String,
     tracing: TracingSettings,
     spool: PathBuf,

@@ -59,7 +59,7 @@ pub enum ModuleError {
     NoSuchHook {
         /// The module, as it was named.
         module: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// The name that was looked for.
         attribute: String,
@@ -70,7 +70,7 @@ pub enum ModuleError {
     NoSuchTask {
         /// The module, as it was named.
         module: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// The name that was looked for.
         function: String,
@@ -81,7 +81,7 @@ pub enum ModuleError {
     NoSuchActor {
         /// The module, as it was named.
         module: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// The name that was looked for.
         actor: String,
@@ -92,7 +92,7 @@ pub enum ModuleError {
     NoSuchDeployment {
         /// The module, as it was named.
         module: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// The name that was looked for.
         deployment: String,
@@ -110,7 +110,7 @@ pub enum ModuleError {
     },
     /// The module's own preparation failed.
     LoadFailed {
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// What it said.
         reason: String,
@@ -243,7 +243,7 @@ pub enum HookError {
     OtherContract {
         /// The hook, as `module:attribute`.
         hook: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// What it is.
         contract: HookContract,
@@ -252,7 +252,7 @@ pub enum HookError {
     Failed {
         /// The hook, as `module:attribute`.
         hook: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// What it said.
         reason: String,
@@ -261,7 +261,7 @@ pub enum HookError {
     Panicked {
         /// The hook, as `module:attribute`.
         hook: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
         /// What the panic said, with its place where that is known.
         reason: String,
@@ -279,7 +279,7 @@ pub enum HookError {
     TakesNoSpans {
         /// The hook, as `module:attribute`.
         hook: String,
-        /// Where the module is: its library's path, or `built in`.
+        /// Place of the module: its library's path, or `built in`.
         place: String,
     },
     /// The process that tried the hook out died.

@@ -28,10 +28,10 @@ pub struct LoadedDeployment {
     deployment: Record<abi::Deployment>,
 }
 
-/// What a replica is told about itself, for as long as the process lives.
+/// Settings of a replica, lent for as long as the process lives.
 #[derive(Clone, Copy, Debug)]
 pub struct ServingSettings {
-    /// What the handler is made with, a MessagePack array.
+    /// Arguments of the handler's creation, a MessagePack array.
     pub arguments: &'static [u8],
     /// The name of the application.
     pub application: &'static str,
@@ -47,7 +47,7 @@ pub struct ServingSettings {
     pub event_fd: BorrowedFd<'static>,
 }
 
-/// What the functions of the table do. They are called from any thread, [`take_events`](Self::take_events) from one at a time.
+/// Host side of the functions of the table. They are called from any thread, [`take_events`](Self::take_events) from one at a time.
 pub trait RequestHost: Sync {
     /// The handler is made.
     fn ready(&self);
@@ -71,7 +71,7 @@ pub trait RequestHost: Sync {
     fn flush(&self);
 }
 
-/// What became of a part of a response.
+/// Outcome of handing over a part of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
     /// It is taken.
@@ -157,7 +157,7 @@ impl Drop for ModulePiece {
     }
 }
 
-/// What the functions of the table get back.
+/// Data of the table, which its functions get back.
 struct Lent {
     host: &'static dyn RequestHost,
     events: Mutex<RequestEvents>,

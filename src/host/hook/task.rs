@@ -136,7 +136,7 @@ pub struct TaskContext<'a> {
     pub node_id: &'a str,
     /// The attempt's span; none when the process is not traced.
     pub span: Option<&'a ActiveSpan>,
-    /// What to propagate when there is no span.
+    /// Context to propagate when there is no span.
     pub trace_context: Option<&'a TraceContext>,
     /// The W3C baggage of the submission; empty for none.
     pub baggage: &'a str,

@@ -617,7 +617,7 @@ pub struct ActorReport {
     pub module: String,
     /// Its type.
     pub type_name: String,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub state: ActorState,
     /// Why it is dead; none while it is not.
     pub reason: Option<String>,
@@ -770,7 +770,7 @@ pub struct WorkerReport {
     pub id: WorkerId,
     /// Its process.
     pub pid: u32,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub state: WorkerState,
     /// Time since its process was started, in nanoseconds.
     pub uptime_ns: u64,

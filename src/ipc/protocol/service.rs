@@ -27,7 +27,7 @@ pub enum ServiceQuery {
         /// The version; none for the one before that which is served.
         version: Option<u64>,
     },
-    /// What has happened to a service since. Answered by [`ServiceReply::Events`] as soon as there is something.
+    /// Events of a service since then. Answered by [`ServiceReply::Events`] as soon as there is something.
     Follow {
         /// Which service.
         service: String,
@@ -63,7 +63,7 @@ pub enum ServiceReply {
     Refused(ServiceRefusal),
 }
 
-/// What is being done about a service.
+/// State of an operation on a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceAccepted {
     /// The name of the service.
@@ -72,11 +72,11 @@ pub struct ServiceAccepted {
     pub version: u64,
     /// The number of the last event before it.
     pub after: u64,
-    /// What is done, or would be, in words.
+    /// Steps that are done, or would be, in words.
     pub steps: Vec<String>,
 }
 
-/// Why something is not done about a service.
+/// Refusal about a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceRefusal {
     /// The reason, for programs.
@@ -85,7 +85,7 @@ pub struct ServiceRefusal {
     pub message: String,
 }
 
-/// Why something is not done about a service, for programs.
+/// Code of a refusal about a service, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceRefusalCode {
@@ -140,14 +140,14 @@ impl ServiceRefusalCode {
 pub struct ServiceEvent {
     /// Counts the events of a service, from 1.
     pub number: u64,
-    /// When, in nanoseconds since the Unix epoch.
+    /// Time, in nanoseconds since the Unix epoch.
     pub time_unix_nano: u64,
     /// What.
     #[serde(flatten)]
     pub what: ServiceNews,
 }
 
-/// What has happened to a service.
+/// Event of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ServiceNews {
@@ -171,7 +171,7 @@ pub enum ServiceNews {
         replica: String,
         /// Its process; none when it could not be started.
         pid: Option<u32>,
-        /// How, and why.
+        /// Outcome and its reason.
         reason: String,
     },
     /// A replica has ended that was to end.
@@ -190,7 +190,7 @@ pub enum ServiceNews {
     ProxyLost {
         /// Its process; none when it could not be started.
         pid: Option<u32>,
-        /// How, and why.
+        /// Outcome and its reason.
         reason: String,
     },
     /// A version is served.
@@ -221,11 +221,11 @@ impl ServiceNews {
 pub struct ServiceVersion {
     /// Its number, from 1.
     pub version: u64,
-    /// When it was deployed, in nanoseconds since the Unix epoch.
+    /// Time of the deploy, in nanoseconds since the Unix epoch.
     pub deployed_unix_nano: u64,
     /// True if it is served now.
     pub is_served: bool,
-    /// Why it could not be rolled out, if it could not.
+    /// Reason why it could not be rolled out, if it could not.
     pub failure: Option<String>,
     /// What it is.
     pub service: Service,
@@ -240,9 +240,9 @@ pub struct ServiceReport {
     pub version: Option<u64>,
     /// The version that is being rolled out.
     pub rolling_out: Option<u64>,
-    /// How it is.
+    /// State.
     pub state: ServiceState,
-    /// Where clients reach it.
+    /// URL for clients.
     pub url: String,
     /// Its deployments.
     pub deployments: Vec<DeploymentReport>,
@@ -250,11 +250,11 @@ pub struct ServiceReport {
     pub replicas: Vec<ReplicaReportRow>,
     /// Its proxies, oldest first.
     pub proxies: Vec<ProxyReportRow>,
-    /// Why the last rollout failed, if it did.
+    /// Reason why the last rollout failed, if it did.
     pub last_failure: Option<String>,
 }
 
-/// How a service is.
+/// State of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceState {
@@ -292,7 +292,7 @@ pub struct DeploymentReport {
     pub application: String,
     /// Its name.
     pub name: String,
-    /// What the paths of the application's requests begin with.
+    /// Route prefix of the application.
     pub route_prefix: String,
     /// True if it answers the application's requests.
     pub is_ingress: bool,
@@ -321,7 +321,7 @@ pub struct ReplicaReportRow {
     pub application: String,
     /// Its deployment.
     pub deployment: String,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub state: String,
     /// Its process.
     pub pid: Option<u32>,
@@ -333,13 +333,13 @@ pub struct ReplicaReportRow {
     pub uptime_ns: u64,
     /// Requests that are in flight there.
     pub ongoing: u64,
-    /// What happens to its spans, for people.
+    /// Description of the way of its spans, for people.
     pub tracing: String,
-    /// Why its hook failed, if it did.
+    /// Reason why its hook failed, if it did.
     pub hook_failure: Option<String>,
-    /// What the version of its module is called.
+    /// Name of the version of its module.
     pub module_version: Option<String>,
-    /// What it has written.
+    /// Path of its log.
     pub log: Option<PathBuf>,
 }
 
@@ -348,14 +348,14 @@ pub struct ReplicaReportRow {
 pub struct ProxyReportRow {
     /// Its number, from 1.
     pub number: u64,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub state: String,
     /// Its process.
     pub pid: Option<u32>,
     /// Time since its process was started, in nanoseconds.
     pub uptime_ns: u64,
-    /// What happens to its spans, for people.
+    /// Description of the way of its spans, for people.
     pub tracing: String,
-    /// Why its hook failed, if it did.
+    /// Reason why its hook failed, if it did.
     pub hook_failure: Option<String>,
 }

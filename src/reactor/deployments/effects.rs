@@ -54,14 +54,14 @@ pub trait ServiceEffects {
     fn log(&mut self, line: String);
 }
 
-/// What a replica is started with.
+/// First order of a replica.
 #[derive(Debug)]
 pub struct ReplicaStart<'a> {
     /// Its service.
     pub service: &'a Service,
     /// Its application.
     pub application: &'a str,
-    /// What the paths of the application's requests begin with.
+    /// Route prefix of the application.
     pub route_prefix: &'a str,
     /// Its deployment.
     pub deployment: &'a Deployment,
@@ -69,7 +69,7 @@ pub struct ReplicaStart<'a> {
     pub name: &'a str,
 }
 
-/// What a proxy is started with.
+/// First order of a proxy.
 #[derive(Debug)]
 pub struct ProxyStart<'a> {
     /// Its service.

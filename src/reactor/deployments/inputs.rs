@@ -1,4 +1,4 @@
-//! What services hear of: wishes of people, reports of their processes, and what a head before this one has left.
+//! Inputs of services: wishes of people, reports of their processes, and what a head before this one has left.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub fn on_deploy(
     Ok(accepted)
 }
 
-/// What can be said of a service before anything is done.
+/// Checks of a service before anything is done.
 fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
     if services.is_stopping {
         return refusal(ServiceRefusalCode::Stopping, "the head is stopping".into());
@@ -236,7 +236,7 @@ pub fn on_shut_down(
     })
 }
 
-/// What a service may take to end beyond what its requests may.
+/// Limit of time for a service to end, beyond that of its requests.
 const END_ALLOWANCE: Duration = Duration::from_secs(5);
 
 /// A connection has ended: so do the services that were to end with it.
@@ -322,7 +322,7 @@ pub fn on_replica_report(
     }
 }
 
-/// What a replica may take to end that has said that it failed, in nanoseconds.
+/// Limit of time for a failed replica to end, in nanoseconds.
 const FAILED_LIMIT_NS: u64 = 5_000_000_000;
 
 /// A replica has answered an order.

@@ -1,4 +1,4 @@
-//! What a replica has against what a version wants of it.
+//! Comparison of a replica with what a version wants of it.
 
 use super::replica::Replica;
 use super::service::{Served, deployments, traces_alike};
@@ -36,7 +36,7 @@ pub(super) fn kept(served: &Served, service: &Service, is_meant: impl Fn(WorkerI
     candidates.into_iter().filter_map(keep).collect()
 }
 
-/// How many replicas of each deployment are missing beside those that stay, in the order of the service.
+/// Returns the number of missing replicas of each deployment beside those that stay, in the order of the service.
 pub(super) fn missing<'s>(
     served: &Served,
     service: &'s Service,
@@ -56,7 +56,7 @@ pub(super) fn missing<'s>(
     all.filter(|(.., missing)| *missing > 0).collect()
 }
 
-/// What a deploy would do, in words.
+/// Returns what a deploy would do, in words.
 pub(super) fn steps(served: Option<&Served>, service: &Service) -> Vec<String> {
     let nothing = Served::default();
     let served = served.unwrap_or(&nothing);

@@ -8,7 +8,7 @@ use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
 use tracer_ipc::serving::{Application, Deployment, ProxyOrder, ProxyRoute, ProxySettings, ReplicaOrder, Service};
 
-/// What a process may take to end beyond what its requests may, in nanoseconds.
+/// Limit of time for a process to end beyond that of its requests, in nanoseconds.
 const END_ALLOWANCE_NS: u64 = 5_000_000_000;
 
 /// Starts a replica of a deployment. None when it could not be started.

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use tracer_core::task::WorkerId;
 use tracer_ipc::serving::{Deployment, ServiceTracing};
 
-/// Where a replica is in its life.
+/// Stage of a replica's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Its process runs, and makes the handler.
@@ -44,7 +44,7 @@ impl Stage {
     }
 }
 
-/// What happens to a replica.
+/// Event of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// It has made its handler.
@@ -57,7 +57,7 @@ pub(super) enum Event {
     Exited,
 }
 
-/// Why something cannot happen to a replica where it is.
+/// Refusal of an event in the stage that a replica is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It has ended.
@@ -97,7 +97,7 @@ pub struct Replica {
     pub application: String,
     /// The settings that it has.
     pub deployment: Deployment,
-    /// How it was told to trace.
+    /// Tracing settings that it was given.
     pub tracing: ServiceTracing,
     /// Its number in the table.
     pub place: u32,
@@ -107,7 +107,7 @@ pub struct Replica {
     pub version: u64,
     /// Its process.
     pub pid: Option<u32>,
-    /// When its process was started, by the clock that never jumps.
+    /// Time of its process's start, by the monotonic clock.
     pub started_ns: u64,
     /// The proxies that were given lanes to it.
     pub(super) joined: BTreeSet<WorkerId>,
@@ -120,20 +120,20 @@ pub struct Replica {
     pub(super) health: Health,
     /// The order by which it is being configured.
     pub(super) configuring: Option<u64>,
-    /// When it is killed, if it is still there.
+    /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,
-    /// Why it ends, as far as it was heard before its process ended.
+    /// Reason of its end, as far as it was heard before its process ended.
     pub(super) reason: Option<String>,
 }
 
-/// What a replica says of itself when its handler is made.
+/// Facts about a replica when its handler is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// What happens to its spans, for people.
+    /// Description of the way of its spans, for people.
     pub tracing: String,
-    /// Why its hook failed, if it did.
+    /// Reason why its hook failed, if it did.
     pub hook_failure: Option<String>,
-    /// What the version of its module is called.
+    /// Name of the version of its module.
     pub module_version: Option<String>,
 }
 
@@ -179,7 +179,7 @@ impl Replica {
         }
     }
 
-    /// Where it is in its life.
+    /// Stage of its life.
     pub fn stage(&self) -> Stage {
         self.stage
     }

@@ -12,7 +12,7 @@ use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
 use tracer_ipc::serving::Service;
 
-/// How long each phase may take, in nanoseconds; also how long any replica may take to make its handler.
+/// Limit of time of each phase, in nanoseconds; also of a replica's making of its handler.
 pub(super) const READY_LIMIT_NS: u64 = 300_000_000_000;
 
 /// Begins to roll a version out.
@@ -39,7 +39,7 @@ pub(super) fn begin(services: &mut Services, effects: &mut impl ServiceEffects, 
     served.rollout = Some(Rollout { version, phase: Phase::Starting, replicas, until_ns, revision: 0, failure });
 }
 
-/// Why the replica was lost that was lost last.
+/// Reason why the last lost replica was lost.
 fn last_loss(services: &Services, name: &str) -> Option<String> {
     match &services.all.get(name)?.events.back()?.what {
         ServiceNews::ReplicaLost { replica, reason, .. } => Some(format!("replica {replica}: {reason}")),
@@ -109,7 +109,7 @@ fn ensure_proxy(services: &mut Services, effects: &mut impl ServiceEffects, name
     }
 }
 
-/// What a rollout waits for, for people.
+/// Returns what a rollout waits for, for people.
 fn what_is_late(served: &Served) -> String {
     let new = served.rollout.iter().flat_map(|rollout| &rollout.replicas);
     let mut late = new.filter_map(|id| served.replicas.get(id)).filter(|replica| !replica.has_handler());

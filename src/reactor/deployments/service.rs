@@ -86,11 +86,11 @@ impl Services {
 pub struct Version {
     /// From 1.
     pub number: u64,
-    /// When it was deployed, in nanoseconds since the Unix epoch.
+    /// Time of the deploy, in nanoseconds since the Unix epoch.
     pub deployed_unix_nano: u64,
     /// What it is.
     pub service: Service,
-    /// Why it could not be rolled out, if it could not.
+    /// Reason why it could not be rolled out, if it could not.
     pub failure: Option<String>,
 }
 
@@ -136,28 +136,28 @@ pub struct Served {
 pub struct Proxy {
     /// Its number, from 1.
     pub number: u64,
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: SocketAddr,
-    /// How it was told to trace.
+    /// Tracing settings that it was given.
     pub tracing: ServiceTracing,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub stage: ProxyStage,
     /// Its process.
     pub pid: u32,
-    /// When its process was started, by the clock that never jumps.
+    /// Time of its process's start, by the monotonic clock.
     pub started_ns: u64,
     /// What it said of itself.
     pub said: Said,
     /// The settings that it was given last, and those that it uses.
     pub(super) given: u64,
     pub(super) uses: u64,
-    /// Why it does not use those that it was given.
+    /// Reason why it does not use those that it was given.
     pub(super) failure: Option<String>,
-    /// When it is killed, if it is still there.
+    /// Time at which it is killed, if it is still there.
     pub(super) kill_at_ns: Option<u64>,
 }
 
-/// Where a proxy is in its life.
+/// Stage of a proxy's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyStage {
     /// Its process runs, and has not said that it is up.
@@ -198,11 +198,11 @@ pub struct Rollout {
     pub(super) until_ns: u64,
     /// The number of the settings that proxies were given for it.
     pub(super) revision: u64,
-    /// Why it fails.
+    /// Reason of the failure.
     pub(super) failure: Option<String>,
 }
 
-/// How far a rollout is.
+/// Phase of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     /// New replicas make their handlers, new proxies come up.
@@ -213,7 +213,7 @@ pub(super) enum Phase {
     Switching,
 }
 
-/// How a service ends.
+/// Manner in which a service ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
     /// When whatever is left is killed, by the clock that never jumps.
@@ -224,7 +224,7 @@ pub(super) struct Ending {
     pub(super) is_shut_down: bool,
 }
 
-/// How often processes of one kind have died, and when the next one may be started.
+/// Deaths of processes of one kind, and the backoff before the next start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Deaths {
     /// All of them.

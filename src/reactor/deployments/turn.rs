@@ -249,7 +249,7 @@ fn forget_unused(services: &mut Services, name: &str) {
     served.indices.retain(|key, index| used.contains(index) || is_wanted(key));
 }
 
-/// When something is due in a service.
+/// Returns the time at which something is due in a service.
 fn next_of(served: &Served, now: Now) -> Option<u64> {
     let of_replica = |replica: &super::replica::Replica| {
         let health = match replica.health.asked {

@@ -13,7 +13,7 @@ use tracer_ipc::protocol::INLINE_LEASE;
 pub struct Worker {
     /// The process.
     pub pid: u32,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub phase: WorkerPhase,
     /// When its process was started.
     pub started: Now,
@@ -33,7 +33,7 @@ pub struct Worker {
     pub tasks_ended: u64,
     /// What happens to its spans, for people; empty until it is ready.
     pub tracing: String,
-    /// Why its hook failed, if it did.
+    /// Reason why its hook failed, if it did.
     pub hook_failure: Option<String>,
     /// When it got ready, by the clock that never jumps.
     pub ready_monotonic_ns: Option<u64>,

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::clock;
 use crate::http_api::log::Log;
 
-/// What is collected before it is written, unless time passes.
+/// Number of bytes collected before a write, unless time passes.
 const BATCH: usize = 32 << 10;
 
 /// A request that is over.

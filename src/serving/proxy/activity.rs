@@ -1,10 +1,10 @@
-//! What a connection does, and how long it has done it: who is too slow, and who has nothing to do.
+//! Activity of a connection and its duration: who is too slow, and who has nothing to do.
 //!
 //! Time is counted in looks, which are a second apart, so that nothing reads a clock for each request.
 
 use super::limits::{HEAD_LOOKS, IDLE_LOOKS, STALL_LOOKS};
 
-/// What of HTTP/1 came last. With HTTP/2 it is always the first.
+/// Part of HTTP/1 that came last. With HTTP/2 it is always the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nothing, or the end of a request.
@@ -15,7 +15,7 @@ pub(super) enum Stage {
     Body,
 }
 
-/// What is to become of a connection that has taken too long.
+/// Verdict on a connection that has taken too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It goes on.
@@ -26,7 +26,7 @@ pub(super) enum Verdict {
     Close,
 }
 
-/// What a connection does.
+/// Activity of a connection.
 #[derive(Debug)]
 pub(super) struct Activity {
     /// Requests that have come and whose answers are not written.

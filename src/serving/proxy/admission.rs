@@ -31,13 +31,13 @@ struct Waiter {
 /// A place at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where it is.
+    /// Its stage.
     pub(super) replica: ReplicaIndex,
     /// How long the request has waited for it, if it had to.
     pub(super) waited_ns: Option<u64>,
 }
 
-/// Why there is no place.
+/// Reason why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
     /// As many wait as may.

@@ -33,7 +33,7 @@ pub(super) struct Peer {
     pub(super) text: String,
 }
 
-/// Why nothing more is read from a client.
+/// Reason why nothing more is read from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusing {
     /// It is no request.
@@ -134,7 +134,7 @@ impl Connection {
         super::headers::client_of(headers, |address| trusted.contains(address)).map(|address| address.to_string())
     }
 
-    /// Why the body of a request has not come to its end.
+    /// Reason why the body of a request has not come to its end.
     pub(super) fn why_broken(&self) -> Refused {
         match self.refusing.get() {
             Some(Refusing::Head(refusal)) => Refused::bad(refusals::of_head(refusal).kind, refusal.to_string()),

@@ -15,7 +15,7 @@ use crate::lane::{Body, Frame, Headers, Incoming, LaneError, Outgoing, Reset};
 /// A piece of a body from this length on stays in the memory that it was read into.
 const LONG: usize = 16 << 10;
 
-/// How an attempt has ended.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// With an answer.
@@ -28,7 +28,7 @@ pub(super) enum End {
     Lost,
 }
 
-/// What has come of an answer.
+/// Received part of an answer.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// Bytes of the body.
@@ -42,7 +42,7 @@ pub(super) enum Piece {
 /// An attempt.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    /// Where it is.
+    /// Its stage.
     pub(super) lane: Rc<Lane>,
     /// Its number there.
     pub(super) number: u32,

@@ -3,29 +3,9 @@
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
+use tracer_core::request_names::RPC_STATUSES;
 
-/// The names of the statuses, by their numbers.
-const STATUSES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
-
-/// How a request has ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status(u32);
 
@@ -33,7 +13,7 @@ impl Status {
     /// What an answer says, in its trailers, or in its head when it has nothing else. None when it says nothing.
     pub(super) fn of(headers: &HeaderMap) -> Option<Status> {
         let text = headers.get("grpc-status")?.to_str().ok()?;
-        Some(Status(text.parse().ok().filter(|number| *number < STATUSES.len() as u32).unwrap_or(2)))
+        Some(Status(text.parse().ok().filter(|number| *number < RPC_STATUSES.len() as u32).unwrap_or(2)))
     }
 
     /// What a client is told in the place of a status of HTTP.
@@ -53,7 +33,7 @@ impl Status {
     }
 
     pub(super) fn name(self) -> &'static str {
-        STATUSES.get(self.0 as usize).copied().unwrap_or("UNKNOWN")
+        RPC_STATUSES.get(self.0 as usize).copied().unwrap_or("UNKNOWN")
     }
 
     /// Returns whether it is the server's error, and not the caller's.
@@ -69,7 +49,7 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
-/// How long a request may take, as `grpc-timeout` has it: up to eight digits and a unit.
+/// Parses the limit of time in `grpc-timeout`: up to eight digits and a unit.
 pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -52,7 +52,7 @@ pub(super) fn names<'v>(values: impl Iterator<Item = &'v [u8]>, name: &str) -> b
 /// The most headers that a replica is told besides those of the client.
 pub(super) const TOLD: usize = 7;
 
-/// What a replica is told besides what the client says.
+/// Headers that a replica gets besides the client's.
 pub(super) struct Told<'a> {
     /// What vendors say of the trace; empty for nothing.
     pub(super) trace_state: &'a str,

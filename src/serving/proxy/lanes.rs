@@ -21,7 +21,7 @@ use crate::lane::{self, Body, Frame, LANE_FRAME_LIMIT, LaneError, Numbers, Openi
 
 /// The most bytes that may wait to be written to a lane.
 const LANE_BYTES: usize = 16 << 20;
-/// What is read at once, at least.
+/// Least number of bytes read at once.
 const READ: usize = 64 << 10;
 
 /// A lane to one replica.
@@ -53,7 +53,7 @@ pub(super) struct Flush {
     waker: RefCell<Option<Waker>>,
 }
 
-/// Why a lane has ended.
+/// Reason of the end of a lane.
 #[derive(Debug)]
 pub(super) enum LaneEnd {
     /// The replica has closed it.

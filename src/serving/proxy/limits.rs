@@ -1,8 +1,8 @@
-//! What the proxy takes of clients at most, besides what the service file says.
+//! Limits of the proxy for clients, besides those of the service file.
 
 use std::time::Duration;
 
-/// How often connections are looked at, which is how exact the times below are.
+/// Interval between two looks at the connections: the precision of the times below.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// Looks in which the head of a request may come.
 pub(super) const HEAD_LOOKS: u32 = 10;
@@ -22,11 +22,11 @@ pub(super) const STREAM_WINDOW: u32 = 256 << 10;
 /// HTTP/2: the same of all bodies on a connection.
 pub(super) const CONNECTION_WINDOW: u32 = 4 << 20;
 
-/// How long a client may take to see that it was refused before the connection is closed.
+/// Time for a client to see that it was refused before the connection is closed.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// How long what a lost replica had waits for the word that its spans are complete.
+/// Limit of time that requests of a lost replica wait for its spans to be complete.
 pub(super) const GONE: Duration = Duration::from_secs(2);
-/// How often what was collected of spans and log lines is written.
+/// Interval between two writes of collected spans and log lines.
 pub(super) const WRITE: Duration = Duration::from_millis(100);
 
 /// Connections that one of `threads` may have, of a process that may have `files` open.

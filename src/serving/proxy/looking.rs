@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 
 use crate::spin::Spin;
 
-/// Whether a thread looks, and for whom.
+/// Busy-polling of a thread: whether it looks, and for whom.
 #[derive(Default)]
 pub(super) struct Looking {
     spin: RefCell<Spin>,

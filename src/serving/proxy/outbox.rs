@@ -1,4 +1,4 @@
-//! What is to be written to a lane: frames one after the other, and pieces of bodies, which are not copied when they are long.
+//! Output buffer of a lane: frames one after the other, and pieces of bodies, which are not copied when they are long.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 const LONG: usize = 8 << 10;
 /// The most slices of one write.
 const SLICES: usize = 32;
-/// What the memory for frames may keep when everything is written.
+/// Capacity that the memory for frames keeps when everything is written.
 const KEPT: usize = 256 << 10;
 
 /// Bytes on their way into a lane.

@@ -32,7 +32,7 @@ pub(super) struct Progress {
     pub(super) uri: Uri,
     pub(super) request_id: HeaderValue,
     pub(super) carrier: Carrier,
-    /// Where it is.
+    /// Its stage.
     pub(super) exchange: Option<Rc<Exchange>>,
     /// Bytes of the body that the client was given.
     pub(super) sent_bytes: u64,
@@ -46,7 +46,7 @@ pub(super) struct Progress {
     first_byte_unix_nano: u64,
     status: u16,
     replica: Option<Rc<str>>,
-    /// How long it may take.
+    /// Limit of time.
     pub(super) timeout: Option<Duration>,
     /// True for a request of gRPC.
     pub(super) is_grpc: bool,
@@ -55,7 +55,7 @@ pub(super) struct Progress {
     is_finished: bool,
 }
 
-/// What is known of a request when it arrives.
+/// Facts about a request when it arrives.
 pub(super) struct Arrived<'a> {
     pub(super) settings: &'a Rc<Settings>,
     pub(super) route: Option<Rc<Route>>,
@@ -266,12 +266,7 @@ impl Progress {
                     .filter(|_| old.rpc)
                     .map(|status| (names::OLD_RPC_GRPC_STATUS_CODE, status.number().into())),
             ];
-            let mut attributes = [("", Attribute::Bool(false)); 10];
-            let mut count = 0;
-            for attribute in said.into_iter().flatten() {
-                attributes[count] = attribute;
-                count += 1;
-            }
+            let (attributes, count) = without_gaps(said);
             if is_error {
                 span.set_error("");
             }
@@ -294,12 +289,7 @@ impl Progress {
             (!outcome.is_empty()).then_some((names::OUTCOME, Attribute::Str(outcome))),
             is_error.then_some((names::ERROR_TYPE, Attribute::Str(error_type))),
         ];
-        let mut attributes = [("", Attribute::Bool(false)); 4];
-        let mut count = 0;
-        for attribute in said.into_iter().flatten() {
-            attributes[count] = attribute;
-            count += 1;
-        }
+        let (attributes, count) = without_gaps(said);
         if is_error {
             span.set_error("");
         }
@@ -441,4 +431,18 @@ fn put_first(thread: &ProxyThread, arrived: &Arrived<'_>, known: &SpanName, put:
             put(names::OLD_RPC_SYSTEM, Attribute::Str("grpc"));
         }
     }
+}
+
+/// Name of an attribute and its value.
+type Said<'a> = (&'static str, Attribute<'a>);
+
+/// Moves those attributes that there are to the front. Returns their number, too.
+fn without_gaps<'a, const N: usize>(said: [Option<Said<'a>>; N]) -> ([Said<'a>; N], usize) {
+    let mut attributes = [("", Attribute::Bool(false)); N];
+    let mut count = 0;
+    for attribute in said.into_iter().flatten() {
+        attributes[count] = attribute;
+        count += 1;
+    }
+    (attributes, count)
 }

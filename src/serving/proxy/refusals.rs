@@ -1,4 +1,4 @@
-//! What a client is told that gets no answer of a handler: `application/problem+json`, as of the HTTP API.
+//! Refusals: `application/problem+json`, as of the HTTP API.
 
 use http::{StatusCode, header};
 
@@ -82,7 +82,7 @@ impl Refused {
     }
 }
 
-/// What a client is told whose bytes are no request.
+/// Returns the answer to a client whose bytes are no request.
 pub(super) fn of_head(refusal: request_head::Refusal) -> Problem {
     let kind = match refusal {
         request_head::Refusal::Malformed(_) => MALFORMED,

@@ -30,7 +30,7 @@ use tracer_ipc::serving::Retry;
 /// Attempts at replicas that have not begun a request, and at those that have.
 const ATTEMPTS: u32 = 32;
 const REPEATED_ATTEMPTS: u32 = 3;
-/// How long a request waits that got a place at a replica without a lane: the head is about to say that it is gone.
+/// Pause of a request that got a place at a replica without a lane: the head is about to say that it is gone.
 const NO_LANE_PAUSE: Duration = Duration::from_millis(5);
 
 /// An answer that can begin.

@@ -1,4 +1,4 @@
-//! What a thread needs of the settings of a service: the routes, and what is the same on all spans of one.
+//! Settings of a service as a thread uses them: the routes, and what is the same on all spans of one.
 
 use std::rc::Rc;
 use std::sync::Arc;

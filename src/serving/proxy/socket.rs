@@ -12,7 +12,7 @@ use super::activity::Stage;
 use super::connection::{Connection, Refusing};
 use crate::serving::request_head::Scanner;
 
-/// What HTTP/2 begins with.
+/// Connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client's socket, as hyper reads and writes it.

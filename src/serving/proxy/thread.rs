@@ -35,10 +35,10 @@ use crate::http_api::problem::Problem;
 use crate::lane::Reset;
 use crate::propagation::Propagators;
 
-/// How long it rests when no connection can be accepted.
+/// Pause when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a thread begins with.
+/// Parts that a thread begins with.
 pub(super) struct Begin {
     pub(super) table: Arc<ReplicaTable>,
     pub(super) caller: CallerIndex,

@@ -16,7 +16,7 @@ use crate::lane::WINDOW;
 /// The most bytes of a body that is sent again to another replica after the first one has begun.
 pub(super) const REPEATED_BYTES: u64 = 64 << 10;
 
-/// How the sending of a body has ended.
+/// Outcome of the sending of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UploadEnd {
     /// All of it is sent.

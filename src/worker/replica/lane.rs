@@ -17,6 +17,7 @@ use super::request::{End, Gone, Request};
 use super::span::{self, Ending, Facts};
 use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse};
 use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
+use crate::request_names;
 use crate::task::Failure;
 use tracer_ipc::claims::SharedClaims;
 
@@ -35,7 +36,7 @@ pub(super) struct Lane {
     is_dirty: AtomicBool,
 }
 
-/// What is behind the lock.
+/// State behind the lock.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) requests: FxHashMap<u32, Request>,
@@ -338,27 +339,8 @@ fn checked_trailers(trailers: ModuleHeaders<'_>) -> Vec<(String, Vec<u8>)> {
 
 /// The status of gRPC by its name.
 fn grpc_status(trailers: &[(String, Vec<u8>)]) -> Option<String> {
-    const STATUSES: [&str; 17] = [
-        "OK",
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
     let (_, value) = trailers.iter().find(|(name, _)| name == "grpc-status")?;
     let text = std::str::from_utf8(value).ok()?;
     let number: usize = text.parse().ok()?;
-    Some((*STATUSES.get(number)?).to_owned())
+    Some((*request_names::RPC_STATUSES.get(number)?).to_owned())
 }

@@ -11,7 +11,7 @@ use crate::lane::{self, LAST};
 const PARTS: usize = 64;
 /// Copying as many bytes costs less than a part of their own.
 const SHORT: usize = 512;
-/// Where the flags of a frame are.
+/// Offset of the flags in a frame.
 const FLAGS_AT: usize = 5;
 
 /// Bytes of a module that are to be sent, perhaps a part of what it gave.

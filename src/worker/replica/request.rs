@@ -18,7 +18,7 @@ pub(super) fn place(number: u64) -> (u32, u32) {
     ((number >> 32) as u32, number as u32)
 }
 
-/// Why nobody wants the answer to a request any more.
+/// Reason why nobody wants the answer to a request any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// The client has gone, or the caller.
@@ -37,7 +37,7 @@ pub(super) struct Request {
     pub(super) facts: Facts,
     /// True from the head of the response on.
     pub(super) has_head: bool,
-    /// Why the response cannot be sent as the module made it.
+    /// Reason why the response cannot be sent as the module made it.
     pub(super) refused: Option<Failure>,
     /// Set when nobody wants the answer.
     pub(super) gone: Option<Gone>,
@@ -51,7 +51,7 @@ pub(super) struct Request {
     pub(super) end: End,
 }
 
-/// How far the end of a request is.
+/// Progress of the end of a request.
 pub(super) enum End {
     /// The module has not ended it.
     Open,

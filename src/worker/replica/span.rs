@@ -21,7 +21,7 @@ const PREFIX_GRPC: u64 = u64::MAX - 1;
 /// The methods that conventions name.
 const KNOWN_METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
 
-/// What all spans of a replica say.
+/// Attributes that all spans of a replica have.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) span: String,
@@ -71,7 +71,7 @@ impl Names {
     }
 }
 
-/// What a request says about its trace.
+/// Trace context of a request.
 pub(super) struct Context<'a> {
     pub(super) parent: Option<TraceContext>,
     pub(super) baggage: Cow<'a, str>,
@@ -196,7 +196,7 @@ fn host_and_port(text: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// What is known of a request at its end.
+/// Facts about a request at its end.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// When its span began.
@@ -229,7 +229,7 @@ impl Facts {
     }
 }
 
-/// How a request has ended.
+/// Outcome of a request.
 pub(super) enum Ending<'a> {
     /// With a whole response.
     Whole,

@@ -29,7 +29,7 @@ const TRACE_PARENT: usize = 55;
 /// Sources of events that are looked at in one turn.
 const READY: usize = 64;
 
-/// What the loop's thread alone has.
+/// State of the loop's thread alone.
 #[derive(Default)]
 pub(super) struct Turns {
     inboxes: FxHashMap<u32, Inbox>,

@@ -40,7 +40,7 @@ use cluster::{Cluster, HAS_SPINNING, Hook, Place};
 use process::ProcessFigures;
 use report::{Figure, Report, Variant};
 
-/// Why a figure could not be taken. It names what was being done.
+/// Error of a measurement. It names what was being done.
 type Failure = Box<dyn Error>;
 
 /// How long the cluster rests before its memory is measured: it gives back what many tasks took.

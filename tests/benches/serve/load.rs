@@ -6,7 +6,7 @@ use std::process::Command;
 use super::cpu_time::cpu_ns;
 use super::{Failure, Server};
 
-/// What is asked for, by how many at once.
+/// Load: a path, and the number of connections that ask for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) connections: u32,
@@ -109,7 +109,7 @@ impl Load {
     }
 }
 
-/// What a load generator says of one run.
+/// Figures of a load generator for one run.
 struct Said {
     requests: f64,
     per_second: f64,

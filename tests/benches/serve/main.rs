@@ -1,4 +1,4 @@
-//! What serving costs: requests per second, latency and CPU of a service, beside floors that are measured in the same run.
+//! Cost of serving: requests per second, latency and CPU of a service, beside floors that are measured in the same run.
 //!
 //! ```text
 //! cargo bench --bench serve                     # everything, some minutes
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use load::{Load, Measured};
 
-/// Why a figure could not be taken. It names what was being done.
+/// Error of a measurement. It names what was being done.
 type Failure = Box<dyn Error>;
 
 /// Something that answers requests, for as long as it is there.

@@ -1,4 +1,4 @@
-//! What clients may do: versions of HTTP, pipelining, `HEAD`, `Expect`, limits, time limits.
+//! Clients of both versions of HTTP: versions of HTTP, pipelining, `HEAD`, `Expect`, limits, time limits.
 
 use std::io::{Read, Write};
 use std::time::Duration;

@@ -25,7 +25,7 @@ use tracer_ipc::serving::{
 
 use crate::support::{Answer, HOOK, Spans, read_answer, wait_until};
 
-/// How long anything may take. Generous: it is reached only by a test that fails.
+/// Deadline of any fact. Generous: it is reached only by a test that fails.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The head of a service with one proxy.

@@ -23,7 +23,7 @@ pub(crate) struct HostTable {
     unsent: &'static Unsent,
 }
 
-/// Whether something was answered since the last flush, for the loop, which sleeps perhaps.
+/// Flag of answers since the last flush, which wakes the loop if it sleeps.
 #[derive(Default)]
 struct Unsent {
     is_there: AtomicBool,

@@ -85,17 +85,17 @@ pub struct NewRequest<'a> {
     pub version: u32,
     /// True if its head says how long the body is.
     pub has_length: bool,
-    /// What people tell it from others by.
+    /// Request id, for people.
     pub request_id: &'a str,
     /// The prefix of the application.
     pub route_prefix: &'a str,
     /// The client, as `address:port`; empty when unknown.
     pub client: &'a str,
-    /// When the time for it is up; 0 for never.
+    /// Deadline; 0 for none.
     pub deadline_unix_nano: u64,
     /// Its span in this process, which is kept until the module has ended the request; none when the process is not traced.
     pub span: Option<ActiveSpan>,
-    /// What to propagate when there is no span.
+    /// Context to propagate when there is no span.
     pub context: Option<&'a TraceContext>,
     /// The W3C baggage; empty for none.
     pub baggage: &'a str,
