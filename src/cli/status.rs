@@ -4,7 +4,7 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
-use crate::protocol::{FurtherHook, Metrics, Query, Reply, StatusReport, WorkerCounts};
+use crate::protocol::{FurtherHook, Metrics, Query, Reply, ServiceSummary, StatusReport, WorkerCounts};
 
 /// Show how the head, its workers and its tracing are doing
 #[derive(clap::Args)]
@@ -48,6 +48,19 @@ fn worker_line(workers: &WorkerCounts) -> String {
     }
     if workers.lost > 0 {
         line.push_str(&format!(", {} lost so far", workers.lost));
+    }
+    line
+}
+
+fn service_line(service: &ServiceSummary) -> String {
+    let ServiceSummary { name, state, url, ready, num_replicas, ongoing, waiting, lost, .. } = service;
+    let replicas = Count(*num_replicas, "replica");
+    let mut line = format!("{name}: {}, {url}, {ready} of {replicas} ready", state.name().replace('_', " "));
+    if *ongoing > 0 || *waiting > 0 {
+        line.push_str(&format!(", {} going on, {waiting} waiting", Count(*ongoing, "request")));
+    }
+    if *lost > 0 {
+        line.push_str(&format!(", {lost} lost so far"));
     }
     line
 }
@@ -97,6 +110,9 @@ fn render(status: &StatusReport) -> String {
         let all = std::iter::once(&status.metrics.cpus).chain(&status.metrics.resources);
         let used: Vec<_> = all.map(|one| format!("{} {} of {}", one.name, one.used, one.total)).collect();
         fields.push(("in use", used.join(", ")));
+    }
+    if !status.services.is_empty() {
+        fields.push(("services", status.services.iter().map(service_line).collect::<Vec<_>>().join("\n")));
     }
     if let Some(http) = &status.http {
         fields.push(("http", format!("{}, token in {}", http.url, http.token_path.display())));

@@ -490,7 +490,7 @@ impl Server {
         self.start_workers(now);
         self.io.start_front();
         let services = std::mem::take(&mut self.services_left);
-        self.restore_services(services);
+        self.restore_services(services, now);
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut pieces = Vec::new();
         // How often it has looked into the rings since it has asked the kernel.

@@ -26,6 +26,7 @@ use super::reactor::{Effects, Loss, Why, WorkerExit};
 use super::server::Server;
 use super::state::{DriverId, Now};
 use crate::protocol::{Reply, ServiceQuery, ServiceReply, Stream, WorkerReport, WorkerState, put_reply};
+use crate::spool::SpoolCounts;
 use crate::task::WorkerId;
 
 /// Bytes and lines of output that are told of a process that has died.
@@ -90,6 +91,11 @@ impl ServicesIo {
     /// The processes that run, by pid.
     pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
         self.processes.values().map(|process| process.worker.pid())
+    }
+
+    /// The counts of spans of the processes that run.
+    pub(super) fn span_counts(&self) -> impl Iterator<Item = SpoolCounts> {
+        self.processes.values().map(|process| process.worker.claims.counts())
     }
 }
 
@@ -261,7 +267,7 @@ impl Server {
         Some(Reply::Service(reply.unwrap_or_else(ServiceReply::Refused)))
     }
 
-    fn service_rows(&mut self, now: Now) -> Vec<crate::protocol::ServiceReport> {
+    pub(super) fn service_rows(&mut self, now: Now) -> Vec<crate::protocol::ServiceReport> {
         let (services, acting) = self.acting();
         let mut rows = deployments::list_services(services, &acting, now);
         for replica in rows.iter_mut().flat_map(|row| &mut row.replicas) {
@@ -358,10 +364,10 @@ impl Server {
     }
 
     /// Serves again what a head before this one served.
-    pub(super) fn restore_services(&mut self, versions: Vec<Version>) {
+    pub(super) fn restore_services(&mut self, versions: Vec<Version>, now: Now) {
         let (services, mut acting) = self.acting();
         versions.into_iter().for_each(|version| deployments::on_restored(services, version));
-        deployments::begin_restored(services, &mut acting);
+        deployments::begin_restored(services, &mut acting, now);
     }
 
     /// Every service ends what it has, for so long.

@@ -9,7 +9,8 @@ use crate::count::{Count, Size};
 use crate::module_store::ModuleStore;
 use crate::protocol::{
     ActorReport, ActorState, HookFailure, HookReport, JournalCounts, METRICS_VERSION, MemoryReport, Metrics,
-    QueueMemoryReport, ResourceReport, SpanCounts, StatusReport, TaskCounts, WorkerCounts,
+    QueueMemoryReport, ResourceReport, ServiceReport, ServiceSummary, SpanCounts, StatusReport, TaskCounts,
+    WorkerCounts,
 };
 
 impl Server {
@@ -64,6 +65,7 @@ impl Server {
     /// Sums the spans that needed help or were lost, the spools of the living included.
     pub(super) fn span_counts(&self) -> SpanCounts {
         let living = self.io.processes.values().map(|process| process.worker.claims.counts());
+        let living = living.chain(self.io.services.span_counts());
         let handover = &self.io.handover;
         let of_the_head = SpanCounts {
             handed_over: handover.delivered,
@@ -122,7 +124,13 @@ impl Server {
     }
 
     /// Lists what a person should know, most important first.
-    fn warnings(&self, metrics: &Metrics, hook_failures: &[HookFailure], now: Now) -> Vec<String> {
+    fn warnings(
+        &self,
+        metrics: &Metrics,
+        hook_failures: &[HookFailure],
+        services: &[ServiceReport],
+        now: Now,
+    ) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(reason) = &self.state.no_worker {
             let again = reactor::when_again(&self.state, now);
@@ -171,6 +179,9 @@ impl Server {
             warnings.push("the journal cannot be synced, so no task is acknowledged until it can".into());
         }
         warnings.extend(self.io.warnings.iter().cloned());
+        for service in services {
+            warnings.extend(service.warnings.iter().map(|text| format!("service `{}`: {text}", service.name)));
+        }
         for actor in self.actors().iter().filter(|actor| actor.is_outdated) {
             let name = actor.name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
             let (id, module, type_name) = (actor.id, &actor.module, &actor.type_name);
@@ -182,10 +193,11 @@ impl Server {
     }
 
     /// Reports the head's state.
-    pub(super) fn status(&self, now: Now) -> StatusReport {
+    pub(super) fn status(&mut self, now: Now) -> StatusReport {
+        let services = self.service_rows(now);
         let settings = &self.io.settings;
         let (metrics, hook_failures) = (self.metrics(now), self.hook_failures());
-        let warnings = self.warnings(&metrics, &hook_failures, now);
+        let warnings = self.warnings(&metrics, &hook_failures, &services, now);
         StatusReport {
             version: crate::VERSION.into(),
             head_pid: std::process::id(),
@@ -210,6 +222,7 @@ impl Server {
                 .settings
                 .worker_memory
                 .map(|bytes| MemoryReport { bytes, is_held_by_kernel: self.io.groups.is_some() }),
+            services: services.iter().map(ServiceSummary::from).collect(),
             warnings,
         }
     }

@@ -24,7 +24,9 @@ use super::{App, access, openapi, parameters, place};
 use crate::json;
 use crate::pattern;
 use crate::propagation::Carrier;
-use crate::protocol::{CancelReport, CancelWhich, Query, Reply, Stream, TaskReport, TaskState};
+use crate::protocol::{
+    CancelReport, CancelWhich, Query, Reply, ServiceQuery, ServiceReply, Stream, TaskReport, TaskState,
+};
 use crate::stored;
 use crate::task::TaskId;
 use crate::value::JsonText;
@@ -191,6 +193,10 @@ impl App {
                     _ => Err(unexpected()),
                 }
             }
+            (operation @ (Operation::ListServices | Operation::ListDeployments | Operation::ListReplicas), _) => {
+                parameters::parse(query, &[])?;
+                self.services(operation).await
+            }
             (Operation::Status, _) => {
                 parameters::parse(query, &[])?;
                 match self.query(Query::Status).await? {
@@ -208,6 +214,26 @@ impl App {
             }
             (_, None) => Err(Problem::new(problem::NO_ROUTE, "there is nothing without a task's id")),
         }
+    }
+
+    /// Services, or all their deployments or replicas.
+    async fn services(&self, operation: Operation) -> Answer {
+        let Reply::Service(ServiceReply::Services(services)) = self.query(Query::Service(ServiceQuery::List)).await?
+        else {
+            return Err(unexpected());
+        };
+        let report = match operation {
+            Operation::ListDeployments => {
+                let rows: Vec<_> = services.into_iter().flat_map(|service| service.deployments).collect();
+                json!({ "deployments": rows })
+            }
+            Operation::ListReplicas => {
+                let rows: Vec<_> = services.into_iter().flat_map(|service| service.replicas).collect();
+                json!({ "replicas": rows })
+            }
+            _ => json!({ "services": services }),
+        };
+        Ok(json_answer(StatusCode::OK, &json::with_times(&report)))
     }
 
     async fn submit(&self, parts: &Parts, body: Incoming, query: &str, parent: Parent) -> Answer {

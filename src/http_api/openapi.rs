@@ -76,6 +76,7 @@ pub(super) fn description(settings: &HttpSettings) -> Vec<u8> {
 mod tests {
     use super::super::{limits, output, problem, routes::ROUTES, submission};
     use super::*;
+    use crate::head::reactor::deployments::Stage;
     use crate::task::RefusalCode;
 
     fn source() -> Value {
@@ -177,6 +178,13 @@ mod tests {
         let workers =
             [WorkerState::Starting, WorkerState::Idle, WorkerState::Busy, WorkerState::Waiting, WorkerState::Stopping];
         assert_eq!(schemas["Worker"]["properties"]["state"]["enum"], serde_json::to_value(workers).unwrap());
+        use crate::protocol::ServiceState;
+        let services = serde_json::to_value(ServiceState::ALL).unwrap();
+        for schema in ["Service", "ServiceSummary"] {
+            assert_eq!(schemas[schema]["properties"]["state"]["enum"], services, "{schema}");
+        }
+        let stages = Stage::ALL.map(Stage::name).to_vec();
+        assert_eq!(schemas["Replica"]["properties"]["state"]["enum"], Value::from(stages));
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub(super) enum Operation {
     CancelTask,
     FollowTask,
     ListWorkers,
+    ListServices,
+    ListDeployments,
+    ListReplicas,
     Status,
 }
 
@@ -59,6 +62,9 @@ pub(super) const ROUTES: &[Route] = &[
     post("/api/v1/tasks/{id}/cancel", Operation::CancelTask),
     get("/api/v1/tasks/{id}/logs", Operation::FollowTask),
     get("/api/v1/workers", Operation::ListWorkers),
+    get("/api/v1/services", Operation::ListServices),
+    get("/api/v1/deployments", Operation::ListDeployments),
+    get("/api/v1/replicas", Operation::ListReplicas),
     get("/api/v1/status", Operation::Status),
 ];
 

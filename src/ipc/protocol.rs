@@ -22,7 +22,7 @@ pub use message::*;
 pub use metrics::{JournalCounts, METRICS_VERSION, Metrics};
 pub use service::{
     DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceAccepted, ServiceEvent, ServiceNews, ServiceQuery,
-    ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceVersion,
+    ServiceRefusal, ServiceRefusalCode, ServiceReply, ServiceReport, ServiceState, ServiceSummary, ServiceVersion,
 };
 pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tracer_core::task::WorkerId;
-use tracer_ipc::protocol::{ServiceNews, ServiceRefusal, ServiceRefusalCode, ServiceState};
+use tracer_ipc::protocol::{ServiceNews, ServiceRefusal, ServiceRefusalCode, ServiceReport, ServiceState};
 use tracer_ipc::serving::*;
 
 use super::*;
@@ -267,8 +267,12 @@ impl Fixture {
         &self.services.all["shop"].events.back().expect("something has happened").what
     }
 
+    fn report(&self) -> ServiceReport {
+        list_services(&self.services, &self.world, self.now()).remove(0)
+    }
+
     fn state(&self) -> ServiceState {
-        list_services(&self.services, &self.world, self.now())[0].state
+        self.report().state
     }
 
     /// What holds after each step.
@@ -429,6 +433,10 @@ fn a_replica_that_dies_is_replaced_and_one_that_dies_again_and_again_waits() {
         fixture.exits(replica, "was killed by SIGKILL (signal 9)");
         assert_eq!(fixture.state(), ServiceState::Degraded);
         let before = fixture.world.now;
+        if pauses.len() == 1 {
+            let warning = "replicas die one after the other, the next is started in 500 ms; the last was app#2: it was killed by SIGKILL (signal 9)";
+            assert_eq!(fixture.report().warnings, [warning]);
+        }
         while fixture.world.replicas.is_empty() {
             let next = fixture.turn().expect("it is started again");
             fixture.world.now = fixture.world.now.max(next);
@@ -575,7 +583,8 @@ fn a_service_that_is_shut_down_ends_its_proxies_first_and_is_forgotten() {
     assert_eq!(fixture.world.journal, ["shop 1", "shop ends"]);
     let refused = on_shut_down(&mut fixture.services, &mut fixture.world, "shop", now).unwrap_err();
     assert_eq!(refused.code, ServiceRefusalCode::UnknownService);
-    assert_eq!(fixture.deploy(service(&[("app", "shop:app", 1)])), 2);
+    assert!(list_versions(&fixture.services.all["shop"]).is_empty(), "nor is any version of it remembered");
+    assert_eq!(fixture.deploy(service(&[("app", "shop:app", 1)])), 1);
     fixture.settle(|_| true);
     assert_eq!(fixture.world.ready.len(), 1);
 }
@@ -607,7 +616,8 @@ fn a_head_serves_what_the_one_before_it_served() {
     };
     on_restored(&mut fixture.services, version(1, "shop:app"));
     on_restored(&mut fixture.services, version(2, "shop:other"));
-    begin_restored(&mut fixture.services, &mut fixture.world);
+    let now = fixture.now();
+    begin_restored(&mut fixture.services, &mut fixture.world, now);
     fixture.turn();
     fixture.settle(|_| true);
     assert_eq!((fixture.world.ready.len(), fixture.state()), (2, ServiceState::Running));
@@ -621,6 +631,42 @@ fn a_head_serves_what_the_one_before_it_served() {
     assert_eq!((served.number, &*served.service.applications[0].deployments[0].import_path), (3, "shop:app"));
     let refused = on_rollback(&mut fixture.services, &mut fixture.world, ("shop", Some(9)), now).unwrap_err();
     assert_eq!(refused.code, ServiceRefusalCode::UnknownVersion);
+}
+
+#[test]
+fn a_service_of_an_earlier_head_whose_address_is_taken_says_so_and_is_served_once_it_is_free() {
+    let mut fixture = Fixture::default();
+    let service = service(&[("app", "shop:app", 1)]);
+    let version = Version { number: 4, deployed_unix_nano: 7, service: service.clone(), failure: None };
+    on_restored(&mut fixture.services, version);
+    fixture.world.refuses_address = true;
+    let now = fixture.now();
+    begin_restored(&mut fixture.services, &mut fixture.world, now);
+    assert!(fixture.turn().is_some_and(|next| next > fixture.world.now), "it is tried again, later");
+    let warnings = |fixture: &Fixture| fixture.report().warnings;
+    assert_eq!(warnings(&fixture), ["it is not served, and tried again every second: in use"]);
+    assert_eq!((fixture.state(), fixture.world.next), (ServiceState::Degraded, 0), "nothing was started");
+    fixture.wait(Duration::from_secs(1));
+    assert_eq!(fixture.world.next, 0);
+    fixture.world.refuses_address = false;
+    fixture.wait(Duration::from_secs(1));
+    fixture.settle(|_| true);
+    assert_eq!((fixture.state(), warnings(&fixture)), (ServiceState::Running, Vec::new()));
+    assert_eq!(fixture.services.all["shop"].last_version(), 4);
+    // One that is deployed at another address is served there.
+    let mut fixture = Fixture::default();
+    on_restored(
+        &mut fixture.services,
+        Version { number: 1, deployed_unix_nano: 7, service: service.clone(), failure: None },
+    );
+    fixture.world.refuses_address = true;
+    begin_restored(&mut fixture.services, &mut fixture.world, now);
+    fixture.turn();
+    fixture.world.refuses_address = false;
+    let address = SocketAddr::new(ADDRESS.ip(), 8001);
+    fixture.deploy(Service { http: Http { address, ..service.http.clone() }, ..service });
+    fixture.settle(|_| true);
+    assert_eq!((fixture.state(), warnings(&fixture)), (ServiceState::Running, Vec::new()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufReader, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -246,4 +246,35 @@ fn a_head_that_is_started_again_serves_what_was_served_and_a_shutdown_is_for_goo
         cluster.tracer(&["serve", "status", "--format", "json"]).success().json()["services"],
         Value::Array(Vec::new())
     );
+}
+
+#[test]
+fn a_head_whose_service_finds_its_port_taken_says_so_and_serves_it_once_the_port_is_free() {
+    let cluster = Cluster::untraced();
+    deploy(&cluster, "").success();
+    let url = url(&cluster);
+    let told = cluster.tracer(&["status"]).success().stdout_text();
+    assert!(told.contains(&format!("shop: running, {url}, 1 of 1 replica ready")), "{told}");
+    cluster.stop().success();
+    let taken = TcpListener::bind(url.trim_start_matches("http://").trim_end_matches('/')).expect("nobody has it");
+    cluster.start_head(&[]).success();
+    let report = status(&cluster);
+    assert_eq!((&report["state"], pids(&report, "replicas").len()), (&"degraded".into(), 0));
+    let warning = report["warnings"][0].as_str().expect("it warns");
+    assert!(
+        warning.starts_with("it is not served, and tried again every second: a service cannot listen on"),
+        "{warning}"
+    );
+    let of_head = cluster.status();
+    assert_eq!(of_head["warnings"], serde_json::json!([format!("service `shop`: {warning}")]));
+    assert_eq!(
+        (&of_head["services"][0]["name"], &of_head["services"][0]["state"]),
+        (&"shop".into(), &"degraded".into())
+    );
+    let told = cluster.tracer(&["serve", "status"]).success().stdout_text();
+    assert!(told.contains("it is not served, and tried again every second"), "{told}");
+    drop(taken);
+    wait_until_running(&cluster);
+    assert_eq!(get(&url).status, 200);
+    assert_eq!(cluster.status()["warnings"], serde_json::json!([]));
 }

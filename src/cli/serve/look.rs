@@ -48,6 +48,7 @@ fn render_service(service: &ServiceReport) -> String {
         ("proxy", if proxies.is_empty() { "none".into() } else { proxies.join("\n") }),
     ];
     fields.extend(service.last_failure.clone().map(|failure| ("last rollout failed", failure)));
+    fields.extend(service.warnings.iter().map(|warning| ("warning", warning.clone())));
     let mut text = report::fields(&fields);
     text.push('\n');
     text.push_str(&deployments_table(&service.deployments));

@@ -351,6 +351,9 @@ pub struct StatusReport {
     pub http: Option<HttpReport>,
     /// The bound on the memory of each worker, if there is one.
     pub worker_memory: Option<MemoryReport>,
+    /// The services, by name.
+    #[serde(default)]
+    pub services: Vec<super::ServiceSummary>,
     /// What a person should know, most important first.
     pub warnings: Vec<String>,
 }

@@ -79,6 +79,7 @@ mod tests {
             metrics: Metrics { metrics_version: METRICS_VERSION, uptime_ns: u64::MAX, tasks, ..Metrics::default() },
             http: None,
             worker_memory: None,
+            services: Vec::new(),
             warnings: vec!["w".into()],
         };
         assert_eq!(serde_json::to_value(&status).unwrap()["tasks"]["waiting"], 3);

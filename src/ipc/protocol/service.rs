@@ -252,6 +252,52 @@ pub struct ServiceReport {
     pub proxies: Vec<ProxyReportRow>,
     /// Reason why the last rollout failed, if it did.
     pub last_failure: Option<String>,
+    /// What a person should know, most important first.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// One service, as the status of a head has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceSummary {
+    /// Its name.
+    pub name: String,
+    /// State.
+    pub state: ServiceState,
+    /// The version that is served; none before the first is.
+    pub version: Option<u64>,
+    /// URL for clients.
+    pub url: String,
+    /// Number of its deployments.
+    pub deployments: u64,
+    /// Replicas that it should have.
+    pub num_replicas: u64,
+    /// Replicas that take requests.
+    pub ready: u64,
+    /// Requests that are in flight at its replicas.
+    pub ongoing: u64,
+    /// Requests that wait for one of them.
+    pub waiting: u64,
+    /// Replicas that have died.
+    pub lost: u64,
+}
+
+impl From<&ServiceReport> for ServiceSummary {
+    fn from(report: &ServiceReport) -> ServiceSummary {
+        let sum = |of: fn(&DeploymentReport) -> u64| report.deployments.iter().map(of).sum();
+        ServiceSummary {
+            name: report.name.clone(),
+            state: report.state,
+            version: report.version,
+            url: report.url.clone(),
+            deployments: report.deployments.len() as u64,
+            num_replicas: sum(|deployment| deployment.num_replicas.into()),
+            ready: sum(|deployment| deployment.ready.into()),
+            ongoing: sum(|deployment| deployment.ongoing),
+            waiting: sum(|deployment| deployment.waiting),
+            lost: sum(|deployment| deployment.lost),
+        }
+    }
 }
 
 /// State of a service.
@@ -271,6 +317,15 @@ pub enum ServiceState {
 }
 
 impl ServiceState {
+    /// Every state.
+    pub const ALL: [ServiceState; 5] = [
+        ServiceState::Running,
+        ServiceState::Degraded,
+        ServiceState::Starting,
+        ServiceState::RollingOut,
+        ServiceState::ShuttingDown,
+    ];
+
     /// As people and programs read it.
     pub fn name(self) -> &'static str {
         match self {

@@ -8,7 +8,7 @@ use super::processes::{give_up_replica, join_proxy, join_replica, on_proxy_exit,
 use super::replica::{Event, Said, Stage};
 use super::rollout;
 use super::service::{INDICES, PLACES, ProxyStage, Served, Services, Version, deployments};
-use super::turn::{begin_end, time_to_end};
+use super::turn::{begin_end, listen_again, time_to_end};
 use crate::state::{Now, task::DriverId};
 use tracer_core::suggestion;
 use tracer_core::task::WorkerId;
@@ -46,9 +46,7 @@ pub fn on_deploy(
         return Ok(accepted);
     }
     let is_new = served.is_none_or(|served| served.serving.is_none());
-    if is_new {
-        effects.open_service(&name)?;
-    }
+    effects.open_service(&name)?;
     match effects.listen(&name, service.http.address) {
         Ok(address) => service.http.address = address,
         Err(refusal) => {
@@ -273,17 +271,10 @@ pub fn on_restored_shut_down(services: &mut Services, name: &str) {
     }
 }
 
-/// Listens for the services that were served before. One for which nobody can is said, and tried again when it is deployed again.
-pub fn begin_restored(services: &mut Services, effects: &mut impl ServiceEffects) {
-    for (name, served) in &mut services.all {
-        let Some(serving) = &served.serving else { continue };
-        let address = serving.service.http.address;
-        let begun = effects.open_service(name).and_then(|()| effects.listen(name, address));
-        if let Err(refusal) = begun {
-            effects.log(format!("service `{name}` is not served again: {}", refusal.message));
-            effects.close_service(name);
-            served.serving = None;
-        }
+/// Listens for the services that were served before. One for which it cannot is tried again, and says so.
+pub fn begin_restored(services: &mut Services, effects: &mut impl ServiceEffects, now: Now) {
+    for (name, served) in services.all.iter_mut().filter(|(_, served)| served.serving.is_some()) {
+        listen_again(served, effects, name, now);
     }
 }
 

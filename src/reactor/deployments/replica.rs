@@ -32,6 +32,9 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Every stage, in the order of a life.
+    pub const ALL: [Stage; 5] = [Stage::Starting, Stage::Ready, Stage::Serving, Stage::Draining, Stage::Gone];
+
     /// As people and programs read it.
     pub fn name(self) -> &'static str {
         match self {
@@ -211,7 +214,6 @@ mod tests {
     #[test]
     fn every_pair_of_stage_and_event_is_taken_or_refused_by_name() {
         use Refusal::*;
-        let stages = [Stage::Starting, Stage::Ready, Stage::Serving, Stage::Draining, Stage::Gone];
         let events = [Event::Made, Event::Published, Event::Drained, Event::Exited];
         let table = [
             [Ok(Stage::Ready), Err(NotMade), Ok(Stage::Draining), Ok(Stage::Gone)],
@@ -220,7 +222,7 @@ mod tests {
             [Err(IsToEnd), Err(IsToEnd), Err(IsToEnd), Ok(Stage::Gone)],
             [Err(HasEnded); 4],
         ];
-        for (stage, row) in stages.into_iter().zip(table) {
+        for (stage, row) in Stage::ALL.into_iter().zip(table) {
             for (event, expected) in events.into_iter().zip(row) {
                 assert_eq!(check(stage, event), expected, "{stage:?}, {event:?}");
             }

@@ -5,9 +5,10 @@ use super::inputs::is_there;
 use super::replica::{Replica, Stage};
 use super::service::{Proxy, ProxyStage, Served, Services, Version, deployments};
 use crate::state::Now;
+use tracer_core::count::{Count, Elapsed};
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{
-    DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceReport, ServiceState, ServiceVersion,
+    DeploymentReport, ProxyReportRow, ReplicaReportRow, ServiceNews, ServiceReport, ServiceState, ServiceVersion,
 };
 
 /// Every service, by name.
@@ -38,7 +39,38 @@ fn report(name: &str, served: &Served, effects: &impl ServiceEffects, now: Now) 
         replicas: served.replicas.iter().map(|(id, replica)| of_replica(name, *id, replica, effects, now)).collect(),
         proxies: served.proxies.values().map(|proxy| of_proxy(proxy, now)).collect(),
         last_failure: served.versions.back().and_then(|version| version.failure.clone()),
+        warnings: warnings(served, now),
     }
+}
+
+/// What a person should know about a service, most important first.
+fn warnings(served: &Served, now: Now) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(unheard) = &served.unheard {
+        warnings.push(format!("it is not served, and tried again every second: {}", unheard.reason));
+    }
+    let lost = served.events.iter().rev().find_map(|event| match &event.what {
+        ServiceNews::ReplicaLost { replica, reason, .. } => Some((replica, reason)),
+        _ => None,
+    });
+    let pause =
+        served.deaths.values().map(|deaths| deaths.again_ns).filter(|again_ns| *again_ns > now.monotonic_ns).max();
+    if let (Some((replica, reason)), Some(again_ns)) = (lost, pause) {
+        let pause = Elapsed::from_nanos(again_ns - now.monotonic_ns);
+        warnings.push(format!(
+            "replicas die one after the other, the next is started in {pause}; the last was {replica}: {reason}"
+        ));
+    }
+    let replicas = served.replicas.values().map(|replica| (&replica.name, &replica.said));
+    let failed = replicas.filter_map(|(name, said)| Some((name, said.hook_failure.as_ref()?)));
+    if let Some((name, reason)) = failed.clone().next() {
+        let count = Count(failed.count(), "replica");
+        warnings.push(format!("the hook failed in {count}, whose spans tracer writes itself; in {name}: {reason}"));
+    }
+    if let Some(reason) = served.proxies.values().find_map(|proxy| proxy.said.hook_failure.as_ref()) {
+        warnings.push(format!("the hook failed in the proxy, whose spans tracer writes itself: {reason}"));
+    }
+    warnings
 }
 
 fn of_deployments(

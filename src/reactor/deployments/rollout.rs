@@ -230,6 +230,7 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
         drain_proxy(served, effects, id, longest_drain(service), now);
     }
     effects.listen_only(&service.name, address);
+    served.unheard = None;
     served.proxy_deaths.forgive();
     served.deaths.values_mut().for_each(super::service::Deaths::forgive);
     served.remember(version.clone());

@@ -129,6 +129,16 @@ pub struct Served {
     pub(super) ending: Option<Ending>,
     /// Whose connection it ends with.
     pub owner: Option<DriverId>,
+    /// Reason why nobody listens for it, while that is so: then it has no processes either.
+    pub(super) unheard: Option<Unheard>,
+}
+
+/// Failure to listen for a service that was served before.
+#[derive(Clone, Debug)]
+pub(super) struct Unheard {
+    pub(super) reason: String,
+    /// When it is tried again, by the clock that never jumps.
+    pub(super) again_ns: u64,
 }
 
 /// A proxy, from the start of its process to the end of it.

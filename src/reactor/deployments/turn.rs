@@ -7,7 +7,7 @@ use super::processes::{
 };
 use super::replica::Stage;
 use super::rollout::{self, READY_LIMIT_NS, longest_drain};
-use super::service::{ProxyStage, Served, Services, Version};
+use super::service::{Deaths, ProxyStage, Served, Services, Unheard, Version};
 use crate::state::Now;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,6 +19,9 @@ use tracer_ipc::serving::ReplicaOrder;
 const HEALTH_LEAST: Duration = Duration::from_secs(5);
 /// Pause before what was killed and is still there is killed again, in nanoseconds.
 const KILL_AGAIN_NS: u64 = 5_000_000_000;
+
+/// Pause before an address is tried again on which the service of an earlier head cannot listen, in nanoseconds.
+const LISTEN_AGAIN_NS: u64 = 1_000_000_000;
 
 /// Starts, publishes and ends what is to be, after whatever has happened. Returns when something is due next, by the clock that never jumps.
 pub fn turn(services: &mut Services, effects: &mut impl ServiceEffects, now: Now) -> Option<u64> {
@@ -42,9 +45,35 @@ fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &st
         return end(services, effects, name, now);
     }
     rollout::go_on(services, effects, name, now);
+    let Some(served) = services.all.get_mut(name) else { return };
+    if served.unheard.as_ref().is_some_and(|unheard| unheard.again_ns <= now.monotonic_ns) {
+        listen_again(served, effects, name, now);
+    }
+    if served.unheard.is_some() {
+        return;
+    }
     let Some(serving) = services.all.get(name).and_then(|served| served.serving.clone()) else { return };
     follow(services, effects, name, &serving, now);
     forget_unused(services, name);
+}
+
+/// Listens for a service that was served before, or says why it cannot and when it is tried again.
+pub(super) fn listen_again(served: &mut Served, effects: &mut impl ServiceEffects, name: &str, now: Now) {
+    let Some(serving) = &served.serving else { return };
+    let address = serving.service.http.address;
+    let begun = effects.open_service(name).and_then(|()| effects.listen(name, address));
+    let before = served.unheard.take();
+    match begun {
+        Ok(_) if before.is_some() => effects.log(format!("service `{name}` is served again, at {address}")),
+        Ok(_) => {}
+        Err(refusal) => {
+            if before.is_none_or(|before| before.reason != refusal.message) {
+                effects.log(format!("service `{name}` is not served for now: {}", refusal.message));
+            }
+            let again_ns = now.monotonic_ns + LISTEN_AGAIN_NS;
+            served.unheard = Some(Unheard { reason: refusal.message, again_ns });
+        }
+    }
 }
 
 /// Brings replicas and proxies to what the served version wants.
@@ -223,7 +252,11 @@ fn end(services: &mut Services, effects: &mut impl ServiceEffects, name: &str, n
         served.ending = None;
         served.serving = None;
         served.owner = None;
+        served.unheard = None;
         served.indices.clear();
+        served.deaths.clear();
+        served.proxy_deaths = Deaths::default();
+        served.versions.clear();
         served.tell(ServiceNews::ShutDown, now);
         effects.close_service(name);
         effects.log(format!("service `{name}` is shut down"));
@@ -267,5 +300,6 @@ fn next_of(served: &Served, now: Now) -> Option<u64> {
     let ending = served.ending.map(|ending| ending.until_ns);
     let again = served.deaths.values().chain([&served.proxy_deaths]).map(|deaths| deaths.again_ns);
     let again = again.filter(|again| *again > now.monotonic_ns);
-    replicas.chain(proxies).chain(rollout).chain(ending).chain(again).min()
+    let listen = served.unheard.as_ref().map(|unheard| unheard.again_ns);
+    replicas.chain(proxies).chain(rollout).chain(ending).chain(again).chain(listen).min()
 }

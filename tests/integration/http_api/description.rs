@@ -17,7 +17,14 @@ expected-statuses = [\"2xx\", 401, 403, 404, 422, 429, 503]
 
 #[test]
 fn every_field_of_an_answer_is_described() {
-    let (_cluster, api) = traced();
+    let (cluster, api) = traced();
+    let service = cluster.file("service.toml");
+    fs::write(
+        &service,
+        "name = \"shop\"\nhttp.address = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"shop:hello\"\n",
+    )
+    .expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", service.to_str().expect("it is text")]).success();
     let failing =
         serde_json::json!({"function": "misbehaving_tasks:returns_error", "arguments": ["no"], "num_cpus": 0});
     api.run(&failing);
@@ -38,7 +45,18 @@ fn every_field_of_an_answer_is_described() {
     let workers = api.get("/api/v1/workers").json();
     is_described("WorkerList", &workers);
     is_described("Worker", &workers["workers"][0]);
-    is_described("Status", &api.get("/api/v1/status").json());
+    let status = api.get("/api/v1/status").json();
+    is_described("Status", &status);
+    is_described("ServiceSummary", &status["services"][0]);
+    let lists = [("ServiceList", "services"), ("DeploymentList", "deployments"), ("ReplicaList", "replicas")];
+    for (schema, name) in lists {
+        let list = api.get(&format!("/api/v1/{name}")).json();
+        is_described(schema, &list);
+        is_described(schema.trim_end_matches("List"), &list[name][0]);
+        let told = cluster.tracer(&["list", name, "--format", "json"]).success().json();
+        assert_eq!(list[name][0]["name"], told[name][0]["name"], "{told}");
+    }
+    is_described("Proxy", &api.get("/api/v1/services").json()["services"][0]["proxies"][0]);
     is_described("Index", &api.get("/").json());
     is_described("Cancelled", &api.ask("POST", "/api/v1/tasks/1/cancel").send().json());
     is_described("Problem", &api.get("/nowhere").json());
@@ -60,8 +78,8 @@ fn schemathesis_finds_nothing_that_is_not_as_described() {
     let run = cluster.spawn(command).wait_within(Duration::from_secs(180));
     let text = run.stdout_text();
     assert!(run.output.status.success(), "{text}\n{}", run.stderr_text());
-    assert!(text.contains("Operations:       9 selected / 9 total"), "{text}");
-    assert!(text.contains("Tested: 9"), "{text}");
+    assert!(text.contains("Operations:       12 selected / 12 total"), "{text}");
+    assert!(text.contains("Tested: 12"), "{text}");
     let status = cluster.status();
     assert_eq!((&status["http"]["restarts"], &status["workers"]["lost"]), (&0.into(), &0.into()), "{status}");
 }
