@@ -109,8 +109,11 @@ pub struct Deployment {
     pub arguments: Vec<serde_json::Value>,
     /// Number of its processes.
     pub num_replicas: u32,
-    /// Number of requests that one of them has at a time.
-    pub max_ongoing_requests: u32,
+    /// Number of requests that one of them has at a time, as the file says; see [`ongoing_limit`](Self::ongoing_limit).
+    pub max_ongoing_requests: Option<u32>,
+    /// The same as its author says. It is set when the service is deployed.
+    #[serde(default)]
+    pub authors_max_ongoing_requests: Option<u32>,
     /// Number of requests that may wait for a replica.
     pub max_queued_requests: u32,
     /// For how long.
@@ -153,7 +156,8 @@ impl Deployment {
             module_version: None,
             arguments: Vec::new(),
             num_replicas: 1,
-            max_ongoing_requests: 100,
+            max_ongoing_requests: None,
+            authors_max_ongoing_requests: None,
             max_queued_requests: 1000,
             queue_timeout: None,
             queue_full: 503,
@@ -167,7 +171,15 @@ impl Deployment {
             cwd: None,
         }
     }
+
+    /// Number of requests that one replica has at a time: what the file says counts more than what the author says.
+    pub fn ongoing_limit(&self) -> u32 {
+        self.max_ongoing_requests.or(self.authors_max_ongoing_requests).unwrap_or(ONGOING_LIMIT)
+    }
 }
+
+/// Number of requests that one replica has at a time, if nobody says.
+const ONGOING_LIMIT: u32 = 100;
 
 /// The part after the `:` of `module:attribute`.
 pub fn attribute_of(import_path: &str) -> &str {

@@ -318,9 +318,10 @@ fn what_needs_a_new_process_is_rolled_and_what_does_not_is_changed_in_place() {
     fixture.settle(|_| true);
     let first: BTreeSet<_> = fixture.world.replicas.keys().copied().collect();
     let mut next = service(&[("app", "shop:app", 2), ("Model", "models:Model", 1)]);
-    next.applications[0].deployments[0].max_ongoing_requests = 7;
+    next.applications[0].deployments[0].max_ongoing_requests = Some(7);
     next.applications[0].deployments[0].user_config = Some(1.into());
     next.applications[0].deployments[1].env.insert("MODEL".into(), "8".into());
+    next.applications[0].deployments[1].authors_max_ongoing_requests = Some(64);
     assert_eq!(fixture.deploy(next), 2);
     assert_eq!(fixture.state(), ServiceState::RollingOut);
     fixture.settle(|_| true);
@@ -329,6 +330,7 @@ fn what_needs_a_new_process_is_rolled_and_what_does_not_is_changed_in_place() {
     assert_eq!(second.len(), 3);
     let limits: Vec<u32> = fixture.world.ready.values().map(|(_, limit)| *limit).collect();
     assert_eq!(limits.iter().filter(|limit| **limit == 7).count(), 2, "{limits:?}");
+    assert!(limits.contains(&64), "{limits:?}");
     let served = &fixture.services.all["shop"];
     assert!(
         served

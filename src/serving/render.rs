@@ -60,7 +60,9 @@ fn render_deployment(text: &mut String, deployment: &Deployment) {
         line(text, "arguments", &value(&Value::Array(deployment.arguments.clone())));
     }
     line(text, "num_replicas", &deployment.num_replicas.to_string());
-    line(text, "max_ongoing_requests", &deployment.max_ongoing_requests.to_string());
+    if let Some(limit) = deployment.max_ongoing_requests {
+        line(text, "max_ongoing_requests", &limit.to_string());
+    }
     line(text, "max_queued_requests", &deployment.max_queued_requests.to_string());
     time(text, "queue_timeout", deployment.queue_timeout);
     if deployment.queue_full != unless.queue_full {

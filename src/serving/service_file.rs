@@ -247,7 +247,9 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
                 deployment.arguments = arguments.collect::<Result<_, _>>()?;
             }
             "num_replicas" => deployment.num_replicas = reader.number(key.0, value, check_replicas)?,
-            "max_ongoing_requests" => deployment.max_ongoing_requests = reader.number(key.0, value, check_requests)?,
+            "max_ongoing_requests" => {
+                deployment.max_ongoing_requests = Some(reader.number(key.0, value, check_requests)?);
+            }
             "max_queued_requests" => deployment.max_queued_requests = reader.number(key.0, value, check_queued)?,
             "queue_timeout" => deployment.queue_timeout = Some(time(reader, key.0, value)?),
             "queue_full" => {

@@ -78,7 +78,8 @@ fn all_that_a_file_can_say_is_read() {
         module_version: None,
         arguments: vec![json!("/models/7"), json!(3), json!(0.5), json!(true), json!({"a": [1]})],
         num_replicas: 2,
-        max_ongoing_requests: 32,
+        max_ongoing_requests: Some(32),
+        authors_max_ongoing_requests: None,
         max_queued_requests: 0,
         queue_timeout: Some(Duration::from_secs(10)),
         queue_full: 429,
@@ -105,7 +106,7 @@ fn what_a_file_does_not_say_is_as_documented() {
     assert_eq!((application.route_prefix.as_str(), application.ingress), ("/", 0));
     let [ingress] = &application.deployments[..] else { panic!("there is one") };
     assert_eq!((ingress.name.as_str(), ingress.num_replicas, ingress.queue_full), ("app", 1, 503));
-    assert_eq!((ingress.max_ongoing_requests, ingress.max_queued_requests, ingress.queue_timeout), (100, 1000, None));
+    assert_eq!((ingress.ongoing_limit(), ingress.max_queued_requests, ingress.queue_timeout), (100, 1000, None));
 }
 
 #[test]

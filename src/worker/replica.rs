@@ -148,7 +148,7 @@ fn serve_traced(
         application: replica.names.application,
         deployment: replica.names.deployment,
         replica: replica.names.replica,
-        max_ongoing_requests: deployment.max_ongoing_requests,
+        max_ongoing_requests: deployment.ongoing_limit(),
         threads: deployment.threads.max(1),
         event_fd: replica.epoll.as_fd(),
     };

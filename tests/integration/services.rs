@@ -278,3 +278,27 @@ fn a_head_whose_service_finds_its_port_taken_says_so_and_serves_it_once_the_port
     assert_eq!(get(&url).status, 200);
     assert_eq!(cluster.status()["warnings"], serde_json::json!([]));
 }
+
+#[test]
+fn what_the_author_says_of_requests_at_a_time_counts_unless_the_file_says_otherwise() {
+    let cluster = Cluster::untraced();
+    let limits = || {
+        let rows = cluster.tracer(&["list", "deployments", "--format", "json"]).success().json()["deployments"].take();
+        let limit = |name: &str| {
+            let rows = rows.as_array().expect("there are deployments");
+            rows.iter()
+                .find(|row| row["name"] == name)
+                .map_or(0, |row| row["max_ongoing_requests"].as_u64().unwrap_or(0))
+        };
+        (limit("hello"), limit("Model"))
+    };
+    let model = "[[applications.deployments]]\nimport_path = \"shop:Model\"\narguments = [\"/m\"]";
+    deploy(&cluster, model).success();
+    assert_eq!(limits(), (100, 64));
+    let config = cluster.tracer(&["serve", "config"]).success().stdout_text();
+    assert!(!config.contains("max_ongoing_requests"), "the file does not say it: {config}");
+    deploy(&cluster, &format!("{model}\nmax_ongoing_requests = 9")).success();
+    assert_eq!(limits(), (100, 9));
+    deploy(&cluster, model).success();
+    assert_eq!(limits(), (100, 64));
+}

@@ -44,6 +44,7 @@ fn version(
     let loaded = Module::load_at(&module, located.clone()).map_err(|error| crate::causes::with_causes(&error))?;
     let found = LoadedDeployment::find(loaded, attribute, None).map_err(|error| crate::causes::with_causes(&error))?;
     check_arguments(deployment, &found.parameters())?;
+    deployment.authors_max_ongoing_requests = found.max_ongoing_requests();
     let Located::Library(library) = located else { return Ok(None) };
     if module.contains('/') {
         deployment.import_path = format!("{}:{attribute}", library.display());

@@ -187,6 +187,11 @@ impl LoadedDeployment {
         self.deployment.flags & abi::DEPLOYMENT_HEALTH != 0
     }
 
+    /// Number of requests that a replica handles at a time, if its author says so.
+    pub fn max_ongoing_requests(&self) -> Option<u32> {
+        Some(self.deployment.max_ongoing_requests).filter(|limit| *limit > 0)
+    }
+
     /// The arguments of its creation.
     pub fn parameters(&self) -> Vec<ParameterDescription> {
         describe_parameters(self.deployment.parameters, self.deployment.parameter_count)

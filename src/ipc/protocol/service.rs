@@ -355,6 +355,8 @@ pub struct DeploymentReport {
     pub import_path: String,
     /// Replicas that it should have.
     pub num_replicas: u32,
+    /// Requests that one of them has at a time.
+    pub max_ongoing_requests: u32,
     /// Replicas that take requests.
     pub ready: u32,
     /// Requests that are in flight at its replicas.

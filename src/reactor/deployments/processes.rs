@@ -229,8 +229,9 @@ pub(super) fn publish(served: &mut Served, effects: &mut impl ServiceEffects, se
     let wanted = find(service, &replica.application, &replica.deployment.name);
     if let Some((_, wanted)) = wanted {
         replica.deployment.max_ongoing_requests = wanted.max_ongoing_requests;
+        replica.deployment.authors_max_ongoing_requests = wanted.authors_max_ongoing_requests;
     }
-    effects.publish(&service.name, replica.place, replica.index, replica.deployment.max_ongoing_requests);
+    effects.publish(&service.name, replica.place, replica.index, replica.deployment.ongoing_limit());
 }
 
 /// The process of a replica has ended, and its spans are complete.

@@ -90,6 +90,7 @@ fn of_deployments(
             is_ingress: application.deployments[application.ingress].name == deployment.name,
             import_path: deployment.import_path.clone(),
             num_replicas: deployment.num_replicas,
+            max_ongoing_requests: deployment.ongoing_limit(),
             ready: replicas().filter(|replica| replica.stage() == Stage::Serving).count() as u32,
             ongoing: replicas().map(|replica| ongoing(name, replica, effects)).sum(),
             waiting: index.map_or(0, |index| effects.waiting(name, index)),

@@ -217,7 +217,7 @@ fn commit(served: &mut Served, effects: &mut impl ServiceEffects, now: Now) {
         let Some((_, wanted)) = find(service, &replica.application, &replica.deployment.name) else { continue };
         replica.deployment.clone_from(wanted);
         if replica.stage() == Stage::Serving {
-            effects.set_limit(&service.name, replica.place, wanted.max_ongoing_requests);
+            effects.set_limit(&service.name, replica.place, wanted.ongoing_limit());
         }
     }
     if served.owner.is_none() {

@@ -61,6 +61,9 @@ pub(crate) unsafe fn serve(item: &'static DeploymentItem, serving: *const abi::S
     outcome
 }
 
+/// Threads for functions that block, at least: they are started when they are needed.
+const BLOCKING_LEAST: usize = 512;
+
 fn runtime(settings: &abi::Serving) -> Result<Runtime, Failure> {
     let mut builder = match settings.threads {
         0 | 1 => Builder::new_current_thread(),
@@ -70,8 +73,8 @@ fn runtime(settings: &abi::Serving) -> Result<Runtime, Failure> {
             builder
         }
     };
-    // A function that blocks has a thread for each request.
-    builder.max_blocking_threads((settings.max_ongoing_requests as usize).max(1)).enable_all();
+    // A function that blocks has a thread for each request, of which there may be more later.
+    builder.max_blocking_threads((settings.max_ongoing_requests as usize).max(BLOCKING_LEAST)).enable_all();
     builder.build().map_err(|error| Failure::runtime(format!("cannot start the async runtime: {error}")))
 }
 
