@@ -13,9 +13,9 @@ use std::path::PathBuf;
 
 use rustix::event::epoll;
 use tracer_ipc::replica_table::ReplicaTable;
-use tracer_ipc::serving::{ProxyReport, ReplicaReport};
+use tracer_ipc::serving::{ProxyOrder, ProxyReport, ReplicaReport};
 
-use self::control::Control;
+use self::control::{Control, Order};
 use self::effects::Acting;
 use self::listeners::Listeners;
 use super::connection::drain;
@@ -85,6 +85,17 @@ struct Follower {
 enum Said {
     Replica(ReplicaReport),
     Proxy(ProxyReport),
+    /// A client's connection that another proxy may have.
+    Connection(OwnedFd),
+}
+
+impl Said {
+    fn of_proxy((report, files): (ProxyReport, Vec<OwnedFd>)) -> Said {
+        match (report, files.into_iter().next()) {
+            (ProxyReport::Connection, Some(socket)) => Said::Connection(socket),
+            (report, _) => Said::Proxy(report),
+        }
+    }
 }
 
 impl ServicesIo {
@@ -144,8 +155,10 @@ impl HeadIo {
             return None;
         }
         let report = match found.what {
-            What::Replica { .. } => found.control.report().map(|report| report.map(Said::Replica)),
-            What::Proxy { .. } => found.control.report().map(|report| report.map(Said::Proxy)),
+            What::Replica { .. } => {
+                found.control.report().map(|report| report.map(|(report, _)| Said::Replica(report)))
+            }
+            What::Proxy { .. } => found.control.report().map(|report| report.map(Said::of_proxy)),
         };
         if found.control.is_closed() {
             // It is heard of by its end.
@@ -317,6 +330,11 @@ impl Server {
                     deployments::on_replica_report(services, &mut acting, process, report, now);
                 }
                 Said::Proxy(report) => deployments::on_proxy_report(services, &mut acting, process, report),
+                Said::Connection(socket) => {
+                    if let Some(heir) = deployments::heir(services, process) {
+                        acting.order(heir, Order::Proxy(ProxyOrder::Connection), vec![socket]);
+                    }
+                }
             }
         }
     }

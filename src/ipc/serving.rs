@@ -265,7 +265,9 @@ pub enum ProxyOrder {
         /// The replica's number in the table.
         replica: u32,
     },
-    /// Accept nothing more, end what there is, then end.
+    /// A client's connection that another proxy [hands over](ProxyReport::Connection), as a file.
+    Connection,
+    /// Accept nothing more, hand over what has nothing to do, end what there is, then end.
     Drain {
         /// Limit of time.
         timeout: Duration,
@@ -301,6 +303,8 @@ pub enum ProxyReport {
         /// What it was.
         reason: String,
     },
+    /// It drains, and this connection of a client has nothing to do: another proxy may have it. The connection is a file.
+    Connection,
     /// It has no connection any more, and ends.
     Drained,
 }

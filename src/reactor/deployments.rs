@@ -31,8 +31,8 @@ mod tests;
 
 pub use effects::{ProxyStart, ReplicaStart, ServiceEffects};
 pub use inputs::{
-    begin_restored, find_service, on_deploy, on_exit, on_owner_gone, on_proxy_report, on_replica_report, on_restored,
-    on_restored_shut_down, on_rollback, on_shut_down, on_stop,
+    begin_restored, find_service, heir, on_deploy, on_exit, on_owner_gone, on_proxy_report, on_replica_report,
+    on_restored, on_restored_shut_down, on_rollback, on_shut_down, on_stop,
 };
 pub use replica::{Replica, Stage};
 pub use report::{list_services, list_versions};

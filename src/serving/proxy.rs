@@ -51,7 +51,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -123,7 +123,12 @@ pub(super) struct Reports {
 impl Reports {
     /// Sends a report. A head that is gone hears of nothing.
     fn send(&self, report: &ProxyReport) {
-        if let Err(error) = control::send(&self.socket, report, &[]) {
+        self.send_with(report, &[]);
+    }
+
+    /// Sends a report with files.
+    fn send_with(&self, report: &ProxyReport, files: &[BorrowedFd<'_>]) {
+        if let Err(error) = control::send(&self.socket, report, files) {
             eprintln!("tracer: the proxy cannot report to its head: {error}");
         }
     }
@@ -151,6 +156,8 @@ struct Proxy {
     reports: Arc<Reports>,
     commits: Arc<Commits>,
     started: Option<Started>,
+    /// The thread that took the last connection that was handed over.
+    last_taker: usize,
 }
 
 /// State after the first order.
@@ -178,6 +185,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
         reports: Arc::new(Reports { socket: reports }),
         commits: Arc::new(Commits { wake, is_asked: AtomicBool::new(false) }),
         started: None,
+        last_taker: 0,
     };
     let followed = proxy.follow();
     proxy.end();
@@ -288,6 +296,13 @@ impl Proxy {
             (ProxyOrder::ReplicaGone { replica: number }, Some(started)) => {
                 let replica = replica(&started.table, number)?;
                 self.tell(|| Order::Gone(replica));
+                Ok(())
+            }
+            (ProxyOrder::Connection, Some(started)) => {
+                let socket = files.pop_front().ok_or_else(|| missing("a connection"))?;
+                self.last_taker = (self.last_taker + 1) % started.orders.len();
+                // A thread that has ended has failed, which is seen when it is joined.
+                let _ = started.orders[self.last_taker].send(Order::Connection(socket));
                 Ok(())
             }
             (ProxyOrder::Begin(_), Some(_)) => Err(ProxyError::Order("it is to begin, and has begun".into())),

@@ -55,6 +55,7 @@ mod security;
 mod seen_means_recorded;
 mod serve;
 mod services;
+mod serving_changes;
 mod serving_deaths;
 mod serving_smuggling;
 mod several_hooks;

@@ -347,19 +347,46 @@ fn a_proxy_that_drains_answers_what_it_has_and_ends() {
     let mut busy = head.get("/busy");
     let (request, _, _) = replica.take();
     head.order(&ProxyOrder::Drain { timeout: std::time::Duration::from_secs(20) }, &[]);
+    assert_eq!(head.report(), ProxyReport::Connection, "that which has nothing to do");
     replica.answer(request, 200, "late");
-    busy.answer().status(200);
-    // A connection that has nothing to do may have the next request under way: it gets an answer, the last one.
-    idle.send("GET /last HTTP/1.1\r\nHost: a\r\n\r\n");
-    let (request, opening, _) = replica.take();
-    assert_eq!(opening.target, "/last");
-    replica.answer(request, 200, "last");
-    assert_eq!(idle.answer().status(200).header("connection"), "close");
-    assert_eq!(idle.rest(), "");
-    drop(busy);
+    assert_eq!(busy.answer().status(200).header("connection"), "close");
+    assert_eq!(busy.rest(), "");
     assert_eq!(head.report(), ProxyReport::Drained);
     assert!(head.wait());
-    assert_eq!(head.spans(6).len(), 6);
+    assert_eq!(head.spans(4).len(), 4);
+}
+
+#[test]
+fn connections_that_have_nothing_to_do_when_a_proxy_drains_are_another_ones() {
+    let (mut head, other) = (Head::start(), Head::start());
+    let mut replica = head.add_replica(0, 10);
+    let mut of_other = other.add_replica(0, 10);
+    let mut silent = head.connect();
+    let mut idle = head.get("/");
+    let (request, _, _) = replica.take();
+    replica.answer(request, 200, "");
+    idle.answer().status(200);
+    head.order(&ProxyOrder::Drain { timeout: std::time::Duration::from_secs(20) }, &[]);
+    let sockets = [(); 2].map(|()| {
+        let (report, files) = head.report_with_files();
+        assert_eq!((report, files.len()), (ProxyReport::Connection, 1));
+        files
+    });
+    assert_eq!(head.report(), ProxyReport::Drained);
+    assert!(head.wait());
+    // What was sent meanwhile waits in the socket.
+    idle.send("GET /next HTTP/1.1\r\nHost: a\r\n\r\n");
+    sockets.iter().for_each(|files| other.order(&ProxyOrder::Connection, &[files[0].as_fd()]));
+    drop(sockets);
+    silent.send("GET /next HTTP/1.1\r\nHost: a\r\n\r\n");
+    for _ in 0..2 {
+        let (request, opening, _) = of_other.take();
+        assert_eq!(opening.target, "/next");
+        of_other.answer(request, 200, "next");
+    }
+    for client in [&mut idle, &mut silent] {
+        assert_eq!(client.answer().status(200).text(), "next");
+    }
 }
 
 #[test]

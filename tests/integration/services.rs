@@ -235,7 +235,12 @@ fn a_head_that_is_started_again_serves_what_was_served_and_a_shutdown_is_for_goo
     cluster.start_head(&[]).success();
     assert_eq!(get(&url).status, 200);
     let served = wait_until_running(&cluster);
+    let mut idle = Client::connect(&url).expect("it is served");
+    assert_eq!(idle.get("/").expect("it answers").status, 200);
+    let asked = std::time::Instant::now();
     cluster.tracer(&["serve", "shutdown"]).success().stderr_contains("service `shop` is shut down");
+    // It may take 30 s for requests to end, and there is none.
+    assert!(asked.elapsed() < Duration::from_secs(25), "a connection that has nothing to do is not waited for");
     assert!(Client::connect(&url).is_err());
     for pid in pids(&served, "replicas").into_iter().chain(pids(&served, "proxies")) {
         assert!(!is_alive(pid), "nothing of it runs");

@@ -91,6 +91,33 @@ impl Clients {
     }
 }
 
+/// A client that asks when it is told to.
+pub struct Idle {
+    address: SocketAddr,
+    path: String,
+    connection: Option<BufReader<TcpStream>>,
+    connections: usize,
+}
+
+impl Clients {
+    /// A client that keeps its connection, and asks when it is told to.
+    pub fn at_rest(address: SocketAddr, path: &str) -> Idle {
+        Idle { address, path: path.into(), connection: None, connections: 0 }
+    }
+}
+
+impl Idle {
+    pub fn ask(&mut self) -> Exchange {
+        self.connections += usize::from(self.connection.is_none());
+        ask(&mut self.connection, self.address, &self.path)
+    }
+
+    /// The number of connections that it has made.
+    pub fn connections(&self) -> usize {
+        self.connections
+    }
+}
+
 fn ask(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr, path: &str) -> Exchange {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let (trace_id, span_id) = (format!("{:032x}", u128::from(number) | 1 << 100), format!("{number:016x}"));

@@ -62,10 +62,10 @@ impl Control {
         !self.waiting.is_empty()
     }
 
-    /// Takes a report. None when there is no further one; the flag says whether the other end is closed.
-    pub(super) fn report<R: DeserializeOwned>(&mut self) -> io::Result<Option<R>> {
+    /// Takes a report with its files. None when there is no further one; the flag says whether the other end is closed.
+    pub(super) fn report<R: DeserializeOwned>(&mut self) -> io::Result<Option<(R, Vec<OwnedFd>)>> {
         match control::receive(&self.socket) {
-            Ok(Some((report, _))) => Ok(Some(report)),
+            Ok(Some(report)) => Ok(Some(report)),
             Ok(None) => {
                 self.is_closed = true;
                 Ok(None)

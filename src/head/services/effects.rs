@@ -107,7 +107,7 @@ impl Acting<'_> {
         }
     }
 
-    fn order(&mut self, process: WorkerId, order: Order, files: Vec<OwnedFd>) {
+    pub(super) fn order(&mut self, process: WorkerId, order: Order, files: Vec<OwnedFd>) {
         let Some(found) = self.io.services.processes.get_mut(&process) else { return };
         let sent = found.control.order(order, files);
         if let Err(error) = sent {

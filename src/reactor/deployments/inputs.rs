@@ -389,9 +389,16 @@ pub fn on_proxy_report(
                 give_up_replica(served, effects, (&name, id), format!("it has sent what none may send: {reason}"));
             }
         }
-        // Its end follows.
-        ProxyReport::Drained => {}
+        // Its end follows. A connection without its file is nobody's.
+        ProxyReport::Drained | ProxyReport::Connection => {}
     }
+}
+
+/// The proxy that may have connections of one that drains; none when its service ends.
+pub fn heir(services: &Services, process: WorkerId) -> Option<WorkerId> {
+    let served = services.all.get(services.by_process.get(&process)?)?;
+    let mut live = served.live_proxies().filter(|(other, proxy)| *other != process && proxy.uses > 0);
+    live.next().map(|(heir, _)| heir)
 }
 
 /// The process of a replica or a proxy has ended, and its spans are complete. `cause` says how, as `was killed by signal 9`.

@@ -19,7 +19,7 @@ use super::limits;
 use super::refusals::{self, Refused};
 use super::request;
 use super::settings::Settings;
-use super::socket::Socket;
+use super::socket::{Opening, Socket};
 use super::thread::ProxyThread;
 use crate::http_api::problem::Problem;
 use crate::serving::request_head::{self, HEAD_BYTES, HEADERS};
@@ -48,6 +48,8 @@ pub(super) struct Connection {
     thread: Rc<ProxyThread>,
     activity: RefCell<Activity>,
     is_2: Cell<bool>,
+    /// True once the client has sent something.
+    has_opened: Cell<bool>,
     refusing: Cell<Option<Refusing>>,
     is_cut: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -81,6 +83,7 @@ impl Connection {
             thread: Rc::clone(thread),
             activity: RefCell::new(Activity::new(now)),
             is_2: Cell::new(false),
+            has_opened: Cell::new(false),
             refusing: Cell::new(None),
             is_cut: Cell::new(false),
             waker: RefCell::default(),
@@ -94,6 +97,12 @@ impl Connection {
     /// Says that something has come, and what it was the end of.
     pub(super) fn came(&self, stage: Stage, is_new_head: bool) {
         self.activity.borrow_mut().came(stage, is_new_head, self.thread.look());
+    }
+
+    /// Says that the first bytes of the client have come.
+    pub(super) fn opens(&self) {
+        self.has_opened.set(true);
+        self.came(Stage::Idle, false);
     }
 
     /// Says whether hyper waits for the client to send.
@@ -182,6 +191,11 @@ impl Connection {
         self.activity.borrow().is_done()
     }
 
+    /// Returns whether another proxy may have it: this one ends, and no byte of a request has come that is not answered.
+    fn may_leave(&self) -> bool {
+        self.thread.is_draining() && self.is_done() && self.stage() == Stage::Idle && !self.is_refusing()
+    }
+
     /// Returns true when the connection is to be dropped as it is.
     fn poll_cut(&self, context: &mut Context<'_>) -> bool {
         *self.waker.borrow_mut() = Some(context.waker().clone());
@@ -199,49 +213,70 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Local {
     }
 }
 
-/// Serves a connection to its end.
-pub(super) async fn converse(thread: Rc<ProxyThread>, stream: TcpStream, connection: Rc<Connection>) {
+/// Serves a connection to its end, or until another proxy has it.
+pub(super) async fn converse(thread: Rc<ProxyThread>, mut stream: TcpStream, connection: Rc<Connection>) {
     let opened = {
-        let mut opening = std::pin::pin!(Socket::open(stream, Rc::clone(&connection)));
-        poll_fn(|context| match connection.poll_cut(context) {
-            true => Poll::Ready(None),
-            false => opening.as_mut().poll(context).map(|opened| opened.ok().flatten()),
+        let mut opening = std::pin::pin!(Opening::read(&mut stream, &connection));
+        poll_fn(|context| match (connection.poll_cut(context), opening.as_mut().poll(context)) {
+            (true, _) => Poll::Ready(None),
+            (false, Poll::Ready(opened)) => Poll::Ready(opened.ok().flatten().map(Some)),
+            (false, Poll::Pending) if !connection.has_opened.get() && connection.may_leave() => Poll::Ready(Some(None)),
+            (false, Poll::Pending) => Poll::Pending,
         })
         .await
     };
-    match opened {
-        Some((false, socket)) => converse_1(thread, socket, connection).await,
-        Some((true, socket)) => converse_2(thread, socket, connection).await,
+    match opened.map(|opening| opening.ok_or(())) {
+        Some(Ok(opening)) => match Socket::new(stream, Rc::clone(&connection), opening) {
+            (false, socket) => converse_1(thread, socket, connection).await,
+            (true, socket) => converse_2(thread, socket, connection).await,
+        },
+        Some(Err(())) => thread.hand_over(stream),
         None => {}
     }
 }
 
+/// End of the service of a connection of HTTP/1.1.
+enum Left {
+    /// There is nothing more to do.
+    Over,
+    /// The client is told that it is refused.
+    Refused,
+    /// It has nothing to do, and this proxy ends.
+    Idle,
+}
+
 async fn converse_1(thread: Rc<ProxyThread>, socket: Socket, connection: Rc<Connection>) {
     let own = Rc::clone(&connection);
-    let service = service_fn(move |asked| request::serve(Rc::clone(&thread), Rc::clone(&own), asked));
+    let for_requests = Rc::clone(&thread);
+    let service = service_fn(move |asked| request::serve(Rc::clone(&for_requests), Rc::clone(&own), asked));
     let mut serving = http1::Builder::new()
         .max_headers(HEADERS)
         .header_read_timeout(None)
         .serve_connection(TokioIo::new(socket), service);
-    let is_refused = poll_fn(|context| {
+    let left = poll_fn(|context| {
         if connection.poll_cut(context) {
-            return Poll::Ready(false);
+            return Poll::Ready(Left::Over);
         }
         match Pin::new(&mut serving).poll(context) {
-            Poll::Ready(_) => Poll::Ready(false),
-            Poll::Pending if connection.is_refusing() && connection.is_done() => Poll::Ready(true),
+            Poll::Ready(_) => Poll::Ready(Left::Over),
+            Poll::Pending if connection.is_refusing() && connection.is_done() => Poll::Ready(Left::Refused),
+            Poll::Pending if connection.may_leave() => Poll::Ready(Left::Idle),
             Poll::Pending => Poll::Pending,
         }
     })
     .await;
-    if is_refused {
-        let problem = match connection.refusing.get() {
-            Some(Refusing::Head(refusal)) => refusals::of_head(refusal),
-            _ => Problem::new(refusals::TOO_SLOW, "the head of the request did not arrive in time"),
-        };
-        let request_id = connection.thread.new_request_id();
-        let stream = serving.into_parts().io.into_inner().into_stream();
-        turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
+    match left {
+        Left::Over => {}
+        Left::Refused => {
+            let problem = match connection.refusing.get() {
+                Some(Refusing::Head(refusal)) => refusals::of_head(refusal),
+                _ => Problem::new(refusals::TOO_SLOW, "the head of the request did not arrive in time"),
+            };
+            let request_id = connection.thread.new_request_id();
+            let stream = serving.into_parts().io.into_inner().into_stream();
+            turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
+        }
+        Left::Idle => thread.hand_over(serving.into_parts().io.into_inner().into_stream()),
     }
 }
 

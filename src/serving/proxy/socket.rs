@@ -25,9 +25,15 @@ pub(super) struct Socket {
     scanner: Option<Scanner>,
 }
 
-impl Socket {
+/// The beginning of what a client sends.
+pub(super) struct Opening {
+    is_2: bool,
+    ahead: Vec<u8>,
+}
+
+impl Opening {
     /// Reads until it is known which version of HTTP comes. None when the client goes before that.
-    pub(super) async fn open(mut stream: TcpStream, connection: Rc<Connection>) -> io::Result<Option<(bool, Socket)>> {
+    pub(super) async fn read(stream: &mut TcpStream, connection: &Connection) -> io::Result<Option<Opening>> {
         let mut ahead = Vec::with_capacity(PREFACE.len());
         let is_2 = loop {
             let known = ahead.len().min(PREFACE.len());
@@ -43,10 +49,17 @@ impl Socket {
                 return Ok(None);
             }
             ahead.extend_from_slice(&rest[..count]);
-            connection.came(Stage::Idle, false);
+            connection.opens();
         };
-        let scanner = (!is_2).then(Scanner::default);
-        Ok(Some((is_2, Socket { stream, connection, ahead, scanner })))
+        Ok(Some(Opening { is_2, ahead }))
+    }
+}
+
+impl Socket {
+    /// The socket of a client that has sent this, with whether that is HTTP/2.
+    pub(super) fn new(stream: TcpStream, connection: Rc<Connection>, opening: Opening) -> (bool, Socket) {
+        let scanner = (!opening.is_2).then(Scanner::default);
+        (opening.is_2, Socket { stream, connection, ahead: opening.ahead, scanner })
     }
 
     /// The socket itself.

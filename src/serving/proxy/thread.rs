@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
+use tokio::net::TcpStream;
 use tokio::net::unix::{OwnedReadHalf, pipe};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -62,6 +63,7 @@ pub(super) enum Order {
     Caller(CallerIndex, Arc<OwnedFd>),
     Refresh,
     Gone(ReplicaIndex),
+    Connection(OwnedFd),
     Drain(Duration),
 }
 
@@ -379,6 +381,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
                 thread.gone(replica);
                 thread.refresh();
             }
+            Order::Connection(socket) => thread.take_over(socket),
             Order::Drain(timeout) => {
                 if let Some(accepting) = accepting.take() {
                     accepting.abort();
@@ -448,31 +451,54 @@ async fn accept(thread: Rc<ProxyThread>, listener: tokio::net::TcpListener) {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        thread.converse(stream, address);
+    }
+}
+
+impl ProxyThread {
+    /// Serves a connection that was accepted, if there is room for it.
+    fn converse(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
         // Answers are written whole, and nobody waits for a second one.
         let _ = stream.set_nodelay(true);
-        if !thread.make_room() {
+        if !self.make_room() {
             let text = "as many connections are open as may be, and all of them are busy";
             let problem = Problem::new(refusals::UNAVAILABLE, text).header(http::header::RETRY_AFTER, "1");
-            let request_id = thread.new_request_id();
+            let request_id = self.new_request_id();
             drop(tokio::task::spawn_local(async move {
                 connection::turn_away(stream, problem, request_id.to_str().unwrap_or_default()).await;
             }));
-            continue;
+            return;
         }
-        let number = thread.next_connection.get();
-        thread.next_connection.set(number + 1);
-        let known = Connection::new(&thread, address);
-        thread.connections.borrow_mut().insert(number, Rc::clone(&known));
-        thread.has_connections.notify_one();
-        let own = Rc::clone(&thread);
+        let number = self.next_connection.get();
+        self.next_connection.set(number + 1);
+        let known = Connection::new(self, address);
+        self.connections.borrow_mut().insert(number, Rc::clone(&known));
+        self.has_connections.notify_one();
+        let own = Rc::clone(self);
         drop(tokio::task::spawn_local(async move {
             connection::converse(Rc::clone(&own), stream, known).await;
             own.connections.borrow_mut().remove(&number);
         }));
     }
-}
 
-impl ProxyThread {
+    /// Gives a connection that has nothing to do to another proxy. What its client sends meanwhile waits in the socket.
+    pub(super) fn hand_over(&self, stream: TcpStream) {
+        if let Ok(stream) = stream.into_std() {
+            self.reports.send_with(&ProxyReport::Connection, &[stream.as_fd()]);
+        }
+    }
+
+    /// Takes a connection that another proxy had.
+    fn take_over(self: &Rc<Self>, socket: OwnedFd) {
+        let stream = std::net::TcpStream::from(socket);
+        // One whose client has gone meanwhile has no address.
+        if let Ok(address) = stream.peer_addr()
+            && let Ok(stream) = TcpStream::from_std(stream)
+        {
+            self.converse(stream, address);
+        }
+    }
+
     /// Makes room for a connection: if there are too many, the one goes that has had nothing to do for longest. False when all have.
     fn make_room(&self) -> bool {
         let connections = self.connections.borrow();

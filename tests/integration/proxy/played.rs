@@ -192,12 +192,16 @@ impl Head {
     /// What the proxy says next.
     #[track_caller]
     pub(super) fn report(&self) -> ProxyReport {
+        self.report_with_files().0
+    }
+
+    /// The same, with what came along.
+    #[track_caller]
+    pub(super) fn report_with_files(&self) -> (ProxyReport, Vec<OwnedFd>) {
         let limit = Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
         let mut files = [PollFd::new(&self.control, PollFlags::IN)];
         assert_eq!(poll(&mut files, Some(&limit)), Ok(1), "the proxy has said nothing: {}", self.log());
-        let (report, _) =
-            control::receive(&self.control).unwrap().unwrap_or_else(|| panic!("it ended: {}", self.log()));
-        report
+        control::receive(&self.control).unwrap().unwrap_or_else(|| panic!("it ended: {}", self.log()))
     }
 
     pub(super) fn log(&self) -> String {
