@@ -119,7 +119,7 @@ mod tests {
                 }),
             }
             .to_string(),
-            Reason::NoProcessForActor { actors: 1, max_processes: 2, before: 0 }.to_string(),
+            Reason::NoProcessForActor { actors: 1, replicas: 0, max_processes: 2, before: 0 }.to_string(),
             "undelivered: 3 spans (see `tracer hooks undelivered`)".to_owned(),
             "there is no task 7\n(hint: `tracer list tasks` shows those that are known)".to_owned(),
             "task 7 is being cancelled; `tracer get 7` shows how far that is".to_owned(),

@@ -66,23 +66,32 @@ impl HeadIo {
     /// Bounds the memory of a worker: as every worker, and as its task says.
     pub(super) fn bound_memory(&mut self, worker: WorkerId, of_task: Option<u64>) {
         self.set_bound(worker, of_task);
-        if self.processes.get(&worker).is_some_and(|process| process.bound.is_watched()) {
+        if self.bound_of(worker).is_some_and(|(bound, _)| bound.is_watched()) {
             self.to_watch.insert(worker);
         } else {
             self.to_watch.remove(&worker);
         }
     }
 
+    /// The bound on a worker or replica, and its process.
+    fn bound_of(&mut self, worker: WorkerId) -> Option<(&mut Bound, u32)> {
+        match self.processes.get_mut(&worker) {
+            Some(process) => Some((&mut process.bound, process.worker.pid())),
+            None => self.services.bound_of(worker),
+        }
+    }
+
     fn set_bound(&mut self, worker: WorkerId, of_task: Option<u64>) {
         let limit = [of_task, self.settings.worker_memory].into_iter().flatten().min();
-        let groups = self.groups.as_ref();
-        let Some(process) = self.processes.get_mut(&worker) else { return };
-        let pid = process.worker.pid();
-        let bound = &mut process.bound;
+        let groups = self.groups.take();
+        let Some((bound, pid)) = self.bound_of(worker) else {
+            self.groups = groups;
+            return;
+        };
         bound.limit = limit;
         bound.is_by_kernel = false;
         if bound.group.is_none() && limit.is_some() {
-            bound.group = groups.and_then(|groups| {
+            bound.group = groups.as_ref().and_then(|groups| {
                 let group = groups.make(worker.0).ok()?;
                 match group.attach(pid) {
                     Ok(()) => Some(group),
@@ -90,11 +99,13 @@ impl HeadIo {
                 }
             });
         }
-        let Some(group) = &bound.group else { return };
-        bound.kills = group.kills();
-        let set = group.set_limit(limit);
-        bound.is_by_kernel = set.is_ok();
-        if let Err(error) = set {
+        let set = bound.group.as_ref().map(|group| {
+            bound.kills = group.kills();
+            group.set_limit(limit)
+        });
+        bound.is_by_kernel = matches!(set, Some(Ok(())));
+        self.groups = groups;
+        if let Some(Err(error)) = set {
             // It has more than that already, which the head sees when it looks.
             self.log(format!("the kernel does not bound the memory of worker {worker}, so it is watched: {error}"));
         }
@@ -107,19 +118,25 @@ impl HeadIo {
 
     /// Looks at bounded workers that the kernel does not bound. Returns when to look again, in nanoseconds of the clock that never jumps.
     pub(super) fn watch_memory(&mut self, state: &State, now_ns: u64) -> Option<u64> {
+        // A replica may have requests at any time.
         let runs = |worker: &WorkerId| {
-            state.workers.get(worker).is_some_and(|worker| !worker.leases.is_empty() || !worker.inline.is_empty())
+            let worker = state.workers.get(worker);
+            worker.is_none_or(|worker| !worker.leases.is_empty() || !worker.inline.is_empty())
         };
         let watched: Vec<_> = self.to_watch.iter().copied().filter(runs).collect();
         let mut next: Option<u64> = None;
         for worker in watched {
-            let Some(process) = self.processes.get_mut(&worker) else { continue };
-            let Some(limit) = process.bound.limit else { continue };
-            let used = children::memory_of_tree(process.worker.pid());
+            let Some((bound, pid)) = self.bound_of(worker) else {
+                self.to_watch.remove(&worker);
+                continue;
+            };
+            let Some(limit) = bound.limit else { continue };
+            let used = children::memory_of_tree(pid);
             if used > limit {
-                process.bound.exceeded = Some(used);
+                bound.exceeded = Some(used);
                 self.to_watch.remove(&worker);
                 self.kill(worker);
+                self.kill_of_service(worker);
                 continue;
             }
             let until_full = Duration::from_nanos(

@@ -382,7 +382,10 @@ impl Server {
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
-            services: Services::new(io.settings.resources.clone()),
+            services: Services::new(
+                io.settings.resources.clone(),
+                io.settings.max_processes.saturating_sub(io.settings.num_workers),
+            ),
             io,
             session,
             place,

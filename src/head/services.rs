@@ -20,6 +20,8 @@ use self::effects::Acting;
 use self::listeners::Listeners;
 use super::connection::drain;
 use super::io::{HeadIo, Source};
+use super::memory::Bound;
+use super::oom::{self, OomKills};
 use super::process::{WorkerProcess, describe_exit};
 use super::reactor::deployments::{self, Version};
 use super::reactor::{Effects, Loss, Why, WorkerExit};
@@ -64,6 +66,7 @@ struct ServiceProcess {
     last_output: Vec<u8>,
     was_killed: bool,
     is_watched_for_room: bool,
+    bound: Bound,
 }
 
 /// Role of a process of a service.
@@ -104,6 +107,11 @@ impl ServicesIo {
         self.processes.values().map(|process| process.worker.pid())
     }
 
+    /// The bound on a process's memory, and the process.
+    pub(super) fn bound_of(&mut self, process: WorkerId) -> Option<(&mut Bound, u32)> {
+        self.processes.get_mut(&process).map(|process| (&mut process.bound, process.worker.pid()))
+    }
+
     /// The counts of spans of the processes that run.
     pub(super) fn span_counts(&self) -> impl Iterator<Item = SpoolCounts> {
         self.processes.values().map(|process| process.worker.claims.counts())
@@ -111,7 +119,7 @@ impl ServicesIo {
 }
 
 impl HeadIo {
-    fn kill_of_service(&mut self, process: WorkerId) {
+    pub(super) fn kill_of_service(&mut self, process: WorkerId) {
         if let Some(process) = self.services.processes.get_mut(&process) {
             process.was_killed = true;
             process.worker.kill(&process.spool);
@@ -201,12 +209,13 @@ impl HeadIo {
 
     /// Reaps a process of a service that has ended, and finishes its story. Returns how it ended, with what it wrote last; none when it has not
     /// ended.
-    fn end_of_service_process(&mut self, process: WorkerId) -> Option<String> {
+    fn end_of_service_process(&mut self, process: WorkerId, oom_kills: &mut OomKills) -> Option<String> {
         let mut found = self.services.processes.remove(&process)?;
         // Before it is reaped: its pid, and so its group, is still its own.
         found.worker.kill(&found.spool);
+        let counter = oom::counter_of(found.worker.pid());
         let exit = match found.worker.try_reap() {
-            Ok(Some(status)) => describe_exit(status),
+            Ok(Some(status)) => found.bound.end(oom_kills.explain(describe_exit(status), counter)),
             Ok(None) => {
                 self.services.processes.insert(process, found);
                 return None;
@@ -248,6 +257,7 @@ impl Server {
         query: ServiceQuery,
         now: Now,
     ) -> Option<Reply> {
+        self.services.others = self.state.workers.len().saturating_sub(self.state.workers_wanted);
         let (services, mut acting) = self.acting();
         let acting = &mut acting;
         let reply = match query {
@@ -346,7 +356,7 @@ impl Server {
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.io.read_service_output(process, stream, buffer);
         }
-        let Some(cause) = self.io.end_of_service_process(process) else { return };
+        let Some(cause) = self.io.end_of_service_process(process, &mut self.oom_kills) else { return };
         let (services, mut acting) = self.acting();
         deployments::on_exit(services, &mut acting, process, &cause, now);
         // Whatever it left behind has become the head's.
@@ -360,6 +370,7 @@ impl Server {
         self.services_again = deployments::turn(services, &mut acting, now);
         if had_news {
             self.state.occupied = self.services.occupied();
+            self.state.replicas = self.services.replicas();
         }
         let followers = std::mem::take(&mut self.io.services.followers);
         for follower in followers {

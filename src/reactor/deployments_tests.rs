@@ -705,6 +705,27 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 }
 
 #[test]
+fn more_processes_than_there_may_be_are_refused_before_anything_is_done() {
+    let mut fixture = Fixture::default();
+    (fixture.services.room, fixture.services.others) = (Some(5), 1);
+    fixture.deploy(service(&[("app", "shop:app", 2)]));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.services.replicas(), 2);
+    let refused = fixture.try_deploy(service(&[("app", "shop:app", 5)])).unwrap_err();
+    assert_eq!(refused.code, ServiceRefusalCode::Resources);
+    let text = "service `shop` wants 3 new replicas beside 2 replicas and 1 process of actors and tasks, and the head may have 5 such processes";
+    assert!(refused.message.starts_with(text), "{}", refused.message);
+    // With old and new beside each other there is just enough.
+    fixture.deploy(service(&[("app", "shop:other", 2)]));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.services.replicas(), 2);
+    fixture.services.room = Some(2);
+    fixture.deploy(service(&[("app", "shop:other", 1)]));
+    fixture.settle(|_| true);
+    assert_eq!(fixture.services.replicas(), 1, "fewer need no room");
+}
+
+#[test]
 fn a_resource_that_there_is_not_enough_of_is_refused_before_anything_is_done() {
     let mut fixture = Fixture::default();
     fixture.services.resources = vec![("gpu".into(), 3)];

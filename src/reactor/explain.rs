@@ -134,7 +134,8 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
         holders.truncate(NAMED_LIMIT);
         let total =
             state.resources.iter().find(|resource| &*resource.name == name).map_or(0, |resource| resource.total);
-        lacks.push(Reason::LacksResource { name: name.into(), asked, free, total, holders, left_out });
+        let of_replicas = state.occupied.get(name).copied().unwrap_or(0);
+        lacks.push(Reason::LacksResource { name: name.into(), asked, free, total, of_replicas, holders, left_out });
     }
     if needs.cpus > 1 && free.cpus < needs.cpus as usize {
         let mut running: Vec<_> =

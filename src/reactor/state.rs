@@ -46,6 +46,8 @@ pub struct State {
     pub resources: Vec<Resource>,
     /// What is occupied of them by others than tasks, by name: by replicas.
     pub occupied: BTreeMap<String, u64>,
+    /// Processes of replicas, which count among those that there may be.
+    pub replicas: usize,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
     pub children: HashMap<TaskId, BTreeSet<TaskId>>,
     /// Ended tasks whose results are in files, oldest first; some may have no file any more.
@@ -167,6 +169,7 @@ impl State {
             queue: ReadyQueues::default(),
             resources: Vec::new(),
             occupied: BTreeMap::new(),
+            replicas: 0,
             stored: VecDeque::new(),
             stored_bytes: 0,
             stored_limit: STORED_LIMIT,

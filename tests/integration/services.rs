@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Answer, Cluster, Run, is_alive, kill, read_answer, wait_until};
+use crate::support::{Answer, Cluster, HOOK, Run, is_alive, kill, read_answer, wait_until};
 
 /// Deadline of a request. Generous: it is reached only by a test that fails.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -306,4 +306,44 @@ fn what_the_author_says_of_requests_at_a_time_counts_unless_the_file_says_otherw
     assert_eq!(limits(), (100, 9));
     deploy(&cluster, model).success();
     assert_eq!(limits(), (100, 64));
+}
+
+#[test]
+fn a_replica_that_takes_more_memory_than_it_may_is_killed_and_it_is_said_why() {
+    let bounded = Cluster::builder().hook(HOOK).arg("--worker-memory=96MiB");
+    let cluster = bounded.env("TRACER_TEST_WITHOUT", "control_groups").start();
+    let text = "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"handlers:misbehaving\"\n";
+    let file = cluster.file("service.toml");
+    fs::write(&file, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
+    let url = url(&cluster);
+    let mut client = Client::connect(&url).expect("it is served");
+    assert_eq!(client.get("/memory").expect("it is answered").status, 502);
+    let log = wait_until("it is said", || {
+        let log = fs::read_to_string(cluster.session_dir().join("logs/head.log")).unwrap_or_default();
+        log.contains("replica misbehaving#1 of service `shop`").then_some(log)
+    });
+    assert!(log.contains("it was killed, because it may take 96 MiB and had"), "{log}");
+    wait_until_running(&cluster);
+    cluster.stop().success();
+    let spans = cluster.spans();
+    let replica = spans.only("of the replica", |span| span.name().starts_with("replica_handle_request"));
+    assert_eq!(*replica.attribute("error.type"), "oom", "{replica:?}");
+}
+
+#[test]
+fn what_replicas_have_is_named_where_others_wait_for_it_and_more_than_there_may_be_are_refused() {
+    let cluster = Cluster::builder().workers(1).arg("--resources=gpu=1").arg("--max-processes=3").start();
+    deploy(&cluster, "resources = { gpu = 1 }").success();
+    let task = cluster.tracer(&["submit", "task", "--no-wait", "--resource", "gpu=1", "demo:my_function"]).success();
+    let id = task.stdout_text().trim().to_owned();
+    let told = cluster.tracer(&["explain", &id]).success().stdout_text();
+    let expected = "it asks for 1 of the resource `gpu`, and 0 of 1 are free; replicas of services have 1 (`tracer list replicas` names them)";
+    assert!(told.contains(expected), "{told}");
+    deploy(&cluster, "num_replicas = 4")
+        .status(1)
+        .stderr_contains("service `shop` wants 4 new replicas beside 1 replica that there are, and the head may have 2 such processes")
+        .stderr_contains("--max-processes");
+    cluster.tracer(&["serve", "shutdown"]).success();
+    cluster.tracer(&["wait", &id]).success();
 }

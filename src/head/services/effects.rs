@@ -20,6 +20,7 @@ use super::listeners::Listeners;
 use super::{ServiceProcess, ServiceTable, What};
 use crate::config::LOG_SIZE_LEAST;
 use crate::head::io::{HeadIo, Source};
+use crate::head::memory::Bound;
 use crate::head::process::{ServiceCommand, WorkerProcess};
 use crate::head::reactor::Effects;
 use crate::head::reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, ServiceEffects};
@@ -156,8 +157,12 @@ impl Acting<'_> {
             last_output: Vec::new(),
             was_killed: false,
             is_watched_for_room: false,
+            bound: Bound::default(),
         };
         self.watch(process, found, pid, &new.name)?;
+        if new.deployment.is_some() && self.io.settings.worker_memory.is_some() {
+            self.io.bound_memory(process, None);
+        }
         if new.tracing.hook.is_some() {
             let link = session_dir.join(format!("logs/serve/spans/{}.json", new.name));
             // For people who look for the spans of a process by its name; nothing reads it.

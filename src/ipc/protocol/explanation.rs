@@ -42,6 +42,9 @@ pub enum Reason {
         free: u64,
         /// How much the head has.
         total: u64,
+        /// How much of it replicas of services have.
+        #[serde(default)]
+        of_replicas: u64,
         /// Who has it, as far as it fits.
         holders: Vec<Holder>,
         /// How many more there are.
@@ -116,6 +119,9 @@ pub enum Reason {
     NoProcessForActor {
         /// How many of them are actors'.
         actors: usize,
+        /// How many of them are replicas of services.
+        #[serde(default)]
+        replicas: usize,
         /// How many there may be.
         max_processes: usize,
         /// How many actors wait before it.
@@ -257,11 +263,17 @@ impl fmt::Display for Reason {
             Reason::BehindAlike { tasks } => {
                 write!(f, "{tasks} tasks that ask for the same are before it in the queue")
             }
-            Reason::LacksResource { name, asked, free, total, holders, left_out } => {
+            Reason::LacksResource { name, asked, free, total, of_replicas, holders, left_out } => {
                 write!(f, "it asks for {asked} of the resource `{name}`, and {free} of {total} are free; ")?;
-                let named: Vec<_> = holders.iter().take(NAMED).map(ToString::to_string).collect();
-                f.write_str(&named.join("; "))?;
+                let mut named: Vec<_> = holders.iter().take(NAMED).map(ToString::to_string).collect();
                 let more = holders.len() - named.len() + left_out;
+                if *of_replicas > 0 {
+                    named.insert(
+                        0,
+                        format!("replicas of services have {of_replicas} (`tracer list replicas` names them)"),
+                    );
+                }
+                f.write_str(&named.join("; "))?;
                 if more > 0 {
                     write!(f, "; and {more} more")?;
                 }
@@ -321,13 +333,17 @@ impl fmt::Display for Reason {
                 since(running.since_unix_nano)
             ),
             Reason::AwaitsTasks { tasks } => write!(f, "it waits for tasks that it has submitted: {}", list(tasks)),
-            Reason::NoProcessForActor { actors, max_processes, before } => {
+            Reason::NoProcessForActor { actors, replicas, max_processes, before } => {
                 write!(f, "an actor has a process for itself, and of the {max_processes} that there may be ")?;
                 write!(
                     f,
                     "{actors} {} taken by actors and one is kept for tasks",
                     if *actors == 1 { "is" } else { "are" }
                 )?;
+                if *replicas > 0 {
+                    let verb = if *replicas == 1 { "is a replica" } else { "are replicas" };
+                    write!(f, "; {replicas} of them {verb} of a service")?;
+                }
                 if *before > 0 {
                     write!(f, "; {} before it", Count(*before, "actor"))?;
                 }

@@ -83,7 +83,8 @@ pub(crate) fn why_it_waits(state: &State, id: TaskId) -> Option<tracer_ipc::prot
             if place::placeable(state) > before {
                 return Some(Reason::NoWorkerReady { starting: state.workers.starting(), why: None });
             }
-            Some(Reason::NoProcessForActor { actors: state.workers.of_actors(), max_processes: most, before })
+            let (actors, replicas) = (state.workers.of_actors(), state.replicas);
+            Some(Reason::NoProcessForActor { actors, replicas, max_processes: most, before })
         }
         Part::Call(actor_id) => {
             let actor = state.actors.all.get(&actor_id)?;

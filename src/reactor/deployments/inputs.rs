@@ -10,6 +10,7 @@ use super::rollout;
 use super::service::{INDICES, PLACES, ProxyStage, Served, Services, Version, deployments};
 use super::turn::{begin_end, listen_again, time_to_end};
 use crate::state::{Now, task::DriverId};
+use tracer_core::count::Count;
 use tracer_core::suggestion;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::{ServiceAccepted, ServiceNews, ServiceRefusal, ServiceRefusalCode};
@@ -109,6 +110,7 @@ fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
         );
         return refusal(ServiceRefusalCode::TooLarge, text);
     }
+    check_processes(services, service)?;
     check_resources(services, service)?;
     let count = deployments(service).count();
     if count > INDICES as usize / 2 {
@@ -116,6 +118,30 @@ fn check(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
         return refusal(ServiceRefusalCode::TooLarge, text);
     }
     Ok(())
+}
+
+/// Checks that there may be as many processes as a service wants, for as long as old and new replicas are there beside each other.
+fn check_processes(services: &Services, service: &Service) -> Result<(), ServiceRefusal> {
+    let Some(room) = services.room else { return Ok(()) };
+    let nothing = Served::default();
+    let served = services.all.get(&service.name).unwrap_or(&nothing);
+    let stay = kept(served, service, |_| true);
+    let wanted: usize = missing(served, service, &stay).iter().map(|(.., count)| *count as usize).sum();
+    let (replicas, others) = (services.replicas(), services.others);
+    if wanted == 0 || wanted + replicas + others <= room {
+        return Ok(());
+    }
+    let wanted = Count(wanted, "new replica");
+    let there = match others {
+        0 => format!("{} that there are", Count(replicas, "replica")),
+        others => format!("{} and {} of actors and tasks", Count(replicas, "replica"), Count(others, "process")),
+    };
+    let text = format!(
+        "service `{}` wants {wanted} beside {there}, and the head may have {room} such processes beside its workers\n\
+         (hint: start the head with a higher --max-processes, or deploy with fewer replicas first)",
+        service.name
+    );
+    refusal(ServiceRefusalCode::Resources, text)
 }
 
 /// Checks that the head has what a service wants of named resources, for as long as old and new replicas are there beside each other.

@@ -30,6 +30,10 @@ pub struct Services {
     pub is_stopping: bool,
     /// The named resources of the head, with how much there is of each.
     pub resources: Vec<(String, u64)>,
+    /// Number of processes that there may be of replicas and actors, beside the workers of the pool; none for any.
+    pub room: Option<usize>,
+    /// Number of processes of actors and of tasks that wait, as far as there are more of these than workers are wanted.
+    pub others: usize,
     /// True if something has happened since the last turn.
     pub(super) has_news: bool,
     /// When something is due, by the clock that never jumps.
@@ -41,9 +45,9 @@ pub struct Services {
 }
 
 impl Services {
-    /// None yet, of a head with these named resources.
-    pub fn new(resources: Vec<(String, u64)>) -> Services {
-        Services { resources, ..Services::default() }
+    /// None yet, of a head with these named resources and room for so many processes beside its workers.
+    pub fn new(resources: Vec<(String, u64)>, room: usize) -> Services {
+        Services { resources, room: Some(room), ..Services::default() }
     }
 
     /// The service of a process.
@@ -59,6 +63,11 @@ impl Services {
     /// Returns whether nothing runs of any service.
     pub fn are_at_rest(&self) -> bool {
         self.by_process.is_empty()
+    }
+
+    /// The number of processes of replicas.
+    pub fn replicas(&self) -> usize {
+        self.all.values().map(|served| served.replicas.len()).sum()
     }
 
     /// What all replicas occupy of named resources.
