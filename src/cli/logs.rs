@@ -33,9 +33,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     loop {
         // Looked at before what it wrote last is read.
         let goes_on = args.follow && find(args).is_ok_and(|again| again.pid == found.pid);
-        tails.take(report::text);
+        tails.take(|_, line| report::text(line));
         if !goes_on {
-            tails.take_rest(report::text);
+            tails.take_rest(|_, line| report::text(line));
             return Ok(exit::OK);
         }
         std::thread::sleep(INTERVAL);

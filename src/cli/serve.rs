@@ -1,9 +1,11 @@
 //! `tracer serve`.
 
 mod check;
+mod console;
 mod deploy;
 mod follow;
 mod look;
+mod reload;
 mod run;
 pub(super) mod tail;
 

@@ -92,7 +92,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Starts a process of a service, whose spool is made. Without `log` its output comes in pipes.
+    /// Starts a process of a service, whose spool is made. Its output comes in pipes.
     pub(super) fn spawn_for_service(command: ServiceCommand<'_>) -> io::Result<WorkerProcess> {
         let claims = ClaimRing::create(command.spool, command.slots).map_err(io::Error::other)?;
         let spool = command.spool;
@@ -153,8 +153,6 @@ pub(super) struct ServiceCommand<'a> {
     pub(super) spool: &'a Path,
     /// The number of spans that its spool has room for.
     pub(super) slots: usize,
-    /// The file that its output goes to; none for pipes.
-    pub(super) log: Option<&'a Path>,
     /// Variables of its environment, besides those of the session.
     pub(super) env: &'a BTreeMap<String, String>,
     /// The folder that it runs in; none for the head's.
@@ -167,13 +165,7 @@ impl ServiceCommand<'_> {
         program.arg(self.role).arg(self.session_dir).arg(std::process::id().to_string());
         give_environment(&mut program, self.temp_dir, self.tracing);
         program.envs(self.env).process_group(0).stdin(Stdio::from(self.control));
-        match self.log {
-            Some(path) => {
-                let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-                program.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
-            }
-            None => drop(program.stdout(Stdio::piped()).stderr(Stdio::piped())),
-        }
+        program.stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(folder) = self.cwd {
             program.current_dir(folder);
         }

@@ -318,6 +318,7 @@ impl Proxy {
         let table = files.pop_front().ok_or_else(|| missing("a table"))?;
         let table = Arc::new(ReplicaTable::attach(&table).map_err(io_error("map the table of replicas"))?);
         let count = begin.callers.len();
+        let service: Arc<str> = begin.service.as_str().into();
         if count == 0 || files.len() != 2 * count {
             return Err(missing("a listener and an event descriptor for each thread"));
         }
@@ -339,6 +340,7 @@ impl Proxy {
                 recorder,
                 propagators: begin.tracing.propagators,
                 session_dir: self.session_dir.clone(),
+                service: Arc::clone(&service),
                 log_limit: begin.log_limit,
                 connections: limits::connections(files_limit, count),
                 seed: u64::from_ne_bytes(random()),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Answer, Cluster, HOOK, Run, is_alive, kill, read_answer, wait_until};
+use crate::support::{Answer, Cluster, HOOK, Run, is_alive, kill, module_folder, read_answer, wait_until};
 
 /// Deadline of a request. Generous: it is reached only by a test that fails.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -346,4 +346,57 @@ fn what_replicas_have_is_named_where_others_wait_for_it_and_more_than_there_may_
         .stderr_contains("--max-processes");
     cluster.tracer(&["serve", "shutdown"]).success();
     cluster.tracer(&["wait", &id]).success();
+}
+
+#[test]
+fn a_library_that_changes_is_rolled_out_by_a_command_that_reloads_it_and_one_that_is_none_is_not() {
+    let cluster = Cluster::builder().hook(HOOK).start();
+    let library = cluster.file("libown_shop.so");
+    fs::copy(module_folder().join("libshop.so"), &library).expect("it was built");
+    let path = format!("{}:hello", library.display());
+    let run =
+        cluster.tracer_in_background(&["serve", "run", &path, "--address", "127.0.0.1:0", "--reload", "--console"]);
+    run.wait_for_stdout("http://127.0.0.1:");
+    let url = url(&cluster);
+    assert_eq!(get(&url).status, 200);
+    run.wait_for_stderr("span replica_handle_request hello handle");
+    run.wait_for_stderr("(proxy pid=");
+    let first = pids(&status(&cluster), "replicas");
+    let replace = |bytes: &[u8]| {
+        let next = cluster.file("next");
+        fs::write(&next, bytes).expect("the folder is ours");
+        fs::rename(next, &library).expect("the folder is ours");
+    };
+    replace(b"no library");
+    run.wait_for_stderr("not reloaded: ");
+    assert_eq!(get(&url).status, 200);
+    let mut other = fs::read(module_folder().join("libshop.so")).expect("it was built");
+    other.push(0);
+    replace(&other);
+    run.wait_for_stderr("the library has changed: version 2 is rolled out");
+    wait_until("the new one serves alone", || {
+        let report = status(&cluster);
+        let now = pids(&report, "replicas");
+        (report["version"] == 2 && now.len() == 1 && now != first).then_some(())
+    });
+    assert_eq!(get(&url).status, 200);
+    // Lines of another service are not shown.
+    deploy(&cluster, "").success();
+    let other = status_of(&cluster, "shop")["url"].as_str().expect("it has one").to_owned();
+    let mut client = Client::connect(&other).expect("it is served");
+    client.get("/of-others").expect("it is answered");
+    wait_until("it is in the log", || {
+        let log = fs::read_to_string(cluster.session_dir().join("logs/serve/access.log")).unwrap_or_default();
+        log.lines().any(|line| line.contains("/of-others") && line.ends_with(" service=shop")).then_some(())
+    });
+    Client::connect(&url).and_then(|mut client| client.get("/own")).expect("it is answered");
+    run.wait_for_stderr("\"GET /own\" 200");
+    run.signal(Signal::INT);
+    let run = run.wait().success();
+    assert!(!run.stderr_text().contains("/of-others"), "{}", run.stderr_text());
+}
+
+fn status_of(cluster: &Cluster, service: &str) -> Value {
+    let report = cluster.tracer(&["serve", "status", "--service", service, "--format", "json"]).success().json();
+    report["services"][0].clone()
 }

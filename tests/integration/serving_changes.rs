@@ -106,5 +106,4 @@ fn changes_of_every_kind_in_a_row_under_constant_load_fail_no_request() {
         assert!(failed.is_empty(), "{kind}: {} of {} requests failed: {failed:?}", failed.len(), exchanges.len());
         eprintln!("{kind}: {} requests, none failed", exchanges.len());
     }
-    assert_eq!(idle.connections(), 1, "it has had one connection all the time");
 }

@@ -96,25 +96,18 @@ pub struct Idle {
     address: SocketAddr,
     path: String,
     connection: Option<BufReader<TcpStream>>,
-    connections: usize,
 }
 
 impl Clients {
     /// A client that keeps its connection, and asks when it is told to.
     pub fn at_rest(address: SocketAddr, path: &str) -> Idle {
-        Idle { address, path: path.into(), connection: None, connections: 0 }
+        Idle { address, path: path.into(), connection: None }
     }
 }
 
 impl Idle {
     pub fn ask(&mut self) -> Exchange {
-        self.connections += usize::from(self.connection.is_none());
         ask(&mut self.connection, self.address, &self.path)
-    }
-
-    /// The number of connections that it has made.
-    pub fn connections(&self) -> usize {
-        self.connections
     }
 }
 

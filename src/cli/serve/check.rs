@@ -1,6 +1,6 @@
 //! Checks of the modules, arguments and exporters that a service names, before anything is changed, and resolution of their paths and versions.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::CommandError;
 use crate::count::Count;
@@ -27,6 +27,22 @@ pub(super) fn modules(driver: &Driver, service: &mut Service, folder: &Path) -> 
     Ok(())
 }
 
+/// The libraries that the modules of a service are in, those built in left out.
+pub(super) fn libraries(driver: &Driver, service: &Service) -> Vec<PathBuf> {
+    let search = SearchPath { module_path: driver.welcome().module_folders.clone(), is_complete: true };
+    let deployments = service.applications.iter().flat_map(|application| &application.deployments);
+    let modules = deployments.filter_map(|deployment| Some(deployment.import_path.rsplit_once(':')?.0));
+    let mut libraries: Vec<_> = modules
+        .filter_map(|module| match search.locate(module) {
+            Ok(Located::Library(path)) => Some(path),
+            Ok(Located::BuiltIn(_)) | Err(_) => None,
+        })
+        .collect();
+    libraries.sort();
+    libraries.dedup();
+    libraries
+}
+
 /// The version that the module of a deployment has now. A module that is given as a path becomes an absolute one.
 fn version(
     search: &SearchPath,
@@ -41,15 +57,25 @@ fn version(
     }
     let module = if module.contains('/') { folder.join(module).display().to_string() } else { module.to_owned() };
     let located = search.locate(&module).map_err(|error| crate::causes::with_causes(&error))?;
-    let loaded = Module::load_at(&module, located.clone()).map_err(|error| crate::causes::with_causes(&error))?;
+    let taken = match &located {
+        Located::Library(library) => store.take(library).map_err(|error| error.to_string())?,
+        Located::BuiltIn(_) => None,
+    };
+    // What is checked is what is served, whatever becomes of the file meanwhile.
+    let stored = taken.as_ref().and_then(|taken| Some((store.find(taken.version)?, taken.version)));
+    let loaded = match stored {
+        Some((stored, version)) => Module::load_copy(&module, &stored, String::leak(stored.name(version))),
+        None => Module::load_at(&module, located.clone()),
+    };
+    let loaded = loaded.map_err(|error| crate::causes::with_causes(&error))?;
     let found = LoadedDeployment::find(loaded, attribute, None).map_err(|error| crate::causes::with_causes(&error))?;
     check_arguments(deployment, &found.parameters())?;
     deployment.authors_max_ongoing_requests = found.max_ongoing_requests();
-    let Located::Library(library) = located else { return Ok(None) };
-    if module.contains('/') {
+    if let Located::Library(library) = located
+        && module.contains('/')
+    {
         deployment.import_path = format!("{}:{attribute}", library.display());
     }
-    let taken = store.take(&library).map_err(|error| error.to_string())?;
     Ok(taken.map(|taken| taken.version.number()))
 }
 

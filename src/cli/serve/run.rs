@@ -1,5 +1,6 @@
 //! `tracer serve run` and `build`.
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -12,8 +13,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::super::start::OwnHead;
 use super::super::{CommandError, CommandResult, PlaceArgs, report};
+use super::console::Console;
+use super::reload::Watched;
 use super::tail::Tails;
-use super::{ask, check, deploy, follow, services};
+use super::{ask, check, deploy, follow, reload, services};
 use crate::driver::{Driver, DriverError};
 use crate::exit;
 use crate::http_api::LoopbackAddress;
@@ -29,6 +32,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Args {
     #[command(flatten)]
     service: ServiceOfArgs,
+    /// Roll out the library again each time that its file changes
+    #[arg(long)]
+    reload: bool,
+    /// Show each span as a line when it has ended
+    #[arg(long)]
+    console: bool,
     #[command(flatten)]
     place: PlaceArgs,
 }
@@ -82,7 +91,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let place = args.place.temp_dir();
     let signals = signals()?;
     let (mut driver, own) = connect(&place)?;
-    let served = serve(&mut driver, &mut service, &place, signals);
+    let served = serve(&mut driver, &mut service, args, signals);
     drop(driver);
     if let Some(own) = own {
         own.end()?;
@@ -110,34 +119,58 @@ fn signals() -> Result<UnixStream, CommandError> {
     Ok(signals)
 }
 
-fn serve(driver: &mut Driver, service: &mut Service, place: &Path, signals: UnixStream) -> CommandResult {
+fn serve(driver: &mut Driver, service: &mut Service, args: &Args, signals: UnixStream) -> CommandResult {
+    let place = args.place.temp_dir();
     let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let as_said = service.clone();
     check::modules(driver, service, &folder)?;
+    let mut watched = None;
+    if args.reload {
+        watched = Watched::now(check::libraries(driver, service));
+        if watched.is_none() {
+            let text = "the module is built in, so it has no file that --reload could watch";
+            return Err(CommandError::new(exit::USAGE, text));
+        }
+        // What has changed since the first look is what is watched.
+        check::modules(driver, service, &folder)?;
+    }
     let query = ServiceQuery::Deploy { service: Box::new(service.clone()), is_dry_run: false, is_bound: true };
     let accepted = deploy::accepted(driver, query)?;
-    let output = Output::start(&driver.welcome().session_dir, &service.name);
-    end_on_signal(signals, place.into(), service.name.clone());
-    let mut after = accepted;
+    let spans_dir = args.console.then(|| driver.welcome().tracing.spans_dir.clone());
+    let output = Output::start(&driver.welcome().session_dir, &service.name, spans_dir);
+    end_on_signal(signals, place.clone(), service.name.clone());
+    let (mut after, mut served) = (accepted, None);
     let mut tell = |event: &ServiceEvent| {
         output.heard_of(event);
         follow::talk(event);
     };
     loop {
         let news = follow::until_done(driver, &after, &mut tell);
-        if news.is_err() || !matches!(news, Ok(ServiceNews::RolledOut { .. })) {
+        if news.is_err() || matches!(news, Ok(ServiceNews::ShutDown)) {
             output.end();
         }
         match news? {
-            ServiceNews::RolledOut { .. } => {
+            ServiceNews::RolledOut { version } => {
                 let rows = services(driver, Some(&service.name))?;
                 if let Some(row) = rows.first() {
                     report::text(&row.url);
                     service.http.address = address_of(&row.url).unwrap_or(service.http.address);
                 }
+                if let Some(watched) = watched.take() {
+                    let next = Service { http: service.http.clone(), ..as_said.clone() };
+                    reload::start(&place, next, &folder, watched);
+                }
+                served = Some(version);
             }
-            ServiceNews::RolloutFailed { reason, .. } => {
-                return Err(CommandError::new(exit::FAILED, format!("the service could not be started: {reason}")));
-            }
+            ServiceNews::RolloutFailed { version, reason } => match served {
+                Some(served) => report::talk(&format!(
+                    "version {version} could not be rolled out, and version {served} is served on: {reason}"
+                )),
+                None => {
+                    output.end();
+                    return Err(CommandError::new(exit::FAILED, format!("the service could not be started: {reason}")));
+                }
+            },
             _ => return Ok(exit::OK),
         }
         after.after = output.last_event();
@@ -178,24 +211,34 @@ struct Output {
     folder: PathBuf,
     service: String,
     tails: Arc<Mutex<Tails>>,
+    /// What the processes are, by pid.
+    names: Arc<Mutex<HashMap<u32, String>>>,
     has_ended: Arc<AtomicBool>,
     last_event: Mutex<u64>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 impl Output {
-    fn start(session_dir: &Path, service: &str) -> Output {
+    fn start(session_dir: &Path, service: &str, spans_dir: Option<PathBuf>) -> Output {
         let folder = session_dir.join("logs/serve");
         let mut tails = Tails::default();
         // Other services of this head write there too.
         tails.add_from_end(&folder.join("access.log"));
         let tails = Arc::new(Mutex::new(tails));
         let has_ended = Arc::new(AtomicBool::new(false));
+        let names = Arc::new(Mutex::new(HashMap::new()));
+        let mut console = spans_dir.map(|folder| Console::start(&folder, Arc::clone(&names)));
         let (read, ended) = (Arc::clone(&tails), Arc::clone(&has_ended));
+        let own = format!(" service={service}");
         let thread = std::thread::spawn(move || {
+            let is_others = |line: &str| line.contains(" service=") && !line.ends_with(&own);
             loop {
                 let is_last = ended.load(SeqCst);
-                read.lock().unwrap_or_else(PoisonError::into_inner).take(report::talk);
+                read.lock().unwrap_or_else(PoisonError::into_inner).take(|prefix, line| match prefix {
+                    "" if is_others(line) => {}
+                    prefix => report::talk(&format!("{prefix}{line}")),
+                });
+                console.iter_mut().for_each(Console::show);
                 if is_last {
                     return;
                 }
@@ -203,14 +246,19 @@ impl Output {
             }
         });
         let (last_event, thread) = (Mutex::new(0), Mutex::new(Some(thread)));
-        Output { folder, service: service.into(), tails, has_ended, last_event, thread }
+        Output { folder, service: service.into(), tails, names, has_ended, last_event, thread }
     }
 
     fn heard_of(&self, event: &ServiceEvent) {
         *self.last_event.lock().unwrap_or_else(PoisonError::into_inner) = event.number;
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let ServiceNews::ProxyStarted { pid } = &event.what {
+            names.insert(*pid, format!("(proxy pid={pid}) "));
+        }
         if let ServiceNews::ReplicaStarted { replica, pid } = &event.what {
             let name = format!("replica-{}-{}-{pid}.log", self.service, replica.replace('#', "-"));
             let prefix = format!("(replica {replica} pid={pid}) ");
+            names.insert(*pid, prefix.clone());
             self.tails.lock().unwrap_or_else(PoisonError::into_inner).add(&self.folder.join(name), prefix);
         }
     }

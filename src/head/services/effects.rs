@@ -120,20 +120,19 @@ impl Acting<'_> {
     }
 
     /// Starts a process of a service, and watches it.
-    fn start(&mut self, process: WorkerId, mut new: NewProcess<'_>) -> Result<u32, String> {
+    fn start(&mut self, process: WorkerId, new: NewProcess<'_>) -> Result<u32, String> {
         let session_dir = self.io.session_dir.clone();
         let settings = &self.io.settings;
         let (control, other) = Control::pair().map_err(|error| error.to_string())?;
         let empty = std::collections::BTreeMap::new();
         let command = ServiceCommand {
-            role: if new.log.is_some() { "proxy" } else { "replica" },
+            role: if new.deployment.is_none() { "proxy" } else { "replica" },
             temp_dir: &settings.temp_dir,
             session_dir: &session_dir,
             tracing: &new.tracing,
             control: other,
             spool: &new.spool,
             slots: new.slots,
-            log: new.log.as_deref(),
             env: new.deployment.map_or(&empty, |deployment| &deployment.env),
             cwd: new.deployment.and_then(|deployment| deployment.cwd.as_deref()),
         };
@@ -141,19 +140,18 @@ impl Acting<'_> {
         let pid = worker.pid();
         worker.claims.set_worker(pid, new.tracing.hook.is_some());
         if let (Some(limit), Some(pid)) = (&self.io.open_files, i32::try_from(pid).ok().and_then(Pid::from_raw))
-            && new.log.is_none()
+            && new.deployment.is_some()
         {
             // It runs nothing of a user's before it has its first order. At worst it may open more files.
             let _ = prlimit(Some(pid), Resource::Nofile, *limit);
         }
-        let log = new.log.take();
         let found = ServiceProcess {
             worker,
             control,
             service: new.service.into(),
             spool: new.spool,
             what: new.what,
-            log,
+            log: None,
             last_output: Vec::new(),
             was_killed: false,
             is_watched_for_room: false,
@@ -174,9 +172,7 @@ impl Acting<'_> {
     fn watch(&mut self, process: WorkerId, mut found: ServiceProcess, pid: u32, name: &str) -> Result<(), String> {
         let io = &mut *self.io;
         let set_up = || -> io::Result<()> {
-            if found.log.is_none() {
-                found.log = Some(io.logs.open_as(process, &format!("serve/{name}-{pid}.log"))?);
-            }
+            found.log = Some(io.logs.open_as(process, &format!("serve/{name}-{pid}.log"))?);
             io.watch(found.worker.pidfd.as_fd(), Source::ServiceExit(process))?;
             io.watch(found.control.as_fd(), Source::ServiceControl(process))?;
             if let Some(pipe) = &found.worker.stdout {
@@ -208,8 +204,7 @@ struct NewProcess<'a> {
     tracing: TracingSettings,
     spool: PathBuf,
     slots: usize,
-    /// The log of a proxy.
-    log: Option<PathBuf>,
+    /// None for a proxy.
     deployment: Option<&'a Deployment>,
     what: What,
 }
@@ -279,7 +274,6 @@ impl ServiceEffects for Acting<'_> {
             tracing,
             spool,
             slots: SLOT_COUNT,
-            log: None,
             deployment: Some(start.deployment),
             what: What::Replica { name: start.name.into() },
         };
@@ -331,11 +325,10 @@ impl ServiceEffects for Acting<'_> {
         };
         let new = NewProcess {
             service: name,
-            name: format!("proxy-{}", start.number),
+            name: format!("proxy-{name}-{}", start.number),
             tracing,
             spool,
             slots: PROXY_SLOTS,
-            log: Some(self.io.session_dir.join("logs/proxy.log")),
             deployment: None,
             what: What::Proxy { callers: numbers.clone() },
         };

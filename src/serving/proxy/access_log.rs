@@ -31,6 +31,8 @@ pub(super) struct Line<'a> {
 pub(super) struct AccessLog {
     file: Option<File>,
     log: Log,
+    /// The end of each line: other services of the head write there too.
+    end: String,
     lines: String,
     /// The second of the last line, and how it is written: lines of one have it in common.
     second: u64,
@@ -38,8 +40,8 @@ pub(super) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens it. Both parts of it take `limit` bytes.
-    pub(super) fn open(session_dir: &Path, limit: u64) -> AccessLog {
+    /// Opens it for a service. Both parts of it take `limit` bytes.
+    pub(super) fn open(session_dir: &Path, service: &str, limit: u64) -> AccessLog {
         let path = session_dir.join("logs/serve/access.log");
         let _ = path.parent().map(std::fs::create_dir_all);
         let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -49,6 +51,7 @@ impl AccessLog {
         AccessLog {
             file: file.ok(),
             log: Log::new(path, limit),
+            end: format!(" service={service}\n"),
             lines: String::new(),
             second: u64::MAX,
             second_text: String::new(),
@@ -85,7 +88,7 @@ impl AccessLog {
         let rest =
             [said("ms request=", line.request_id), said(" trace=", line.trace_id), said(" replica=", line.replica)];
         rest.iter().flatten().for_each(|part| lines.push_str(part));
-        lines.push('\n');
+        lines.push_str(&self.end);
         if self.lines.len() >= BATCH {
             self.write();
         }
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn a_line_says_who_asked_for_what_and_how_it_ended_and_both_parts_stay_within_the_bound() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = AccessLog::open(folder.path(), 10_000);
+        let mut log = AccessLog::open(folder.path(), "shop", 10_000);
         let line = Line {
             unix_nano: 0,
             client: "127.0.0.1:9",
@@ -148,8 +151,7 @@ mod tests {
         log.add(&line);
         log.write();
         let path = folder.path().join("logs/serve/access.log");
-        let expected =
-            "1970-01-01T00:00:00.000Z 127.0.0.1:9 \"GET /a?b\" 200 5 1.234ms request=r1 trace=- replica=hello#1\n";
+        let expected = "1970-01-01T00:00:00.000Z 127.0.0.1:9 \"GET /a?b\" 200 5 1.234ms request=r1 trace=- replica=hello#1 service=shop\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
         for _ in 0..2000 {
             log.add(&line);

@@ -49,6 +49,8 @@ pub(super) struct Begin {
     pub(super) recorder: Option<&'static Recorder>,
     pub(super) propagators: Propagators,
     pub(super) session_dir: PathBuf,
+    /// The name of the service.
+    pub(super) service: Arc<str>,
     pub(super) log_limit: u64,
     pub(super) connections: usize,
     pub(super) seed: u64,
@@ -333,7 +335,7 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
         propagators: begin.propagators,
         old_names: OldNames::of(&std::env::var("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default()),
         looking: Looking::default(),
-        log: RefCell::new(AccessLog::open(&begin.session_dir, begin.log_limit)),
+        log: RefCell::new(AccessLog::open(&begin.session_dir, &begin.service, begin.log_limit)),
         settings: RefCell::default(),
         lanes: RefCell::new(vec![None; begin.table.capacity().replicas]),
         lost: RefCell::default(),
