@@ -17,6 +17,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use super::reactor::WorkerExit;
+use crate::environment::SERVICE_VARIABLE;
 use crate::protocol::TracingSettings;
 use crate::spool::{ClaimRing, SLOT_COUNT, Story};
 use crate::task::WorkerId;
@@ -145,6 +146,8 @@ impl WorkerProcess {
 pub(super) struct ServiceCommand<'a> {
     /// `proxy` or `replica`.
     pub(super) role: &'static str,
+    /// The name of the service.
+    pub(super) service: &'a str,
     pub(super) temp_dir: &'a Path,
     pub(super) session_dir: &'a Path,
     pub(super) tracing: &'a TracingSettings,
@@ -164,6 +167,7 @@ impl ServiceCommand<'_> {
         let mut program = own_program()?;
         program.arg(self.role).arg(self.session_dir).arg(std::process::id().to_string());
         give_environment(&mut program, self.temp_dir, self.tracing);
+        program.env(SERVICE_VARIABLE, self.service);
         program.envs(self.env).process_group(0).stdin(Stdio::from(self.control));
         program.stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(folder) = self.cwd {

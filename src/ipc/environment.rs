@@ -10,6 +10,8 @@ pub const TEMP_DIR_VARIABLE: &str = "TRACER_TEMP_DIR";
 pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 /// The environment variable for the share of new traces that are sampled. Hooks in Rust read it too, in every process of a session.
 pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
+/// The environment variable for the name of the service that a process is of: its `service.name` where nothing else names it.
+pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
 /// Where span files are written and read unless something else was said.
 pub const DEFAULT_SPANS_DIR: &str = "/tmp/spans";
 

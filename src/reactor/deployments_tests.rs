@@ -549,7 +549,7 @@ fn a_replica_that_does_not_take_settings_gets_back_those_that_it_had_and_serves_
 }
 
 #[test]
-fn other_exporters_take_other_processes_and_another_ratio_does_not() {
+fn other_exporters_take_other_processes_and_another_ratio_another_proxy() {
     let mut fixture = Fixture::default();
     fixture.deploy(service(&[("app", "shop:app", 1)]));
     fixture.settle(|_| true);
@@ -559,10 +559,15 @@ fn other_exporters_take_other_processes_and_another_ratio_does_not() {
     fixture.deploy(next.clone());
     fixture.settle(|_| true);
     assert_eq!((&fixture.world.proxies, &fixture.world.replicas), (&first.0, &first.1));
+    next.tracing.sampling_ratio = Some("0.5".parse().expect("it is one"));
+    fixture.deploy(next.clone());
+    fixture.settle(|_| true);
+    assert!(fixture.world.proxies.is_disjoint(&first.0) && fixture.world.proxies.len() == 1);
+    assert_eq!(fixture.world.replicas, first.1, "they follow the proxy's decision");
     next.tracing.exporters = vec!["mine:exporter".into()];
     fixture.deploy(next);
     fixture.settle(|_| true);
-    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 3 });
+    assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolledOut { version: 4 });
     assert!(fixture.world.proxies.is_disjoint(&first.0) && fixture.world.proxies.len() == 1);
     assert!(fixture.world.replicas.keys().all(|replica| !first.1.contains_key(replica)));
     assert_eq!(fixture.world.ready.len(), 1);

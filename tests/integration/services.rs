@@ -400,3 +400,31 @@ fn status_of(cluster: &Cluster, service: &str) -> Value {
     let report = cluster.tracer(&["serve", "status", "--service", service, "--format", "json"]).success().json();
     report["services"][0].clone()
 }
+
+#[test]
+fn requests_that_are_being_served_are_among_the_open_spans() {
+    let cluster = Cluster::builder().hook(HOOK).env("OTEL_SERVICE_NAME", "named").start();
+    let text = "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"handlers:misbehaving\"\n";
+    let file = cluster.file("service.toml");
+    fs::write(&file, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
+    let mut client = Client::connect(&url(&cluster)).expect("it is served");
+    client.0.get_mut().write_all(b"GET /never HTTP/1.1\r\nhost: shop\r\n\r\n").expect("it is connected");
+    wait_until("all spans of the request are open", || {
+        let open = cluster.tracer(&["trace", "open"]).success().stdout_text();
+        let names = [
+            "proxy_http_request misbehaving GET /",
+            "route_to_replica misbehaving",
+            "replica_handle_request misbehaving",
+        ];
+        names.iter().all(|name| open.contains(name)).then_some(())
+    });
+    drop(client);
+    wait_until("the client has gone, and nothing is open", || {
+        let open = cluster.tracer(&["trace", "open", "--format", "json"]).success().json();
+        (open["open"] == 0).then_some(())
+    });
+    cluster.stop().success();
+    let spans = cluster.spans();
+    assert!(spans.iter().all(|span| *span.resource_attribute("service.name") == "named"));
+}

@@ -1,10 +1,11 @@
 //! Services that change again and again under constant load: no client sees anything of it.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use serde_json::Value;
 
-use crate::support::{Clients, Cluster, Exchange, module_folder};
+use crate::support::{Clients, Cluster, Exchange, Span, module_folder, read_answer, wait_until};
 
 /// The variable that says how many changes there are.
 const CHANGES: &str = "TRACER_SERVE_CHANGES";
@@ -21,7 +22,10 @@ struct Changing {
 
 impl Changing {
     fn start() -> Changing {
-        let cluster = Cluster::builder().workers(1).hook("local_tmp_tracing:setup_tracing").start();
+        Changing::start_in(Cluster::builder().workers(1).hook("local_tmp_tracing:setup_tracing").start())
+    }
+
+    fn start_in(cluster: Cluster) -> Changing {
         let address = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
         let mut changing = Changing { cluster, address, builds: 0 };
         changing.build();
@@ -106,4 +110,54 @@ fn changes_of_every_kind_in_a_row_under_constant_load_fail_no_request() {
         assert!(failed.is_empty(), "{kind}: {} of {} requests failed: {failed:?}", failed.len(), exchanges.len());
         eprintln!("{kind}: {} requests, none failed", exchanges.len());
     }
+}
+
+/// Asks once for a trace that begins at the service, and returns whether it is sampled.
+fn is_sampled(address: SocketAddr) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    let answer = read_answer(&mut BufReader::new(stream), false).unwrap();
+    assert_eq!(answer.status, 200);
+    let flags = answer.header("traceresponse").rsplit('-').next().and_then(|flags| u8::from_str_radix(flags, 16).ok());
+    flags.is_some_and(|flags| flags & 1 == 1)
+}
+
+#[test]
+fn tracing_settings_that_change_under_load_reach_the_processes_and_fail_no_request() {
+    let cluster = Cluster::builder().workers(1).hook("local_tmp_tracing:setup_tracing");
+    let cluster = cluster.env("EXPORTED_DIR", "arrived").env("OTEL_BSP_SCHEDULE_DELAY", "20").start();
+    let service = Changing::start_in(cluster);
+    let clients = Clients::start(service.address, 4, "/", 20);
+    assert!(is_sampled(service.address));
+    service.deploy("sampling_ratio = 0.0", 1, "");
+    assert!(!is_sampled(service.address), "the ratio counts from the end of the deploy on");
+    service.deploy("sampling_ratio = 1.0", 1, "");
+    assert!(is_sampled(service.address));
+    service.deploy("exporter = \"exporters:processors\"", 1, "");
+    let arrived = service.cluster.file("arrived");
+    wait_until("spans of proxy and replica arrive at the exporter", || {
+        clients.wait_for(1);
+        let files = std::fs::read_dir(&arrived).into_iter().flatten().flatten();
+        let text: String = files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+        (text.contains("proxy_http_request") && text.contains("replica_handle_request")).then_some(())
+    });
+    service.deploy("enabled = false", 1, "");
+    let tracing = service.proxies().as_array().and_then(|proxies| Some(proxies.last()?["tracing"].clone()));
+    assert_eq!(tracing, Some("none".into()));
+    clients.wait_for(50);
+    let exchanges = clients.stop();
+    let failed = failed(&exchanges);
+    assert!(failed.is_empty(), "{} of {} requests failed: {failed:?}", failed.len(), exchanges.len());
+    // Each process has its file under its name.
+    let links = std::fs::read_dir(service.cluster.session_dir().join("logs/serve/spans")).unwrap().flatten();
+    let names: Vec<_> = links.filter_map(|link| link.file_name().into_string().ok()).collect();
+    for name in ["proxy-shop-1.json", "proxy-shop-4.json", "replica-shop-hello-1.json"] {
+        assert!(names.iter().any(|found| found == name), "{name} is not among {names:?}");
+    }
+    service.cluster.stop().success();
+    let spans = service.cluster.spans();
+    let of_service = |span: &&Span| span.name().starts_with("replica_") || span.name().starts_with("proxy_");
+    assert!(spans.iter().filter(of_service).count() > 50);
+    let named = |span: &Span| *span.resource_attribute("service.name") == "shop";
+    assert!(spans.iter().filter(of_service).all(named), "the service's name is that of its file");
 }

@@ -48,7 +48,7 @@ mod sync {
     pub(super) use std::sync::{Mutex, PoisonError, atomic};
 }
 
-pub use builder::{SAMPLING_RATIO_VARIABLE, Tracing, TracingBuilder};
+pub use builder::{SAMPLING_RATIO_VARIABLE, SERVICE_VARIABLE, Tracing, TracingBuilder};
 pub use convert::trace_state_as_sent;
 pub use delivery::{refused, refused_in_part};
 pub use direct::{AttributeValue, RenderedSpan, SpanWriter};

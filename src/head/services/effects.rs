@@ -126,6 +126,7 @@ impl Acting<'_> {
         let (control, other) = Control::pair().map_err(|error| error.to_string())?;
         let empty = std::collections::BTreeMap::new();
         let command = ServiceCommand {
+            service: new.service,
             role: if new.deployment.is_none() { "proxy" } else { "replica" },
             temp_dir: &settings.temp_dir,
             session_dir: &session_dir,

@@ -188,9 +188,13 @@ pub enum ProxyStage {
 }
 
 impl Proxy {
-    /// Returns whether it can be the proxy of a version: it listens there, and traces so.
+    /// Returns whether it can be the proxy of a version: it listens there, and traces so. It decides which traces are sampled, by the ratio that
+    /// it began with.
     pub(super) fn fits(&self, service: &Service) -> bool {
-        self.address == service.http.address && traces_alike(&self.tracing, &service.tracing)
+        let wanted = &service.tracing;
+        self.address == service.http.address
+            && traces_alike(&self.tracing, wanted)
+            && self.tracing.sampling_ratio == wanted.sampling_ratio
     }
 
     /// As people and programs read it.

@@ -22,6 +22,10 @@ use super::pause::SharedPause;
 /// 0 to 1. Neither a hook's own sampler nor `OTEL_TRACES_SAMPLER` is overruled by it.
 pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 
+/// The environment variable with which `tracer` hands the name of a service to the proxy and the replicas of it: their
+/// `service.name` when neither the hook nor the environment names one.
+pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
+
 /// How a process is traced: what a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
 ///
 /// It is a value; nothing happens with it before the host uses it. Dropping it ends the provider in it.
@@ -238,7 +242,7 @@ impl TracingBuilder {
     /// - The sampler: what `OTEL_TRACES_SAMPLER` says, else parent-based with the ratio in
     ///   [`SAMPLING_RATIO_VARIABLE`] for new traces, else parent-based with all new traces.
     /// - The resource: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `telemetry.sdk.*`, `service.name`
-    ///   `tracer` when nobody named the service, a random `service.instance.id`, and `process.pid`. They are merged under
+    ///   from [`SERVICE_VARIABLE`], or `tracer`, when nobody named the service, a random `service.instance.id`, and `process.pid`. They are merged under
     ///   the hook's: a key that the hook gives is the hook's.
     /// - Ids: random. Limits: what `OTEL_*_LIMIT` says, the lengths of values included, else 128 of each thing.
     ///
@@ -274,7 +278,8 @@ impl TracingBuilder {
         let span_limits = self.limits.or(&limits);
         provider = provider.with_span_limits(span_limits);
         let lengths = Lengths::of(&limits);
-        let resource = merged_resource(&self.resources, &environment.resource_attributes());
+        let of_service = environment.text(SERVICE_VARIABLE);
+        let resource = merged_resource(&self.resources, &environment.resource_attributes(), of_service);
         let new = |(processor, target)| Arc::new(GuardedProcessor::new(processor, target, &resource));
         let processors: Vec<_> = self.processors.into_iter().map(new).collect();
         let delivery = Arc::new(Delivery::new(processors.iter().filter(|processor| !processor.is_durable()).count()));
@@ -349,7 +354,7 @@ fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
 }
 
 /// The hook's resources over the defaults. Sorted, so that every line of a file has the same order.
-fn merged_resource(given: &[Resource], environment: &[(String, String)]) -> Resource {
+fn merged_resource(given: &[Resource], environment: &[(String, String)], unnamed: Option<String>) -> Resource {
     let sdk = Resource::builder_empty().with_detector(Box::new(TelemetryResourceDetector)).build();
     let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
     attributes.insert("service.instance.id".into(), random_uuid().into());
@@ -362,7 +367,7 @@ fn merged_resource(given: &[Resource], environment: &[(String, String)]) -> Reso
     // The SDK says this of a service that nobody named, in a resource of the hook's too.
     let is_named = attributes.get("service.name").is_some_and(|name| !name.as_str().starts_with("unknown_service"));
     if !is_named {
-        attributes.insert("service.name".into(), "tracer".into());
+        attributes.insert("service.name".into(), unnamed.unwrap_or_else(|| "tracer".into()).into());
     }
     let mut schema_url = None;
     for (at, url) in given.iter().filter_map(Resource::schema_url).enumerate() {
@@ -404,14 +409,14 @@ mod tests {
 
     #[test]
     fn a_hook_that_says_nothing_gets_a_whole_resource() {
-        let resource = merged_resource(&[], &[]);
+        let resource = merged_resource(&[], &[], None);
         assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
         assert_eq!(value(&resource, "process.pid"), Some(std::process::id().to_string()));
         assert_eq!(value(&resource, "telemetry.sdk.language").as_deref(), Some("rust"));
         let id = value(&resource, "service.instance.id").unwrap();
         assert_eq!(id.len(), 36);
         assert_eq!(id.as_bytes()[14], b'4');
-        assert_ne!(Some(id), value(&merged_resource(&[], &[]), "service.instance.id"));
+        assert_ne!(Some(id), value(&merged_resource(&[], &[], None), "service.instance.id"));
     }
 
     #[test]
@@ -422,7 +427,7 @@ mod tests {
                 .build(),
             Resource::builder_empty().with_attributes([KeyValue::new("service.name", "second")]).build(),
         ];
-        let resource = merged_resource(&given, &[]);
+        let resource = merged_resource(&given, &[], None);
         assert_eq!(value(&resource, "service.name").as_deref(), Some("second"));
         assert_eq!(value(&resource, "process.pid").as_deref(), Some("1"));
         assert_eq!(value(&resource, "telemetry.sdk.name").as_deref(), Some("opentelemetry"));
@@ -432,7 +437,7 @@ mod tests {
     #[test]
     fn a_service_that_nobody_named_is_tracer() {
         // The SDK's own default, which a hook gets into its resource without asking for it.
-        let resource = merged_resource(&[Resource::builder().build()], &[]);
+        let resource = merged_resource(&[Resource::builder().build()], &[], None);
         assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
     }
 
@@ -498,6 +503,17 @@ mod tests {
         let resource = tracing.resource.as_ref().expect("it is described");
         assert_eq!(value(resource, "service.name").as_deref(), Some("own"));
         assert_eq!(value(resource, "place").as_deref(), Some("Köln"));
+    }
+
+    #[test]
+    fn a_service_of_tracer_gives_its_name_to_what_nobody_names() {
+        let of_service = (SERVICE_VARIABLE, "shop");
+        let name = |tracing: Tracing| value(tracing.resource.as_ref().expect("it is described"), "service.name");
+        assert_eq!(name(built(Tracing::builder(), &[of_service])).as_deref(), Some("shop"));
+        let named = built(Tracing::builder(), &[of_service, ("OTEL_SERVICE_NAME", "named")]);
+        assert_eq!(name(named).as_deref(), Some("named"));
+        let own = Resource::builder_empty().with_attributes([KeyValue::new("service.name", "own")]).build();
+        assert_eq!(name(built(Tracing::builder().with_resource(own), &[of_service])).as_deref(), Some("own"));
     }
 
     #[test]
