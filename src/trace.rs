@@ -10,6 +10,8 @@
 //!
 //! What runs is in no file yet: [`Live`] reads it from the spools of a session's living processes, and [`Loaded::add`] puts both together.
 
+pub mod check;
+mod diff;
 pub mod export;
 #[cfg(test)]
 mod fixture;
@@ -17,6 +19,8 @@ mod list;
 mod live;
 mod open;
 mod path;
+mod paths;
+pub mod query;
 mod read;
 pub mod render;
 mod report;
@@ -29,10 +33,12 @@ mod tree;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+pub use diff::{Diff, DiffRow, Side};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use open::{Open, OpenSpan, OpenTrace};
 pub use path::{CriticalPath, Idle, Stretch, What, idle};
+pub use query::{Query, QueryError};
 pub use read::{LoadError, Notice, Problem, Tail, load};
 pub use report::Report;
 pub use select::FindError;

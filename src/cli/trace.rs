@@ -1,5 +1,7 @@
 //! `tracer trace`.
 
+mod check;
+mod diff;
 mod follow;
 
 use std::fs::OpenOptions;
@@ -18,7 +20,7 @@ use crate::exit;
 use crate::head::recovery::finish_leavings;
 use crate::session::{HeadRecord, SessionError, find_head};
 use crate::trace::render::Details;
-use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, export, render};
+use crate::trace::{self, Filter, Live, LoadError, Loaded, Open, Query, Trace, export, render};
 use tracer_core::clock::now_unix_nano;
 
 /// Read traces back from the span files
@@ -35,7 +37,17 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum What {
     /// List traces, the newest first
+    ///
+    /// A query has terms that all have to hold of one span of a trace: `error`, `running`, `root`, `name:count`, `duration>100ms`, `since:10m`,
+    /// `until:TIME`, `state:failed`, `kind:consumer`, `service:shop`, `task:7`, `pid:4711`, an attribute such as `region=eu` or `code>=500`, and
+    /// "a text" in quotes. `:` asks for a part of a text (`*` and `?` may stand in it), `=` for the whole. `-` before a term: of no span of the trace.
+    /// `trace:4bf9` and `spans>100` ask about the trace itself. A query that begins with `-` comes after `--`.
+    #[command(
+        after_help = "Examples:\n  tracer trace list 'name:count duration>100ms since:10m'\n  tracer trace list -- '-error code>=500'"
+    )]
     List {
+        /// Only traces that this finds
+        query: Vec<String>,
         /// Only traces with a span that failed
         #[arg(long)]
         errors: bool,
@@ -100,7 +112,7 @@ enum What {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Write ended spans in the format of other tools: OTLP, Perfetto
+    /// Write ended spans in the format of other tools: OTLP, Perfetto, speedscope, flame graphs
     #[command(after_help = "Example:\n  tracer trace export last --format chrome --output trace.json")]
     Export {
         /// The trace's id, its beginning, or `last`: the trace of the last submission
@@ -118,6 +130,19 @@ enum What {
         #[command(flatten)]
         source: SourceArgs,
     },
+    /// Compare two traces by the path of names from the root
+    ///
+    /// Spans that have the same names above them are one line: their count, their own time in both traces, and its change. Lines that are the same in both are left
+    /// out; the largest change is first.
+    #[command(after_help = "Example:\n  tracer trace diff 4bf92f35 last")]
+    Diff(diff::Args),
+    /// Check that traces keep bounds: for continuous integration
+    ///
+    /// Exits with 1 if a bound is exceeded, or if there is no trace to check.
+    #[command(
+        after_help = "Examples:\n  tracer trace check 'since:10m' --no-errors --max-duration 'count<100ms'\n  tracer trace stats --format json > stats.json\n  tracer trace check --baseline stats.json --tolerance 20%"
+    )]
+    Check(check::Args),
     /// Show count, durations, errors and own time for each name of a span
     ///
     /// The own time of a span is that in which none of its children runs. Names are in the order of their own time.
@@ -141,6 +166,10 @@ enum ExportFormat {
     Otlp,
     /// Chrome's trace event format, for https://ui.perfetto.dev.
     Chrome,
+    /// One profile for each thread, for https://www.speedscope.app.
+    Speedscope,
+    /// Folded stacks: the path of names, and its own time in microseconds, for flame graphs.
+    Folded,
 }
 
 /// Where the span files are.
@@ -215,6 +244,25 @@ fn warn_of(loaded: &Loaded) {
     }
 }
 
+/// Parses the words of a query on the command line.
+fn parse_query(words: &[String]) -> Result<Query, CommandError> {
+    Query::parse_words(words, now_unix_nano()).map_err(|error| CommandError::new(exit::USAGE, error))
+}
+
+/// Names the attributes of a query that found nothing which are hardly attributes.
+fn warn_of_doubtful_keys(query: &Query) {
+    for (key, field) in query.doubtful_keys() {
+        report::warning(&format!(
+            "no span with an attribute `{key}` matches\n(hint: did you mean the field `{field}`?)"
+        ));
+    }
+}
+
+/// The traces that a query finds.
+fn found<'a>(loaded: &'a Loaded, query: &Query) -> Vec<&'a Trace> {
+    loaded.traces.iter().filter(|trace| query.is_empty() || query.matches(trace)).collect()
+}
+
 /// Writes a file that only this user can read: attributes may hold what is nobody else's business.
 fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -240,11 +288,17 @@ fn look_for_open(source: &SourceArgs) -> Result<Open, CommandError> {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.what {
-        What::List { errors, name, min_duration, limit, source, format } => {
+        What::Diff(args) => return diff::run(args),
+        What::Check(args) => return check::run(args),
+        What::List { query, errors, name, min_duration, limit, source, format } => {
+            let query = parse_query(query)?;
             let min_duration_ns =
                 min_duration.map_or(0, |duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
-            let filter = Filter { errors: *errors, name: name.clone(), min_duration_ns };
-            let list = source.load()?.list(&filter, Some(*limit));
+            let filter = Filter { query, errors: *errors, name: name.clone(), min_duration_ns };
+            let list = source.load_with_running()?.list(&filter, Some(*limit));
+            if list.rows.is_empty() {
+                warn_of_doubtful_keys(&filter.query);
+            }
             report::value(format.format, &list, |list| {
                 render::list(list, now_unix_nano(), report::width(), report::colours_on_stdout())
             });
@@ -277,6 +331,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let write = |out: &mut dyn Write| match format {
                 ExportFormat::Otlp => export::otlp(&traces, out),
                 ExportFormat::Chrome => export::chrome(&traces, out),
+                ExportFormat::Speedscope => export::speedscope(&traces, out),
+                ExportFormat::Folded => export::folded(&traces, out),
             };
             match output {
                 None => report::stream(write)?,

@@ -17,7 +17,7 @@ impl fmt::Display for DurationError {
 
 impl std::error::Error for DurationError {}
 
-/// Reads a duration: a number, which may have decimals, and a unit (`ms`, `s`, `m` or `h`); without a unit, seconds.
+/// Reads a duration: a number, which may have decimals, and a unit (`ns`, `us`, `ms`, `s`, `m` or `h`); without a unit, seconds.
 ///
 /// Fit for use as a value parser of a flag.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
@@ -25,6 +25,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let nanos_per_unit: u128 = match unit.trim_start_matches(' ') {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
         "ms" => 1_000_000,
         "" | "s" => 1_000_000_000,
         "m" => 60_000_000_000,
@@ -57,6 +59,9 @@ mod tests {
             ("10s", Duration::from_secs(10)),
             ("2m", Duration::from_secs(120)),
             ("1h", Duration::from_secs(3600)),
+            ("50us", Duration::from_micros(50)),
+            ("1.5µs", Duration::from_nanos(1500)),
+            ("7ns", Duration::from_nanos(7)),
             ("10", Duration::from_secs(10)),
             ("0", Duration::ZERO),
             ("1.5s", Duration::from_millis(1500)),

@@ -1,9 +1,15 @@
-//! Ended spans in the formats of other tools: OTLP in JSON, and the trace event format that Chrome's tools and Perfetto read.
+//! Ended spans in the formats of other tools: OTLP in JSON, the trace event format that Chrome's tools and Perfetto read, and profiles for
+//! speedscope and flame graphs.
 //!
-//! Both are written span by span; nothing is kept but what tells processes apart.
+//! OTLP and trace events are written span by span; nothing is kept but what tells processes apart.
 
 mod chrome;
+mod folded;
 mod otlp;
+mod processes;
+mod speedscope;
 
 pub use chrome::chrome;
+pub use folded::folded;
 pub use otlp::otlp;
+pub use speedscope::speedscope;

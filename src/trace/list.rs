@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::{Loaded, Trace, TraceId, time};
+use super::{Loaded, Query, Trace, TraceId, time};
 
 /// One row for each trace, the newest first. It serialises as an object, which says what it left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -20,8 +20,10 @@ pub struct List {
 }
 
 /// Which traces are listed: those for which everything that is set holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
+    /// Only those that a question finds.
+    pub query: Query,
     /// Only those with a span whose status is ERROR.
     pub errors: bool,
     /// Only those with a span whose name has this text in it, in any case.
@@ -37,6 +39,7 @@ impl Filter {
         trace.duration_ns() >= self.min_duration_ns
             && (!self.errors || trace.error_count() > 0)
             && name.is_none_or(|name| trace.spans.iter().any(|span| span.name.to_lowercase().contains(&name)))
+            && (self.query.is_empty() || self.query.matches(trace))
     }
 }
 

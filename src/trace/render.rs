@@ -4,6 +4,7 @@
 //! cut, which is right when the output is not a terminal. Names come from files that anyone may have written, so characters that
 //! would steer a terminal are escaped.
 
+mod check;
 mod details;
 mod open;
 mod show;
@@ -12,6 +13,7 @@ mod table;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+pub use check::{check, diff, junit};
 pub use details::Details;
 pub use open::open;
 pub use show::{ended, show};

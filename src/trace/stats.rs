@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Loaded, SpanId, Status, Trace, TraceId};
 
 /// Figures for each name, that with the most time of its own first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// The one trace that was counted; none for all of a folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub trace_id: Option<TraceId>,
     /// The rows.
     #[serde(rename = "names")]
@@ -27,7 +27,7 @@ pub struct Stats {
 }
 
 /// The spans of one name. Durations are in nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatsRow {
     /// The name.
     pub name: String,
@@ -68,7 +68,7 @@ impl Trace {
 }
 
 impl Stats {
-    fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>, limit: Option<usize>) -> Stats {
+    pub(super) fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>, limit: Option<usize>) -> Stats {
         let mut by_name: HashMap<&str, Gathered> = HashMap::new();
         let (mut counted, mut without_end) = (0, 0);
         for trace in traces {
@@ -115,7 +115,7 @@ impl StatsRow {
 
 /// For each span of the trace, how long it ran while none of its children did. Children at the same time count once, and
 /// only for as long as their parent runs.
-fn self_times(trace: &Trace) -> Vec<u64> {
+pub(super) fn self_times(trace: &Trace) -> Vec<u64> {
     let index_by_id: HashMap<SpanId, usize> =
         trace.spans.iter().enumerate().map(|(index, span)| (span.span_id, index)).collect();
     let mut self_times: Vec<u64> = trace.spans.iter().map(|span| span.duration_ns()).collect();

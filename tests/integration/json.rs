@@ -78,6 +78,11 @@ fn every_report_is_an_object_of_the_documented_schema() {
         ("trace show abcabcabc", 1, &["error"]),
         ("trace open", 0, &["time", "open", "traces"]),
         ("trace stats", 0, &["names", "left_out", "spans", "without_end"]),
+        ("trace list error", 0, &["traces", "left_out", "filtered_out"]),
+        ("trace list kind:consumr", 2, &["error"]),
+        ("trace diff last last", 0, &["before", "after", "paths", "left_out"]),
+        ("trace check --max-spans 100000", 0, &["passed", "traces", "spans", "rules"]),
+        ("trace check", 2, &["error"]),
         ("version", 0, &["version"]),
         ("stop", 0, &["head_pid", "stopped"]),
     ] {

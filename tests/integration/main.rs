@@ -64,6 +64,7 @@ mod spans;
 mod start_stop;
 mod storms;
 mod submit;
+mod trace_questions;
 mod trace_reading;
 mod waiting;
 mod whole_backend;

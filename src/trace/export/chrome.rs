@@ -6,16 +6,13 @@
 //! Times are in microseconds since the first span, whose time is in `otherData`: a double has no room for nanoseconds since 1970.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use crate::trace::span::{Details, process, resource};
+use super::processes::Processes;
 use crate::trace::{Attributes, Item, Kind, Span, SpanId, Status, Trace, TraceId, Tree};
-
-/// No process of Linux has a higher id; those that share one get a number above.
-const PID_MAX: u32 = 1 << 22;
 
 /// Writes the spans of the traces.
 pub fn chrome(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
@@ -30,11 +27,7 @@ pub fn chrome(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
             {
                 let span = &trace.spans[index];
                 let details = span.details();
-                let pid = processes.pid(span, &details);
-                let tid = details.attributes.get("thread.id").and_then(serde_json::Value::as_u64).unwrap_or(pid.into());
-                if let Some(name) = details.attributes.text("thread.name") {
-                    processes.threads.entry((pid, tid)).or_insert_with(|| name.into());
-                }
+                let (pid, tid) = processes.thread(span, &details);
                 slices.push(Slice { span, pid, tid, is_async: false });
             }
         }
@@ -54,46 +47,6 @@ pub fn chrome(traces: &[&Trace], out: &mut dyn Write) -> io::Result<()> {
     let flows_left_out = write_flows(&slices, start, &mut events)?;
     let other = OtherData { start_unix_nano: start.to_string(), spans: slices.len(), flows_left_out };
     events.end(&other)
-}
-
-/// The processes that were met.
-#[derive(Default)]
-struct Processes {
-    pid_by_resource: HashMap<(Option<u32>, String), u32>,
-    pid_by_process: HashMap<(Option<u32>, Option<String>), u32>,
-    taken: HashSet<u32>,
-    names: Vec<(u32, String)>,
-    threads: HashMap<(u32, u64), String>,
-}
-
-impl Processes {
-    /// The number of the span's process: its id, unless another process in these spans has that too.
-    fn pid(&mut self, span: &Span, details: &Details) -> u32 {
-        let key = (span.pid_of_file(), details.resource.clone());
-        if let Some(pid) = self.pid_by_resource.get(&key) {
-            return *pid;
-        }
-        let attributes = resource(&details.resource).0;
-        let process = process(&attributes, span.pid_of_file());
-        let pid = match self.pid_by_process.get(&process) {
-            Some(pid) => *pid,
-            None => self.add(process, &attributes),
-        };
-        self.pid_by_resource.insert(key, pid);
-        pid
-    }
-
-    fn add(&mut self, process: (Option<u32>, Option<String>), attributes: &Attributes) -> u32 {
-        let own = process.0.filter(|pid| !self.taken.contains(pid));
-        let further = || (PID_MAX + 1..).find(|pid| !self.taken.contains(pid)).unwrap_or(u32::MAX);
-        let pid = own.unwrap_or_else(further);
-        let service = attributes.text("service.name").unwrap_or("process");
-        let name = process.0.map_or_else(|| service.to_owned(), |pid| format!("{service} (pid {pid})"));
-        self.taken.insert(pid);
-        self.names.push((pid, name));
-        self.pid_by_process.insert(process, pid);
-        pid
-    }
 }
 
 struct Slice<'a> {
@@ -321,6 +274,9 @@ impl Events<'_> {
 mod tests {
     use serde_json::Value;
 
+    use std::collections::HashSet;
+
+    use super::super::processes::PID_MAX;
     use super::*;
     use crate::trace::fixture::{SpanText, loaded, span};
 

@@ -1,0 +1,30 @@
+//! `tracer trace diff`.
+
+use super::{SourceArgs, render};
+use crate::cli::{CommandResult, FormatArgs, report};
+use crate::exit;
+use crate::trace::Diff;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The trace to compare with: its id, or the beginning of its id
+    before: String,
+    /// The trace that is compared
+    #[arg(default_value = "last")]
+    after: String,
+    /// Maximum number of paths to show
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let loaded = args.source.load()?;
+    let (before, after) = (loaded.find(&args.before)?, loaded.find(&args.after)?);
+    let diff = Diff::new(before, after, Some(args.limit));
+    report::value(args.format.format, &diff, |diff| render::diff(diff, report::width(), report::colours_on_stdout()));
+    Ok(exit::OK)
+}

@@ -1,0 +1,126 @@
+//! Matching of a question against spans and traces.
+
+use serde_json::Value;
+
+use super::{AttributeValue, Comparison, Query, State, Test};
+use crate::pattern;
+use crate::trace::{Attributes, Span, Status, Trace};
+
+impl Query {
+    /// Returns whether the trace matches: one of its spans meets all terms without `-`, and none meets one with `-`.
+    pub fn matches(&self, trace: &Trace) -> bool {
+        let (wanted, unwanted): (Vec<_>, Vec<_>) = self.terms.iter().partition(|term| !term.is_negated);
+        let holds = |test: &Test| test.of_trace(trace);
+        if wanted.iter().any(|term| holds(&term.test) == Some(false))
+            || unwanted.iter().any(|term| holds(&term.test) == Some(true))
+        {
+            return false;
+        }
+        let meets_all = |span: &Span| wanted.iter().all(|term| term.test.holds(span));
+        let meets_none = |span: &Span| !unwanted.iter().any(|term| !term.test.is_of_trace() && term.test.holds(span));
+        trace.spans.iter().any(meets_all) && (unwanted.is_empty() || trace.spans.iter().all(meets_none))
+    }
+
+    /// Returns whether every term holds of the span. Terms about its trace hold.
+    pub fn matches_span(&self, span: &Span) -> bool {
+        self.terms.iter().all(|term| term.test.is_of_trace() || term.test.holds(span) != term.is_negated)
+    }
+}
+
+impl Test {
+    fn is_of_trace(&self) -> bool {
+        matches!(self, Test::Trace(_) | Test::Spans(..))
+    }
+
+    /// The answer of a question about the trace; none for a question about a span.
+    fn of_trace(&self, trace: &Trace) -> Option<bool> {
+        match self {
+            Test::Trace(beginning) => Some(trace.id.to_string().starts_with(beginning)),
+            Test::Spans(comparison, spans) => Some(comparison.orders(trace.spans.len() as f64, *spans as f64)),
+            _ => None,
+        }
+    }
+
+    /// The answer of a question about a span. One about its trace has been asked before.
+    fn holds(&self, span: &Span) -> bool {
+        match self {
+            Test::Trace(_) | Test::Spans(..) => true,
+            Test::Error | Test::State(State::Failed) => span.status == Status::Error,
+            Test::Running | Test::State(State::Running) => span.is_running(),
+            Test::State(State::Ended) => !span.is_running(),
+            Test::Root => span.parent_id.is_none(),
+            Test::Name(comparison, name) => comparison.of_texts(&span.name, name),
+            Test::Duration(comparison, nanos) => comparison.orders(span.duration_ns() as f64, *nanos as f64),
+            Test::Since(time) => span.start_unix_nano >= *time,
+            Test::Until(time) => span.start_unix_nano <= *time,
+            Test::Kind(kind) => span.kind == *kind,
+            Test::Pid(pid) => span.pid() == Some(*pid),
+            Test::Service(comparison, service) => {
+                span.resource().text("service.name").is_some_and(|name| comparison.of_texts(name, service))
+            }
+            Test::Attribute { key, comparison, value } => {
+                may_contain(&span.text(), key)
+                    && span.attribute(key).is_some_and(|found| comparison.of_values(&found, value))
+            }
+            Test::Text(text) => has_text(span, text),
+        }
+    }
+}
+
+/// Whether a JSON text may have a key, without parsing it: a key with characters that JSON escapes always may.
+fn may_contain(json: &str, key: &str) -> bool {
+    let is_written_as_it_is = key.chars().all(|c| c.is_ascii_graphic() && c != '"' && c != '\\' && c != '/');
+    !is_written_as_it_is || json.contains(key)
+}
+
+/// Whether the text, in lower case, is in the name of a span, its status, its attributes or its events.
+fn has_text(span: &Span, text: &str) -> bool {
+    let is_in = |found: &str| found.to_lowercase().contains(text);
+    let in_attributes =
+        |attributes: &Attributes| attributes.0.iter().any(|(key, value)| is_in(key) || is_in(&plain(value)));
+    is_in(&span.name)
+        || span.status_description().is_some_and(|description| is_in(&description))
+        || in_attributes(&span.attributes())
+        || span.events().iter().any(|event| is_in(&event.name) || in_attributes(&event.attributes))
+}
+
+/// The text of a value: a string without its quotes, anything else as JSON has it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+impl Comparison {
+    fn orders(self, found: f64, asked: f64) -> bool {
+        match self {
+            Comparison::Contains | Comparison::Equal => found == asked,
+            Comparison::Different => found != asked,
+            Comparison::Greater => found > asked,
+            Comparison::GreaterOrEqual => found >= asked,
+            Comparison::Less => found < asked,
+            Comparison::LessOrEqual => found <= asked,
+        }
+    }
+
+    fn of_texts(self, found: &str, asked: &str) -> bool {
+        match self {
+            Comparison::Equal => found == asked,
+            Comparison::Different => found != asked,
+            _ if asked.contains(['*', '?']) => pattern::fits(&asked.to_lowercase(), &found.to_lowercase()),
+            _ => found.to_lowercase().contains(&asked.to_lowercase()),
+        }
+    }
+
+    fn of_values(self, found: &Value, asked: &AttributeValue) -> bool {
+        // Numbers that are written differently are equal: 200, 200.0.
+        let numbers = found.as_f64().zip(asked.number);
+        match (self, numbers) {
+            (Comparison::Contains, _) => self.of_texts(&plain(found), &asked.text),
+            (_, Some((found, asked))) => self.orders(found, asked),
+            (Comparison::Equal | Comparison::Different, None) => self.of_texts(&plain(found), &asked.text),
+            (_, None) => false,
+        }
+    }
+}
