@@ -141,7 +141,7 @@ const WITHOUT_HEAD: &[Mistake] = &[
     Mistake("stop --grace-period x", 2, DURATION, USAGE),
     Mistake("status --format yaml", 2, "expected `text` or `json`, found `yaml`", USAGE),
     Mistake("status --format jsn", 2, "expected `text` or `json`, found `jsn`", "did you mean `json`?"),
-    Mistake("trace export --format xml", 2, "expected `otlp` or `chrome`, found `xml`", USAGE),
+    Mistake("trace export --format xml", 2, "expected `otlp`, `chrome`, `speedscope` or `folded`, found `xml`", USAGE),
     Mistake("submit task demo:f --retries x", 2, NUMBER, USAGE),
     Mistake("submit task demo:f --retries -1", 2, "expected a whole number from 0 to 4294967295, found `-1`", USAGE),
     Mistake("submit task demo:f --timeout soon", 2, DURATION, USAGE),
