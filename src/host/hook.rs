@@ -34,6 +34,7 @@ mod recorder;
 mod search;
 mod serving;
 mod setup;
+mod span_parts;
 mod task;
 mod trust;
 
@@ -55,6 +56,7 @@ pub use serving::{
     ServingSettings,
 };
 pub use setup::{HookCheck, HookRun, check_hook, owners, run_hook};
+pub use span_parts::{AttributeList, client_text};
 pub use task::{ActorState, CallArguments, LoadedActor, LoadedTask, TaskContext, set_stops};
 pub use task::{is_to_stop, was_told_to_stop};
 pub use tracer_core::HookContract;

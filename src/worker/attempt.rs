@@ -727,23 +727,11 @@ impl Attempts {
             span.set_attributes(&[(names::PROCESS_EXIT_CODE, i64::from(code).into())]);
         }
         if let Outcome::Failed(failure) = outcome {
-            record_failure(span, failure);
+            let error_type = failure.error_type();
+            span.add_exception(&error_type, failure);
+            span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&error_type))]);
         }
     }
-}
-
-/// Says on a span why what it is about has failed.
-pub(super) fn record_failure(span: &ActiveSpan, failure: &Failure) {
-    let (error_type, message) = (failure.error_type(), failure.to_string());
-    let attributes = [
-        (names::EXCEPTION_TYPE, Attribute::Str(&error_type)),
-        (names::EXCEPTION_MESSAGE, Attribute::Str(&message)),
-        (names::EXCEPTION_STACKTRACE, Attribute::Str(failure.stacktrace())),
-    ];
-    let known = if failure.stacktrace().is_empty() { &attributes[..2] } else { &attributes[..] };
-    span.add_event(names::EXCEPTION_EVENT, known);
-    span.set_attributes(&[(names::ERROR_TYPE, Attribute::Str(&error_type))]);
-    span.set_error(&message);
 }
 
 impl Function {

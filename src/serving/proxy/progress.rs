@@ -13,14 +13,11 @@ use super::grpc;
 use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
-use crate::hook::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, SpanRequest};
+use crate::hook::{ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, SpanRequest, client_text};
 use crate::lane::Reset;
 use crate::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
 use crate::request_names as names;
 use crate::task::SpanLink;
-
-/// The most characters that a client puts on a span at one place.
-const CLIENT_CHARACTERS: usize = 256;
 
 /// A request. When it is dropped before it was finished, its client has gone.
 pub(super) struct Progress {
@@ -250,27 +247,23 @@ impl Progress {
             let old = self.thread.old_names;
             let received = self.exchange.as_ref().map_or(0, |exchange| exchange.received.get());
             let first_byte = self.first_byte_unix_nano.saturating_sub(self.begun_unix_nano);
-            let said = [
-                (self.status != 0).then_some((names::HTTP_RESPONSE_STATUS_CODE, u32::from(self.status).into())),
-                self.replica.as_deref().map(|replica| (names::REPLICA_ID, Attribute::Str(replica))),
-                (first_byte != 0).then_some((names::TIME_TO_FIRST_BYTE_NS, first_byte.into())),
-                Some((names::REQUEST_BODY_BYTES, received.into())),
-                Some((names::RESPONSE_BODY_BYTES, self.sent_bytes.into())),
-                (!outcome.is_empty()).then_some((names::OUTCOME, Attribute::Str(outcome))),
-                is_error.then_some((names::ERROR_TYPE, Attribute::Str(error_type))),
-                self.grpc_status.map(|status| (names::RPC_RESPONSE_STATUS_CODE, Attribute::Str(status.name()))),
-                old.http
-                    .then_some((names::OLD_HTTP_STATUS_CODE, u32::from(self.status).into()))
-                    .filter(|_| self.status != 0),
-                self.grpc_status
-                    .filter(|_| old.rpc)
-                    .map(|status| (names::OLD_RPC_GRPC_STATUS_CODE, status.number().into())),
-            ];
-            let (attributes, count) = without_gaps(said);
+            let status = (self.status != 0).then_some(u32::from(self.status));
+            let mut attributes = AttributeList::<10>::new();
+            attributes.put_some(names::HTTP_RESPONSE_STATUS_CODE, status);
+            attributes.put_some(names::REPLICA_ID, self.replica.as_deref());
+            attributes.put_some(names::TIME_TO_FIRST_BYTE_NS, (first_byte != 0).then_some(first_byte));
+            attributes.put(names::REQUEST_BODY_BYTES, received);
+            attributes.put(names::RESPONSE_BODY_BYTES, self.sent_bytes);
+            attributes.put_some(names::OUTCOME, (!outcome.is_empty()).then_some(outcome));
+            attributes.put_some(names::ERROR_TYPE, is_error.then_some(error_type));
+            attributes.put_some(names::RPC_RESPONSE_STATUS_CODE, self.grpc_status.map(grpc::Status::name));
+            attributes.put_some(names::OLD_HTTP_STATUS_CODE, status.filter(|_| old.http));
+            let old_grpc_status = self.grpc_status.filter(|_| old.rpc).map(grpc::Status::number);
+            attributes.put_some(names::OLD_RPC_GRPC_STATUS_CODE, old_grpc_status);
             if is_error {
                 span.set_error("");
             }
-            span.end_with(&attributes[..count], now);
+            span.end_with(attributes.as_slice(), now);
         } else {
             span.end_at(now);
         }
@@ -283,17 +276,15 @@ impl Progress {
         }
         let mut code = [0; 3];
         let error_type = self.error_type(outcome, &mut code);
-        let said = [
-            self.replica.as_deref().map(|replica| (names::REPLICA_ID, Attribute::Str(replica))),
-            self.queued_ns.map(|queued| (names::QUEUED_NS, queued.into())),
-            (!outcome.is_empty()).then_some((names::OUTCOME, Attribute::Str(outcome))),
-            is_error.then_some((names::ERROR_TYPE, Attribute::Str(error_type))),
-        ];
-        let (attributes, count) = without_gaps(said);
+        let mut attributes = AttributeList::<4>::new();
+        attributes.put_some(names::REPLICA_ID, self.replica.as_deref());
+        attributes.put_some(names::QUEUED_NS, self.queued_ns);
+        attributes.put_some(names::OUTCOME, (!outcome.is_empty()).then_some(outcome));
+        attributes.put_some(names::ERROR_TYPE, is_error.then_some(error_type));
         if is_error {
             span.set_error("");
         }
-        span.end_with(&attributes[..count], now);
+        span.end_with(attributes.as_slice(), now);
     }
 
     /// What an error is called: by what became of the request, else by its status.
@@ -349,14 +340,6 @@ fn hex(id: [u8; 16]) -> [u8; 32] {
     digits
 }
 
-/// The beginning of a text of a client, as much as a span takes.
-fn cut(text: &str) -> &str {
-    if text.len() <= CLIENT_CHARACTERS {
-        return text;
-    }
-    text.char_indices().nth(CLIENT_CHARACTERS).map_or(text, |(end, _)| &text[..end])
-}
-
 fn version(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "1.0",
@@ -372,17 +355,17 @@ fn start_server(thread: &Rc<ProxyThread>, arrived: &Arrived<'_>, now: u64) -> Op
     // The name of a call of gRPC has its path, so nothing of it is the same for all.
     let grpc_name = arrived.is_grpc.then(|| {
         let deployment = route.map_or("", |route| &route.of.deployment);
-        format!("{} {deployment} {}", names::PROXY_GRPC_REQUEST_SPAN, cut(arrived.uri.path()))
+        format!("{} {deployment} {}", names::PROXY_GRPC_REQUEST_SPAN, client_text(arrived.uri.path()))
     });
-    let path = cut(arrived.uri.path());
+    let path = client_text(arrived.uri.path());
     let agent = arrived.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let attributes = [
-        (names::REQUEST_ID, Attribute::Str(cut(arrived.request_id.to_str().unwrap_or_default()))),
+        (names::REQUEST_ID, Attribute::Str(client_text(arrived.request_id.to_str().unwrap_or_default()))),
         (names::REQUEST_ROUTE_PATH, Attribute::Str(path)),
         (names::URL_PATH, Attribute::Str(path)),
         (names::CLIENT_ADDRESS, Attribute::Str(arrived.client)),
         (names::NETWORK_PROTOCOL_VERSION, Attribute::Str(version(arrived.version))),
-        (names::USER_AGENT_ORIGINAL, Attribute::Str(cut(agent.unwrap_or_default()))),
+        (names::USER_AGENT_ORIGINAL, Attribute::Str(client_text(agent.unwrap_or_default()))),
     ];
     let attributes = if agent.is_some() { &attributes } else { &attributes[..5] };
     Some(recorder.start(&SpanRequest {
@@ -426,23 +409,9 @@ fn put_first(thread: &ProxyThread, arrived: &Arrived<'_>, known: &SpanName, put:
     }
     if arrived.is_grpc {
         put(names::RPC_SYSTEM_NAME, Attribute::Str("grpc"));
-        put(names::RPC_METHOD, Attribute::Str(cut(arrived.uri.path().trim_start_matches('/'))));
+        put(names::RPC_METHOD, Attribute::Str(client_text(arrived.uri.path().trim_start_matches('/'))));
         if thread.old_names.rpc {
             put(names::OLD_RPC_SYSTEM, Attribute::Str("grpc"));
         }
     }
-}
-
-/// Name of an attribute and its value.
-type Said<'a> = (&'static str, Attribute<'a>);
-
-/// Moves those attributes that there are to the front. Returns their number, too.
-fn without_gaps<'a, const N: usize>(said: [Option<Said<'a>>; N]) -> ([Said<'a>; N], usize) {
-    let mut attributes = [("", Attribute::Bool(false)); N];
-    let mut count = 0;
-    for attribute in said.into_iter().flatten() {
-        attributes[count] = attribute;
-        count += 1;
-    }
-    (attributes, count)
 }

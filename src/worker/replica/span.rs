@@ -6,15 +6,15 @@ use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
 
 use super::request::Gone;
-use crate::hook::{ActiveSpan, Attribute, AttributePrefix, PutAttribute, Recorder, SpanRequest};
+use crate::hook::{
+    ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, Recorder, SpanRequest, client_text,
+};
 use crate::lane::{Headers, Opening};
 use crate::names;
 use crate::propagation::{TraceContext, TraceParent};
 use crate::request_names;
 use crate::task::Failure;
 
-/// The most characters of what a client says, in one attribute.
-const CLIENT_TEXT: usize = 256;
 /// Numbers of the prefixes of attributes, which no task's span has.
 const PREFIX_HTTP: u64 = u64::MAX;
 const PREFIX_GRPC: u64 = u64::MAX - 1;
@@ -124,30 +124,21 @@ pub(super) fn start(
     let path = opening.target.split('?').next().unwrap_or_default();
     let (host, port) = host_and_port(opening.authority);
     let (client, _) = host_and_port(opening.client);
-    let mut attributes = [("", Attribute::Bool(false)); 11];
-    let mut count = 0;
-    let mut put = |name, value| {
-        attributes[count] = (name, value);
-        count += 1;
-    };
-    put(request_names::REQUEST_ID, cut(opening.request_id).into());
-    put(request_names::HTTP_REQUEST_METHOD, if is_known { opening.method } else { "_OTHER" }.into());
-    put(request_names::URL_PATH, cut(path).into());
-    put(request_names::URL_SCHEME, if opening.is_secure { "https" } else { "http" }.into());
+    let mut attributes = AttributeList::<11>::new();
+    attributes.put(request_names::REQUEST_ID, client_text(opening.request_id));
+    attributes.put(request_names::HTTP_REQUEST_METHOD, if is_known { opening.method } else { "_OTHER" });
+    attributes.put(request_names::URL_PATH, client_text(path));
+    attributes.put(request_names::URL_SCHEME, if opening.is_secure { "https" } else { "http" });
     if !host.is_empty() {
-        put(request_names::SERVER_ADDRESS, cut(host).into());
+        attributes.put(request_names::SERVER_ADDRESS, client_text(host));
     }
-    if let Some(port) = port {
-        put(request_names::SERVER_PORT, i64::from(port).into());
-    }
+    attributes.put_some(request_names::SERVER_PORT, port.map(u32::from));
     if !client.is_empty() {
-        put(request_names::CLIENT_ADDRESS, client.into());
+        attributes.put(request_names::CLIENT_ADDRESS, client);
     }
-    if let Some(version) = protocol_version(opening.version) {
-        put(request_names::NETWORK_PROTOCOL_VERSION, version.into());
-    }
+    attributes.put_some(request_names::NETWORK_PROTOCOL_VERSION, protocol_version(opening.version));
     if context.is_grpc {
-        put(request_names::RPC_METHOD, cut(path.trim_start_matches('/')).into());
+        attributes.put(request_names::RPC_METHOD, client_text(path.trim_start_matches('/')));
     }
     let is_grpc = context.is_grpc;
     recorder.start(&SpanRequest {
@@ -161,7 +152,7 @@ pub(super) fn start(
             id: if is_grpc { PREFIX_GRPC } else { PREFIX_HTTP },
             attributes: &|put| names.put(is_grpc, put),
         },
-        attributes: &attributes[..count],
+        attributes: attributes.as_slice(),
         link: None,
         is_attempt: false,
     })
@@ -174,11 +165,6 @@ fn protocol_version(version: u8) -> Option<&'static str> {
         20 => Some("2"),
         _ => None,
     }
-}
-
-/// The first characters of what a client says, as many as an attribute has. What clients say here is ASCII.
-fn cut(text: &str) -> &str {
-    text.get(..CLIENT_TEXT).unwrap_or(text)
 }
 
 /// Host and port of `host:port`, `[address]:port` or either without a port.
@@ -248,68 +234,43 @@ pub(super) fn end(span: ActiveSpan, facts: &Facts, ending: &Ending<'_>) {
     }
     let status_text;
     let error_type;
-    let mut attributes = [("", Attribute::Bool(false)); 10];
-    let mut count = 0;
-    let mut put = |name, value| {
-        attributes[count] = (name, value);
-        count += 1;
-    };
+    let mut attributes = AttributeList::<10>::new();
     let status = match ending {
         Ending::Failed(_) if facts.status == 0 => 500,
         _ => facts.status,
     };
     if status != 0 {
-        put(request_names::HTTP_RESPONSE_STATUS_CODE, i64::from(status).into());
+        attributes.put(request_names::HTTP_RESPONSE_STATUS_CODE, i64::from(status));
     }
-    if let Some(nanos) = facts.first_byte_ns {
-        put(request_names::TIME_TO_FIRST_BYTE_NS, nanos.into());
-    }
-    if let Some(route) = &facts.route {
-        put(request_names::HTTP_ROUTE, (&**route).into());
-    }
-    put(request_names::REQUEST_BODY_BYTES, facts.request_bytes.into());
-    put(request_names::RESPONSE_BODY_BYTES, facts.response_bytes.into());
-    put(request_names::IS_STREAMING, Attribute::Bool(facts.pieces > 1));
-    if let Some(status) = &facts.grpc_status {
-        put(request_names::RPC_RESPONSE_STATUS_CODE, (&**status).into());
-    }
+    attributes.put_some(request_names::TIME_TO_FIRST_BYTE_NS, facts.first_byte_ns);
+    attributes.put_some(request_names::HTTP_ROUTE, facts.route.as_deref());
+    attributes.put(request_names::REQUEST_BODY_BYTES, facts.request_bytes);
+    attributes.put(request_names::RESPONSE_BODY_BYTES, facts.response_bytes);
+    attributes.put(request_names::IS_STREAMING, Attribute::Bool(facts.pieces > 1));
+    attributes.put_some(request_names::RPC_RESPONSE_STATUS_CODE, facts.grpc_status.as_deref());
     match ending {
         Ending::Whole if status >= 500 => {
             status_text = status.to_string();
-            put(request_names::ERROR_TYPE, (&*status_text).into());
+            attributes.put(request_names::ERROR_TYPE, &*status_text);
             span.set_error("");
         }
         Ending::Whole => {}
         Ending::Failed(failure) => {
             let outcome = (status != 0 && facts.status != 0).then_some(request_names::OUTCOME_STREAM_ABORTED);
-            if let Some(outcome) = outcome {
-                put(request_names::OUTCOME, outcome.into());
-            }
+            attributes.put_some(request_names::OUTCOME, outcome);
             error_type = failure.error_type();
-            put(request_names::ERROR_TYPE, (&*error_type).into());
-            add_exception(&span, &error_type, failure);
+            attributes.put(request_names::ERROR_TYPE, &*error_type);
+            span.add_exception(&error_type, failure);
         }
-        Ending::Gone(Gone::Client) => put(request_names::OUTCOME, request_names::OUTCOME_CLIENT_GONE.into()),
+        Ending::Gone(Gone::Client) => attributes.put(request_names::OUTCOME, request_names::OUTCOME_CLIENT_GONE),
         Ending::Gone(Gone::Timeout) => {
-            put(request_names::OUTCOME, request_names::OUTCOME_TIMEOUT.into());
-            put(request_names::ERROR_TYPE, request_names::OUTCOME_TIMEOUT.into());
+            attributes.put(request_names::OUTCOME, request_names::OUTCOME_TIMEOUT);
+            attributes.put(request_names::ERROR_TYPE, request_names::OUTCOME_TIMEOUT);
             span.set_error("its time was up");
         }
-        Ending::NotBegun => put(request_names::OUTCOME, request_names::OUTCOME_NOT_BEGUN.into()),
+        Ending::NotBegun => attributes.put(request_names::OUTCOME, request_names::OUTCOME_NOT_BEGUN),
     }
-    span.end_with(&attributes[..count], 0);
-}
-
-fn add_exception(span: &ActiveSpan, error_type: &str, failure: &Failure) {
-    let message = failure.to_string();
-    let attributes = [
-        (names::EXCEPTION_TYPE, Attribute::Str(error_type)),
-        (names::EXCEPTION_MESSAGE, Attribute::Str(&message)),
-        (names::EXCEPTION_STACKTRACE, Attribute::Str(failure.stacktrace())),
-    ];
-    let known = if failure.stacktrace().is_empty() { &attributes[..2] } else { &attributes[..] };
-    span.add_event(names::EXCEPTION_EVENT, known);
-    span.set_error(&message);
+    span.end_with(attributes.as_slice(), 0);
 }
 
 #[cfg(test)]
