@@ -73,7 +73,6 @@ use hyper::body::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -83,6 +82,7 @@ pub use address::{AddressError, LoopbackAddress};
 
 use crate::driver::DriverError;
 use crate::hook::Recorder;
+use crate::parent;
 use crate::protocol::Welcome;
 use connection::{Connections, Known, Socket};
 use limits::Rate;
@@ -176,9 +176,7 @@ struct App {
 /// Serves until the head says that it is enough, or is gone. Standard input is the socket to accept from, and standard error the log, which takes
 /// `log_limit` bytes.
 pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(), ServeError> {
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| io_error("be ended with the head")(error.into()))?;
-    if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != Some(head_pid) {
+    if !parent::die_with(head_pid).map_err(io_error("be ended with the head"))? {
         return Err(ServeError::Orphaned);
     }
     // Those who work come first: the head, the workers, and drivers on the socket. Where it is not allowed, nothing is lost.
@@ -229,9 +227,7 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
 
 /// The socket that is standard input. What else wants to read that finds nothing.
 fn take_listener() -> io::Result<TcpListener> {
-    let listener = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    let listener = TcpListener::from(listener);
+    let listener = TcpListener::from(parent::take_standard_input()?);
     listener.set_nonblocking(true)?;
     listener.local_addr()?;
     Ok(listener)

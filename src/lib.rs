@@ -146,6 +146,8 @@ mod json;
 #[cfg(feature = "program")]
 mod memory_limit;
 #[cfg(feature = "program")]
+mod parent;
+#[cfg(feature = "program")]
 pub mod serving;
 #[cfg(feature = "program")]
 mod standard_input;

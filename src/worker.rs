@@ -182,7 +182,7 @@ fn set_up_tracing(tracing: &TracingSettings, spool: &'static Spool) -> (Option<&
         eprintln!("tracer: {failure}");
     }
     for failure in &run.further_failures {
-        eprintln!("tracer: an additional hook failed; it gets this worker's spans through another process: {failure}");
+        eprintln!("tracer: an additional hook failed; it gets this process's spans through another one: {failure}");
     }
     let further = run.further_failures.into_iter().next().filter(|_| hook.is_required);
     (run.recorder, run.failure.or(further))

@@ -10,7 +10,7 @@ use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -31,6 +31,8 @@ use crate::task::{
     sort_resources,
 };
 use crate::value::{self, JsonText};
+use tracer_core::hex::hex;
+use tracer_core::lock::lock;
 
 /// Run a function or a program, create or call an actor, and wait for the result
 #[derive(clap::Args)]
@@ -359,10 +361,6 @@ struct Returned {
     result_loss: Option<String>,
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Runs the session's hook here, and takes the trace of the shell over.
 fn start_tracing(driver: &mut Driver) {
     // The hook writes where the head's processes write, and samples as they do, whatever the environment of this one says.
@@ -632,10 +630,6 @@ impl Interrupts {
     fn were_any(&self) -> bool {
         lock(&self.state).count > 0
     }
-}
-
-fn lock(state: &Mutex<InterruptState>) -> MutexGuard<'_, InterruptState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn cancel(temp_dir: &Path, id: TaskId) {

@@ -16,6 +16,8 @@
 //! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
 //! | [`pattern`], [`suggestion`] | names as people type them |
 //! | [`exit`] | the exit codes of the program |
+//! | [`hex`], [`http_field`] | bytes as hexadecimal digits; names and values of HTTP |
+//! | [`lock`] | locks of data that stays whole when a thread panics |
 //! | [`causes`] | errors with their causes, as people are told them |
 //! | [`escape`] | control characters of others, shown escaped |
 
@@ -28,7 +30,10 @@ pub mod count;
 pub mod duration;
 pub mod escape;
 pub mod exit;
+pub mod hex;
 pub mod hook_contract;
+pub mod http_field;
+pub mod lock;
 pub mod module_name;
 pub mod names;
 pub mod pattern;

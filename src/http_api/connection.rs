@@ -13,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
-use super::limits::{CONNECTIONS, lock};
+use super::limits::CONNECTIONS;
+use tracer_core::lock::lock;
 
 /// A client's socket. What is written to it has to be taken within a time, or it is closed.
 pub(super) struct Socket<S> {

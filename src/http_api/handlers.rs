@@ -30,6 +30,7 @@ use crate::protocol::{
 use crate::stored;
 use crate::task::TaskId;
 use crate::value::JsonText;
+use tracer_core::lock::lock;
 
 /// The trace of a task, in answers about it.
 const X_TRACE_ID: &str = "x-trace-id";
@@ -114,7 +115,7 @@ impl App {
 
     /// Waits until it is this request's turn, or refuses it when that takes too long.
     async fn take(&self, rate: &Mutex<Rate>, count: u32) -> Result<(), Problem> {
-        let wait = limits::lock(rate).take(count, Instant::now());
+        let wait = lock(rate).take(count, Instant::now());
         if wait != Some(Duration::ZERO) {
             // Also before it is refused: who is refused at once asks again at once.
             tokio::time::sleep(wait.unwrap_or(HELD_TIME)).await;

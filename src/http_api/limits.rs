@@ -1,6 +1,5 @@
 //! What the HTTP API takes at most. All of it is in the OpenAPI description too, which a test compares.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest body of a request, in bytes.
@@ -37,11 +36,6 @@ pub(super) const LIST: usize = 1000;
 pub(super) const DEFAULT_LIST: usize = 100;
 /// As many listed tasks count as one more request.
 pub(super) const LISTED_PER_REQUEST: usize = 10;
-
-/// What is behind the lock is whole after every statement.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The longest that a request is held back because of the rate.
 pub(super) const HELD_TIME: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use tokio::sync::oneshot;
@@ -21,6 +21,7 @@ use crate::hook::Recorder;
 use crate::propagation::Carrier;
 use crate::protocol::{Finished, Query, Reply, Welcome};
 use crate::task::{Failure, Outcome, Refusal, RefusalCode, TaskId};
+use tracer_core::lock::lock;
 
 /// Requests that may wait for the thread.
 const QUEUE: usize = 1024;
@@ -134,10 +135,6 @@ impl Link {
 
 /// Those who wait for the end of a task.
 type Waiting = Arc<Mutex<HashMap<TaskId, Vec<oneshot::Sender<()>>>>>;
-
-fn lock(waiting: &Waiting) -> MutexGuard<'_, HashMap<TaskId, Vec<oneshot::Sender<()>>>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The side of the thread that sends.
 struct Requests {

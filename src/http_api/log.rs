@@ -6,8 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-use super::limits::lock;
+use tracer_core::lock::lock;
 
 /// How often it is looked at, at most.
 const PAUSE: Duration = Duration::from_millis(100);

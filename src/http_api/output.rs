@@ -4,13 +4,14 @@
 //! that is slow or dead holds nothing up, because nobody waits for it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
 use crate::driver::TaskOutput;
 use crate::protocol::Stream;
 use crate::task::TaskId;
+use tracer_core::lock::lock;
 
 /// Bytes of a task's output that are kept.
 pub(super) const TASK_BYTES: usize = 1 << 20;
@@ -236,11 +237,6 @@ impl RetainedLogs {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement that can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use tracer_core::codec::{Put, Take, WireError, text};
 
 use crate::claims::CLAIM_COUNT;
 use crate::protocol::frame::put_frame;
+use tracer_core::http_field;
 
 /// The longest frame of a lane, to be given to [`FrameBuffer::next_frame`](crate::protocol::frame::FrameBuffer::next_frame).
 pub const LANE_FRAME_LIMIT: usize = 128 << 10;
@@ -319,7 +320,7 @@ fn take_header<'a>(take: &mut Take<'a>) -> Result<(&'a str, &'a [u8]), LaneError
     let name = match take.u8()? {
         0 => {
             let name = take.short_str()?;
-            if name.is_empty() || !name.bytes().all(|byte| is_token(byte) && !byte.is_ascii_uppercase()) {
+            if !http_field::is_token(name.as_bytes()) || name.bytes().any(|byte| byte.is_ascii_uppercase()) {
                 return Err(LaneError::Text("header name"));
             }
             name
@@ -327,15 +328,10 @@ fn take_header<'a>(take: &mut Take<'a>) -> Result<(&'a str, &'a [u8]), LaneError
         number => NAMES.get(usize::from(number) - 1).ok_or(WireError::UnknownValue("the name of a header"))?,
     };
     let value = take.short()?;
-    if !value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f)) {
+    if !http_field::is_value(value) {
         return Err(LaneError::Text("header value"));
     }
     Ok((name, value))
-}
-
-/// The bytes of a token of HTTP (RFC 9110, section 5.6.2).
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// Appends a frame that opens a request.
@@ -534,7 +530,7 @@ impl<'a> Opening<'a> {
             0 => take.short_str()?,
             number => METHODS.get(usize::from(number) - 1).ok_or(WireError::UnknownValue("the method"))?,
         };
-        if !method.bytes().all(is_token) {
+        if !method.bytes().all(http_field::is_token_byte) {
             return Err(LaneError::Text("method"));
         }
         let mut visible = |part| {

@@ -28,9 +28,3 @@ pub use tracing_settings::{FurtherHook, HookChoice, TracingSettings};
 
 /// The version of everything in this module. Both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 6;
-
-/// Renders bytes for tests of encodings.
-#[cfg(test)]
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

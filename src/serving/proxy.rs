@@ -59,13 +59,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tracer_ipc::control;
 use tracer_ipc::replica_table::{CallerIndex, ReplicaIndex, ReplicaTable};
 use tracer_ipc::serving::{ProxyBegin, ProxyOrder, ProxyReport, ProxySettings};
 
 use crate::hook::{OwnSettings, Recorder, random, run_hook};
+use crate::parent;
 use crate::spool::{Spool, SpoolError};
 use settings::Settings;
 use thread::{Begin, Countdown, Order};
@@ -170,12 +171,10 @@ struct Started {
 
 /// Serves until the head says that it is enough, or is gone. Standard input is the control socket.
 pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| io_error("be ended with the head")(error.into()))?;
-    if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != Some(head_pid) {
+    if !parent::die_with(head_pid).map_err(io_error("be ended with the head"))? {
         return Err(ProxyError::Orphaned);
     }
-    let control = take_control().map_err(io_error("take over its control socket"))?;
+    let control = parent::take_standard_input().map_err(io_error("take over its control socket"))?;
     let reports = control.try_clone().map_err(io_error("take over its control socket"))?;
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let wake = wake.map_err(|error| io_error("make an event descriptor")(error.into()))?;
@@ -190,14 +189,6 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ProxyError> {
     let followed = proxy.follow();
     proxy.end();
     followed
-}
-
-/// The socket that is standard input. What else wants to read that finds nothing.
-fn take_control() -> io::Result<OwnedFd> {
-    let control = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    rustix::io::ioctl_fionbio(&control, false)?;
-    Ok(control)
 }
 
 impl Proxy {

@@ -10,6 +10,8 @@
 
 use std::fmt;
 
+use tracer_core::http_field;
+
 /// The longest head of a request, in bytes.
 pub const HEAD_BYTES: usize = 64 << 10;
 /// The most headers of a request.
@@ -174,7 +176,7 @@ fn scan_request_line(line: &[u8]) -> Result<(bool, &[u8], &[u8]), Refusal> {
         _ => return Err(Refusal::Malformed("a version that is not HTTP/1.0 or HTTP/1.1")),
     };
     // Methods are told apart by case, and nobody has one in lower case: it is a mistake, or one that others take for another method.
-    let is_method = !method.is_empty() && method.iter().all(|byte| is_token(*byte) && !byte.is_ascii_lowercase());
+    let is_method = http_field::is_token(method) && !method.iter().any(u8::is_ascii_lowercase);
     let is_target = !target.is_empty() && target.iter().all(|byte| byte.is_ascii_graphic());
     if is_method && is_target { Ok((is_1_1, method, target)) } else { Err(malformed) }
 }
@@ -199,17 +201,13 @@ fn scan_header(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     }
     let colon = line.iter().position(|byte| *byte == b':').ok_or(Refusal::Malformed("a header without `:`"))?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
-    if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
+    if !http_field::is_token(name) {
         return Err(Refusal::Malformed("the name of a header is none"));
     }
-    if !value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f)) {
+    if !http_field::is_value(value) {
         return Err(Refusal::Malformed("a control character in a header"));
     }
     Ok((name, value.trim_ascii()))
-}
-
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// Follows what a client sends over one connection.

@@ -18,6 +18,7 @@ use crate::hook::{ActorState, LoadedActor};
 use crate::protocol::Lease;
 use crate::protocol::wire::Take;
 use crate::task::TaskId;
+use tracer_core::lock::lock;
 
 /// An actor that was made in this process.
 pub(super) struct Living {
@@ -145,9 +146,4 @@ impl Calls {
         lock(&self.line).running -= 1;
         self.changed.notify_all();
     }
-}
-
-fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
-    // What the lock guards is whole after every statement.
-    line.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -37,6 +37,7 @@ use crate::task::{
 use crate::value::{self, ValueError};
 use crate::{fault, fork};
 use tracer_core::clock::now_unix_nano;
+use tracer_core::lock::lock;
 
 /// Runs attempts, and keeps what they share.
 pub(super) struct Attempts {
@@ -898,9 +899,4 @@ fn take_inputs<'a>(inputs: &'a [u8], folder: &Path) -> Result<Vec<(u32, Input<'a
         });
     }
     Ok(values)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::attempt::Attempts;
@@ -27,6 +27,7 @@ use crate::stored;
 use crate::task::{
     ActorRole, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion, Outcome, TaskId, TaskSpec, WorkerId,
 };
+use tracer_core::lock::lock;
 
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {
@@ -347,9 +348,4 @@ impl TaskHost for &'static Nested {
             });
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -37,7 +37,7 @@ use tracer_ipc::serving::{ReplicaBegin, ReplicaOrder, ReplicaReport, attribute_o
 use super::usage;
 use crate::hook::{
     ActiveSpan, Answered, HookError, LoadedDeployment, Located, Module, ModuleHeaders, ModulePiece, ModuleResponse,
-    OwnSettings, Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings, run_hook,
+    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings,
 };
 use crate::module_store::{CopyError, ModuleStore, Taken};
 use crate::spool::Spool;
@@ -47,6 +47,7 @@ use commits::Commits;
 use lane::Lane;
 use request::place;
 use span::Names;
+use tracer_core::lock::lock;
 use turn::Turns;
 
 /// Limit of time for a hook to deliver what it has queued when the replica ends.
@@ -68,7 +69,7 @@ const FIRST_HEALTH: u64 = u64::MAX - 1;
 /// Runs a replica until the head tells it to end or is gone. Standard input is its control socket.
 pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ReplicaError> {
     usage::die_with_parent(head_pid).map_err(ReplicaError::Orphaned)?;
-    let control = take_control().map_err(ReplicaError::Control)?;
+    let control = crate::parent::take_standard_input().map_err(ReplicaError::Control)?;
     let begin = first_order(&control).map_err(ReplicaError::Control)?;
     let served = serve(session_dir, control.as_fd(), begin);
     let report = match &served {
@@ -77,13 +78,6 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32) -> Result<(), ReplicaError>
     };
     send(control.as_fd(), &report).map_err(ReplicaError::Control)?;
     served.map_err(ReplicaError::Failed)
-}
-
-/// The socket that is standard input. What else wants to read that finds nothing.
-fn take_control() -> io::Result<OwnedFd> {
-    let control = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    Ok(control)
 }
 
 fn first_order(control: &OwnedFd) -> io::Result<ReplicaBegin> {
@@ -103,7 +97,7 @@ fn first_order(control: &OwnedFd) -> io::Result<ReplicaBegin> {
 fn serve(session_dir: &Path, control: BorrowedFd<'_>, begin: ReplicaBegin) -> Result<(), String> {
     let spool: &'static Spool = Spool::attach(&begin.spool).map(leak).map_err(|error| error.to_string())?;
     crate::hook::note_in(session_dir);
-    let (recorder, hook_failure) = set_up_tracing(&begin, spool);
+    let (recorder, hook_failure) = super::set_up_tracing(&begin.tracing, spool);
     let outcome = serve_traced(session_dir, control, begin, spool, recorder, hook_failure.as_ref());
     if let Some(recorder) = recorder
         && let Err(reason) = recorder.shutdown(SHUTDOWN_LIMIT)
@@ -209,16 +203,6 @@ fn take_copy(search: &SearchPath, store: &ModuleStore, name: &str) -> Result<Opt
             }
         },
     }
-}
-
-fn set_up_tracing(begin: &ReplicaBegin, spool: &'static Spool) -> (Option<&'static Recorder>, Option<HookError>) {
-    let Some(hook) = &begin.tracing.hook else { return (None, None) };
-    let run = run_hook(hook, OwnSettings::of_session(&begin.tracing), Some(spool), Duration::ZERO);
-    for failure in run.failure.iter().chain(&run.further_failures) {
-        eprintln!("tracer: {failure}");
-    }
-    let further = run.further_failures.into_iter().next().filter(|_| hook.is_required);
-    (run.recorder, run.failure.or(further))
 }
 
 fn names_of(begin: &ReplicaBegin, handler: &LoadedDeployment, module_version: Option<String>) -> Names {
@@ -560,11 +544,6 @@ impl RequestHost for Replica {
 
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Error that ends a replica. The head sees it end and says so.

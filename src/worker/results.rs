@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::{NewRings, Sender};
@@ -18,6 +18,7 @@ use crate::hook::Recorder;
 use crate::protocol::frame::put_frame;
 use crate::protocol::wire::Put;
 use crate::protocol::{ActorMethods, AttemptResult, kind, put_value};
+use tracer_core::lock::lock;
 
 /// How long a result may wait for more.
 const LINGER: Duration = Duration::from_millis(2);
@@ -156,9 +157,4 @@ impl Results {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,20 +7,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, getpid, getppid, set_child_subreaper, set_parent_process_death_signal};
+use rustix::process::{getpid, set_child_subreaper};
 
+use crate::parent;
 use crate::protocol::CommandUsage;
 
 /// Makes sure that this process and what its tasks start ends: it becomes a subreaper, and asks the kernel for SIGKILL when the head dies, which has to be this process's parent, and checks that it has not died before.
-///
-/// The kernel watches the *thread* that started this process; the head has only one that starts any.
 pub(super) fn die_with_parent(head_pid: u32) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     // What a task leaves behind stays below the worker, and is the head's to end when the worker has ended.
     set_child_subreaper(Some(getpid()))?;
-    match getppid() {
-        Some(pid) if pid.as_raw_nonzero().get().unsigned_abs() == head_pid => Ok(()),
-        _ => Err(io::Error::other(format!("its parent is not process {head_pid}, which has died already"))),
+    match parent::die_with(head_pid)? {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("its parent is not process {head_pid}, which has died already"))),
     }
 }
 

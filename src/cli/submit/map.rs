@@ -23,7 +23,7 @@ use signal_hook::low_level::pipe;
 use self::lines::{Line, Lines};
 use self::progress::Progress;
 use super::super::{CommandError, CommandResult, Format, report};
-use super::{close_job, hex, start_tracing};
+use super::{close_job, start_tracing};
 use crate::count::{Count, Elapsed};
 use crate::driver::{Driver, DriverError, SubmitRequest};
 use crate::exit;
@@ -31,6 +31,7 @@ use crate::names;
 use crate::protocol::{CancelWhich, Finished, Query};
 use crate::task::{Failure, FunctionSpec, Outcome, TaskId, TaskSpec};
 use crate::value::{self, JsonText};
+use tracer_core::hex::hex;
 
 /// How `--map` goes about it.
 #[derive(clap::Args)]

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::trim_ows;
+use crate::http_field::is_token;
 
 /// The most members that are carried on.
 pub const BAGGAGE_MEMBERS_LIMIT: usize = 64;
@@ -132,7 +133,7 @@ impl Baggage {
     ///
     /// Fails without a change when the key is not an HTTP token or there is no room.
     pub fn insert(&mut self, key: &str, value: &str) -> Result<(), BaggageError> {
-        if !is_token(key) {
+        if !is_token(key.as_bytes()) {
             let position = self.members.len() + 1;
             return Err(BaggageError::Member { position, reason: BaggageMemberError::Key });
         }
@@ -166,7 +167,7 @@ fn check(member: &str) -> Result<(), BaggageMemberError> {
     let mut parts = member.split(';');
     let pair = parts.next().unwrap_or_default();
     let (key, value) = pair.split_once('=').ok_or(BaggageMemberError::NoValue)?;
-    if !is_token(trim_ows(key)) {
+    if !is_token(trim_ows(key).as_bytes()) {
         return Err(BaggageMemberError::Key);
     }
     if !trim_ows(value).bytes().all(is_octet) {
@@ -174,16 +175,11 @@ fn check(member: &str) -> Result<(), BaggageMemberError> {
     }
     for property in parts {
         let (key, value) = property.split_once('=').unwrap_or((property, ""));
-        if !is_token(trim_ows(key)) || !trim_ows(value).bytes().all(is_octet) {
+        if !is_token(trim_ows(key).as_bytes()) || !trim_ows(value).bytes().all(is_octet) {
             return Err(BaggageMemberError::Property);
         }
     }
     Ok(())
-}
-
-/// Whether `text` is a token of RFC 9110, section 5.6.2.
-fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 /// Whether `byte` may stand in a value as it is.

@@ -5,10 +5,11 @@
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::Event;
 use crate::fault;
+use tracer_core::lock::lock;
 
 /// What is to be synced.
 struct Wanted {
@@ -77,10 +78,6 @@ impl Drop for Syncer {
             let _ = thread.join();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What threads tell the head, each with a wake-up.

@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use tracer_abi as abi;
@@ -21,6 +21,7 @@ use super::deliveries::{self, Deliveries, Sink};
 use super::log::log;
 use super::module::{read_sized, text};
 use tracer_core::clock::now_unix_nano;
+use tracer_core::lock::lock;
 use tracer_core::propagation::{FLAG_SAMPLED, TraceContext, TraceParent};
 use tracer_core::task::{JobId, SpanLink, TaskId, WorkerId};
 use tracer_ipc::fault;
@@ -1372,11 +1373,6 @@ fn read_text(write: impl FnOnce(&mut abi::TextBuffer)) -> String {
     write(&mut out);
     let filled = out.filled();
     String::from_utf8_lossy(&buffer[..filled]).into_owned()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `body`; a panic ends here, because unwinding out of an `extern "C"` function aborts the process.

@@ -9,7 +9,7 @@ mod events;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
 use tracer_abi as abi;
@@ -19,6 +19,7 @@ pub use events::{NewRequest, RequestEvents};
 use super::module::{ParameterDescription, Record, describe_parameters, text};
 use super::task::failure_of;
 use super::{ActiveSpan, Module, ModuleError, Recorder};
+use tracer_core::lock::lock;
 use tracer_core::task::Failure;
 use tracer_ipc::spool::record::slice;
 
@@ -369,9 +370,4 @@ unsafe extern "C" fn host_answer(data: *mut c_void, order: u64, status: u32, rea
 unsafe extern "C" fn host_flush(data: *mut c_void) {
     // SAFETY: as above.
     unsafe { with(data, (), |lent| lent.host.flush()) };
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks guard is whole after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

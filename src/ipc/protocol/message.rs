@@ -1363,7 +1363,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::frame::{FRAME_LIMIT, FrameBuffer};
-    use super::super::hex;
+    use tracer_core::hex::hex;
+
     use super::*;
     use tracer_core::task::RefusalCode;
 

@@ -54,7 +54,9 @@ pub struct JournalCounts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reply, StatusReport, hex, put_reply, take_value};
+    use tracer_core::hex::hex;
+
+    use super::super::{Reply, StatusReport, put_reply, take_value};
     use super::*;
 
     #[test]

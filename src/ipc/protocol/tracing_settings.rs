@@ -93,7 +93,8 @@ pub struct FurtherHook {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hex;
+    use tracer_core::hex::hex;
+
     use super::*;
 
     fn half() -> TracingSettings {

@@ -313,8 +313,7 @@ pub fn on_replica_report(
     now: Now,
 ) {
     services.has_news = true;
-    let Some(name) = services.by_process.get(&process).cloned() else { return };
-    let Some(served) = services.all.get_mut(&name) else { return };
+    let Some((name, served)) = services.served_of(process) else { return };
     let Some(replica) = served.replicas.get_mut(&process) else { return };
     match report {
         ReplicaReport::Ready { tracing, hook_failure, module_version, is_configurable } => {
@@ -385,8 +384,7 @@ pub fn on_proxy_report(
     report: ProxyReport,
 ) {
     services.has_news = true;
-    let Some(name) = services.by_process.get(&process).cloned() else { return };
-    let Some(served) = services.all.get_mut(&name) else { return };
+    let Some((name, served)) = services.served_of(process) else { return };
     let Some(proxy) = served.proxies.get_mut(&process) else { return };
     match report {
         ProxyReport::Ready { tracing, hook_failure } => {

@@ -55,6 +55,12 @@ impl Services {
         self.by_process.get(&process).map(String::as_str)
     }
 
+    /// The service of a process, with its name.
+    pub(super) fn served_of(&mut self, process: WorkerId) -> Option<(String, &mut Served)> {
+        let name = self.by_process.get(&process)?;
+        Some((name.clone(), self.all.get_mut(name)?))
+    }
+
     /// Returns whether something has happened since the last turn.
     pub fn has_news(&self) -> bool {
         self.has_news

@@ -18,6 +18,7 @@ use crate::lane::Reset;
 use crate::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
 use crate::request_names as names;
 use crate::task::SpanLink;
+use tracer_core::hex::put_hex;
 
 /// A request. When it is dropped before it was finished, its client has gone.
 pub(super) struct Progress {
@@ -301,7 +302,11 @@ impl Progress {
     }
 
     fn log(&self, now: u64) {
-        let trace_id = self.context().map(|context| hex(context.parent.trace_id));
+        let trace_id = self.context().map(|context| {
+            let mut digits = [0; 32];
+            put_hex(&mut digits, &context.parent.trace_id);
+            digits
+        });
         let target = self.uri.path_and_query().map_or("*", |target| target.as_str());
         self.thread.ended(&Line {
             unix_nano: self.begun_unix_nano,
@@ -325,19 +330,6 @@ impl Drop for Progress {
             self.finish_as(names::OUTCOME_CLIENT_GONE, None);
         }
     }
-}
-
-fn put_hex(digits: &mut [u8], bytes: &[u8]) {
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
-        pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
-        pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
-    }
-}
-
-fn hex(id: [u8; 16]) -> [u8; 32] {
-    let mut digits = [0; 32];
-    put_hex(&mut digits, &id);
-    digits
 }
 
 fn version(version: Version) -> &'static str {

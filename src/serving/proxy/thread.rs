@@ -35,6 +35,7 @@ use crate::hook::Recorder;
 use crate::http_api::problem::Problem;
 use crate::lane::Reset;
 use crate::propagation::Propagators;
+use tracer_core::hex::put_hex;
 
 /// Pause when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -175,11 +176,8 @@ impl ProxyThread {
     /// Makes a name for a request.
     pub(super) fn new_request_id(&self) -> HeaderValue {
         let mut digits = [0; 32];
-        for eight in digits.chunks_exact_mut(16) {
-            let number = self.next_random();
-            for (at, digit) in eight.iter_mut().enumerate() {
-                *digit = b"0123456789abcdef"[(number >> (4 * at) & 15) as usize];
-            }
+        for half in digits.chunks_exact_mut(16) {
+            put_hex(half, &self.next_random().to_le_bytes());
         }
         HeaderValue::from_bytes(&digits).expect("digits can be a header")
     }

@@ -19,6 +19,7 @@ use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleRespon
 use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
 use crate::request_names;
 use crate::task::Failure;
+use tracer_core::http_field;
 use tracer_ipc::claims::SharedClaims;
 
 /// The most bytes of bodies that wait to be written to one lane.
@@ -277,17 +278,12 @@ fn end_span(span: Option<ActiveSpan>, request: Option<&Request>, ending: &Ending
 
 /// A name of HTTP in lower case, if it is one.
 fn lower_case(name: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
-    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    if name.is_empty() || !name.iter().all(is_token) {
+    if !http_field::is_token(name) {
         return None;
     }
     let name = std::str::from_utf8(name).ok()?;
     let has_upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
     Some(if has_upper { name.to_ascii_lowercase().into() } else { name.into() })
-}
-
-fn is_value(value: &[u8]) -> bool {
-    value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
 }
 
 type Sendable<'a> = (u16, Vec<(std::borrow::Cow<'a, str>, &'a [u8])>);
@@ -304,7 +300,7 @@ fn sendable<'a>(response: &ModuleResponse<'a>, has_head: bool) -> Result<Sendabl
     for (name, value) in response.headers.iter() {
         let shown = || String::from_utf8_lossy(name).into_owned();
         let name = lower_case(name).ok_or_else(|| format!("the response has a header with the name {:?}", shown()))?;
-        if !is_value(value) {
+        if !http_field::is_value(value) {
             return Err(format!("the value of the response's header `{name}` has control characters"));
         }
         if OF_CONNECTION.contains(&name.as_bytes()) {
@@ -325,7 +321,7 @@ fn sendable<'a>(response: &ModuleResponse<'a>, has_head: bool) -> Result<Sendabl
 
 /// Trailers, without those that cannot be sent.
 fn checked_trailers(trailers: ModuleHeaders<'_>) -> Vec<(String, Vec<u8>)> {
-    let checked = trailers.iter().filter(|(_, value)| is_value(value));
+    let checked = trailers.iter().filter(|(_, value)| http_field::is_value(value));
     let checked = checked.filter_map(|(name, value)| Some((lower_case(name)?.into_owned(), value.to_vec())));
     let mut bytes = 0;
     checked

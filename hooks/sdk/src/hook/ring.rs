@@ -5,9 +5,10 @@
 //! written of the span has left the processor.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::box_ring::BoxRing;
+use super::delivery::lock;
 use super::direct::{Handle, write};
 
 /// How many a thread puts down: enough that the lock is not felt, and few enough that their memory, which comes back in turn, stays in
@@ -70,11 +71,6 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Panics of writers are caught while they write; besides, nothing here can.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
