@@ -362,6 +362,13 @@ impl Replica {
         });
     }
 
+    /// Drops a closed lane, and with it its socket, when the module has ended the last of its requests.
+    fn forget_if_over(&self, lane: &Lane) {
+        if lane.is_over() {
+            self.lanes_mut().remove(&lane.id);
+        }
+    }
+
     /// Makes the descriptor readable.
     fn wake(&self) {
         // It fails when it is readable.
@@ -396,7 +403,7 @@ impl Replica {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
                 let polled = poll(&mut [PollFd::new(&*lane, PollFlags::OUT)], Some(&timeout));
-                if matches!(polled, Ok(0)) {
+                if left.is_zero() || matches!(polled, Ok(0)) {
                     return;
                 }
                 self.flush_lane(&lane);
@@ -495,6 +502,9 @@ impl RequestHost for Replica {
         let answered = lane.end(id, trailers, span);
         self.has_ended_spans.store(true, std::sync::atomic::Ordering::Release);
         self.note(&lane);
+        if answered == Answered::Gone {
+            self.forget_if_over(&lane);
+        }
         answered
     }
 
@@ -503,6 +513,7 @@ impl RequestHost for Replica {
         lane.fail(id, failure, span);
         self.has_ended_spans.store(true, std::sync::atomic::Ordering::Release);
         self.note(&lane);
+        self.forget_if_over(&lane);
     }
 
     fn consumed(&self, request: u64, bytes: usize) {

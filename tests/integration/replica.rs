@@ -555,6 +555,28 @@ fn lanes_share_a_replica_and_a_closed_one_takes_its_requests_along() {
 }
 
 #[test]
+fn a_caller_that_goes_while_its_lane_is_full_holds_up_neither_lanes_nor_the_drain() {
+    let replica = Replica::start("echo").ready();
+    let files = || std::fs::read_dir(format!("/proc/{}/fd", replica.child.id())).unwrap().count();
+    let before = files();
+    for _ in 0..4 {
+        let mut caller = replica.lane();
+        caller.open(1, false, "POST", "/");
+        // The window of the answer: more than the socket takes while nobody reads.
+        for _ in 0..lane::WINDOW as usize / lane::DATA_LIMIT {
+            caller.send(1, &[0; lane::DATA_LIMIT], false);
+        }
+        let mut waiting = 0;
+        wait_until("the socket takes no more of the answer", || {
+            let last = std::mem::replace(&mut waiting, rustix::io::ioctl_fionread(&caller.stream).unwrap());
+            (waiting == last && waiting > lane::DATA_LIMIT as u64).then_some(())
+        });
+    }
+    wait_until("every lane's socket is closed", || (files() == before).then_some(()));
+    replica.drain();
+}
+
+#[test]
 fn many_requests_at_once_are_all_answered() {
     const REQUESTS: u32 = 200;
     let replica = Replica::start("add").ready();

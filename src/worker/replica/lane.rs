@@ -61,6 +61,12 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether it is closed and the module has ended all its requests.
+    pub(super) fn is_over(&self) -> bool {
+        let state = self.state();
+        state.is_closed && state.requests.is_empty()
+    }
+
     /// Returns whether it was clean, and is dirty from now on.
     pub(super) fn becomes_dirty(&self) -> bool {
         !self.is_dirty.swap(true, AcqRel)

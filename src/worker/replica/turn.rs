@@ -279,13 +279,11 @@ impl Replica {
         }
         let mut state = lane.state();
         state.is_closed = true;
+        state.is_blocked = false;
         let slices = state.outbox.clear();
-        let is_done = state.requests.is_empty();
         drop(state);
         drop(slices);
-        if is_done {
-            self.lanes_mut().remove(&id);
-        }
+        self.forget_if_over(&lane);
     }
 
     fn take_frames(&self, inbox: &mut Inbox, events: &mut RequestEvents) -> Result<(), String> {
