@@ -25,6 +25,7 @@ mod status;
 mod stop;
 mod submit;
 mod trace;
+mod view;
 mod wait;
 
 use std::path::PathBuf;
@@ -97,6 +98,7 @@ enum Command {
     Explain(explain::Args),
     Cancel(cancel::Args),
     Trace(trace::Args),
+    View(view::Args),
     Serve(serve::Args),
     Logs(logs::Args),
     Modules(modules::Args),
@@ -304,6 +306,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Cancel(args) => cancel::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::View(args) => view::run(&args),
         Command::Hooks(args) => hooks::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Logs(args) => logs::run(&args),

@@ -40,17 +40,17 @@
 //!
 //! A `traceparent` in the request is what the submission's spans are below; `x-trace-id` in the answer is the task's trace.
 
-mod access;
+pub(crate) mod access;
 mod address;
-mod body;
-mod connection;
+pub(crate) mod body;
+pub(crate) mod connection;
 mod handlers;
-mod limits;
+pub(crate) mod limits;
 mod link;
 pub(crate) mod log;
 mod openapi;
 mod output;
-mod parameters;
+pub(crate) mod parameters;
 pub(crate) mod place;
 pub(crate) mod problem;
 mod routes;

@@ -78,7 +78,7 @@
 //! | `tracer-reactor` | `src/reactor` | what the head decides: plain functions over its state |
 //! | `tracer-host` | `src/host` | the host's side of the module boundary: [`hook`], module store, recorder |
 //! | `tracer-client` | `src/client` | the side that submits: one connection and its faces, [`driver`] and [`cluster`] |
-//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`serving`], [`trace`] |
+//! | `tracer` | `src` | the program: [`cli`], [`config`], [`head`], `worker`, [`http_api`], [`serving`], [`trace`], [`view`] |
 //!
 //! A program that submits tasks depends on `tracer` with `default-features = false`: then the program's modules and what only they need
 //! (clap, hyper, tokio, ...) are not built.
@@ -99,7 +99,7 @@
 //! | print | `cli/report.rs`, `cli/live_line.rs`, `cli/submit/map/progress.rs`, `cli/start.rs`; to a log of their own process: `host/hook/log.rs`, `worker.rs`, `worker/`, `http_api.rs`, `http_api/link.rs`, `serving/proxy.rs`, `serving/proxy/`, `ipc/fork.rs`; of hooks, which have no log but standard error: `hooks/otlp/` (once, that spans do not arrive), `hooks/sdk/src/panics.rs` and `hooks/sdk/src/host.rs` (without a host) |
 //! | open shared libraries | `host/hook/module.rs` |
 //! | write span files | `host/hook/own.rs`, `head/recovery.rs`, `hooks/local_tmp_tracing/`, `hooks/span_file/` |
-//! | run on tokio | `http_api.rs`, `http_api/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop) |
+//! | run on tokio | `http_api.rs`, `http_api/`, `view/`, `serving/proxy.rs`, `serving/proxy/`, `hooks/otlp_grpc/`, `hooks/sdk/src/blocking.rs` (a task's own runtime), `hooks/sdk/src/serve/` (a replica's loop) |
 //! | use `unsafe` | `host/`, `ipc/`, `head/guard.rs`, `head/heap.rs`, `worker/command.rs`, `worker/command/`, `worker/usage.rs`, `cli.rs`, `client/driver/session_environment.rs`, `hooks/abi/`, `hooks/sdk/` |
 //! | decide, from arguments alone | `reactor/` |
 //!
@@ -112,7 +112,7 @@
 //! * Only `head::journal` writes what the head has to remember.
 //! * The head makes no spans and loads no hook: what a hook does cannot hurt it.
 //! * No task argument carries trace context, and no span carries arguments unless `--record-arguments` asks for it.
-//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`http_api`] and the proxy of a service,
+//! * There is no runtime between a socket and its caller: driver and worker block, the head is one loop over epoll. Only [`http_api`], [`view`] and the proxy of a service,
 //!   processes of their own, have one.
 
 // The library of a program that submits tasks.
@@ -153,6 +153,8 @@ pub mod serving;
 mod standard_input;
 #[cfg(feature = "program")]
 pub mod trace;
+#[cfg(feature = "program")]
+pub mod view;
 #[cfg(feature = "program")]
 mod worker;
 

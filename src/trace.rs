@@ -29,6 +29,7 @@ mod span;
 mod stats;
 mod time;
 mod tree;
+mod watch;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink
 pub use stats::{Stats, StatsRow};
 pub(crate) use time::format as rfc3339;
 pub use tree::{Item, Node, Tree};
+pub use watch::Watch;
 
 /// What a folder of span files holds.
 #[derive(Debug)]

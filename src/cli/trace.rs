@@ -223,7 +223,7 @@ impl SourceArgs {
     }
 
     /// Loads the span files, and the spans that living processes have not written there yet.
-    fn load_with_running(&self) -> Result<Loaded, CommandError> {
+    pub(super) fn load_with_running(&self) -> Result<Loaded, CommandError> {
         let (folder, head) = self.folder_and_head();
         let Some(head) = head else { return self.load() };
         // The spools first: what is written in between is then in both, and not in neither.

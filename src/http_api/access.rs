@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Why a request is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Denied {
+pub(crate) enum Denied {
     /// It names no host, or several.
     HostMissing,
     /// It names another host than this one.
@@ -23,16 +23,22 @@ pub(super) enum Denied {
 
 /// What of a request is looked at; of each header all the values that there are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claims<'a> {
+pub(crate) struct Claims<'a> {
     /// The authority of the request's target, if it is in absolute form.
-    pub(super) authority: Option<&'a str>,
-    pub(super) hosts: &'a [&'a [u8]],
-    pub(super) origins: &'a [&'a [u8]],
-    pub(super) authorizations: &'a [&'a [u8]],
+    pub(crate) authority: Option<&'a str>,
+    pub(crate) hosts: &'a [&'a [u8]],
+    pub(crate) origins: &'a [&'a [u8]],
+    pub(crate) authorizations: &'a [&'a [u8]],
 }
 
 /// Checks names and origin first: who is not meant here learns nothing about tokens.
 pub(super) fn check(claims: &Claims<'_>, listening: SocketAddr, token: &str) -> Result<(), Denied> {
+    check_names(claims, listening)?;
+    check_token(claims, |shown| is_same(shown, token.as_bytes()))
+}
+
+/// Checks that a request names this server, and comes from no page of another one.
+pub(crate) fn check_names(claims: &Claims<'_>, listening: SocketAddr) -> Result<(), Denied> {
     let [host] = claims.hosts else { return Err(Denied::HostMissing) };
     for name in [Some(*host), claims.authority.map(str::as_bytes)].into_iter().flatten() {
         if !is_own_name(name, listening) {
@@ -44,10 +50,15 @@ pub(super) fn check(claims: &Claims<'_>, listening: SocketAddr, token: &str) -> 
             return Err(Denied::Origin(shown(origin)));
         }
     }
+    Ok(())
+}
+
+/// Checks that a request shows one token, and one that is known.
+pub(crate) fn check_token(claims: &Claims<'_>, is_known: impl FnOnce(&[u8]) -> bool) -> Result<(), Denied> {
     match claims.authorizations {
         [] => Err(Denied::TokenMissing),
         [shown] => match bearer(shown) {
-            Some(shown) if is_same(shown, token.as_bytes()) => Ok(()),
+            Some(shown) if is_known(shown) => Ok(()),
             Some(_) => Err(Denied::TokenWrong),
             None => Err(Denied::TokenMissing),
         },
@@ -85,7 +96,7 @@ fn bearer(header: &[u8]) -> Option<&[u8]> {
 }
 
 /// Compares in a time that says nothing about where the two differ.
-fn is_same(shown: &[u8], token: &[u8]) -> bool {
+pub(crate) fn is_same(shown: &[u8], token: &[u8]) -> bool {
     let differs = shown.iter().zip(token).fold(0, |differs, (shown, token)| differs | (shown ^ token));
     std::hint::black_box(differs) == 0 && shown.len() == token.len()
 }

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 
 /// An answer's body.
-pub(super) enum Body {
+pub(crate) enum Body {
     Whole(Option<Bytes>),
     /// The same, of a size that only a few may have at one time; the permit goes back when all is sent, or the client has gone.
     Large(Option<Bytes>, #[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit),
@@ -17,7 +17,7 @@ pub(super) enum Body {
 }
 
 /// Pieces that a task of the runtime makes, for as long as somebody takes them.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     pieces: mpsc::Receiver<Bytes>,
     maker: AbortHandle,
 }
@@ -30,12 +30,12 @@ impl Drop for Pieces {
 }
 
 impl Body {
-    pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Body {
         Body::Whole(Some(bytes.into()))
     }
 
     /// What `maker` sends.
-    pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>, maker: AbortHandle) -> Body {
+    pub(crate) fn pieces(pieces: mpsc::Receiver<Bytes>, maker: AbortHandle) -> Body {
         Body::Pieces(Pieces { pieces, maker })
     }
 }

@@ -17,7 +17,7 @@ use super::limits::CONNECTIONS;
 use tracer_core::lock::lock;
 
 /// A client's socket. What is written to it has to be taken within a time, or it is closed.
-pub(super) struct Socket<S> {
+pub(crate) struct Socket<S> {
     stream: S,
     limit: Duration,
     /// Runs while the client takes nothing.
@@ -25,7 +25,7 @@ pub(super) struct Socket<S> {
 }
 
 impl<S> Socket<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Socket<S> {
+    pub(crate) fn new(stream: S, limit: Duration) -> Socket<S> {
         Socket { stream, limit, stalled: None }
     }
 
@@ -83,7 +83,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
 /// What is known of a connection.
 #[derive(Default)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// Requests on it that were let in and are not answered.
     served: AtomicUsize,
     /// Since when it has none of them.
@@ -92,12 +92,12 @@ pub(super) struct Known {
 
 impl Known {
     /// A request was let in.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.served.fetch_add(1, Relaxed);
     }
 
     /// It was answered.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.served.fetch_sub(1, Relaxed) == 1 {
             *lock(&self.waits_since) = Some(Instant::now());
         }
@@ -113,7 +113,7 @@ type Open = (Arc<Known>, Option<AbortHandle>);
 
 /// The connections that are open.
 #[derive(Default)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     open: Mutex<HashMap<u64, Open>>,
     next: Mutex<u64>,
 }
@@ -121,7 +121,7 @@ pub(super) struct Connections {
 impl Connections {
     /// Makes room for one more: if there are too many, the one goes that has waited longest without a request that was let in. None when
     /// all of them have one.
-    pub(super) fn admit(&self) -> Option<(u64, Arc<Known>)> {
+    pub(crate) fn admit(&self) -> Option<(u64, Arc<Known>)> {
         let mut open = lock(&self.open);
         if open.len() >= CONNECTIONS {
             let waiting = open.iter().filter_map(|(&id, (known, _))| Some((known.waits_since()?, id)));
@@ -138,17 +138,17 @@ impl Connections {
     }
 
     /// Says how a connection is closed.
-    pub(super) fn started(&self, id: u64, connection: AbortHandle) {
+    pub(crate) fn started(&self, id: u64, connection: AbortHandle) {
         if let Some((_, handle)) = lock(&self.open).get_mut(&id) {
             *handle = Some(connection);
         }
     }
 
-    pub(super) fn ended(&self, id: u64) {
+    pub(crate) fn ended(&self, id: u64) {
         lock(&self.open).remove(&id);
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         lock(&self.open).len()
     }
 }

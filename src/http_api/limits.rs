@@ -3,46 +3,46 @@
 use std::time::{Duration, Instant};
 
 /// The longest body of a request, in bytes.
-pub(super) const BODY_BYTES: usize = 8 << 20;
+pub(crate) const BODY_BYTES: usize = 8 << 20;
 /// The longest head of a request, in bytes.
-pub(super) const HEAD_BYTES: usize = 32 << 10;
+pub(crate) const HEAD_BYTES: usize = 32 << 10;
 /// The most headers of a request.
-pub(super) const HEADERS: usize = 64;
+pub(crate) const HEADERS: usize = 64;
 /// How long the head of a request may take, and how long a connection may wait for the next request.
-pub(super) const HEAD_TIME: Duration = Duration::from_secs(10);
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How long a body may take.
-pub(super) const BODY_TIME: Duration = Duration::from_secs(30);
+pub(crate) const BODY_TIME: Duration = Duration::from_secs(30);
 /// How long a client may take nothing of what it is sent.
-pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Connections at one time. For a further one, the one goes that has waited longest without a request that was let in.
-pub(super) const CONNECTIONS: usize = 256;
+pub(crate) const CONNECTIONS: usize = 256;
 /// Requests that wait for the end of a task, at one time.
-pub(super) const WAITS: usize = 96;
+pub(crate) const WAITS: usize = 96;
 /// Requests that follow the output of a task, at one time.
-pub(super) const STREAMS: usize = 96;
+pub(crate) const STREAMS: usize = 96;
 /// Answers with large results that are in memory at one time; further ones wait for their turn.
-pub(super) const LARGE_ANSWERS: usize = 2;
+pub(crate) const LARGE_ANSWERS: usize = 2;
 /// The longest wait for the end of a task.
-pub(super) const WAIT_TIME: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_TIME: Duration = Duration::from_secs(60);
 /// The wait of a request that does not say how long.
-pub(super) const DEFAULT_WAIT_TIME: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_WAIT_TIME: Duration = Duration::from_secs(30);
 /// Requests a second, over all clients, once those that were saved up are used; further ones wait for their turn.
-pub(super) const REQUESTS_PER_SECOND: u32 = 1000;
+pub(crate) const REQUESTS_PER_SECOND: u32 = 1000;
 /// The same for requests that are not let in.
-pub(super) const STRANGERS_PER_SECOND: u32 = 50;
+pub(crate) const STRANGERS_PER_SECOND: u32 = 50;
 /// The most tasks that one request lists.
-pub(super) const LIST: usize = 1000;
+pub(crate) const LIST: usize = 1000;
 /// The tasks that are listed if the request does not say how many.
-pub(super) const DEFAULT_LIST: usize = 100;
+pub(crate) const DEFAULT_LIST: usize = 100;
 /// As many listed tasks count as one more request.
-pub(super) const LISTED_PER_REQUEST: usize = 10;
+pub(crate) const LISTED_PER_REQUEST: usize = 10;
 
 /// The longest that a request is held back because of the rate.
-pub(super) const HELD_TIME: Duration = Duration::from_secs(1);
+pub(crate) const HELD_TIME: Duration = Duration::from_secs(1);
 
 /// A rate: so many a second, and as many at once as one second has. Who comes too early is held back, for as long as it takes, so that a
 /// client that asks without pause gets slow answers and costs nothing.
-pub(super) struct Rate {
+pub(crate) struct Rate {
     per_second: f64,
     /// What is left; less than nothing when requests are held back.
     saved: f64,
@@ -50,12 +50,12 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) fn new(per_second: u32, now: Instant) -> Rate {
+    pub(crate) fn new(per_second: u32, now: Instant) -> Rate {
         Rate { per_second: per_second.into(), saved: per_second.into(), looked_at: now }
     }
 
     /// Takes `count`, and says how long to wait for that; none when it is longer than a request is held back, and nothing is taken.
-    pub(super) fn take(&mut self, count: u32, now: Instant) -> Option<Duration> {
+    pub(crate) fn take(&mut self, count: u32, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.looked_at).as_secs_f64();
         self.saved = (self.saved + passed * self.per_second).min(self.per_second);
         self.looked_at = now;

@@ -3,7 +3,7 @@
 use super::problem::{INVALID, Problem};
 
 /// Takes a query apart into names and values. Each name is taken once, and only if it is `known`.
-pub(super) fn parse(query: &str, known: &[&str]) -> Result<Vec<(String, String)>, Problem> {
+pub(crate) fn parse(query: &str, known: &[&str]) -> Result<Vec<(String, String)>, Problem> {
     let mut parameters: Vec<(String, String)> = Vec::new();
     for part in query.split('&').filter(|part| !part.is_empty()) {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
@@ -22,7 +22,7 @@ pub(super) fn parse(query: &str, known: &[&str]) -> Result<Vec<(String, String)>
 }
 
 /// The value of a parameter that is a number in a range.
-pub(super) fn number(parameters: &[(String, String)], name: &str, from: u64, to: u64) -> Result<Option<u64>, Problem> {
+pub(crate) fn number(parameters: &[(String, String)], name: &str, from: u64, to: u64) -> Result<Option<u64>, Problem> {
     let Some(value) = text(parameters, name) else { return Ok(None) };
     // No sign, no blanks: only digits are a number here.
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
@@ -36,7 +36,7 @@ pub(super) fn number(parameters: &[(String, String)], name: &str, from: u64, to:
 }
 
 /// The value of a parameter.
-pub(super) fn text<'a>(parameters: &'a [(String, String)], name: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(parameters: &'a [(String, String)], name: &str) -> Option<&'a str> {
     parameters.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
 }
 

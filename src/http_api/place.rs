@@ -49,7 +49,7 @@ pub(super) fn read(session_dir: &Path) -> io::Result<(String, HttpSettings)> {
 }
 
 /// 256 random bits, in hexadecimal.
-fn new_token() -> io::Result<String> {
+pub(crate) fn new_token() -> io::Result<String> {
     let mut bits = [0; 32];
     let mut filled = 0;
     while filled < bits.len() {

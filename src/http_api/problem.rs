@@ -15,10 +15,10 @@ pub(crate) struct Kind {
 
 macro_rules! kinds {
     ($($kind:ident = $status:ident, $name:literal, $title:literal;)*) => {
-        $(pub(super) const $kind: Kind = Kind { name: $name, status: StatusCode::$status, title: $title };)*
+        $(pub(crate) const $kind: Kind = Kind { name: $name, status: StatusCode::$status, title: $title };)*
         /// All of them.
         #[cfg(test)]
-        pub(super) const ALL: &[Kind] = &[$($kind),*];
+        pub(crate) const ALL: &[Kind] = &[$($kind),*];
     };
 }
 
@@ -94,7 +94,7 @@ impl Problem {
     }
 
     /// A refusal by the head. Where the same submission may be accepted later, the answer says so.
-    pub(super) fn of_refusal(Refusal { code, text }: Refusal) -> Problem {
+    pub(crate) fn of_refusal(Refusal { code, text }: Refusal) -> Problem {
         let kind = kind_of_refusal(code);
         let problem = Problem { code: Some(code.name()), ..Problem::new(kind, text) };
         if kind == UNAVAILABLE { problem.header(header::RETRY_AFTER, "1") } else { problem }
@@ -102,7 +102,7 @@ impl Problem {
 
     /// Its status, its name, the head's reason, and whether it says when to try again.
     #[cfg(test)]
-    pub(super) fn face(&self) -> (u16, &'static str, Option<&'static str>, bool) {
+    pub(crate) fn face(&self) -> (u16, &'static str, Option<&'static str>, bool) {
         let says_when = self.headers.iter().any(|(name, _)| name == header::RETRY_AFTER);
         (self.kind.status.as_u16(), self.kind.name, self.code, says_when)
     }

@@ -413,6 +413,11 @@ impl Span {
         self.file.pid
     }
 
+    /// Whether it was read from a span file, and not from a spool.
+    pub(super) fn is_written(&self) -> bool {
+        self.file.path.extension().is_none_or(|extension| extension != "spool")
+    }
+
     /// The file it was read from.
     pub fn path(&self) -> &Path {
         &self.file.path

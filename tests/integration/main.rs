@@ -66,5 +66,6 @@ mod storms;
 mod submit;
 mod trace_questions;
 mod trace_reading;
+mod view;
 mod waiting;
 mod whole_backend;

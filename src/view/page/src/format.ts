@@ -1,0 +1,42 @@
+/** Texts for people. */
+
+const UNITS: [number, string, number][] = [
+  [1e3, "ns", 1],
+  [1e6, "µs", 1e3],
+  [1e9, "ms", 1e6],
+  [60e9, "s", 1e9],
+];
+
+/** A duration in nanoseconds with three digits: `711 µs`, `1.25 s`, `2 min 05 s`. */
+export function elapsed(ns: number): string {
+  for (const [below, unit, size] of UNITS) {
+    if (ns < below) {
+      const value = ns / size;
+      return `${value.toFixed(size === 1 || value >= 100 ? 0 : value >= 10 ? 1 : 2)} ${unit}`;
+    }
+  }
+  const seconds = Math.floor(ns / 1e9);
+  const two = (value: number) => String(value).padStart(2, "0");
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${two(Math.floor(seconds / 60) % 60)} min`;
+}
+
+/** The characters that steer a terminal, hide, or turn the direction of text around. */
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** A text from a span, with characters that would not be seen written as `\u{202e}`. */
+export function shown(text: string): string {
+  return text.replace(UNSEEN, (c) => `\\u{${c.charCodeAt(0).toString(16)}}`);
+}
+
+/** The time of day of a text of RFC 3339, in this place, with milliseconds. */
+export function timeOfDay(text: string): string {
+  const time = new Date(text);
+  const two = (value: number, digits = 2) => String(value).padStart(digits, "0");
+  return `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}.${two(time.getMilliseconds(), 3)}`;
+}
+
+/** `1 span`, `2 spans`. */
+export function count(number: number, noun: string): string {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}

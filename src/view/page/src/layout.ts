@@ -1,0 +1,129 @@
+/** Pure functions over the columns of a trace: which rows are shown, and where their bars are. */
+
+export interface Columns {
+  trace_id: string;
+  revision: number;
+  start_time: string;
+  duration_ns: number;
+  names: string[];
+  processes: { pid: number | null; service: string }[];
+  span_id: string[];
+  depth: number[];
+  name: number[];
+  process: number[];
+  start: number[];
+  duration: number[];
+  flags: number[];
+  queued: [number, number][];
+  duplicates: number;
+}
+
+export const ERROR = 1;
+export const RUNNING = 2;
+export const CRITICAL = 4;
+export const MISSING = 8;
+const KINDS = ["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"];
+
+export function kind(flags: number): string {
+  return KINDS[flags >> 4] ?? "INTERNAL";
+}
+
+/** The row behind all that is below this one. */
+export function subtreeEnd(columns: Columns, row: number): number {
+  let end = row + 1;
+  while (end < columns.depth.length && columns.depth[end] > columns.depth[row]) end++;
+  return end;
+}
+
+export function hasChildren(columns: Columns, row: number): boolean {
+  return row + 1 < columns.depth.length && columns.depth[row + 1] > columns.depth[row];
+}
+
+export interface Rows {
+  /** Indexes of the columns, in the order in which they are shown. */
+  rows: number[];
+  /** Those of `rows` that are found, as positions in `rows`; empty without a text. */
+  matches: number[];
+}
+
+/**
+ * The rows that are shown: those whose parents are not folded, and, where a text is looked for, those that have it in their names with all that
+ * is above them.
+ */
+export function visibleRows(columns: Columns, folded: ReadonlySet<string>, text: string): Rows {
+  const wanted = text.trim().toLowerCase();
+  const total = columns.depth.length;
+  if (wanted === "") {
+    const rows: number[] = [];
+    for (let row = 0; row < total; ) {
+      rows.push(row);
+      row = folded.size > 0 && folded.has(columns.span_id[row]) ? subtreeEnd(columns, row) : row + 1;
+    }
+    return { rows, matches: [] };
+  }
+  const isNamed = columns.names.map((name) => name.toLowerCase().includes(wanted));
+  const isMatch = (row: number) => isNamed[columns.name[row]] || columns.span_id[row].startsWith(wanted);
+  const rows: number[] = [];
+  const matches: number[] = [];
+  // The rows above the present one, and how many of them are shown already.
+  const above: number[] = [];
+  let shown = 0;
+  for (let row = 0; row < total; row++) {
+    above.length = columns.depth[row];
+    shown = Math.min(shown, above.length);
+    if (isMatch(row)) {
+      for (; shown < above.length; shown++) rows.push(above[shown]);
+      matches.push(rows.length);
+      rows.push(row);
+      shown++;
+    }
+    above.push(row);
+  }
+  return { rows, matches };
+}
+
+/** The next of `rows` from `position` on that has a flag, around the end; -1 if none has. */
+export function nextWith(columns: Columns, rows: number[], position: number, flag: number, step: 1 | -1): number {
+  for (let distance = 1; distance <= rows.length; distance++) {
+    const at = (position + step * distance + rows.length * distance) % rows.length;
+    if (columns.flags[rows[at]] & flag) return at;
+  }
+  return -1;
+}
+
+/** A part of the time of a trace, in nanoseconds since its start. */
+export interface Range {
+  from: number;
+  to: number;
+}
+
+const NARROWEST_NS = 100;
+
+/** Zooms around a point; a factor below 1 shows less. */
+export function zoom(range: Range, total: number, factor: number, around: number): Range {
+  const width = Math.min(Math.max((range.to - range.from) * factor, NARROWEST_NS), total);
+  const share = (around - range.from) / (range.to - range.from || 1);
+  return within({ from: around - share * width, to: around + (1 - share) * width }, total);
+}
+
+export function pan(range: Range, total: number, share: number): Range {
+  const by = (range.to - range.from) * share;
+  return within({ from: range.from + by, to: range.to + by }, total);
+}
+
+function within({ from, to }: Range, total: number): Range {
+  const width = Math.min(to - from, total);
+  const start = Math.min(Math.max(from, 0), total - width);
+  return { from: start, to: start + width };
+}
+
+/** Times of the lines of a scale, at round numbers. */
+export function ticks(range: Range, most: number): number[] {
+  const rough = (range.to - range.from) / most;
+  if (!(rough > 0)) return [];
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough)!;
+  const times: number[] = [];
+  for (let time = Math.ceil(range.from / step) * step; time <= range.to; time += step) times.push(time);
+  return times;
+}

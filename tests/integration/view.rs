@@ -1,0 +1,361 @@
+//! `tracer view`: the server of the page, what it answers and to whom, and the page itself in a browser.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Api, Background, Cluster, Spans, read_chunk, read_head, skip, wait_until};
+
+/// `tracer view` as it runs.
+struct View {
+    process: Background,
+    api: Api,
+    link: String,
+    code: String,
+}
+
+impl View {
+    /// Starts it with these arguments.
+    #[track_caller]
+    fn start(cluster: &Cluster, arguments: &[&str]) -> View {
+        let process = cluster.tracer_in_background(&[&["view", "--format", "json"], arguments].concat());
+        process.wait_for_stdout("\n");
+        let said: Value = serde_json::from_str(&process.stdout_text()).expect("it says where it is as JSON");
+        let link = said["link"].as_str().expect("a link").to_owned();
+        let (_, code) = link.split_once("#code=").expect("the link has a code");
+        let (code, _) = code.split_once('&').expect("the link says where to go");
+        let url = said["url"].as_str().expect("a URL");
+        let address = url.trim_start_matches("http://").trim_end_matches('/').parse().expect("an address and a port");
+        View { process, api: Api { address, token: String::new() }, code: code.to_owned(), link }
+    }
+
+    /// The same with the token that its code is exchanged for.
+    #[track_caller]
+    fn let_in(mut self) -> View {
+        self.api.token = self.exchange().status(200).json()["token"].as_str().expect("a token").to_owned();
+        self
+    }
+
+    #[track_caller]
+    fn exchange(&self) -> Answer {
+        let ask = self.api.bare("POST", "/api/v1/viewer").header("Host", &self.api.address.to_string());
+        ask.json(&json!({"code": self.code})).send()
+    }
+
+    #[track_caller]
+    fn get(&self, target: &str) -> Value {
+        self.api.get(target).status(200).json()
+    }
+
+    /// Ends it as Ctrl-C does.
+    #[track_caller]
+    fn end(self) {
+        self.process.signal(Signal::INT);
+        self.process.wait().success();
+    }
+}
+
+/// A cluster that has run a task that succeeds and one that panics in a span of its own.
+fn with_two_traces() -> Cluster {
+    let cluster = Cluster::traced();
+    cluster.submit("wordcount:frequencies", &["\"a b a\""]).success();
+    cluster.submit("misbehaving_tasks:panics_in_span", &[]).status(1);
+    cluster
+}
+
+/// A task that waits in nested spans until it is released, as the command that submits it.
+fn waiting(cluster: &Cluster) -> (Background, PathBuf) {
+    let (started, release) = (cluster.file("started"), cluster.file("release"));
+    let arguments = [&started, &release].map(|path| json!(path).to_string());
+    let submission = cluster
+        .submit_in_background("misbehaving_tasks:waits_in_nested_spans", &arguments.each_ref().map(String::as_str));
+    cluster.wait_for_file(&started);
+    (submission, release)
+}
+
+#[test]
+fn a_link_lets_in_once_and_a_token_all_the_while() {
+    let cluster = with_two_traces();
+    let view = View::start(&cluster, &[]);
+    let token = view.exchange().status(200).json()["token"].as_str().expect("a token").to_owned();
+    view.exchange().problem(401, "unauthorized");
+    let with_token = Api { token, ..view.api.clone() };
+    for _ in 0..2 {
+        assert_eq!(with_token.get("/api/v1/traces").status(200).json()["traces"].as_array().map(Vec::len), Some(2));
+    }
+    view.end();
+}
+
+#[test]
+fn the_page_needs_the_right_name_and_data_needs_a_token() {
+    let cluster = with_two_traces();
+    let view = View::start(&cluster, &[]);
+    let host = view.api.address.to_string();
+    let page = |path: &str| view.api.bare("GET", path).header("Host", &host);
+    for (path, content_type) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/page.js", "text/javascript; charset=utf-8"),
+        ("/page.css", "text/css; charset=utf-8"),
+    ] {
+        let answer = page(path).send().status(200);
+        assert_eq!(answer.header("content-type"), content_type);
+        let policy = answer.header("content-security-policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'"), "{policy}");
+        assert!(policy.contains("require-trusted-types-for 'script'"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+        assert_eq!(answer.header("set-cookie"), "");
+        assert!(!answer.text().contains("wordcount"), "a file of the page has no data");
+        page(path).without("Host").header("Host", "evil.example").send().problem(403, "forbidden-host");
+        page(path).header("Origin", "http://evil.example").send().problem(403, "forbidden-origin");
+    }
+    for path in ["/api/v1/traces", "/api/v1/open", "/api/v1/events", "/api/v1/traces/last"] {
+        page(path).send().problem(401, "unauthorized");
+        page(path).header("Authorization", "Bearer wrong").send().problem(401, "unauthorized");
+    }
+    let view = view.let_in();
+    view.api.get("/nothing").problem(404, "no-such-path");
+    view.api.get("/api/v1/nothing").problem(404, "no-such-path");
+    view.api.ask("POST", "/api/v1/traces").send().problem(405, "method-not-allowed");
+    view.api
+        .ask("GET", "/api/v1/traces")
+        .header("Origin", "http://evil.example")
+        .send()
+        .problem(403, "forbidden-origin");
+    view.end();
+}
+
+#[test]
+fn lists_traces_and_spans_are_those_of_the_files() {
+    let cluster = with_two_traces();
+    let view = View::start(&cluster, &[]).let_in();
+    let spans = Spans::read(&cluster.spans_dir());
+    let list = view.get("/api/v1/traces");
+    assert_eq!(list["folder"], cluster.spans_dir().display().to_string());
+    let [failed, good] = list["traces"].as_array().expect("a list").as_slice() else { panic!("{list}") };
+    assert!(failed["errors"].as_u64() > Some(0) && good["errors"] == 0, "{list}");
+    let id = good["trace_id"].as_str().expect("an id");
+    let found = view.get("/api/v1/traces?query=error&limit=1");
+    assert_eq!((&found["traces"][0]["trace_id"], &found["filtered_out"]), (&failed["trace_id"], &json!(1)));
+
+    let trace = view.get(&format!("/api/v1/traces/{id}"));
+    let ids = trace["span_id"].as_array().expect("a column").clone();
+    let written: Vec<_> = spans.spans.iter().filter(|span| span.trace_id().trim_start_matches("0x") == id).collect();
+    assert_eq!(ids.len(), written.len());
+    for column in ["depth", "name", "process", "start", "duration", "flags"] {
+        assert_eq!(trace[column].as_array().map(Vec::len), Some(ids.len()), "{column}");
+    }
+    for (row, span_id) in ids.iter().enumerate() {
+        let span = written
+            .iter()
+            .find(|span| span.span_id().trim_start_matches("0x") == span_id)
+            .expect("a span of the files");
+        let name = &trace["names"][trace["name"][row].as_u64().expect("an index") as usize];
+        assert_eq!(*name, span.name());
+        let whole = view.get(&format!("/api/v1/traces/{id}/spans/{}", span_id.as_str().unwrap_or_default()));
+        assert_eq!(whole["name"], *name);
+    }
+    assert_eq!(view.get("/api/v1/traces/last")["trace_id"], failed["trace_id"]);
+    assert_eq!(view.get(&format!("/api/v1/traces/{}", &id[..10]))["trace_id"], id);
+    view.end();
+}
+
+#[test]
+fn what_is_asked_wrongly_is_said() {
+    let cluster = with_two_traces();
+    let view = View::start(&cluster, &[]).let_in();
+    for (target, status, name, part) in [
+        ("/api/v1/traces?query=kind:consumr", 400, "invalid-request", "did you mean `consumer`?"),
+        ("/api/v1/traces?limit=0", 400, "invalid-request", "limit"),
+        ("/api/v1/traces?limits=1", 400, "invalid-request", "limits"),
+        ("/api/v1/traces/nothing", 400, "invalid-request", "nothing"),
+        ("/api/v1/traces/00000000000000000000000000000001", 404, "no-such-trace", "00000000000000000000000000000001"),
+        ("/api/v1/traces/last/spans/xyz", 400, "invalid-request", "expected a span id of 16 hex digits, found `xyz`"),
+        ("/api/v1/traces/last/spans/0000000000000001", 404, "no-such-span", "there is no span 0000000000000001"),
+    ] {
+        let problem = view.api.get(target).problem(status, name);
+        assert!(problem.to_string().contains(part), "{target}: {problem}");
+    }
+    view.end();
+    cluster.tracer(&["view", "abcdef"]).status(1).stderr_contains("abcdef");
+    cluster.tracer(&["view", "--address", "0.0.0.0:1"]).status(2).stderr_contains("an address of this machine alone");
+}
+
+#[test]
+fn what_runs_is_there_and_changes_are_told() {
+    let cluster = Cluster::traced();
+    let view = View::start(&cluster, &[]).let_in();
+    let mut events = view.api.ask("GET", "/api/v1/events").open().expect("it answers");
+    let (status, headers) = read_head(&mut events).expect("it answers");
+    assert_eq!(status, 200);
+    assert!(headers.contains(&("content-type".into(), "text/event-stream".into())), "{headers:?}");
+    let mut revision = || {
+        let chunk = read_chunk(&mut events).expect("the stream goes on").expect("it does not end");
+        let event = String::from_utf8(chunk).expect("it is text");
+        event.strip_prefix("id: ").and_then(|rest| rest.split('\n').next()?.parse::<u64>().ok())
+    };
+    let before = revision().expect("the first event has the revision of now");
+    let (submission, release) = waiting(&cluster);
+    let mut next = before;
+    while next == before {
+        next = revision().unwrap_or(before);
+    }
+    let open = wait_until("the task's spans are open", || {
+        let open = view.get("/api/v1/open");
+        (open["open"].as_u64() >= Some(3)).then_some(open)
+    });
+    let names: Vec<&str> = open["processes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .flat_map(|process| process["spans"].as_array().into_iter().flatten().filter_map(|span| span["name"].as_str()))
+        .collect();
+    assert!(names.contains(&"misbehaving_tasks.waits_in_nested_spans tracer.remote_worker"), "{names:?}");
+    let id = open["processes"][0]["spans"][0]["trace_id"].as_str().expect("an id");
+    assert_eq!(view.get("/api/v1/traces?query=running")["traces"][0]["trace_id"], id);
+    // The bit of what runs, of a trace's columns.
+    let is_running = |trace: &Value| {
+        trace["flags"].as_array().expect("a column").iter().any(|flags| flags.as_u64().unwrap_or(0) & 2 != 0)
+    };
+    assert!(is_running(&view.get(&format!("/api/v1/traces/{id}"))));
+    fs::write(release, "").expect("it can be written");
+    submission.wait().success();
+    let trace = wait_until("nothing of it runs", || {
+        Some(view.get(&format!("/api/v1/traces/{id}"))).filter(|trace| !is_running(trace))
+    });
+    assert!(trace["revision"].as_u64() > Some(next), "{trace}");
+    assert_eq!(view.get("/api/v1/open")["open"], 0);
+    view.end();
+}
+
+#[test]
+fn a_folder_is_shown_without_a_head() {
+    let cluster = with_two_traces();
+    cluster.stop().success();
+    let view = View::start(&cluster, &[cluster.spans_dir().to_str().expect("a text")]).let_in();
+    assert_eq!(view.get("/api/v1/traces")["traces"].as_array().map(Vec::len), Some(2));
+    // What is added is found, and a folder that is gone is no trace, nor the end.
+    let name = fs::read_dir(cluster.spans_dir()).unwrap().next().expect("a file").unwrap().path();
+    fs::copy(&name, cluster.spans_dir().join("1.json")).unwrap();
+    assert_eq!(view.get("/api/v1/traces")["traces"].as_array().map(Vec::len), Some(2));
+    fs::remove_dir_all(cluster.spans_dir()).unwrap();
+    view.api.get("/api/v1/traces");
+    view.end();
+}
+
+#[test]
+fn a_link_of_text_is_for_people() {
+    let cluster = with_two_traces();
+    let process = cluster.tracer_in_background(&["view", "last"]);
+    process.wait_for_stderr("Ctrl-C ends");
+    let text = process.stdout_text();
+    let list = cluster.tracer(&["trace", "list", "--format", "json"]).success().json();
+    let id = list["traces"][0]["trace_id"].as_str().expect("an id").to_owned();
+    assert!(text.starts_with("traces of ") && text.contains(&format!("&to=/trace/{id}\n")), "{text}");
+    process.signal(Signal::TERM);
+    process.wait().success();
+}
+
+/// The folder with the page's packages, which the gate names.
+fn page_tools() -> Option<PathBuf> {
+    let tools = std::env::var_os("TRACER_PAGE_TOOLS").map(PathBuf::from);
+    let tools = tools.unwrap_or_else(|| source().join("node_modules"));
+    if tools.join("esbuild").is_dir() {
+        return Some(tools);
+    }
+    skip("page tools", format!("`npm ci` in src/view/page installs them; there is no {}", tools.display()));
+    None
+}
+
+fn source() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/view/page"))
+}
+
+/// A copy of the page's sources with its packages beside it.
+fn copy_of_page(folder: &Path, tools: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(source().join(&inner)).unwrap() {
+            let name = inner.join(entry.unwrap().file_name());
+            let from = source().join(&name);
+            if name == Path::new("node_modules") || name == Path::new("dist") {
+                continue;
+            }
+            if from.is_dir() {
+                fs::create_dir_all(folder.join(&name)).unwrap();
+                folders.push(name);
+            } else {
+                fs::copy(&from, folder.join(&name)).unwrap();
+            }
+        }
+    }
+    symlink(tools, folder.join("node_modules")).unwrap();
+}
+
+fn node(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("node");
+    command.current_dir(folder).args(arguments);
+    command
+}
+
+#[track_caller]
+fn run(mut command: Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}\n{text}");
+    text
+}
+
+#[test]
+fn the_page_is_what_its_sources_build() {
+    let Some(tools) = page_tools() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page");
+    copy_of_page(&page, &tools);
+    run(node(&page, &["build.mjs"]));
+    let mut bytes = 0;
+    for name in ["index.html", "page.css", "page.js"] {
+        let built = fs::read(page.join("dist").join(name)).unwrap();
+        bytes += built.len();
+        let kept = fs::read(source().join("dist").join(name)).unwrap();
+        assert!(
+            built == kept,
+            "dist/{name} is not what `npm run build` makes in src/view/page: build it and check it in"
+        );
+    }
+    assert!(bytes < 120_000, "the page has {bytes} bytes, at most 120,000 are wanted");
+    run(node(&page, &["node_modules/typescript/bin/tsc", "--noEmit"]));
+    let said = run(node(&page, &["test/run.mjs", folder.path().to_str().expect("a text")]));
+    assert!(said.contains("# fail 0"), "{said}");
+}
+
+#[test]
+fn the_page_works_in_a_browser() {
+    let Some(tools) = page_tools() else { return };
+    let Some(chromium) = ["chromium", "chromium-browser"].into_iter().find_map(program) else {
+        return skip("chromium", "it is not installed");
+    };
+    let cluster = with_two_traces();
+    let (submission, _) = waiting(&cluster);
+    let view = View::start(&cluster, &[]);
+    let page = cluster.file("page");
+    copy_of_page(&page, &tools);
+    let mut browser = cluster.program("node");
+    browser.current_dir(&page).env("CHROMIUM", chromium).env("HOME", cluster.folder());
+    browser.args(["test/browser.mjs", &view.link, cluster.folder().to_str().expect("a text")]);
+    let said = cluster.spawn(browser).wait_within(Duration::from_secs(180)).success().stdout_text();
+    assert_eq!(said, "ok\n");
+    submission.wait().success();
+    view.end();
+}
+
+/// The path of a program that is installed.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
