@@ -74,7 +74,7 @@ pub(crate) fn reap(child: Pid) -> bool {
     !matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None))
 }
 
-/// Whether a child has one of this process's own outputs open.
+/// Returns whether a child has one of this process's own outputs open.
 pub(crate) fn holds_output(child: Pid) -> bool {
     let target = |pid: &str, fd: u32| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok();
     let child = child.as_raw_nonzero().to_string();

@@ -130,7 +130,7 @@ pub struct Overrides {
 /// The settings of a head, final and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether `tracer start` stays in the foreground.
+    /// True if `tracer start` stays in the foreground.
     pub block: bool,
     /// How many workers run: 1 to [`NUM_WORKERS_LIMIT`]; by default as many as there are cpus.
     pub num_workers: u32,
@@ -144,7 +144,7 @@ pub struct Settings {
     pub queue_memory_source: String,
     /// The most that the logs of a session may take, in bytes: at least [`LOG_SIZE_LEAST`]. By default 1 GiB.
     pub max_log_size: u64,
-    /// Whether no task is acknowledged, and no outcome told, before it is on the disk, so that it survives a loss of power.
+    /// True if no task is acknowledged, and no outcome told, before it is on the disk, so that it survives a loss of power.
     pub journal_sync: bool,
     /// The most memory of a worker process with everything that it starts, in bytes: at least [`MEMORY_LEAST`]. By default no bound.
     pub worker_memory: Option<u64>,
@@ -154,14 +154,14 @@ pub struct Settings {
     pub temp_dir: PathBuf,
     /// The folder of the span files. By default [`DEFAULT_SPANS_DIR`].
     pub spans_dir: PathBuf,
-    /// Whether anything is traced; false is stronger than any hook.
+    /// True if anything is traced; false is stronger than any hook.
     pub tracing_enabled: bool,
     /// The hooks, as `module:attribute`; none for no tracing. The first sets up tracing, the others get its finished spans.
     pub tracing_startup_hooks: Vec<String>,
     /// The exporters, as `module:attribute`. Tracing is set up around the span processors of the first; the others get its finished
     /// spans. There are these or hooks, not both: of the two, those that are said with more strength.
     pub tracing_exporters: Vec<String>,
-    /// Whether a worker whose hook fails must not run tasks.
+    /// True if a worker whose hook fails must not run tasks.
     pub tracing_required: bool,
     /// How long a hook may take to set up tracing; more than 0. By default [`DEFAULT_HOOK_TIMEOUT`].
     pub hook_timeout: Duration,
@@ -169,13 +169,13 @@ pub struct Settings {
     pub sampling_ratio: SamplingRatio,
     /// What submissions take from their environment, and what commands get in theirs. By default all.
     pub propagators: Propagators,
-    /// Whether the runtime's own work is traced for every task, and not only for those whose submission asks for it.
+    /// True if the runtime's own work is traced for every task, and not only for those whose submission asks for it.
     pub trace_runtime: bool,
-    /// Whether the arguments of tasks are put on their spans.
+    /// True if the arguments of tasks are put on their spans.
     pub record_arguments: bool,
     /// Where the HTTP API listens; none for no HTTP API.
     pub http: Option<LoopbackAddress>,
-    /// Whether commands are taken over HTTP, and not only functions of modules.
+    /// True if commands are taken over HTTP, and not only functions of modules.
     pub http_commands: bool,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,

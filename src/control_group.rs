@@ -51,7 +51,7 @@ impl Group {
         unified
     }
 
-    /// Where a head may make groups for its workers, whose process this is, with its guard; none where it may not.
+    /// Returns where a head may make groups for its workers, whose process this is, with its guard; none where it may not.
     pub(crate) fn for_children(ours: &[u32]) -> Option<Group> {
         let own = Group::of(*ours.first()?)?;
         own.prepare(ours).ok()?;
@@ -114,7 +114,7 @@ impl Group {
         }
     }
 
-    /// Whether a head has made it for a worker.
+    /// Returns whether a head has made it for a worker.
     pub(crate) fn is_of_worker(&self) -> bool {
         self.path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(OURS))
     }
@@ -180,7 +180,7 @@ impl Group {
         })
     }
 
-    /// How many processes in it the kernel has killed for memory.
+    /// Returns how many processes in it the kernel has killed for memory.
     pub(crate) fn kills(&self) -> u64 {
         let file = match self.version {
             Version::One => "memory.oom_control",

@@ -95,7 +95,7 @@ use output::Outputs;
 pub struct HttpSettings {
     /// Address that it listens on.
     pub address: LoopbackAddress,
-    /// Whether commands are taken, and not only functions.
+    /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
 }
 

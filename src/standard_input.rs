@@ -55,7 +55,7 @@ impl Offer {
         Ok(offer)
     }
 
-    /// Where it is handed over. Absolute.
+    /// Returns where it is handed over. Absolute.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

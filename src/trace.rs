@@ -130,12 +130,12 @@ impl Trace {
         self.spans.sort_by_key(|span| span.start_unix_nano);
     }
 
-    /// When its first span started.
+    /// Returns when its first span started.
     pub fn start_unix_nano(&self) -> u64 {
         self.spans.first().map_or(0, |span| span.start_unix_nano)
     }
 
-    /// When its last span ended, or was seen running. One that ended before it started ended as it did.
+    /// Returns when its last span ended, or was seen running. One that ended before it started ended as it did.
     pub fn end_unix_nano(&self) -> u64 {
         let end = |span: &Span| span.end_unix_nano.or(span.running_unix_nano).unwrap_or(0).max(span.start_unix_nano);
         self.spans.iter().map(end).max().unwrap_or(0)
@@ -155,17 +155,17 @@ impl Trace {
         root.or_else(|| self.spans.iter().find(is_orphan)).unwrap_or(&self.spans[0])
     }
 
-    /// How many spans have the status ERROR.
+    /// Returns how many spans have the status ERROR.
     pub fn error_count(&self) -> usize {
         self.spans.iter().filter(|span| span.status == Status::Error).count()
     }
 
-    /// How many spans were running when they were looked at.
+    /// Returns how many spans were running when they were looked at.
     pub fn running_count(&self) -> usize {
         self.spans.iter().filter(|span| span.is_running()).count()
     }
 
-    /// How many processes the spans come from.
+    /// Returns how many processes the spans come from.
     pub fn process_count(&self) -> usize {
         self.spans.iter().map(Span::process).collect::<HashSet<_>>().len()
     }

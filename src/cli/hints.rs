@@ -51,7 +51,7 @@ fn with_flag<'t>(text: &'t str, flag: &str) -> Cow<'t, str> {
     Cow::Owned(out)
 }
 
-/// Where the words of the verb end, for one that takes a place.
+/// Returns where the words of the verb end, for one that takes a place.
 fn end_of_verb(root: &Command, command: &str) -> Option<usize> {
     let (mut verb, mut end) = (root, 0);
     while let Some(below) = verb.find_subcommand(next_word(&command[end..])) {

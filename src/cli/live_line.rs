@@ -24,15 +24,15 @@ const TICK: Duration = Duration::from_millis(500);
 /// Takes the line away, with the cursor at its beginning.
 const CLEAR: &[u8] = b"\r\x1b[2K";
 
-/// Whether there may be a line. Before the first one, and where there is none, writers pay for this alone.
+/// True if there may be a line. Before the first one, and where there is none, writers pay for this alone.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static SCREEN: Mutex<Screen> = Mutex::new(Screen { is_shown: false, is_in_line: false });
 
 /// The end of the terminal.
 struct Screen {
-    /// Whether the line is there.
+    /// True if the line is there.
     is_shown: bool,
-    /// Whether the cursor stands behind something that was written without a line feed.
+    /// True if the cursor stands behind something that was written without a line feed.
     is_in_line: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn end() {
     }
 }
 
-/// Whether a line can be shown.
+/// Returns whether a line can be shown.
 pub(super) fn is_possible() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

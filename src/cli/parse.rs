@@ -308,7 +308,7 @@ fn negative_number(arguments: &[OsString], given: &str) -> String {
     whole.map_or_else(|| given.to_owned(), std::borrow::Cow::into_owned)
 }
 
-/// What is meant by a word that is no command here: one of another tool, or one at another place.
+/// Returns what is meant by a word that is no command here: one of another tool, or one at another place.
 fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String> {
     let rest = || {
         let at = arguments.iter().position(|argument| argument == word);
@@ -353,7 +353,7 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
     })
 }
 
-/// What is meant by a flag that is none here: one of another tool, or of another command.
+/// Returns what is meant by a flag that is none here: one of another tool, or of another command.
 pub(super) fn tip_for_flag(path: &str, flag: &str) -> Option<String> {
     let name = flag.split('=').next().unwrap_or(flag);
     let tip = match (path, name) {

@@ -296,7 +296,7 @@ fn journals(temp_dir: &Path) -> Vec<Candidate> {
     paths.filter_map(|path| Candidate::of_file(path, Kind::Journal, || false)).collect()
 }
 
-/// Whether a file is named as a journal that was put aside, or kept because it was damaged.
+/// Returns whether a file is named as a journal that was put aside, or kept because it was damaged.
 fn is_put_aside(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["tasks.journal.old-", "tasks.journal.damaged-"].iter().any(|start| name.starts_with(start))

@@ -202,7 +202,7 @@ fn pager(text: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Whether colours may be used on standard output.
+/// Returns whether colours may be used on standard output.
 pub(super) fn colours_on_stdout() -> bool {
     colours_on(&io::stdout())
 }
@@ -212,7 +212,7 @@ fn colours_on(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether standard output is a terminal.
+/// Returns whether standard output is a terminal.
 pub(super) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }

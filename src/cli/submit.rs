@@ -564,7 +564,7 @@ fn library_of_this_shell(target: &str) -> Option<String> {
     ))
 }
 
-/// What `tracer` ends with when a task has failed like this.
+/// Returns what `tracer` ends with when a task has failed like this.
 pub(super) fn exit_code(failure: &Failure) -> u8 {
     match failure {
         Failure::ExitCode { code, .. } => u8::try_from(*code).unwrap_or(exit::FAILED),

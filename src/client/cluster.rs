@@ -154,7 +154,7 @@ impl Cluster {
         }
     }
 
-    /// How the head is doing, as `tracer status` shows it.
+    /// Returns how the head is doing, as `tracer status` shows it.
     pub fn status(&self) -> Result<StatusReport, RemoteError> {
         match self.0.connection.query(&Query::Status, None)? {
             Some(Reply::Status(status)) => Ok(*status),
@@ -162,12 +162,12 @@ impl Cluster {
         }
     }
 
-    /// What the head said of itself when it took this program: versions, folders, the hook.
+    /// Returns what the head said of itself when it took this program: versions, folders, the hook.
     pub fn welcome(&self) -> &Welcome {
         &self.0.welcome
     }
 
-    /// Whether the head is this program's own.
+    /// Returns whether the head is this program's own.
     pub fn is_embedded(&self) -> bool {
         self.0.lock_embedded().is_some()
     }
@@ -182,14 +182,14 @@ impl Cluster {
         &self.0.session_dir
     }
 
-    /// What a person should know of how [`init`] went: a hook that failed here, settings that could not be taken over.
+    /// Returns what a person should know of how [`init`] went: a hook that failed here, settings that could not be taken over.
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
     }
 }
 
 impl Inner {
-    /// What the task is called that is submitted, as one text however often the same is submitted.
+    /// Returns what the task is called that is submitted, as one text however often the same is submitted.
     fn target(&self, target: &str) -> Arc<str> {
         let mut last = self.last_target.lock().unwrap_or_else(PoisonError::into_inner);
         if **last != *target {

@@ -258,7 +258,7 @@ impl Driver {
         self.connection.welcome()
     }
 
-    /// Where large values are.
+    /// Returns where large values are.
     fn values(&self) -> std::path::PathBuf {
         stored::folder(&self.welcome().session_dir)
     }
@@ -296,7 +296,7 @@ impl Driver {
         &self.further_failures
     }
 
-    /// How long this driver has been there.
+    /// Returns how long this driver has been there.
     pub fn age(&self) -> Duration {
         self.since.elapsed()
     }

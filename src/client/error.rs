@@ -25,7 +25,7 @@ pub enum DriverError {
     NoAnswer {
         /// Its process; none if even that is not known.
         head_pid: Option<u32>,
-        /// Whether it was stopped by a signal.
+        /// True if it was stopped by a signal.
         is_stopped: bool,
         /// How long it was waited for.
         waited: Duration,

@@ -175,12 +175,12 @@ impl<T> Router<T> {
         Some((ticket, self.give_up(ticket)?))
     }
 
-    /// When [`next_expired`](Self::next_expired) has something, unless it is admitted before.
+    /// Returns when [`next_expired`](Self::next_expired) has something, unless it is admitted before.
     pub fn next_expiry_ns(&self) -> Option<u64> {
         self.queues.iter().filter_map(Queue::expires_ns).min()
     }
 
-    /// How many requests of this caller wait for a place at a deployment.
+    /// Returns how many requests of this caller wait for a place at a deployment.
     pub fn waiting(&self, deployment: DeploymentIndex) -> usize {
         self.queues[deployment.get()].count
     }

@@ -115,7 +115,7 @@ fn exporters(reader: &mut Reader<'_>, names: Vec<String>) -> Exporters {
     }
 }
 
-/// Which of the two; the hook itself says what is wrong with a protocol that neither speaks.
+/// Returns which of the two; the hook itself says what is wrong with a protocol that neither speaks.
 fn otlp_hook(reader: &mut Reader<'_>) -> &'static str {
     let protocol = OTLP_PROTOCOL.iter().find_map(|variable| reader.text(variable));
     if protocol.as_deref() == Some("grpc") { OTLP_GRPC_HOOK } else { OTLP_HOOK }

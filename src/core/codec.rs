@@ -101,7 +101,7 @@ impl<'a> Take<'a> {
         Take { rest: body }
     }
 
-    /// Whether everything was taken.
+    /// Returns whether everything was taken.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

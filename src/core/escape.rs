@@ -6,14 +6,14 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal acts on the character rather than showing it: a control character, or one that changes the direction of writing or ends a
+/// Returns whether a terminal acts on the character rather than showing it: a control character, or one that changes the direction of writing or ends a
 /// line or paragraph.
 pub fn is_steering(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether the text has a byte with which a steering character begins. A quick test: most texts are plain.
+/// Returns whether the text has a byte with which a steering character begins. A quick test: most texts are plain.
 fn may_steer(bytes: &[u8]) -> bool {
     bytes.iter().any(|&byte| byte < 0x20 || matches!(byte, 0x7f | 0xc2 | 0xd8 | 0xe2))
 }

@@ -1,6 +1,6 @@
 //! Patterns for names, as people write them.
 
-/// Whether a text fits a pattern, in which `*` stands for any text and `?` for any character.
+/// Returns whether a text fits a pattern, in which `*` stands for any text and `?` for any character.
 pub fn fits(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut place) = (0, 0);

@@ -92,7 +92,7 @@ struct Plain<'a> {
     rest: &'a [u8],
     /// Bytes behind a marker that are no marker.
     skip: usize,
-    /// Whether what comes next is the type of an extension of 16 bytes.
+    /// True if what comes next is the type of an extension of 16 bytes.
     is_extension: bool,
 }
 

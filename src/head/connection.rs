@@ -62,13 +62,13 @@ pub(super) struct Connection {
     pub(super) pid: u32,
     /// What was seen of it while it said nothing.
     pub(super) seen: Seen,
-    /// Whether epoll watches for room to write.
+    /// True if epoll watches for room to write.
     pub(super) is_watched_for_room: bool,
-    /// Whether it has asked for rings and has not got an answer.
+    /// True if it has asked for rings and has not got an answer.
     pub(super) wants_rings: bool,
-    /// Whether it is closed once everything is written.
+    /// True if it is closed once everything is written.
     pub(super) is_closing: bool,
-    /// Whether all that waits to be written are answers that may wait a moment for what comes next.
+    /// True if all that waits to be written are answers that may wait a moment for what comes next.
     pub(super) may_wait: bool,
 }
 
@@ -151,7 +151,7 @@ impl Connection {
         self.held.len() < before
     }
 
-    /// Whether something waits for the journal.
+    /// Returns whether something waits for the journal.
     pub(super) fn is_held(&self) -> bool {
         !self.held.is_empty()
     }
@@ -197,7 +197,7 @@ impl Connection {
         self.outbox.len() - self.written
     }
 
-    /// Whether there is something to write.
+    /// Returns whether there is something to write.
     pub(super) fn has_backlog(&self) -> bool {
         self.backlog() > 0
     }

@@ -118,7 +118,7 @@ impl Front {
         }
     }
 
-    /// What a person should know.
+    /// Returns what a person should know.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         let end = self.last_end.as_ref().map(|end| {
             let log = self.session_dir.join("logs/http.log");
@@ -127,7 +127,7 @@ impl Front {
         self.hook_failures.iter().cloned().chain(end)
     }
 
-    /// When it wants to be looked at next.
+    /// Returns when it wants to be looked at next.
     pub(super) fn next(&self) -> Option<Instant> {
         self.start_at.into_iter().chain(self.kill_at).min()
     }

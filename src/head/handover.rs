@@ -223,7 +223,7 @@ impl Handover {
         self.queues.entry(hooks).or_default()
     }
 
-    /// What waits and what is with workers.
+    /// Returns what waits and what is with workers.
     fn all(&self) -> impl Iterator<Item = &Waiting> {
         let offered = self.offered.values().map(|(waiting, _)| waiting);
         self.queues.values().flat_map(|queue| &queue.waiting).chain(offered)
@@ -325,7 +325,7 @@ impl Handover {
         }
     }
 
-    /// What to offer now, and to whom.
+    /// Returns what to offer now, and to whom.
     pub(super) fn offers(&mut self, now_ns: u64, is_last: bool) -> Vec<Offer> {
         let mut offers = Vec::new();
         let limit = if is_last { LAST_OFFERS_LIMIT } else { OFFERS_LIMIT };
@@ -351,7 +351,7 @@ impl Handover {
         offers
     }
 
-    /// When to look again although nothing happens.
+    /// Returns when to look again although nothing happens.
     pub(super) fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let waiting = self.queues.values().filter(|queue| !queue.waiting.is_empty());
         let pauses = waiting.map(Queue::next_ns).filter(|&until| until > now_ns);

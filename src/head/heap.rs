@@ -27,7 +27,7 @@ impl Heap {
         is_due
     }
 
-    /// When it is to be asked again, at the latest.
+    /// Returns when it is to be asked again, at the latest.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.give_back_ns
     }

@@ -140,7 +140,7 @@ pub(super) struct HeadIo {
     pub(super) held: Vec<(u64, WorkerId, Stream)>,
     /// Ends of tasks to tell, encoded, by connection.
     pub(super) finished: FxHashMap<u64, Bodies>,
-    /// Whether drivers were told how tasks ended since this was asked.
+    /// True if drivers were told how tasks ended since this was asked.
     pub(super) has_told_an_end: bool,
     /// Processes whose end is waited for, to finish their story, by pid.
     pub(super) ending: HashMap<u32, EndingProcess>,
@@ -164,7 +164,7 @@ pub(super) struct HeadIo {
     pub(super) attempt_spans: Vec<(TaskId, SpanLink)>,
     /// How many files the head was allowed to have open before it allowed itself more; its workers get this.
     pub(super) open_files: Option<Rlimit>,
-    /// Whether it was said that a connection had to wait.
+    /// True if it was said that a connection had to wait.
     pub(super) has_refused: bool,
     /// Workers that were ended because their connections were of no use any more, and the last of them with its process and the reason.
     pub(super) disturbed: Option<(u64, WorkerId, u32, &'static str)>,
@@ -198,7 +198,7 @@ pub(super) struct Bodies {
 }
 
 impl Bodies {
-    /// Where the next message goes.
+    /// Returns where the next message goes.
     fn body(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= FRAME_TARGET {
             self.full.push(std::mem::take(&mut self.last));

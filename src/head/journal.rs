@@ -645,12 +645,12 @@ impl Journal {
         self.log.has_sync_failed()
     }
 
-    /// How much was written since it was opened, in bytes.
+    /// Returns how much was written since it was opened, in bytes.
     pub(super) fn written(&self) -> u64 {
         self.log.written()
     }
 
-    /// How much of that is on the disk.
+    /// Returns how much of that is on the disk.
     pub(super) fn synced(&self) -> u64 {
         self.log.synced()
     }
@@ -807,7 +807,7 @@ fn free_name(path: &Path, what: &str, now_unix_nano: u64) -> PathBuf {
     (1..).map(name).find(|name| fs::symlink_metadata(name).is_err()).expect("there are not as many files")
 }
 
-/// What a path leads to that is no regular file.
+/// Returns what a path leads to that is no regular file.
 fn kind_of(found: &fs::Metadata) -> Option<&'static str> {
     let kind = found.file_type();
     Some(match () {
@@ -1678,7 +1678,7 @@ mod tests {
         journal
     }
 
-    /// What the journal tells of the first tasks, and how many ends there are.
+    /// Returns what the journal tells of the first tasks, and how many ends there are.
     fn gist(bytes: &[u8]) -> (Vec<String>, usize) {
         let all = told(bytes);
         let is_of_first = |line: &&String| {
@@ -1935,7 +1935,7 @@ mod tests {
         assert_eq!(told(&fs::read(&path).unwrap()), ["submitted 1", "ended 1", "submitted 3"]);
     }
 
-    /// What a journal that holds these bytes tells once it is opened, without which ids come next.
+    /// Returns what a journal that holds these bytes tells once it is opened, without which ids come next.
     fn opened_with(path: &Path, bytes: &[u8]) -> (Vec<String>, Opened) {
         fs::write(path, bytes).unwrap();
         let opened = open(path);

@@ -26,7 +26,7 @@ pub(super) struct Bound {
     limit: Option<u64>,
     /// Its group; none while it was not bounded, and where there are none.
     group: Option<Group>,
-    /// Whether the kernel holds the bound.
+    /// True if the kernel holds the bound.
     is_by_kernel: bool,
     /// How many of its processes the kernel had killed when it was last asked.
     kills: u64,
@@ -44,7 +44,7 @@ impl Bound {
         self.kills = self.group.as_ref().map_or(0, Group::kills);
     }
 
-    /// What the end of the worker says, if that was for memory. The group goes.
+    /// Returns what the end of the worker says, if that was for memory. The group goes.
     pub(super) fn end(&mut self, exit: WorkerExit) -> WorkerExit {
         let by_kernel = self.group.as_ref().is_some_and(|group| group.kills() > self.kills);
         let peak = self.exceeded.or_else(|| self.group.as_ref().filter(|_| by_kernel)?.peak());
@@ -111,7 +111,7 @@ impl HeadIo {
         }
     }
 
-    /// Whether any worker is bounded and not by the kernel.
+    /// Returns whether any worker is bounded and not by the kernel.
     pub(super) fn has_to_watch(&self) -> bool {
         !self.to_watch.is_empty()
     }

@@ -53,7 +53,7 @@ impl OomKills {
     }
 }
 
-/// Where the kernel counts for a process's own group. None for one in no group of its own; in version 1 of control groups that is every process that
+/// Returns where the kernel counts for a process's own group. None for one in no group of its own; in version 1 of control groups that is every process that
 /// has ended.
 pub(super) fn counter_of(pid: u32) -> Option<PathBuf> {
     counter_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)

@@ -64,7 +64,7 @@ impl PlaceWatch {
         while reader.next().is_ok() {}
     }
 
-    /// Whether to look although nothing was told.
+    /// Returns whether to look although nothing was told.
     pub(super) fn is_due(&mut self, now_ns: u64) -> bool {
         let is_due = now_ns >= self.next_ns;
         if is_due {
@@ -73,12 +73,12 @@ impl PlaceWatch {
         is_due
     }
 
-    /// When to look next, in nanoseconds of the monotonic clock.
+    /// Returns when to look next, in nanoseconds of the monotonic clock.
     pub(super) fn next_ns(&self) -> Option<u64> {
         Some(self.next_ns)
     }
 
-    /// Whether the socket is where it was made.
+    /// Returns whether the socket is where it was made.
     pub(super) fn has_socket(&self, session: &Session) -> bool {
         self.socket.is_some() && socket_id(session) == self.socket
     }

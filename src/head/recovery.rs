@@ -59,7 +59,7 @@ pub(super) enum Finisher<'a> {
 }
 
 impl Finisher<'_> {
-    /// What stands in [`names::COMPLETED_BY`].
+    /// Returns what stands in [`names::COMPLETED_BY`].
     fn name(self) -> &'static str {
         match self {
             Finisher::Head(_) => "head",
@@ -76,7 +76,7 @@ impl Finisher<'_> {
     }
 }
 
-/// What the spans are closed with that the processes of a dead head left open.
+/// Returns what the spans are closed with that the processes of a dead head left open.
 pub(super) fn left_by_a_dead_head(attempts: Vec<LostAttempt>) -> Loss {
     let description = "the head of its session died, and it with it".into();
     Loss { why: Why { error_type: "lost".into(), description }, of_tasks: Vec::new(), attempts }
@@ -288,7 +288,7 @@ pub(super) fn finish_opened(
 struct Finished {
     record: SpanRecord,
     pending: u32,
-    /// Whether it was open when its process died.
+    /// True if it was open when its process died.
     is_open: bool,
     cut: u32,
     /// The attempt, for a span that its process had not begun.
@@ -556,7 +556,7 @@ fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_once(key).map(|(_, rest)| rest)
 }
 
-/// What follows the first key of this name, with or without a space between: files of an older version have one.
+/// Returns what follows the first key of this name, with or without a space between: files of an older version have one.
 fn value_after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     after(line, &format!("\"{key}\":")).map(str::trim_start)
 }

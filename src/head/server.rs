@@ -1315,7 +1315,7 @@ fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Where this head may make control groups for its workers.
+/// Returns where this head may make control groups for its workers.
 fn control_groups() -> Option<Group> {
     if fault::is_without("control_groups") {
         return None;
@@ -1331,7 +1331,7 @@ fn raise_open_files() -> Option<Rlimit> {
     setrlimit(Resource::Nofile, raised).ok().map(|()| before)
 }
 
-/// What the worker whose spool this is had claimed.
+/// Returns what the worker whose spool this is had claimed.
 fn left_claims(spool: &Path) -> Vec<(TaskId, LeftClaim)> {
     let Some(worker) = session::worker_of_spool(spool) else { return Vec::new() };
     let claimed = match Story::open(spool) {

@@ -38,7 +38,7 @@ impl Seen {
     }
 }
 
-/// How long after something has happened everybody is looked at.
+/// Returns how long after something has happened everybody is looked at.
 pub(super) fn pause() -> Duration {
     // Tests do not want to wait.
     Duration::from_millis(fault::setting("look_ms").unwrap_or(1_000))

@@ -76,7 +76,7 @@ struct About {
     /// The module's library, and then those that it finds by `$ORIGIN`.
     files: Vec<FileState>,
     build_id: String,
-    /// Whether something is found by `$ORIGIN` where no copy of it can be.
+    /// True if something is found by `$ORIGIN` where no copy of it can be.
     is_bound_to_its_folder: bool,
 }
 
@@ -180,7 +180,7 @@ fn io_error<'a>(path: &'a Path) -> impl FnOnce(io::Error) -> CopyError + use<'a>
 }
 
 impl ModuleStore {
-    /// Where the copies of a session's place are.
+    /// Returns where the copies of a session's place are.
     pub fn of_session(session_dir: &Path) -> ModuleStore {
         let place = session_dir.parent().and_then(Path::parent).unwrap_or(session_dir);
         ModuleStore { folder: place.join("modules") }
@@ -285,12 +285,12 @@ impl ModuleStore {
         library.is_file().then_some(StoredModule { library, about })
     }
 
-    /// What spans and people call a version: the build id, if the linker noted one.
+    /// Returns what spans and people call a version: the build id, if the linker noted one.
     pub fn name(&self, version: ModuleVersion) -> String {
         self.find(version).map_or_else(|| version.to_string(), |stored| stored.name(version))
     }
 
-    /// Whether the file that a version is a copy of has other contents by now, as far as that is known.
+    /// Returns whether the file that a version is a copy of has other contents by now, as far as that is known.
     pub fn has_changed(&self, version: ModuleVersion) -> bool {
         let Some(stored) = self.find(version) else { return false };
         let Some(library) = stored.about.files.first() else { return false };
@@ -336,14 +336,14 @@ impl ModuleStore {
     }
 }
 
-/// Whether nobody who made it works on it any more.
+/// Returns whether nobody who made it works on it any more.
 fn is_old(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > 4 * WRITTEN_WITHIN))
 }
 
 impl StoredModule {
-    /// Where it was copied from.
+    /// Returns where it was copied from.
     pub fn source(&self) -> &Path {
         &self.about.files[0].path
     }
@@ -353,23 +353,23 @@ impl StoredModule {
         &self.about.files[0]
     }
 
-    /// Whether it works anywhere: it finds nothing by `$ORIGIN`.
+    /// Returns whether it works anywhere: it finds nothing by `$ORIGIN`.
     pub fn stands_alone(&self) -> bool {
         self.about.files.len() == 1 && !self.about.is_bound_to_its_folder
     }
 
-    /// Whether it works only where it was copied from.
+    /// Returns whether it works only where it was copied from.
     pub fn is_bound_to_its_folder(&self) -> bool {
         self.about.is_bound_to_its_folder
     }
 
-    /// What spans and people call it: the build id, if the linker noted one.
+    /// Returns what spans and people call it: the build id, if the linker noted one.
     pub fn name(&self, version: ModuleVersion) -> String {
         if self.about.build_id.is_empty() { version.to_string() } else { self.about.build_id.clone() }
     }
 }
 
-/// What spans and people call the library at a path as it is now; empty when it cannot be read.
+/// Returns what spans and people call the library at a path as it is now; empty when it cannot be read.
 pub fn build_id(library: &Path) -> String {
     let library = File::open(library).map_err(ElfError::Io).and_then(|file| Library::read(&file));
     library.map(|library| library.build_id).unwrap_or_default()

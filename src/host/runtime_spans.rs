@@ -22,7 +22,7 @@ pub struct RuntimeParent {
     pub recorder: &'static Recorder,
     /// The parent span.
     pub context: TraceContext,
-    /// Whether that span is in another process.
+    /// True if that span is in another process.
     pub is_remote: bool,
     /// The task.
     pub task: TaskId,

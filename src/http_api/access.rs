@@ -66,7 +66,7 @@ pub(crate) fn check_token(claims: &Claims<'_>, is_known: impl FnOnce(&[u8]) -> b
     }
 }
 
-/// Whether a host with its port names this server: `localhost` or a loopback address, with the port that is listened on.
+/// Returns whether a host with its port names this server: `localhost` or a loopback address, with the port that is listened on.
 fn is_own_name(name: &[u8], listening: SocketAddr) -> bool {
     let Ok(name) = std::str::from_utf8(name) else { return false };
     if let Ok(address) = name.parse::<SocketAddr>() {
@@ -101,7 +101,7 @@ pub(crate) fn is_same(shown: &[u8], token: &[u8]) -> bool {
     std::hint::black_box(differs) == 0 && shown.len() == token.len()
 }
 
-/// What somebody sent, fit for a message.
+/// Returns what somebody sent, fit for a message.
 fn shown(bytes: &[u8]) -> String {
     const LIMIT: usize = 200;
     let text: String = String::from_utf8_lossy(bytes).chars().take(LIMIT).collect();

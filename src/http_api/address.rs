@@ -55,7 +55,7 @@ impl LoopbackAddress {
         self.0
     }
 
-    /// What requests begin with: `http://127.0.0.1:8265`.
+    /// Returns what requests begin with: `http://127.0.0.1:8265`.
     pub fn url(self) -> String {
         format!("http://{}", self.0)
     }

@@ -34,7 +34,7 @@ impl Body {
         Body::Whole(Some(bytes.into()))
     }
 
-    /// What `maker` sends.
+    /// Returns what `maker` sends.
     pub(crate) fn pieces(pieces: mpsc::Receiver<Bytes>, maker: AbortHandle) -> Body {
         Body::Pieces(Pieces { pieces, maker })
     }

@@ -344,7 +344,7 @@ impl App {
         ))
     }
 
-    /// What a task has written, as events, until it has ended.
+    /// Returns what a task has written, as events, until it has ended.
     async fn follow(&self, id: TaskId, query: &str, parts: &Parts) -> Answer {
         let parameters = parameters::parse(query, &["after"])?;
         let after = parameters::number(&parameters, "after", 0, LAST_LINE)?;

@@ -29,7 +29,7 @@ const LINE_COST: usize = 64;
 pub(super) struct Line {
     pub(super) stream: Stream,
     pub(super) worker_pid: u32,
-    /// Whether other calls of the same actor ran meanwhile, any of which may have written it.
+    /// True if other calls of the same actor ran meanwhile, any of which may have written it.
     pub(super) is_shared: bool,
     pub(super) text: String,
 }
@@ -103,7 +103,7 @@ impl TaskLog {
         lock(&self.state).has_ended
     }
 
-    /// What follows the line of that number; none if it has not come yet.
+    /// Returns what follows the line of that number; none if it has not come yet.
     pub(super) fn after(&self, number: u64) -> Option<Next> {
         let state = lock(&self.state);
         let wanted = number + 1;

@@ -94,7 +94,7 @@ pub(super) fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
     Found::OtherMethods(methods.join(", "))
 }
 
-/// Whether a path is of that pattern, and what stands in the place of `{id}`.
+/// Returns whether a path is of that pattern, and what stands in the place of `{id}`.
 fn id_in<'a>(pattern: &str, path: &'a str) -> Option<Option<&'a str>> {
     match pattern.split_once("{id}") {
         None => (pattern == path).then_some(None),

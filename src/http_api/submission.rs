@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for OfBody {
 pub(super) struct Submission {
     what: What,
     options: TaskOptions,
-    /// Whether its output is kept for those who follow it.
+    /// True if its output is kept for those who follow it.
     pub(super) wants_output: bool,
 }
 

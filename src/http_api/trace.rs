@@ -80,7 +80,7 @@ impl ServerSpan {
         ServerSpan { recorder, span: Some(span) }
     }
 
-    /// What is a child of it.
+    /// Returns what is a child of it.
     pub(super) fn carrier(&self, baggage: String) -> Carrier {
         Carrier { trace_context: self.span.as_ref().map(|span| span.context().clone()), baggage }
     }

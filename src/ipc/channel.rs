@@ -260,7 +260,7 @@ impl Receiver {
         self.read_socket(stream, inbox, u64::MAX, RecvFlags::empty())
     }
 
-    /// Whether the other end has to run on the core that this end looks on, as far as is known. Then looking keeps it from what is
+    /// Returns whether the other end has to run on the core that this end looks on, as far as is known. Then looking keeps it from what is
     /// waited for: who yields runs on until it has had as much of the core as the other, which has more to do.
     fn shares_core(&self) -> bool {
         let of_sender = self.ring.as_ref().map_or(0, |ring| ring.ring.header(SENDER_CORE).load(Relaxed));
@@ -315,17 +315,17 @@ impl Receiver {
         self.ring.as_mut().map_or(Ok(None), RingReceiver::front)
     }
 
-    /// Whether pieces are in the ring.
+    /// Returns whether pieces are in the ring.
     fn has_pieces(&mut self) -> bool {
         matches!(self.front(), Ok(Some(_)))
     }
 
-    /// Whether there is more to receive, as far as that can be seen without asking the kernel.
+    /// Returns whether there is more to receive, as far as that can be seen without asking the kernel.
     pub fn has_more(&mut self) -> bool {
         self.ring.is_some() && self.committed().is_some() && !matches!(self.next(), Ok(Next::Nothing))
     }
 
-    /// Whether a piece comes next.
+    /// Returns whether a piece comes next.
     pub fn has_piece(&mut self) -> bool {
         let position = self.position;
         self.front().map_or(true, |front| front == Some(position))

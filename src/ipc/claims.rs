@@ -59,7 +59,7 @@ impl Claims {
         self.change(number, REVOKED)
     }
 
-    /// What became of a number. None when its entry says nothing of it: something else has written there, or the entry is another one's by
+    /// Returns what became of a number. None when its entry says nothing of it: something else has written there, or the entry is another one's by
     /// now.
     #[inline]
     pub fn state(&self, number: u64) -> Option<ClaimState> {

@@ -46,7 +46,7 @@ pub fn point(_name: &str) {}
 #[cfg(debug_assertions)]
 const WITHOUT_VARIABLE: &str = "TRACER_TEST_WITHOUT";
 
-/// Whether a test wants this system to be without something that it may have.
+/// Returns whether a test wants this system to be without something that it may have.
 #[cfg(debug_assertions)]
 pub fn is_without(what: &str) -> bool {
     std::env::var(WITHOUT_VARIABLE).is_ok_and(|list| list.split(',').any(|named| named == what))

@@ -40,7 +40,7 @@ pub fn remember_process() {
     let _ = PAGE.compare_exchange(std::ptr::null_mut(), page, Release, Relaxed);
 }
 
-/// Whether this process was forked from one that is [remembered](remember_process), and has not been remembered itself.
+/// Returns whether this process was forked from one that is [remembered](remember_process), and has not been remembered itself.
 #[inline]
 pub fn is_copy() -> bool {
     let page = PAGE.load(Relaxed);

@@ -64,7 +64,7 @@ impl BirthWindow {
         Some(((first << WINDOW_BITS | later) ^ boot()).max(1))
     }
 
-    /// Whether a process was started within a closed window.
+    /// Returns whether a process was started within a closed window.
     pub fn is_of(window: u64, pid: u32) -> bool {
         let window = window ^ boot();
         let (first, later) = (window >> WINDOW_BITS, window % (1 << WINDOW_BITS));
@@ -84,13 +84,13 @@ fn ticks_now() -> u64 {
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// Whether that very process is alive. One that has ended and was not reaped yet is not.
+/// Returns whether that very process is alive. One that has ended and was not reaped yet is not.
 pub fn is_alive(pid: u32, born: u64) -> bool {
     let is_dead = state_and_start(pid).is_none_or(|(state, _)| matches!(state, b'Z' | b'X'));
     !is_dead && birth(pid) == Some(born)
 }
 
-/// Whether no process has that pid, or one that has ended, or one that SIGKILL has been sent to and that the kernel is taking down.
+/// Returns whether no process has that pid, or one that has ended, or one that SIGKILL has been sent to and that the kernel is taking down.
 pub fn is_gone_or_going(pid: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
@@ -101,7 +101,7 @@ pub fn is_gone_or_going(pid: u32) -> bool {
         || is_exiting(pid)
 }
 
-/// Whether a process was stopped by a signal, or is traced and stands.
+/// Returns whether a process was stopped by a signal, or is traced and stands.
 pub fn is_stopped(pid: u32) -> bool {
     state_and_start(pid).is_some_and(|(state, _)| matches!(state, b'T' | b't'))
 }
@@ -120,7 +120,7 @@ pub fn wait_for_end(pid: u32, limit: Duration) -> bool {
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) != Ok(0)
 }
 
-/// Whether the kernel has begun to take the process down: `PF_EXITING` among its flags.
+/// Returns whether the kernel has begun to take the process down: `PF_EXITING` among its flags.
 fn is_exiting(pid: u32) -> bool {
     const PF_EXITING: u32 = 4;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

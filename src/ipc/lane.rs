@@ -395,7 +395,7 @@ pub fn put_trailers<'h>(out: &mut Vec<u8>, request: u32, trailers: impl IntoIter
     put(out, TRAILERS, request, true, |out| put_headers(out, trailers));
 }
 
-/// What goes before a piece of a body of this length, which is not copied.
+/// Returns what goes before a piece of a body of this length, which is not copied.
 ///
 /// # Panics
 ///

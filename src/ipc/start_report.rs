@@ -44,7 +44,7 @@ pub struct Started {
     pub http: Option<HttpReport>,
     /// Why no worker can be started, if that is so.
     pub no_worker: Option<String>,
-    /// Whether the hook may be why.
+    /// True if the hook may be why.
     #[serde(default)]
     pub is_hook_to_blame: bool,
     /// Warnings about the state of the place, for people.

@@ -80,17 +80,17 @@ impl fmt::Display for StoredError {
 
 impl std::error::Error for StoredError {}
 
-/// Where the values of a session's place are.
+/// Returns where the values of a session's place are.
 pub fn folder(session_dir: &Path) -> PathBuf {
     folder_of_place(session_dir.parent().and_then(Path::parent).unwrap_or(session_dir))
 }
 
-/// Where the values of a place are.
+/// Returns where the values of a place are.
 pub fn folder_of_place(temp_dir: &Path) -> PathBuf {
     temp_dir.join("values")
 }
 
-/// Where the files are that nobody needs any more, beside those that somebody does.
+/// Returns where the files are that nobody needs any more, beside those that somebody does.
 fn spare_folder(folder: &Path) -> PathBuf {
     folder.with_file_name(SPARE_FOLDER)
 }

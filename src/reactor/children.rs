@@ -92,7 +92,7 @@ fn was_cut_short(outcome: &Outcome) -> bool {
     )
 }
 
-/// What a task fails with that is cancelled.
+/// Returns what a task fails with that is cancelled.
 pub(crate) fn why_cancelled(state: &State, id: TaskId) -> Failure {
     let submitter = state.tasks.get(id).and_then(|task| task.submitter);
     let has_left_it = |submitter: &TaskId| match state.tasks.get(*submitter).map(|task| task.progress()) {

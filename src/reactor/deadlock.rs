@@ -251,7 +251,7 @@ struct Search<'a, E> {
 }
 
 impl<E: Effects> Search<'_, E> {
-    /// What has to end before this task can; empty for what can end as far as the head knows.
+    /// Returns what has to end before this task can; empty for what can end as far as the head knows.
     fn conditions(&mut self, id: TaskId) -> Vec<Condition> {
         let Some(task) = self.state.tasks.get(id) else { return Vec::new() };
         match task.progress() {

@@ -46,7 +46,7 @@ pub trait Effects {
     );
     /// Sends a worker a task to run while others of its tasks wait. It has no place in the ring of claims.
     fn lease_inline(&mut self, worker: WorkerId, lease: Lease<'_>);
-    /// What became of a lease, as the spool of the worker has it.
+    /// Returns what became of a lease, as the spool of the worker has it.
     fn claim_state(&self, worker: WorkerId, lease: u64) -> ClaimState;
     /// Returns whether a worker has begun this attempt at a task while others of its tasks waited.
     fn has_begun_inline(&self, worker: WorkerId, task: TaskId, attempt: u32) -> bool;
@@ -84,7 +84,7 @@ pub struct Watchers {
     pub is_shared: bool,
 }
 
-/// Who is shown what this worker writes now. `claim_state` is what its ring of claims says of a lease.
+/// Returns who is shown what this worker writes now. `claim_state` is what its ring of claims says of a lease.
 pub fn watchers(state: &State, worker_id: WorkerId, claim_state: impl Fn(u64) -> ClaimState) -> Watchers {
     let worker = state.workers.get(&worker_id);
     let Some(worker) = worker.filter(|worker| !worker.watched.is_empty() && worker.inline.is_empty()) else {

@@ -23,7 +23,7 @@ pub(crate) const LIVED_NS: u64 = 1_000_000_000;
 /// The [`WorkerExit::error_type`] of a process that ended without an error.
 const EXITED_WELL: &str = "exit:0";
 
-/// When an attempt ended that its worker did not report: now, but never before it began, and not later than if it had begun when it was
+/// Returns when an attempt ended that its worker did not report: now, but never before it began, and not later than if it had begun when it was
 /// granted. So a wall clock that was set meanwhile makes neither a negative duration nor one of days.
 fn lost_unix_nano(started_unix_nano: u64, granted: Now, now: Now) -> u64 {
     started_unix_nano.saturating_add(now.ran_ns(started_unix_nano, granted))
@@ -169,7 +169,7 @@ pub fn on_worker_exited(
     Some(loss)
 }
 
-/// Why the actor of a worker that is gone has died: in words, and as a value of `error.type`.
+/// Returns why the actor of a worker that is gone has died: in words, and as a value of `error.type`.
 fn why_actor_died(worker: &Worker, exit: &WorkerExit) -> (String, String) {
     let pid = worker.pid;
     let what = killed_for(worker).map_or_else(String::new, |(_, what)| format!("{what}, so "));
@@ -200,7 +200,7 @@ pub(crate) fn has_begun(state: &State, effects: &impl Effects, worker_id: Worker
     effects.has_begun_inline(worker_id, grant.task, attempt)
 }
 
-/// What a task fails with whose end was wanted and that its worker was not told of any more.
+/// Returns what a task fails with whose end was wanted and that its worker was not told of any more.
 fn why_to_stop(state: &State, worker: &Worker, grant: &Grant) -> Failure {
     let limits = state.tasks.get(grant.task).and_then(|task| task.limits.as_deref().copied()).unwrap_or_default();
     match worker.to_stop.iter().find(|next| next.lease == grant.number).map(|next| next.why) {

@@ -159,7 +159,7 @@ fn why_no_worker(state: &State) -> Option<String> {
     Some(format!("the hook `{hook}` runs in each before it takes tasks"))
 }
 
-/// What a worker that holds a slot runs.
+/// Returns what a worker that holds a slot runs.
 fn what_runs(effects: &impl Effects, worker_id: WorkerId, worker: &Worker) -> Option<RunningTask> {
     if !worker.holds_slot() {
         return None;

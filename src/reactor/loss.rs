@@ -32,7 +32,7 @@ pub struct Why {
 }
 
 impl Loss {
-    /// What the spans of this task are closed with; of task 0, those of none.
+    /// Returns what the spans of this task are closed with; of task 0, those of none.
     pub fn why(&self, task: TaskId) -> &Why {
         self.of_tasks.iter().find(|(of, _)| *of == task).map_or(&self.why, |(_, why)| why)
     }

@@ -45,12 +45,12 @@ const WAITERS_PER_TURN: usize = 64;
 /// How soon the others are looked at.
 const NEXT_WAITERS_NS: u64 = 1_000_000;
 
-/// How many more tasks may be begun now.
+/// Returns how many more tasks may be begun now.
 pub(crate) fn free_slots(state: &State) -> usize {
     state.workers_wanted.saturating_sub(state.workers.slots())
 }
 
-/// How many workers are to be started: those that died, those that take the slots of tasks that wait, and those of actors.
+/// Returns how many workers are to be started: those that died, those that take the slots of tasks that wait, and those of actors.
 pub(crate) fn missing_workers(state: &State) -> usize {
     let missing = state.workers_wanted.saturating_sub(state.workers.of_pool());
     let coming = state.workers.starting() + state.workers.idle();
@@ -175,7 +175,7 @@ fn fail_without_process(state: &mut State, effects: &mut impl Effects, id: TaskI
     lifecycle::end_task(state, effects, id, lifecycle::unstarted(Failure::NoWorker { message }, now));
 }
 
-/// When the next of the workers are to be looked at whose tasks wait for others, if not all have been.
+/// Returns when the next of the workers are to be looked at whose tasks wait for others, if not all have been.
 pub(crate) fn next_waiters_ns(state: &State, now: Now) -> Option<u64> {
     state.waiters_from.filter(|_| !state.is_stopping).map(|_| now.monotonic_ns + NEXT_WAITERS_NS)
 }

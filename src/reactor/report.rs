@@ -106,7 +106,7 @@ pub fn count_running(state: &State, effects: &impl Effects, job: JobId) -> usize
     running.sum()
 }
 
-/// Where a task is in its life, and since when it runs, if it does, in nanoseconds since the Unix epoch.
+/// Returns where a task is in its life, and since when it runs, if it does, in nanoseconds since the Unix epoch.
 pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Task) -> (TaskState, Option<u64>) {
     let running = match task.progress() {
         Progress::Leased { worker: worker_id } => state.workers.get(worker_id).and_then(|worker| {

@@ -27,7 +27,7 @@ pub struct Free {
 }
 
 impl Free {
-    /// What is free now.
+    /// Returns what is free now.
     pub fn of(state: &State) -> Free {
         let workers = &state.workers;
         let resource = |resource: &Resource| {
@@ -79,7 +79,7 @@ impl Free {
     }
 }
 
-/// What the tasks of a worker have of named resources.
+/// Returns what the tasks of a worker have of named resources.
 pub(crate) fn held_resources(worker: &Worker) -> BTreeMap<String, u64> {
     let mut held = BTreeMap::new();
     for (name, amount) in worker.needs().flat_map(|needs| &needs.resources) {

@@ -48,7 +48,7 @@ impl RunTime {
         }
     }
 
-    /// Whether its tasks are typically done sooner than a sleeping worker is awake. Unknown before the first result.
+    /// Returns whether its tasks are typically done sooner than a sleeping worker is awake. Unknown before the first result.
     pub fn is_short(&self) -> bool {
         self.mean_ns.is_some() && self.typical_ns < SHORT_NS
     }
@@ -66,7 +66,7 @@ pub struct Load {
     pub leases: usize,
     /// How long they are expected to take together, in nanoseconds.
     pub expected_ns: u64,
-    /// Whether it runs a task that must be alone.
+    /// True if it runs a task that must be alone.
     pub is_exclusive: bool,
 }
 
@@ -75,17 +75,17 @@ pub struct Load {
 pub struct Candidate {
     /// How long it is expected to take, in nanoseconds.
     pub expected_ns: u64,
-    /// Whether no other task may be leased to the same worker beside it.
+    /// True if no other task may be leased to the same worker beside it.
     pub must_be_alone: bool,
 }
 
-/// Whether a worker that holds `load` should be given more at all. It is topped up at half, so that it never runs dry and
+/// Returns whether a worker that holds `load` should be given more at all. It is topped up at half, so that it never runs dry and
 /// leases travel in batches.
 pub fn wants_more(load: Load) -> bool {
     load.leases == 0 || (!load.is_exclusive && load.leases < LEASE_LIMIT / 2 && load.expected_ns < LEASE_TIME_NS / 2)
 }
 
-/// Whether `candidate` may be leased to a worker that holds `load`.
+/// Returns whether `candidate` may be leased to a worker that holds `load`.
 pub fn fits(load: Load, candidate: Candidate) -> bool {
     load.leases == 0
         || (!load.is_exclusive
@@ -99,12 +99,12 @@ pub fn share(waiting: usize, workers_with_room: usize) -> usize {
     waiting.div_ceil(workers_with_room.max(1))
 }
 
-/// How many workers that have nothing to do may get tasks, of so many, when `busy` others have several tasks each.
+/// Returns how many workers that have nothing to do may get tasks, of so many, when `busy` others have several tasks each.
 pub fn may_wake(idle: usize, busy: usize, cores: usize, are_short: bool) -> usize {
     if are_short { idle.min(cores.saturating_sub(busy)) } else { idle }
 }
 
-/// How many unclaimed leases to take back from a worker for one that has none.
+/// Returns how many unclaimed leases to take back from a worker for one that has none.
 pub fn to_take_back(unclaimed: usize) -> usize {
     unclaimed.div_ceil(2)
 }

@@ -150,7 +150,7 @@ pub fn fail_if_no_worker(state: &mut State, effects: &mut impl Effects, now: Now
     }
 }
 
-/// When workers are started again, for the end of a message.
+/// Returns when workers are started again, for the end of a message.
 pub fn when_again(state: &State, now: Now) -> String {
     let Some(resumes_ns) = state.resumes_ns else { return String::new() };
     let seconds = resumes_ns.saturating_sub(now.monotonic_ns).div_ceil(1_000_000_000);

@@ -64,7 +64,7 @@ pub(crate) fn drop_files(state: &mut State, envelope: &Envelope<'_>) {
     }
 }
 
-/// What a lease says of the arguments that are results: for each its place and its value.
+/// Returns what a lease says of the arguments that are results: for each its place and its value.
 pub(crate) fn values(tasks: &TaskTable, id: TaskId) -> Vec<u8> {
     let mut out = Vec::new();
     let links = tasks.get(id).and_then(|task| task.links.as_ref());

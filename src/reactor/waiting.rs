@@ -121,7 +121,7 @@ pub(crate) fn runnable(state: &State, id: TaskId) -> Option<TaskId> {
     None
 }
 
-/// Why a task cannot run, if its actor is dead or there is none. Else it gets its place in the line behind its actor, if it is a call.
+/// Returns why a task cannot run, if its actor is dead or there is none. Else it gets its place in the line behind its actor, if it is a call.
 pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
     let task = state.tasks.get(id)?;
     let has_priority = task.extra.priority != 0;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a whole connection comes to: whether it ends between two requests, or why it is refused.
+/// Returns what a whole connection comes to: whether it ends between two requests, or why it is refused.
 fn take(bytes: &[u8]) -> Result<bool, Refusal> {
     let mut scanner = Scanner::default();
     scanner.take(bytes).map(|()| scanner.is_idle())

@@ -37,7 +37,7 @@ impl RoutePrefix {
         &self.0
     }
 
-    /// What a path begins with; nothing for the prefix of all paths.
+    /// Returns what a path begins with; nothing for the prefix of all paths.
     fn key(&self) -> &str {
         if self.0 == "/" { "" } else { &self.0 }
     }

@@ -59,7 +59,7 @@ impl FromStr for MaxDuration {
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Whether there was something to check, and all of it kept the bounds.
+    /// True if there was something to check, and all of it kept the bounds.
     pub passed: bool,
     /// How many traces were checked.
     pub traces: usize,
@@ -92,7 +92,7 @@ pub struct Offender {
 }
 
 impl Bounds {
-    /// Whether nothing is bounded.
+    /// Returns whether nothing is bounded.
     pub fn is_empty(&self) -> bool {
         *self == Bounds::default()
     }
@@ -179,7 +179,7 @@ fn spans_of<'a>(traces: &[&'a Trace]) -> impl Iterator<Item = (&'a Trace, &'a Sp
     traces.iter().flat_map(|trace| trace.spans.iter().map(move |span| (*trace, span)))
 }
 
-/// Whether a name of a span is meant: it is the name, or fits it as a pattern.
+/// Returns whether a name of a span is meant: it is the name, or fits it as a pattern.
 fn fits(wanted: &str, name: &str) -> bool {
     wanted == name || pattern::fits(wanted, name)
 }

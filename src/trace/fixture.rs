@@ -94,7 +94,7 @@ impl SpanText {
     }
 }
 
-/// What a folder with these files holds: their names with their contents.
+/// Returns what a folder with these files holds: their names with their contents.
 pub(super) fn loaded<'a>(files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Loaded {
     let folder = Path::new("/tmp/spans");
     let (mut spans, mut notices) = (Vec::new(), Vec::new());

@@ -33,7 +33,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether the filter lets a trace through.
+    /// Returns whether the filter lets a trace through.
     pub fn matches(&self, trace: &Trace) -> bool {
         let name = self.name.as_ref().map(|name| name.to_lowercase());
         trace.duration_ns() >= self.min_duration_ns

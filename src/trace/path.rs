@@ -49,7 +49,7 @@ pub struct Idle {
     pub end_unix_nano: u64,
     /// The span that ends it by starting, an index of [`Trace::spans`].
     pub before: usize,
-    /// Whether that is an attempt at a task that was queued meanwhile.
+    /// True if that is an attempt at a task that was queued meanwhile.
     pub is_queued: bool,
 }
 
@@ -91,7 +91,7 @@ impl CriticalPath {
         path
     }
 
-    /// Whether the path passes through a span of the trace.
+    /// Returns whether the path passes through a span of the trace.
     pub fn contains(&self, span: usize) -> bool {
         self.is_on[span]
     }
@@ -174,7 +174,7 @@ pub fn idle(trace: &Trace, tree: &Tree) -> Vec<Idle> {
     idle
 }
 
-/// Whether a span is of an attempt at the task whose submission another one is of.
+/// Returns whether a span is of an attempt at the task whose submission another one is of.
 fn is_attempt_of(trace: &Trace, attempt: usize, submission: usize) -> bool {
     (trace.spans[attempt].kind, trace.spans[submission].kind) == (Kind::Consumer, Kind::Producer)
 }

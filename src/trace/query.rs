@@ -140,7 +140,7 @@ impl Query {
         Query::parse(&words.join(" "), now_unix_nano)
     }
 
-    /// Whether nothing is asked, so that everything matches.
+    /// Returns whether nothing is asked, so that everything matches.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }

@@ -82,7 +82,7 @@ impl std::error::Error for FindError {}
 /// The pid and the instance id of a process.
 type Process = (Option<u32>, Option<String>);
 
-/// Whether a span is the start of a submission: a job's span, or the PRODUCER span of a driver without one.
+/// Returns whether a span is the start of a submission: a job's span, or the PRODUCER span of a driver without one.
 fn is_submission(span: &Span) -> bool {
     let is_remote = || span.kind == Kind::Producer && span.name.ends_with(names::REMOTE_SUFFIX);
     span.name == names::JOB_SPAN || is_remote()

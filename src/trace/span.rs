@@ -339,7 +339,7 @@ impl Span {
         end.map_or(0, |end| end.saturating_sub(self.start_unix_nano))
     }
 
-    /// Whether it was running when it was looked at.
+    /// Returns whether it was running when it was looked at.
     pub fn is_running(&self) -> bool {
         self.end_unix_nano.is_none() && self.running_unix_nano.is_some()
     }
@@ -413,7 +413,7 @@ impl Span {
         self.file.pid
     }
 
-    /// Whether it was read from a span file, and not from a spool.
+    /// Returns whether it was read from a span file, and not from a spool.
     pub(super) fn is_written(&self) -> bool {
         self.file.path.extension().is_none_or(|extension| extension != "spool")
     }

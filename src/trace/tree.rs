@@ -16,7 +16,7 @@ pub struct Tree {
 pub struct Node {
     /// How far below a root it is; 0 for a root.
     pub depth: usize,
-    /// Whether it is the last of its siblings.
+    /// True if it is the last of its siblings.
     pub is_last: bool,
     /// What it stands for.
     pub item: Item,

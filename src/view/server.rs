@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub(super) source: Arc<Source>,
     /// The revision of the last look, for the pages that follow.
     revisions: watch::Sender<u64>,
-    /// Whether somebody looks again and again.
+    /// True if somebody looks again and again.
     is_looking: AtomicBool,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Calls {
     line: Mutex<Line>,
     /// A call has begun or ended.
     changed: Condvar,
-    /// Whether there ever was one: most workers have none to wait for. Only the main thread begins any, and waits for them.
+    /// True if there ever was one: most workers have none to wait for. Only the main thread begins any, and waits for them.
     has_begun: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ struct Line {
     claimed: VecDeque<(Vec<u8>, Began)>,
     /// Claimed and not ended.
     running: usize,
-    /// Whether the last of them has not come to its first wait, nor to its end: the next one does not begin before.
+    /// True if the last of them has not come to its first wait, nor to its end: the next one does not begin before.
     is_beginning: bool,
     threads: usize,
     idle: usize,

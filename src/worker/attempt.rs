@@ -56,7 +56,7 @@ pub(super) struct Attempts {
     propagators: Propagators,
     /// and of this process.
     inherited: Inherited,
-    /// Whether arguments are put on spans.
+    /// True if arguments are put on spans.
     records_arguments: bool,
     /// Asking for it takes a system call each time.
     pid: u32,
@@ -64,7 +64,7 @@ pub(super) struct Attempts {
     loaded: Mutex<Loaded>,
     /// The actor that was made here.
     actor: Mutex<Option<Living>>,
-    /// Whether there was one: most workers never have any.
+    /// True if there was one: most workers never have any.
     has_actor: AtomicBool,
     meter: SharedMeter,
 }
@@ -193,7 +193,7 @@ impl Attempts {
         ran.result(lease, began, is_creation)
     }
 
-    /// Whether an actor was made here.
+    /// Returns whether an actor was made here.
     pub(super) fn is_actor(&self) -> bool {
         self.has_actor.load(Relaxed)
     }
@@ -344,7 +344,7 @@ impl Attempts {
         if is_beside { recorder.set_running_here(task) } else { recorder.set_running_task(task) }
     }
 
-    /// What an outcome counts for when the head has said that the attempt is to end. A limit counts, whatever came after it; a function
+    /// Returns what an outcome counts for when the head has said that the attempt is to end. A limit counts, whatever came after it; a function
     /// that was cancelled and had not asked whether it was has simply ended.
     fn settle(&self, lease: &Lease<'_>, envelope: &Envelope<'_>, outcome: Outcome) -> Outcome {
         let Some(why) = self.spool.stop_reason(lease.task.0, lease.attempt) else { return outcome };

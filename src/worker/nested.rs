@@ -54,7 +54,7 @@ pub(super) struct Nested {
 pub(super) struct Submitter {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
-    /// Whether others run beside it that have nothing to do with it.
+    /// True if others run beside it that have nothing to do with it.
     pub(super) is_beside: bool,
     pub(super) job: JobId,
     /// The module that it is in, with its version, if there are versions of it.
@@ -84,7 +84,7 @@ impl Nested {
         }
     }
 
-    /// Where large values are.
+    /// Returns where large values are.
     pub(super) fn values(&self) -> PathBuf {
         stored::folder(&self.session_dir)
     }

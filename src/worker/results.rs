@@ -49,7 +49,7 @@ struct Batch {
     has_thread: bool,
     /// Since when the batch waits for tasks that follow; none when it is sent anyway.
     lingers_since: Option<Instant>,
-    /// Whether the thread sleeps until something lingers. While it watches a batch, it need not be told of the next.
+    /// True if the thread sleeps until something lingers. While it watches a batch, it need not be told of the next.
     is_thread_asleep: bool,
 }
 

@@ -117,7 +117,7 @@ struct Meter {
     unread: Duration,
     /// When the last attempt has ended, if it was short.
     short_ended: Option<Instant>,
-    /// Whether the worker has waited since then.
+    /// True if the worker has waited since then.
     has_waited: bool,
     /// Used since then by attempts that ran while this one waited.
     inside: Usage,
@@ -130,7 +130,7 @@ struct Meter {
 #[derive(Debug, Default)]
 pub(super) struct SharedMeter {
     meter: Mutex<Meter>,
-    /// Whether an attempt may begin without the meter's knowing. Changed under the lock.
+    /// True if an attempt may begin without the meter's knowing. Changed under the lock.
     is_ready: AtomicBool,
 }
 
@@ -221,7 +221,7 @@ impl SharedMeter {
 }
 
 impl Meter {
-    /// Whether the beginning of an attempt changes nothing.
+    /// Returns whether the beginning of an attempt changes nothing.
     fn is_ready(&self) -> bool {
         self.read.is_some() && !self.has_waited
     }

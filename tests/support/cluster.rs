@@ -126,7 +126,7 @@ impl Cluster {
         self.file("spans")
     }
 
-    /// What the lock says of the head; null when there was none or it was stopped.
+    /// Returns what the lock says of the head; null when there was none or it was stopped.
     pub fn head_record(&self) -> Value {
         let text = fs::read_to_string(self.temp_dir().join("head.lock")).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or(Value::Null)
@@ -298,7 +298,7 @@ impl Cluster {
         })
     }
 
-    /// What is in the span files now.
+    /// Returns what is in the span files now.
     pub fn spans(&self) -> Spans {
         Spans::read(&self.spans_dir())
     }

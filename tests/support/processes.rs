@@ -47,7 +47,7 @@ fn to_pid(pid: u32) -> Pid {
     i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id")
 }
 
-/// Whether a process runs. One that has ended and was not reaped does not.
+/// Returns whether a process runs. One that has ended and was not reaped does not.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'));

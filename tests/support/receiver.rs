@@ -80,7 +80,7 @@ impl Receiver {
         stdin.flush().expect("the receiver reads");
     }
 
-    /// What has come so far, in order.
+    /// Returns what has come so far, in order.
     pub fn requests(&self) -> Vec<Value> {
         let text = self.process.stdout_text();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -180,12 +180,12 @@ impl Background {
         self.child.id()
     }
 
-    /// What it has written to standard output so far.
+    /// Returns what it has written to standard output so far.
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout.lock().expect("no reader panics")).into_owned()
     }
 
-    /// What it has written to standard error so far.
+    /// Returns what it has written to standard error so far.
     pub fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&self.stderr.lock().expect("no reader panics")).into_owned()
     }
@@ -206,13 +206,13 @@ impl Background {
         });
     }
 
-    /// What is written to it is its standard input. For a command that was given a pipe for that.
+    /// Takes its standard input, of a command that was given a pipe for that.
     #[track_caller]
     pub fn take_stdin(&mut self) -> std::process::ChildStdin {
         self.child.stdin.take().expect("its standard input is a pipe")
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

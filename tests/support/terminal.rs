@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::Cluster;
 
-/// What comes out of a pseudo terminal of 24 rows and 100 columns in which a command runs.
+/// Returns what comes out of a pseudo terminal of 24 rows and 100 columns in which a command runs.
 pub fn in_a_terminal(cluster: &Cluster, arguments: &[&str]) -> (Child, Arc<Mutex<String>>) {
     run_in_a_terminal(cluster.command(arguments))
 }

@@ -33,7 +33,7 @@ pub trait LineFormat: std::fmt::Debug + Send + 'static {
     /// Appends one line, line feed included, to `buffer`. On the path of every span, under a lock.
     fn write_line(&self, buffer: &mut Vec<u8>, span: &SpanData);
 
-    /// Whether [`push_name`](Self::push_name) and the others after it are there: then spans that nobody else gets are
+    /// True if [`push_name`](Self::push_name) and the others after it are there: then spans that nobody else gets are
     /// rendered as they grow, which is cheaper by far.
     const RENDERS: bool = false;
 

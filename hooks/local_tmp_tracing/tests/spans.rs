@@ -153,7 +153,7 @@ impl ShouldSample for RecordOnly {
     }
 }
 
-/// How many files in `dir` this process has open.
+/// Returns how many files in `dir` this process has open.
 fn open_files(dir: &Path) -> usize {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();
     descriptors

@@ -165,7 +165,7 @@ fn task_item(type_name: &str, role: Role, function: &ImplItemFn, mistakes: &mut 
     }
 }
 
-/// What becomes of the state that `new` returned.
+/// Returns what becomes of the state that `new` returned.
 fn created(output: &ReturnType) -> TokenStream {
     let ReturnType::Type(_, ty) = output else { return quote!() };
     let kept = quote_spanned! {ty.span()=>

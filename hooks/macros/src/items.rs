@@ -62,7 +62,7 @@ pub(crate) fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
     described(Kind::Task, &function, fields)
 }
 
-/// What the record says of the parameters.
+/// Returns what the record says of the parameters.
 pub(crate) fn descriptions(parameters: &[Parameter]) -> Vec<TokenStream> {
     let describe = |Parameter { name, type_text, is_optional, .. }: &Parameter| {
         quote! {
@@ -111,7 +111,7 @@ pub(crate) fn awaited(signature: &Signature, called: TokenStream) -> TokenStream
     }
 }
 
-/// What finds out how to put a result or an error into words.
+/// Returns what finds out how to put a result or an error into words.
 pub(crate) fn outcome_traits() -> TokenStream {
     quote! {
         #[allow(unused_imports)]
@@ -122,7 +122,7 @@ pub(crate) fn outcome_traits() -> TokenStream {
     }
 }
 
-/// What becomes of `returned`.
+/// Returns what becomes of `returned`.
 pub(crate) fn outcome(output: &ReturnType) -> TokenStream {
     // A type that is called `Result` is taken for one: what it lacks can then be said plainly. For others, the
     // types decide.

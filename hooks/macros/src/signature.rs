@@ -131,7 +131,7 @@ pub(crate) struct Parameter {
     pub(crate) is_optional: bool,
     /// What the argument is decoded to.
     pub(crate) owned: TokenStream,
-    /// Whether the function takes a reference to that.
+    /// True if the function takes a reference to that.
     pub(crate) is_reference: bool,
 }
 
@@ -233,7 +233,7 @@ fn find_unsupported(ty: &Type, mistakes: &mut Mistakes) -> bool {
     false
 }
 
-/// Whether the last name in the path `ty` is `name`.
+/// Returns whether the last name in the path `ty` is `name`.
 pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     match ty {
         Type::Path(path) => path.path.segments.last().is_some_and(|segment| segment.ident == name),

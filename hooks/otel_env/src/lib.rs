@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         (!names.is_empty()).then_some(names)
     }
 
-    /// Whether it is `true`, in whatever case. Anything else is false.
+    /// Returns whether it is `true`, in whatever case. Anything else is false.
     pub fn boolean(&mut self, variable: &str) -> bool {
         let Some(text) = self.text(variable) else { return false };
         let is_true = text.eq_ignore_ascii_case("true");
@@ -204,7 +204,7 @@ mod tests {
         Reader::new(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
     }
 
-    /// What was wrong.
+    /// Returns what was wrong.
     pub(crate) fn problems(reader: Reader<'_>) -> Vec<String> {
         reader.into_problems().iter().map(ToString::to_string).collect()
     }

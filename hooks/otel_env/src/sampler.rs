@@ -5,7 +5,7 @@ use super::{Reader, TRACES_SAMPLER, TRACES_SAMPLER_ARG};
 /// Sampler that `OTEL_TRACES_SAMPLER` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
-    /// Whether a span with a parent is sampled as that is.
+    /// True if a span with a parent is sampled as that is.
     pub follows_parent: bool,
     /// How a span is sampled that has none, or whose parent does not matter.
     pub root: Root,
@@ -58,7 +58,7 @@ impl Reader<'_> {
         Some(Sampler { follows_parent, root })
     }
 
-    /// What is no ratio is taken as 1, as the specification says.
+    /// Returns the ratio that a text says; one that says none is taken as 1, as the specification has it.
     fn ratio(&mut self) -> f64 {
         let Some(text) = self.text(TRACES_SAMPLER_ARG) else { return 1.0 };
         match text.parse::<f64>() {

@@ -34,7 +34,7 @@ fn time(nanos: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(nanos)
 }
 
-/// What `make` makes with the SDK, as the lines in the file.
+/// Returns what `make` makes with the SDK, as the lines in the file.
 fn lines_of(resource: Resource, make: impl FnOnce(&SdkTracerProvider)) -> Vec<Json> {
     let temp = tempfile::tempdir().unwrap();
     let processor =

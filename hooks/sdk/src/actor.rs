@@ -101,7 +101,7 @@ impl ActorHandle {
         self.id
     }
 
-    /// What it is: `module:Type`.
+    /// Returns what it is: `module:Type`.
     pub fn target(&self) -> &str {
         &self.target
     }

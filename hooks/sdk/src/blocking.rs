@@ -104,7 +104,7 @@ mod tokio_runtime {
         })
     }
 
-    /// Whether this thread is inside of [`block_on`], where it cannot enter again.
+    /// Returns whether this thread is inside of [`block_on`], where it cannot enter again.
     pub(crate) fn is_entered() -> bool {
         Handle::try_current().is_ok()
     }

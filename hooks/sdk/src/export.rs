@@ -44,7 +44,7 @@ pub struct TaskItem {
     pub file: &'static str,
     /// The line in it, from 1.
     pub line: u32,
-    /// Whether it is an `async fn`.
+    /// True if it is an `async fn`.
     pub is_async: bool,
     /// What it takes.
     pub parameters: &'static [ParameterItem],
@@ -84,7 +84,7 @@ pub struct ActorItem {
 pub struct MethodItem {
     /// The method, as a task that finds a state.
     pub task: TaskItem,
-    /// Whether calls of it may run beside each other.
+    /// True if calls of it may run beside each other.
     pub is_concurrent: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct ParameterItem {
     pub name: &'static str,
     /// Its type, as written.
     pub type_name: &'static str,
-    /// Whether it may be left out.
+    /// True if it may be left out.
     pub is_optional: bool,
 }
 
@@ -172,7 +172,7 @@ item!(ActorItem TaskItem HookItem LoadItem);
 #[cfg(feature = "serve")]
 item!(DeploymentItem);
 
-/// What is registered in this library, in the order of the source, each once: an item that was registered by its
+/// Returns what is registered in this library, in the order of the source, each once: an item that was registered by its
 /// attribute and exported again by [`export!`](crate::export!) is there twice.
 fn registered<T: Item + inventory::Collect>() -> Vec<&'static T> {
     let mut items: Vec<&'static T> = inventory::iter::<T>.into_iter().collect();
@@ -410,7 +410,7 @@ fn leak_one<T>(item: T) -> &'static T {
     Box::leak(Box::new(item))
 }
 
-/// Who built this module: the SDK, its OpenTelemetry and the compiler.
+/// Returns who built this module: the SDK, its OpenTelemetry and the compiler.
 fn producer() -> &'static str {
     static PRODUCER: OnceLock<String> = OnceLock::new();
     PRODUCER.get_or_init(|| {

@@ -122,12 +122,12 @@ pub(crate) fn entry_since<F>(since: u32, lack: &str, pick: impl FnOnce(&Host) ->
     })
 }
 
-/// Whether the host speaks this minor version of the ABI; in older ones `lack`.
+/// Returns whether the host speaks this minor version of the ABI; in older ones `lack`.
 pub(crate) fn since(since: u32, lack: &str) -> Result<(), String> {
     entry_since(since, lack, |host| (host.abi_minor >= since).then_some(()))
 }
 
-/// Whether the host wants an attempt to end. A host that cannot say so does not.
+/// Returns whether the host wants an attempt to end. A host that cannot say so does not.
 pub(crate) fn is_cancelled(task_id: u64, attempt: u32) -> bool {
     // SAFETY: the host's function, which may be called from any thread.
     lent().and_then(|lent| lent.entries.host_is_cancelled).is_some_and(|ask| unsafe { ask(task_id, attempt) } != 0)

@@ -172,7 +172,7 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// What was found, by its kind alone: the text of an error goes onto a span, and arguments do not.
+/// Returns what was found, by its kind alone: the text of an error goes onto a span, and arguments do not.
 fn unexpected(value: Unexpected<'_>) -> String {
     match value {
         Unexpected::Bool(_) => "a boolean".to_owned(),
@@ -236,7 +236,7 @@ impl DecodeError {
         self
     }
 
-    /// What was found in place of the whole value, and what values the expected type has (empty where its name says it all), if the whole value is
+    /// Returns what was found in place of the whole value, and what values the expected type has (empty where its name says it all), if the whole value is
     /// of the wrong type.
     pub(crate) fn plain_mismatch(&self) -> Option<(String, String)> {
         match &self.cause {

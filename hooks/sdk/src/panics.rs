@@ -46,7 +46,7 @@ impl Panic {
 #[derive(Default)]
 struct Watch {
     last: Option<Panic>,
-    /// Whether `last` has not been printed.
+    /// True if `last` has not been printed.
     is_silent: bool,
 }
 

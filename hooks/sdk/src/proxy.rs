@@ -144,7 +144,7 @@ pub(crate) struct HeldGuard {
 
 #[cfg(feature = "async")]
 impl Held {
-    /// What is current on this thread.
+    /// Returns what is current on this thread.
     pub(crate) fn current() -> Held {
         Held {
             #[cfg(feature = "otel-0-31")]
@@ -168,7 +168,7 @@ impl Held {
     }
 }
 
-/// What is current on this thread, as headers: that of the newest OpenTelemetry in which there is anything.
+/// Returns what is current on this thread, as headers: that of the newest OpenTelemetry in which there is anything.
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub(crate) fn current_headers() -> Option<[String; 3]> {
     let of_copies = [
@@ -182,7 +182,7 @@ pub(crate) fn current_headers() -> Option<[String; 3]> {
     of_copies.into_iter().find(|headers| headers.iter().any(|header| !header.is_empty()))
 }
 
-/// What is current on this thread: the span of the newest OpenTelemetry in which there is one, and the baggage beside it.
+/// Returns what is current on this thread: the span of the newest OpenTelemetry in which there is one, and the baggage beside it.
 #[cfg(any(feature = "otel-0-31", feature = "otel-0-32", feature = "otel-0-33"))]
 pub(crate) fn current_plain() -> Option<(words::PlainContext, String)> {
     let of_copies = [

@@ -63,7 +63,7 @@ pub(crate) struct Parts {
     pub(crate) options: TaskOptions,
 }
 
-/// What a task needs, as it is handed to the host, which reads it while it takes the submission.
+/// Returns what a task needs, as it is handed to the host, which reads it while it takes the submission.
 fn raw_demand(options: &TaskOptions, resources: &[abi::Resource]) -> abi::Demand {
     abi::Demand {
         size: size_of::<abi::Demand>(),
@@ -74,7 +74,7 @@ fn raw_demand(options: &TaskOptions, resources: &[abi::Resource]) -> abi::Demand
     }
 }
 
-/// What is done when an attempt fails, as it is handed to the host, which reads it while it takes the submission.
+/// Returns what is done when an attempt fails, as it is handed to the host, which reads it while it takes the submission.
 fn raw_policy(options: &TaskOptions) -> abi::Policy {
     abi::Policy {
         size: size_of::<abi::Policy>(),
@@ -577,12 +577,12 @@ impl RemoteError {
         }
     }
 
-    /// Which task it is about; none when it got no id.
+    /// Returns which task it is about; none when it got no id.
     pub fn task_id(&self) -> Option<u64> {
         self.task_id
     }
 
-    /// What kind of failure it is.
+    /// Returns what kind of failure it is.
     pub fn kind(&self) -> RemoteErrorKind {
         self.kind
     }
@@ -592,7 +592,7 @@ impl RemoteError {
         &self.error_type
     }
 
-    /// What the task said, with all its causes.
+    /// Returns what the task said, with all its causes.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -43,7 +43,7 @@ impl RuntimeContext {
         }
     }
 
-    /// Whether this call is to end: someone has cancelled the task, or it has run for longer than it may. A function that runs for long
+    /// Returns whether this call is to end: someone has cancelled the task, or it has run for longer than it may. A function that runs for long
     /// asks now and then, cleans up and returns; what it returns then does not matter. One that does not ask, or does not return
     /// within the grace period, is ended with its worker. Futures need not ask: they are dropped.
     ///

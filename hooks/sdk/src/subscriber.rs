@@ -67,7 +67,7 @@ pub(crate) fn install() {
     let _ = subscriber::set_global_default(Registry::default().with(filter).with(layer()));
 }
 
-/// What `RUST_LOG` asks for, in the words of `tracing_subscriber::filter::Targets`; unset or empty means `info`.
+/// Returns what `RUST_LOG` asks for, in the words of `tracing_subscriber::filter::Targets`; unset or empty means `info`.
 fn filter(asked: Option<&str>) -> Targets {
     let default = Targets::new().with_default(LevelFilter::INFO);
     let Some(asked) = asked.filter(|asked| !asked.trim().is_empty()) else { return default };

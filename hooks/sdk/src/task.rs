@@ -86,7 +86,7 @@ impl Phases {
     #[cfg(feature = "serve")]
     const NONE: Phases = Phases { data: ptr::null_mut(), host_phase: None };
 
-    /// What the host asks in a call. It is used while that lasts, from one thread at a time.
+    /// Returns what the host asks in a call. It is used while that lasts, from one thread at a time.
     pub(crate) fn of_call(call: &TaskCall) -> Phases {
         Phases { data: call.data, host_phase: call.host_phase }
     }

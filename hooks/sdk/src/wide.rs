@@ -36,7 +36,7 @@ impl Serialize for Bytes {
     }
 }
 
-/// What `rmp-serde` writes as an extension.
+/// Returns what `rmp-serde` writes as an extension.
 fn extension<S: Serializer>(serializer: S, kind: i8, bytes: [u8; 16]) -> Result<S::Ok, S::Error> {
     serializer.serialize_newtype_struct(rmp_serde::MSGPACK_EXT_STRUCT_NAME, &(kind, Bytes(bytes)))
 }

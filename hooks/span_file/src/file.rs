@@ -406,7 +406,7 @@ fn write_whole(file: &OwnedFd, bytes: &[u8]) -> (usize, io::Result<()>) {
     (written, Ok(()))
 }
 
-/// Where the last whole line of the file ends: the offset after its last line feed, or 0.
+/// Returns where the last whole line of the file ends: the offset after its last line feed, or 0.
 fn end_of_last_line(file: &OwnedFd, size: u64) -> Result<u64, Errno> {
     let mut block = [0; 4096];
     let mut end = size;

@@ -145,7 +145,7 @@ pub enum Value<'a> {
 /// A slice of pairs is one, and is what most callers want. Implement it for a form of your own when building such a slice
 /// for every span costs too much.
 pub trait Attributes {
-    /// How many there are.
+    /// Returns how many there are.
     fn len(&self) -> usize;
 
     /// True when there are none.

@@ -78,15 +78,15 @@ struct Buffer<S> {
     state: S,
     /// Bytes that the writer has, or that are left of a write that failed.
     unwritten: usize,
-    /// Whether somebody has [`LineQueue::output`].
+    /// True if somebody has [`LineQueue::output`].
     is_writing: bool,
     /// Threads that have to write what there is now. Others leave the file to them.
     committers: u32,
     /// Threads on [`LineQueue::has_changed`].
     waiters: u32,
-    /// Whether the last attempt to write failed.
+    /// True if the last attempt to write failed.
     is_refused: bool,
-    /// Whether a line has waited in vain for the write that is under way.
+    /// True if a line has waited in vain for the write that is under way.
     is_stuck: bool,
     /// Lines dropped since the queue was made.
     dropped: u64,

@@ -60,7 +60,7 @@ pub(super) struct MapArgs {
 }
 
 impl MapArgs {
-    /// Where the lines come from, if they are asked for.
+    /// Returns where the lines come from, if they are asked for.
     pub(super) fn input(&self) -> Option<&Path> {
         self.map.as_deref()
     }

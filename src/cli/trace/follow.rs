@@ -72,7 +72,7 @@ fn read(tail: &mut Tail) -> Result<(Vec<Span>, Vec<Notice>), LoadError> {
     }
 }
 
-/// Whether there is still a head. Without one, what was running is not any more, or runs on in a process that nobody serves: it is looked
+/// Returns whether there is still a head. Without one, what was running is not any more, or runs on in a process that nobody serves: it is looked
 /// once again, for what was left.
 fn is_head_there(live: &mut Option<Live>, source: &SourceArgs) -> bool {
     let was_there = live.is_some();
@@ -93,7 +93,7 @@ struct Asker {
 }
 
 impl Asker {
-    /// Whether the head has a task of the trace that has not ended. A head that does not answer has none.
+    /// Returns whether the head has a task of the trace that has not ended. A head that does not answer has none.
     fn has_unended_task(&mut self, temp_dir: &Path, id: TraceId) -> bool {
         let now = Instant::now();
         if let Some((answer, _)) = self.last.filter(|(_, next)| now < *next) {

@@ -119,7 +119,7 @@ impl Cluster {
         }
     }
 
-    /// What the head says of an actor, which is named by its name or its id.
+    /// Returns what the head says of an actor, which is named by its name or its id.
     pub fn actor_report(&self, wanted: &str) -> Result<ActorReport, RemoteError> {
         Ok(self.0.connection.actor_report(wanted)?)
     }

@@ -98,23 +98,23 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How many have ended.
+    /// Returns how many have ended.
     pub fn done(&self) -> usize {
         self.succeeded + self.failed + self.cancelled
     }
 
-    /// How many have not ended and do not run. Among them are those that have ended and were not given yet.
+    /// Returns how many have not ended and do not run. Among them are those that have ended and were not given yet.
     pub fn waiting(&self) -> usize {
         (self.total - self.done()).saturating_sub(self.running)
     }
 
-    /// How many have ended in a second, so far.
+    /// Returns how many have ended in a second, so far.
     pub fn rate(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.done() as f64 / seconds } else { 0.0 }
     }
 
-    /// How long the others will take if they end at the same rate; none while none has ended.
+    /// Returns how long the others will take if they end at the same rate; none while none has ended.
     pub fn left(&self) -> Option<Duration> {
         let left = self.total - self.done();
         (self.done() > 0).then(|| self.elapsed.div_f64(self.done() as f64).mul_f64(left as f64))
@@ -122,7 +122,7 @@ impl Progress {
 }
 
 impl<T: DeserializeOwned> AsCompleted<T> {
-    /// How far they are. Asks the head which of this program's tasks run.
+    /// Returns how far they are. Asks the head which of this program's tasks run.
     pub fn progress(&self) -> Progress {
         let AsCompleted { total, succeeded, failed, cancelled, .. } = *self;
         let left = total - succeeded - failed - cancelled;
@@ -199,7 +199,7 @@ impl<T: DeserializeOwned> Iterator for AsCompleted<T> {
 }
 
 impl Inner {
-    /// How many of this program's tasks run.
+    /// Returns how many of this program's tasks run.
     fn running(&self) -> usize {
         match self.connection.query(&Query::Running { job: self.job_id }, None) {
             Ok(Some(Reply::Running(running))) => running,

@@ -6,7 +6,7 @@ use opentelemetry::trace::TraceContextExt;
 
 use tracer_core::propagation::{Carrier, TraceContext, TraceParent};
 
-/// What OpenTelemetry has current on this thread, with its baggage; none without a span.
+/// Returns what OpenTelemetry has current on this thread, with its baggage; none without a span.
 pub(super) fn carrier() -> Option<Carrier> {
     Context::map_current(|context| {
         if !context.has_active_span() {

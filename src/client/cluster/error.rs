@@ -85,7 +85,7 @@ impl RemoteError {
         self
     }
 
-    /// Which task it is about; none when it got no id.
+    /// Returns which task it is about; none when it got no id.
     pub fn task_id(&self) -> Option<u64> {
         self.0.task_id.map(|id| id.0)
     }
@@ -96,7 +96,7 @@ impl RemoteError {
         Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// What kind of failure it is.
+    /// Returns what kind of failure it is.
     pub fn kind(&self) -> RemoteErrorKind {
         self.0.kind
     }
@@ -106,7 +106,7 @@ impl RemoteError {
         &self.0.error_type
     }
 
-    /// What the task said, with all its causes.
+    /// Returns what the task said, with all its causes.
     pub fn message(&self) -> &str {
         &self.0.message
     }

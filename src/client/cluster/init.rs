@@ -248,7 +248,7 @@ impl Init {
         self
     }
 
-    /// Whether this program has a head of its own: if none runs in the place, unless said otherwise.
+    /// Returns whether this program has a head of its own: if none runs in the place, unless said otherwise.
     ///
     /// It runs for as long as the [`Cluster`], and ends when this process does, however that ends. Nobody else finds it but
     /// what its tasks run.
@@ -264,7 +264,7 @@ impl Init {
         self
     }
 
-    /// How many workers a head of this program's own has; as many as there are cpus unless said. When a head runs already, it is an
+    /// Returns how many workers a head of this program's own has; as many as there are cpus unless said. When a head runs already, it is an
     /// error, because its workers are what they are.
     pub fn num_workers(mut self, num_workers: u32) -> Init {
         self.num_workers = Some(num_workers);
@@ -285,7 +285,7 @@ impl Init {
         self
     }
 
-    /// Where span files are written. A cluster that runs already must have the same folder.
+    /// Returns where span files are written. A cluster that runs already must have the same folder.
     pub fn spans_dir(mut self, spans_dir: impl Into<PathBuf>) -> Init {
         self.spans_dir = Some(spans_dir.into());
         self
@@ -316,7 +316,7 @@ impl Init {
         self
     }
 
-    /// What all that is submitted is a child of, as a W3C `traceparent`. Unless said it is what `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` say,
+    /// Returns what all that is submitted is a child of, as a W3C `traceparent`. Unless said it is what `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` say,
     /// where the cluster propagates them. A submission may say otherwise.
     pub fn parent(mut self, traceparent: &str) -> Init {
         let (carrier, rejections) = Carrier::from_headers([traceparent], [], []);
@@ -341,7 +341,7 @@ impl Init {
         self
     }
 
-    /// How long tasks that run get to end when the cluster is dropped and the head is this program's own; 2 seconds unless said.
+    /// Returns how long tasks that run get to end when the cluster is dropped and the head is this program's own; 2 seconds unless said.
     pub fn grace(mut self, grace: Duration) -> Init {
         self.grace = Some(grace);
         self
@@ -424,7 +424,7 @@ impl Init {
         said.unwrap_or_else(environment::default_temp_dir)
     }
 
-    /// What was said, as arguments of `tracer start`.
+    /// Returns what was said, as arguments of `tracer start`.
     fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
         let mut option = |name: &str, value: OsString| {

@@ -23,7 +23,7 @@ pub struct OutputLine {
     pub worker_pid: u32,
     /// The line, without its end. What is no UTF-8 is replaced. One of more than 64 KiB comes in pieces.
     pub text: String,
-    /// Whether other calls of the same actor ran in that process meanwhile, any of which may have written it.
+    /// True if other calls of the same actor ran in that process meanwhile, any of which may have written it.
     pub is_shared: bool,
     /// How many bytes of lines before this one were let go, because more than 16 MiB waited to be read.
     pub lost_before: u64,

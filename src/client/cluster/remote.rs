@@ -129,7 +129,7 @@ impl<'a, What> Remote<'a, What> {
         self
     }
 
-    /// What the task is a child of, as a W3C `traceparent`. Unless said it is the span that OpenTelemetry has current on this thread, if this
+    /// Returns what the task is a child of, as a W3C `traceparent`. Unless said it is the span that OpenTelemetry has current on this thread, if this
     /// program makes spans of its own with the crate `opentelemetry` 0.33; else what [`Init`](super::Init) said.
     pub fn parent(mut self, traceparent: &str) -> Self {
         match Carrier::from_headers([traceparent], [], []) {
@@ -290,7 +290,7 @@ impl<'a> Remote<'a, Command> {
     }
 }
 
-/// What people call it: `module.function`, or the program's file name.
+/// Returns what people call it: `module.function`, or the program's file name.
 pub(super) fn target_name(target: &str) -> String {
     match split_target(target) {
         Ok((module, function)) => TaskSpec::Function(FunctionSpec::of_task(module, function, &[])).target(),

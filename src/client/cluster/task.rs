@@ -29,7 +29,7 @@ pub struct TaskHandle {
     target: Arc<str>,
     /// Where its output comes, if it is followed.
     followed: Option<Arc<Followed>>,
-    /// Whether the outcome was taken, so that there is nothing to forget.
+    /// True if the outcome was taken, so that there is nothing to forget.
     is_taken: bool,
 }
 
@@ -125,7 +125,7 @@ impl TaskHandle {
         }
     }
 
-    /// Whether the task has ended, however it ended.
+    /// Returns whether the task has ended, however it ended.
     pub fn has_ended(&self) -> Result<bool, RemoteError> {
         let tag = self.tag();
         let looked = self.inner.connection.look_now(|exchange| exchange.has_finished(tag).then_some(()));
@@ -173,7 +173,7 @@ impl TaskHandle {
             .map_err(|error| self.unknown(error))
     }
 
-    /// What its end means for whoever asks for its result.
+    /// Returns what its end means for whoever asks for its result.
     pub(super) fn result<T: DeserializeOwned>(&mut self, finished: Finished) -> Result<T, RemoteError> {
         let task = finished.task;
         let value = self.value(finished)?;

@@ -83,27 +83,27 @@ impl<T> ByTag<T> {
         in_row.or_else(|| if self.others.is_empty() { None } else { self.others.get(&tag) })
     }
 
-    /// Whether there is one with this number.
+    /// Returns whether there is one with this number.
     pub fn contains(&self, tag: u64) -> bool {
         self.get(tag).is_some()
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub fn len(&self) -> usize {
         self.in_row + self.others.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the row may be as long.
+    /// Returns whether the row may be as long.
     fn may_have(&self, len: u64) -> bool {
         len <= ROW_LIMIT.max(4 * self.in_row as u64)
     }
 
-    /// Where in the row this number is, or would be.
+    /// Returns where in the row this number is, or would be.
     fn place(&self, tag: u64) -> Option<usize> {
         let place = tag.checked_sub(self.first)?;
         usize::try_from(place).ok().filter(|&place| place < self.row.len())

@@ -27,7 +27,7 @@ pub(super) struct Versions {
     known: Vec<Known>,
     /// Where what was looked for last is among those.
     last: usize,
-    /// Whether what was seen once is kept.
+    /// True if what was seen once is kept.
     pub(super) is_pinned: bool,
     /// When libraries were looked at last that were known.
     looked: Option<Instant>,

@@ -24,7 +24,7 @@ impl ActorHandle {
         self.id
     }
 
-    /// What it is: `module:Type`.
+    /// Returns what it is: `module:Type`.
     pub fn target(&self) -> &str {
         &self.target
     }
@@ -151,7 +151,7 @@ impl Driver {
         }
     }
 
-    /// What the head says of an actor, which is named by its name or its id.
+    /// Returns what the head says of an actor, which is named by its name or its id.
     pub fn actor_report(&mut self, wanted: &str) -> Result<ActorReport, DriverError> {
         self.connection.actor_report(wanted)
     }

@@ -182,7 +182,7 @@ fn check(member: &str) -> Result<(), BaggageMemberError> {
     Ok(())
 }
 
-/// Whether `byte` may stand in a value as it is.
+/// Returns whether `byte` may stand in a value as it is.
 fn is_octet(byte: u8) -> bool {
     (b'!'..=b'~').contains(&byte) && !b"\",;\\".contains(&byte)
 }

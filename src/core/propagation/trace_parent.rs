@@ -29,7 +29,7 @@ pub enum TraceParentError {
     Length {
         /// How many bytes there are.
         found: usize,
-        /// Whether more than the expected 55 would do: not so in version 00.
+        /// True if more than the expected 55 would do: not so in version 00.
         is_minimum: bool,
     },
     /// There is no `-` where one belongs.
@@ -106,12 +106,12 @@ impl TraceParent {
         Ok(TraceParent { trace_id, span_id, flags })
     }
 
-    /// Whether the caller recorded this trace.
+    /// Returns whether the caller recorded this trace.
     pub const fn is_sampled(&self) -> bool {
         self.flags & FLAG_SAMPLED != 0
     }
 
-    /// Whether the trace id is random.
+    /// Returns whether the trace id is random.
     pub const fn is_random(&self) -> bool {
         self.flags & FLAG_RANDOM != 0
     }

@@ -25,9 +25,9 @@ pub struct Envelope<'a> {
     pub demand: Demand<'a>,
     /// The version of the module that it runs; none where its submitter does not know it, and for what runs no module of its own.
     pub module_version: Option<ModuleVersion>,
-    /// Whether the driver wants to see the task's output while it runs.
+    /// True if the driver wants to see the task's output while it runs.
     pub wants_output: bool,
-    /// Whether the runtime's own work for the task is traced too.
+    /// True if the runtime's own work for the task is traced too.
     pub traces_runtime: bool,
     /// The span that the attempts are children of.
     pub trace: Option<TraceLink<'a>>,
@@ -144,9 +144,9 @@ pub struct ActorOptions<'a> {
     pub max_restarts: u32,
     /// How often a call is begun again that was going on when the actor's worker was lost.
     pub max_call_retries: u32,
-    /// Whether it outlives the job that has created it.
+    /// True if it outlives the job that has created it.
     pub is_detached: bool,
-    /// Whether the living actor of the same name is given, if there is one.
+    /// True if the living actor of the same name is given, if there is one.
     pub or_existing: bool,
     /// A name of its own, by which others find it; empty for none.
     pub name: &'a str,
@@ -193,7 +193,7 @@ pub struct CommandSpec<'a> {
     pub arguments: Vec<&'a [u8]>,
     /// Set on top of the environment that the worker had before its first task, or all that there is.
     pub environment: Vec<(&'a [u8], &'a [u8])>,
-    /// Whether [`environment`](Self::environment) stands in place of the worker's.
+    /// True if [`environment`](Self::environment) stands in place of the worker's.
     pub replaces_environment: bool,
     /// The socket on which its submitter hands over the standard input; empty for no input.
     pub input: &'a [u8],

@@ -69,7 +69,7 @@ pub enum Failure {
         program: String,
         /// Why not, in words that fit after a colon.
         message: String,
-        /// Whether the program does not exist, rather than cannot be executed.
+        /// True if the program does not exist, rather than cannot be executed.
         is_missing: bool,
     },
     /// The command ended with another exit status than 0.
@@ -157,7 +157,7 @@ pub enum Failure {
         cause: String,
         /// The low-cardinality form of the same, where the worker's end was the cause: `signal:9`; else empty.
         error_type: Box<str>,
-        /// Whether it ran at the time; else it was not begun.
+        /// True if it ran at the time; else it was not begun.
         has_begun: bool,
     },
     /// It could not begin before a task had ended that waited for it; it was not begun.
@@ -220,7 +220,7 @@ pub enum StopReason {
 }
 
 impl Failure {
-    /// Whether the task was cancelled: by somebody, or because the one that had submitted it did not get to its end.
+    /// Returns whether the task was cancelled: by somebody, or because the one that had submitted it did not get to its end.
     pub fn is_cancellation(&self) -> bool {
         matches!(self, Failure::Cancelled | Failure::Abandoned { .. })
     }

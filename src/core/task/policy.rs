@@ -25,7 +25,7 @@ pub struct Policy<'a> {
     pub retry_on: &'a str,
     /// How often it is started again after its worker was lost.
     pub crash_limit: u32,
-    /// Whether it must not be started a second time, whatever happens. Then the two numbers above count for nothing.
+    /// True if it must not be started a second time, whatever happens. Then the two numbers above count for nothing.
     pub at_most_once: bool,
     /// Submissions with the same key are one task; empty for none.
     pub idempotency_key: &'a str,
@@ -178,7 +178,7 @@ pub fn charge(failure: &Failure) -> Option<Charge> {
     }
 }
 
-/// Whether a failure is of a kind that `--retry-on` names.
+/// Returns whether a failure is of a kind that `--retry-on` names.
 fn is_of_kind(failure: &Failure, kind: &str) -> bool {
     match (failure, kind) {
         (Failure::Error { .. }, "error") | (Failure::ExitCode { .. }, "exit") | (Failure::Signal { .. }, "signal") => {

@@ -354,7 +354,7 @@ impl Serialize for Input<'_> {
     }
 }
 
-/// Whether there may be an integer in it that does not fit 64 bits.
+/// Returns whether there may be an integer in it that does not fit 64 bits.
 fn has_long_number(text: &str) -> bool {
     let mut digits = 0;
     text.bytes().any(|byte| {

@@ -39,7 +39,7 @@ struct Tail<S> {
     file: S,
     /// Bytes of whole records, the header included.
     length: u64,
-    /// Whether there may be bytes behind them.
+    /// True if there may be bytes behind them.
     is_torn: bool,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Log<S> {
     /// Those of them that are on the disk.
     synced: u64,
     has_sync_failed: bool,
-    /// Whether a sync failed that was of the next file too.
+    /// True if a sync failed that was of the next file too.
     is_next_in_doubt: bool,
 }
 
@@ -127,12 +127,12 @@ impl<S: Storage> Log<S> {
         self.current.length
     }
 
-    /// How many bytes were appended since it was opened.
+    /// Returns how many bytes were appended since it was opened.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// How many of them are on the disk.
+    /// Returns how many of them are on the disk.
     pub(super) fn synced(&self) -> u64 {
         self.synced
     }
@@ -141,7 +141,7 @@ impl<S: Storage> Log<S> {
         self.has_sync_failed
     }
 
-    /// Whether only another file can be trusted, or taken.
+    /// Returns whether only another file can be trusted, or taken.
     pub(super) fn needs_new_file(&self) -> bool {
         self.has_sync_failed || self.current.is_torn
     }
@@ -168,7 +168,7 @@ impl<S: Storage> Log<S> {
         self.is_next_in_doubt = false;
     }
 
-    /// Whether another file is about to take the place of the current one.
+    /// Returns whether another file is about to take the place of the current one.
     pub(super) fn is_changing(&self) -> bool {
         self.next.is_some()
     }
@@ -191,7 +191,7 @@ impl<S: Storage> Log<S> {
         self.next = None;
     }
 
-    /// What to sync now, and up to where that is then on the disk; none if there is nothing more, or it is of no use.
+    /// Returns what to sync now, and up to where that is then on the disk; none if there is nothing more, or it is of no use.
     pub(super) fn want_sync(&mut self) -> Option<(Vec<S>, u64)> {
         if self.wanted >= self.written || self.has_sync_failed {
             return None;
@@ -321,7 +321,7 @@ mod tests {
         record
     }
 
-    /// What the next head reads: whole records up to the first that is not.
+    /// Returns what the next head reads: whole records up to the first that is not.
     fn read(bytes: &[u8]) -> Vec<u16> {
         let number = |chunk: &[u8]| u16::from_le_bytes([chunk[0], chunk[1]]);
         let chunks = bytes.chunks(RECORD);

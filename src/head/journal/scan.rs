@@ -69,7 +69,7 @@ pub(super) fn scan(file: &File, end: u64) -> io::Result<Scanned> {
     Ok(found.finish())
 }
 
-/// Whether a whole record is somewhere in a file, whose header may be anything.
+/// Returns whether a whole record is somewhere in a file, whose header may be anything.
 pub(super) fn holds_records(file: &File, end: u64) -> io::Result<bool> {
     let mut window = Window::new(file, end);
     Ok(find_record(&mut window, &mut None, HEADER as u64)?.is_some())
@@ -115,7 +115,7 @@ struct Noted {
     length: u64,
     task: u64,
     job: Option<u64>,
-    /// Whether it brings the task in, or says which ids come next.
+    /// True if it brings the task in, or says which ids come next.
     gives_id: bool,
 }
 
@@ -234,7 +234,7 @@ fn decode(raw: &[u8]) -> Option<Record<'_>> {
     read_record(body).ok()
 }
 
-/// Whether what is at an offset may be the beginning of a record that goes beyond the end of the file, or space that was never written.
+/// Returns whether what is at an offset may be the beginning of a record that goes beyond the end of the file, or space that was never written.
 fn is_torn(window: &mut Window<'_>, at: u64) -> io::Result<bool> {
     let left = window.end - at;
     if left < RECORD_HEADER as u64 {
@@ -256,7 +256,7 @@ fn is_torn(window: &mut Window<'_>, at: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Where the first whole record is from an offset on.
+/// Returns where the first whole record is from an offset on.
 fn find_record(window: &mut Window<'_>, sums: &mut Option<Sums>, from: u64) -> io::Result<Option<u64>> {
     /// What is looked at before any checksum: length, checksum, kind and id.
     const LOOK: u64 = RECORD_HEADER as u64 + SHORTEST_RECORD;

@@ -56,7 +56,7 @@ impl Syncer {
 }
 
 impl Shared {
-    /// What is wanted next; none when there is nothing more to come.
+    /// Returns what is wanted next; none when there is nothing more to come.
     fn next(&self) -> Option<Wanted> {
         let mut wanted = lock(&self.wanted);
         loop {
@@ -105,7 +105,7 @@ impl Events {
         }
     }
 
-    /// What has been told.
+    /// Returns what has been told.
     pub(super) fn take(&self) -> Vec<Event> {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         self.receiver.try_iter().collect()

@@ -41,7 +41,7 @@ pub(super) struct Sink {
     pub(super) hook: u32,
     /// One of `tracer_abi::SINK_*`.
     wanted: u32,
-    /// Whether what it has not delivered may be left to another process.
+    /// True if what it has not delivered may be left to another process.
     can_hand_back: bool,
 }
 
@@ -185,7 +185,7 @@ pub(super) struct Deliveries {
     parcels: AtomicU64,
     /// Nothing is given before to an additional hook that sends over a network: the process may be about to end.
     quiet_until: Instant,
-    /// Whether the process is about to end.
+    /// True if the process is about to end.
     is_leaving: AtomicBool,
 }
 

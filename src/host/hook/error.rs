@@ -190,7 +190,7 @@ impl fmt::Display for ModuleError {
 
 impl std::error::Error for ModuleError {}
 
-/// Where a module is, in parentheses; nothing when its name is the path already.
+/// Returns where a module is, in parentheses; nothing when its name is the path already.
 fn at(name: &str, place: &str) -> String {
     let module = name.rsplit_once(':').map_or(name, |(module, _)| module);
     // Of a library that is named by its path, what is behind that: its build.

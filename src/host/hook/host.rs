@@ -133,7 +133,7 @@ unsafe fn utf8<'a>(text: abi::Str, what: &str) -> Result<&'a str, String> {
     std::str::from_utf8(unsafe { text.as_bytes() }).map_err(|_| format!("the {what} is not UTF-8"))
 }
 
-/// What a submission has to do with an actor.
+/// Returns what a submission has to do with an actor.
 ///
 /// # Safety
 ///

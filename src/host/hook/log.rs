@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether this process is one of the `tracer` command.
+/// True if this process is one of the `tracer` command.
 static HAS_STANDARD_ERROR: AtomicBool = AtomicBool::new(false);
 /// The folder of the session that this process traces in.
 static SESSION: Mutex<Option<PathBuf>> = Mutex::new(None);

@@ -97,7 +97,7 @@ pub struct TaskDescription {
     pub name: String,
     /// Its documentation; empty for none.
     pub doc: String,
-    /// Whether the function is asynchronous. The call blocks the worker all the same.
+    /// True if the function is asynchronous. The call blocks the worker all the same.
     pub is_async: bool,
     /// Of an actor's method: whether calls of it may run beside each other.
     #[serde(default)]
@@ -121,7 +121,7 @@ pub struct ParameterDescription {
     pub name: String,
     /// Its type, as its language writes it.
     pub type_name: String,
-    /// Whether the argument may be left out.
+    /// True if the argument may be left out.
     pub is_optional: bool,
 }
 
@@ -201,7 +201,7 @@ impl Module {
         self.path
     }
 
-    /// Where it is, in words.
+    /// Returns where it is, in words.
     pub fn place(&self) -> String {
         let Some(path) = self.path else { return "built in".into() };
         match self.version {
@@ -292,7 +292,7 @@ impl Module {
         Ok(())
     }
 
-    /// Which minor version of the ABI it was compiled for.
+    /// Returns which minor version of the ABI it was compiled for.
     pub(super) fn abi_minor(&self) -> u32 {
         self.record.abi_minor
     }
@@ -323,7 +323,7 @@ impl Module {
         self.path.map(|path| otel_versions::unserved(path, &text(self.record.producer))).unwrap_or_default()
     }
 
-    /// What is to be said of such versions; none if there are none.
+    /// Returns what is to be said of such versions; none if there are none.
     pub(super) fn otel_advice(&self) -> Option<String> {
         let unserved = self.unserved_opentelemetry();
         (!unserved.is_empty()).then(|| otel_versions::advice(&unserved, &text(self.record.producer)))
@@ -385,7 +385,7 @@ pub(super) fn methods(actor: &abi::Actor) -> Vec<Record<abi::Task>> {
     unsafe { slice(actor.methods, actor.method_count) }.iter().map(|&method| keep(method)).collect()
 }
 
-/// What makes an actor of a type.
+/// Returns what makes an actor of a type.
 pub(super) fn creation(actor: &abi::Actor) -> Option<Record<abi::Task>> {
     (!actor.creation.is_null()).then(|| keep(actor.creation))
 }
@@ -437,7 +437,7 @@ fn lock_opened() -> std::sync::MutexGuard<'static, Vec<(FileState, Module)>> {
     OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What is to be opened of a module that there is a copy of: the copy. Where nothing may be executed in the folder of copies, or where the library
+/// Returns what is to be opened of a module that there is a copy of: the copy. Where nothing may be executed in the folder of copies, or where the library
 /// works in its own folder only, there are other ways.
 fn to_open(stored: &StoredModule) -> Result<PathBuf, String> {
     let is_executable = rustix::fs::statvfs(&stored.library)
@@ -554,7 +554,7 @@ impl<T> Deref for Record<T> {
 }
 
 impl<T> Record<T> {
-    /// What the functions of the record are handed.
+    /// Returns what the functions of the record are handed.
     pub(super) fn original(self) -> *const T {
         self.original
     }

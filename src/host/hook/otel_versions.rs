@@ -52,7 +52,7 @@ pub(super) fn unserved(library: &Path, producer: &str) -> Vec<OtelVersion> {
     held.difference(&served).cloned().collect()
 }
 
-/// What is to be said of versions that are not served: which spans are lost, and what helps.
+/// Returns what is to be said of versions that are not served: which spans are lost, and what helps.
 pub fn advice(unserved: &[OtelVersion], producer: &str) -> String {
     let list = |versions: &mut dyn Iterator<Item = String>| versions.collect::<Vec<_>>().join(" and ");
     let held = list(&mut unserved.iter().map(ToString::to_string));
@@ -128,7 +128,7 @@ fn version(bytes: &[u8]) -> Option<OtelVersion> {
     Some(OtelVersion(if major == 0 { format!("0.{minor}") } else { major.to_string() }))
 }
 
-/// Where an ELF file of 64 bits has what is loaded and not written to: its code and constants, and not what is for debuggers. The
+/// Returns where an ELF file of 64 bits has what is loaded and not written to: its code and constants, and not what is for debuggers. The
 /// whole file where it is another.
 fn parts(file: &File) -> io::Result<Vec<(u64, u64)>> {
     const LOADED: u32 = 1;

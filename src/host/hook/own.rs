@@ -43,7 +43,7 @@ struct OwnSampler {
 }
 
 impl OwnSampler {
-    /// What the environment says, else what is configured.
+    /// Returns what the environment says, else what is configured.
     fn new(environment: &mut Reader<'_>, configured: SamplingRatio) -> OwnSampler {
         match environment.sampler() {
             Some(said) => OwnSampler { follows_parent: said.follows_parent, ratio: said.root.ratio() },

@@ -49,9 +49,9 @@ pub struct Recorder {
     own_tracer: AtomicPtr<c_void>,
     /// The task that runs now, or ran last. Behind a lock, so that a span of another thread gets ids that belong together.
     running_task: Mutex<Option<RunningTask>>,
-    /// Whether one runs: most spans of a driver are spared the lock.
+    /// True if one runs: most spans of a driver are spared the lock.
     has_running_task: AtomicBool,
-    /// Whether somebody commits because many spans have ended.
+    /// True if somebody commits because many spans have ended.
     is_committing: AtomicBool,
     /// Why such a commit failed, for the next that somebody asks for.
     uncommitted: Mutex<Option<String>>,
@@ -85,14 +85,14 @@ struct RecordedSpan {
     starts_when_made: bool,
     /// When it was made, by the [coarse](monotonic_ns) monotonic clock.
     made_ns: u64,
-    /// Whether it was to have a slot, and there was none. Then `context` says which span it is.
+    /// True if it was to have a slot, and there was none. Then `context` says which span it is.
     is_without_slot: bool,
     state: Mutex<SpanState>,
     /// What follows is said of tracer's own spans only. What to propagate.
     context: TraceContext,
-    /// Whether attributes are kept.
+    /// True if attributes are kept.
     is_recording: bool,
-    /// Whether it is more than a context.
+    /// True if it is more than a context.
     is_recorded: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct SpanRequest<'a> {
     pub kind: u32,
     /// The span, or another process's span, that it is a child of; none for a root.
     pub parent: Option<&'a TraceContext>,
-    /// Whether `parent` is in another process.
+    /// True if `parent` is in another process.
     pub is_parent_remote: bool,
     /// The W3C baggage of the parent context; empty for none.
     pub baggage: &'a str,
@@ -154,7 +154,7 @@ pub struct SpanRequest<'a> {
     pub attributes: &'a [(&'a str, Attribute<'a>)],
     /// A span that it is linked to from the start.
     pub link: Option<SpanLink>,
-    /// Whether this is the span of an attempt.
+    /// True if this is the span of an attempt.
     pub is_attempt: bool,
 }
 
@@ -624,12 +624,12 @@ impl Recorder {
         }
     }
 
-    /// Whether spans that are not delivered when this process ends are delivered by another.
+    /// Returns whether spans that are not delivered when this process ends are delivered by another.
     pub fn hands_over(&self) -> bool {
         self.has_sinks() && self.spool.is_some()
     }
 
-    /// Whether finished spans of other processes can be brought to this one.
+    /// Returns whether finished spans of other processes can be brought to this one.
     pub fn has_sinks(&self) -> bool {
         !self.sinks.is_empty()
     }
@@ -859,7 +859,7 @@ fn call_to_end(
     }
 }
 
-/// Whether a hook keeps spans on this machine's disk, besides exporters or alone.
+/// Returns whether a hook keeps spans on this machine's disk, besides exporters or alone.
 fn keeps_files(hook: &abi::Tracing) -> bool {
     let mut reason = [0; 256];
     let mut error = abi::TextBuffer::new(&mut reason);
@@ -1016,7 +1016,7 @@ const CLOCK_STEP_NS: u64 = 20_000_000;
 const NOW_NS: u64 = 1_000_000_000;
 
 impl RecordedSpan {
-    /// When something happens to the span, in nanoseconds since the Unix epoch: at the time that is said, or now if that is 0. When the
+    /// Returns when something happens to the span, in nanoseconds since the Unix epoch: at the time that is said, or now if that is 0. When the
     /// clock was set back since the span was made, now is as long after its start as it is by a clock that is never set.
     #[inline]
     fn time(&self, said_unix_nano: u64) -> u64 {
@@ -1064,7 +1064,7 @@ impl ActiveSpan {
         &self.recorded().context
     }
 
-    /// Whether attributes are kept; when not, there is no need to work them out.
+    /// Returns whether attributes are kept; when not, there is no need to work them out.
     pub fn is_recording(&self) -> bool {
         self.recorded().is_recording
     }
@@ -1302,7 +1302,7 @@ fn put(place: &mut abi::KeyValue, (key, value): &(&str, Attribute<'_>)) {
     }
 }
 
-/// What a hook calls to tell what it adds to a span that starts.
+/// Returns what a hook calls to tell what it adds to a span that starts.
 fn additions_table(additions: &mut Additions) -> abi::SpanAdditions {
     abi::SpanAdditions {
         size: size_of::<abi::SpanAdditions>(),
@@ -1744,7 +1744,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1_000);
     }
 
-    /// What spans say that are not released, in the order in which they were started.
+    /// Returns what spans say that are not released, in the order in which they were started.
     fn attributes_in(folder: &Path) -> Vec<Vec<(String, OwnedValue)>> {
         let mut spans = Story::open(&folder.join("test.spool")).unwrap().spans();
         spans.sort_by_key(|span| span.record.start_time_unix_nano);

@@ -11,7 +11,7 @@ use super::{ModuleError, builtin};
 pub struct SearchPath {
     /// `TRACER_MODULE_PATH`.
     pub module_path: Vec<PathBuf>,
-    /// Whether nothing is looked for in other folders.
+    /// True if nothing is looked for in other folders.
     pub is_complete: bool,
 }
 

@@ -57,7 +57,7 @@ impl LoadedActor {
         Ok(LoadedActor { actor, abi_minor: module.abi_minor() })
     }
 
-    /// What makes one.
+    /// Returns what makes one.
     pub fn creation(&self) -> Result<LoadedTask, ModuleError> {
         let type_name = text(self.actor.name);
         let creation = super::module::creation(&self.actor);
@@ -178,12 +178,12 @@ impl LoadedTask {
         super::module::describe_task(&self.task).parameters.into_iter().map(|parameter| parameter.name).collect()
     }
 
-    /// Whether calls of it may run beside each other.
+    /// Returns whether calls of it may run beside each other.
     pub fn is_concurrent(&self) -> bool {
         self.task.flags & abi::TASK_CONCURRENT != 0
     }
 
-    /// Whether it takes [`CallArguments::Values`].
+    /// Returns whether it takes [`CallArguments::Values`].
     pub fn takes_values(&self) -> bool {
         self.abi_minor >= ABI_MINOR_OF_VALUES
     }
@@ -269,7 +269,7 @@ pub fn is_to_stop(task: TaskId, attempt: u32) -> bool {
     STOPS.get().is_some_and(|spool| spool.is_to_stop(task.0, attempt))
 }
 
-/// Whether an attempt in this process was told that it is to end.
+/// Returns whether an attempt in this process was told that it is to end.
 pub fn was_told_to_stop(task: TaskId, attempt: u32) -> bool {
     STOPS.get().is_some_and(|spool| spool.stop_reason(task.0, attempt).is_some() && spool.was_stop_seen(task.0))
 }

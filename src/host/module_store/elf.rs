@@ -16,7 +16,7 @@ pub(super) struct Library {
     pub(super) needed: Vec<String>,
     /// Where the loader looks for them, in `DT_RUNPATH`, or else in `DT_RPATH`.
     pub(super) search: Vec<String>,
-    /// Whether that is also where what those libraries need is looked for: so it is with `DT_RPATH`.
+    /// True if that is also where what those libraries need is looked for: so it is with `DT_RPATH`.
     pub(super) is_inherited: bool,
 }
 

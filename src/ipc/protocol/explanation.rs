@@ -184,7 +184,7 @@ pub struct Holder {
     pub target: String,
     /// How much it has.
     pub amount: u64,
-    /// Whether it waits for the task that is explained, so that neither can go on.
+    /// True if it waits for the task that is explained, so that neither can go on.
     pub waits_for_this: bool,
 }
 

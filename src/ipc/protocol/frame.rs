@@ -82,7 +82,7 @@ impl FrameBuffer {
         Ok(count)
     }
 
-    /// Whether the last read has filled all the room there was, so that more may be there to read.
+    /// Returns whether the last read has filled all the room there was, so that more may be there to read.
     pub fn is_full(&self) -> bool {
         self.end == self.bytes.len()
     }
@@ -114,7 +114,7 @@ impl FrameBuffer {
         self.end - self.start
     }
 
-    /// Whether a frame has begun to arrive but is not whole.
+    /// Returns whether a frame has begun to arrive but is not whole.
     pub fn is_torn(&self) -> bool {
         self.start != self.end
     }

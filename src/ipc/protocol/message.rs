@@ -110,7 +110,7 @@ const OF_TASKS: u64 = 1 << 63;
 const OF_SINK: u64 = 1 << 62;
 
 impl<'a> Hello<'a> {
-    /// What this program says of itself.
+    /// Returns what this program says of itself.
     pub fn of_this_process(role: Role) -> Hello<'static> {
         Hello { protocol_version: PROTOCOL_VERSION, role, pid: std::process::id(), version: crate::VERSION }
     }
@@ -750,7 +750,7 @@ impl TaskState {
         matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
     }
 
-    /// Where a task is that has ended like this.
+    /// Returns where a task is that has ended like this.
     pub fn of_outcome(outcome: &Outcome) -> TaskState {
         match outcome {
             Outcome::Failed(failure) if failure.is_cancellation() => TaskState::Cancelled,

@@ -17,7 +17,7 @@ pub struct Additions {
 }
 
 impl Additions {
-    /// Whether there is anything.
+    /// Returns whether there is anything.
     pub fn is_empty(&self) -> bool {
         self.len == 0 && self.cut == 0 && self.status.is_none()
     }

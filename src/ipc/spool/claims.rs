@@ -59,7 +59,7 @@ impl ClaimRing {
         self.grants.grant_inline(task, attempt);
     }
 
-    /// Whether the worker has begun this attempt at a task while others of its tasks waited.
+    /// Returns whether the worker has begun this attempt at a task while others of its tasks waited.
     pub fn has_begun_inline(&self, task: u64, attempt: u32) -> bool {
         begun_inline(&self.mapping).is_none_or(|mut begun| begun.any(|begun| begun == (task, attempt)))
     }
@@ -69,7 +69,7 @@ impl ClaimRing {
         state(&self.mapping, &self.grants, lease)
     }
 
-    /// Whether something has been written over what head and worker agree on.
+    /// Returns whether something has been written over what head and worker agree on.
     pub fn is_damaged(&self) -> bool {
         !self.mapping.is_sound() || begun_inline(&self.mapping).is_none()
     }
@@ -118,7 +118,7 @@ fn reason_code(why: StopReason) -> u32 {
     }
 }
 
-/// Why an attempt is to end, if it is.
+/// Returns why an attempt is to end, if it is.
 pub(super) fn stop_reason(mapping: &Mapping, task: u64, attempt: u32) -> Option<StopReason> {
     let header = mapping.header();
     // The head tells of one attempt at a time, and of the next only when this one has ended.

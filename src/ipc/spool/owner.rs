@@ -35,7 +35,7 @@ pub struct SpanOpening<'a> {
     pub span_id: [u8; 8],
     /// All zero for a root.
     pub parent_span_id: [u8; 8],
-    /// Whether the parent is in another process.
+    /// True if the parent is in another process.
     pub is_parent_remote: bool,
     /// Its W3C trace flags. A span that is not sampled is for the processors of the hook only: nobody exports or writes it.
     pub trace_flags: u8,
@@ -55,7 +55,7 @@ pub struct SpanOpening<'a> {
     pub prefix: Prefix<'a>,
     /// 0 outside of tasks.
     pub task_id: u64,
-    /// Whether this is the span of the attempt itself.
+    /// True if this is the span of the attempt itself.
     pub is_attempt: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Spool {
     /// Where a worker says a second time how far it has come.
     reach: Option<Reach>,
     path: PathBuf,
-    /// Whether the file is left to the next head.
+    /// True if the file is left to the next head.
     is_kept: AtomicBool,
     /// What the entries of each slot begin with. Not in the slots, which are not in the cache when they are used again.
     beginnings: Box<[Beginning]>,
@@ -127,9 +127,9 @@ struct Slots {
     beside: Beside,
     /// Number of slots that commits under way will free.
     being_written: usize,
-    /// Whether the last commit failed.
+    /// True if the last commit failed.
     is_refused: bool,
-    /// Whether somebody has waited in vain for the commit that is under way.
+    /// True if somebody has waited in vain for the commit that is under way.
     is_stuck: bool,
     /// Threads that wait for a commit.
     waiters: usize,
@@ -152,7 +152,7 @@ pub struct Batch {
     /// The slots of ended spans, oldest first.
     slots: VecDeque<u32>,
     beside: Beside,
-    /// Whether others wait for the slots.
+    /// True if others wait for the slots.
     is_commit: bool,
 }
 
@@ -310,12 +310,12 @@ impl Spool {
         self.inline.lock().unwrap_or_else(PoisonError::into_inner).end(entry);
     }
 
-    /// Why an attempt is to end, if the head has said so.
+    /// Returns why an attempt is to end, if the head has said so.
     pub fn stop_reason(&self, task: u64, attempt: u32) -> Option<StopReason> {
         claims::stop_reason(&self.mapping, task, attempt)
     }
 
-    /// Whether an attempt is to end, asked by the task itself; that it knows is remembered.
+    /// Returns whether an attempt is to end, asked by the task itself; that it knows is remembered.
     pub fn is_to_stop(&self, task: u64, attempt: u32) -> bool {
         let is_to_stop = self.stop_reason(task, attempt).is_some();
         if is_to_stop {
@@ -324,7 +324,7 @@ impl Spool {
         is_to_stop
     }
 
-    /// Whether the task was told that it is to end.
+    /// Returns whether the task was told that it is to end.
     pub fn was_stop_seen(&self, task: u64) -> bool {
         self.mapping.header().stop_seen.load(Acquire) == task
     }
@@ -809,7 +809,7 @@ impl Spool {
         }
     }
 
-    /// Whether something is left for whoever finishes this spool: an open span, which nobody else can end once the process is
+    /// Returns whether something is left for whoever finishes this spool: an open span, which nobody else can end once the process is
     /// gone, an ended one that is not delivered, or word of what was lost.
     pub fn has_something_left(&self) -> bool {
         if SpoolCounts::of(&self.mapping) != SpoolCounts::default() {

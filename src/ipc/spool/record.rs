@@ -308,7 +308,7 @@ pub struct SpanRecord {
     pub span_id: [u8; 8],
     /// The span that it is a child of; none for a root.
     pub parent_span_id: Option<[u8; 8]>,
-    /// Whether the parent is in another process.
+    /// True if the parent is in another process.
     pub is_parent_remote: bool,
     /// The W3C trace flags.
     pub trace_flags: u8,
@@ -352,7 +352,7 @@ pub struct LinkRecord {
     pub span_id: [u8; 8],
     /// That span's W3C trace flags.
     pub trace_flags: u8,
-    /// Whether that span is in another process.
+    /// True if that span is in another process.
     pub is_remote: bool,
     /// That span's W3C `tracestate`; empty for none.
     pub trace_state: String,

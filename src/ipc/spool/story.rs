@@ -34,11 +34,11 @@ pub struct Story {
 pub struct SpanStory {
     /// What is known of it. Its end is 0 while it is open.
     pub record: SpanRecord,
-    /// Whether it had ended. Then it lacks nothing but the word that it is written.
+    /// True if it had ended. Then it lacks nothing but the word that it is written.
     pub has_ended: bool,
     /// The task in whose attempt it was started; 0 outside of tasks.
     pub task_id: u64,
-    /// Whether it is the span of the attempt itself.
+    /// True if it is the span of the attempt itself.
     pub is_attempt: bool,
     /// Attributes, events and links that did not fit.
     pub cut: u32,
@@ -141,7 +141,7 @@ impl Story {
         self.copy.header()
     }
 
-    /// Whether something has been written over what head and worker agree on, or a part of the file is gone.
+    /// Returns whether something has been written over what head and worker agree on, or a part of the file is gone.
     pub fn is_damaged(&self) -> bool {
         self.header();
         self.is_cut || !self.copy.is_sound()
@@ -153,7 +153,7 @@ impl Story {
         of_worker.or_else(|| Some(self.header().pid.load(Acquire)).filter(|&pid| pid != 0))
     }
 
-    /// Whether the process that owns the spool is alive: the very one, not another with its pid.
+    /// Returns whether the process that owns the spool is alive: the very one, not another with its pid.
     pub fn is_owner_alive(&self) -> bool {
         let birth = self.header().owner_birth.load(Relaxed);
         self.pid().is_some_and(|pid| crate::identity::is_alive(pid, birth))
@@ -192,7 +192,7 @@ impl Story {
         remove_if_there(spool).and(of_grants)
     }
 
-    /// What the process has lost, and what it would lose if it died now.
+    /// Returns what the process has lost, and what it would lose if it died now.
     pub fn counts(&self) -> SpoolCounts {
         self.header();
         SpoolCounts::of(&self.copy)
@@ -203,7 +203,7 @@ impl Story {
         self.header().unrecorded.load(Relaxed)
     }
 
-    /// What the process had lost when it died, and what died with it.
+    /// Returns what the process had lost when it died, and what died with it.
     pub fn counts_of_dead(&self) -> SpoolCounts {
         self.header();
         SpoolCounts::of_dead(&self.copy)
@@ -335,7 +335,7 @@ pub(super) fn span(mapping: &Mapping, index: usize) -> Option<SpanStory> {
     })
 }
 
-/// What tells the span in a slot from the one before it.
+/// Returns what tells the span in a slot from the one before it.
 fn identity(slot: &SlotHeader) -> [u64; 4] {
     [&slot.trace_id[0], &slot.trace_id[1], &slot.span_id, &slot.start_time_unix_nano].map(|word| word.load(Relaxed))
 }

@@ -36,7 +36,7 @@ pub(super) fn copy(file: &File, offset: u64, part: &[u8]) -> usize {
     if is_copied { part.len() } else { 0 }
 }
 
-/// Whether a page of the file can be written to again without new space, now and later. Where every write goes to a new place, a disk that is full
+/// Returns whether a page of the file can be written to again without new space, now and later. Where every write goes to a new place, a disk that is full
 /// would be told by a signal.
 fn keeps_places(file: &File) -> bool {
     let known = [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::TMPFS_MAGIC];
@@ -133,7 +133,7 @@ impl Mapping {
 struct MappingCache {
     /// Each with the time of its last use, the latest last.
     mappings: VecDeque<(Instant, Mapping)>,
-    /// Whether a thread removes those that were not used for a while.
+    /// True if a thread removes those that were not used for a while.
     has_thread: bool,
 }
 

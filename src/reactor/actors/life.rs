@@ -190,7 +190,7 @@ pub(crate) fn on_restart_result(state: &mut State, effects: &mut impl Effects, i
     }
 }
 
-/// What is needed to make the span of a further creation that was lost before it had one.
+/// Returns what is needed to make the span of a further creation that was lost before it had one.
 pub(crate) fn lost_restart(state: &State, grant: &Grant) -> Option<LostAttempt> {
     let actor = state.actors.all.get(&grant.task)?;
     Some(LostAttempt {
@@ -204,7 +204,7 @@ pub(crate) fn lost_restart(state: &State, grant: &Grant) -> Option<LostAttempt> 
     })
 }
 
-/// What a call fails with that was going on when its actor's worker was lost.
+/// Returns what a call fails with that was going on when its actor's worker was lost.
 pub(crate) fn why_lost(state: &State, call: TaskId, cause: &str, error_type: &str) -> Option<Failure> {
     let Part::Call(id) = state.tasks.get(call)?.actor else { return None };
     let death = Death { cause: cause.into(), error_type: error_type.into() };

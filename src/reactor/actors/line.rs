@@ -74,7 +74,7 @@ pub(crate) fn line(state: &State, effects: &impl Effects, id: TaskId) -> Option<
 }
 
 impl Line {
-    /// What has to end before this call, which has not begun, can: of each of these sets, so many.
+    /// Returns what has to end before this call, which has not begun, can: of each of these sets, so many.
     pub(crate) fn blockers(&self, state: &State, id: TaskId, task: &Task) -> Vec<(usize, Rc<[TaskId]>)> {
         if let Some(creation) = &self.creation {
             return vec![(1, Rc::clone(creation))];

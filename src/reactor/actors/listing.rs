@@ -72,7 +72,7 @@ pub(crate) fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
     }
 }
 
-/// Why a creation or a call waits, for [`explain`](super::explain).
+/// Returns why a creation or a call waits, for [`explain`](super::explain).
 pub(crate) fn why_it_waits(state: &State, id: TaskId) -> Option<tracer_ipc::protocol::Reason> {
     use tracer_ipc::protocol::Reason;
     match state.tasks.get(id)?.actor {

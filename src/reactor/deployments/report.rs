@@ -43,7 +43,7 @@ fn report(name: &str, served: &Served, effects: &impl ServiceEffects, now: Now) 
     }
 }
 
-/// What a person should know about a service, most important first.
+/// Returns what a person should know about a service, most important first.
 fn warnings(served: &Served, now: Now) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(unheard) = &served.unheard {

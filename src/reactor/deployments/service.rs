@@ -76,7 +76,7 @@ impl Services {
         self.all.values().map(|served| served.replicas.len()).sum()
     }
 
-    /// What all replicas occupy of named resources.
+    /// Returns what all replicas occupy of named resources.
     pub fn occupied(&self) -> BTreeMap<String, u64> {
         let replicas = self.all.values().flat_map(|served| served.replicas.values());
         let mut occupied = BTreeMap::new();
@@ -295,7 +295,7 @@ impl Served {
         }
     }
 
-    /// What has happened since.
+    /// Returns what has happened since.
     pub fn events_after(&self, number: u64) -> Vec<ServiceEvent> {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }

@@ -20,7 +20,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// What an envelope says.
+    /// Returns what an envelope says.
     pub(crate) fn of(role: ActorRole<'_>) -> Part {
         match role {
             ActorRole::None => Part::None,

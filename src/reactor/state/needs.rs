@@ -11,7 +11,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What a demand needs of the head; none for a slot.
+    /// Returns what a demand needs of the head; none for a slot.
     pub fn of(demand: &Demand<'_>) -> Option<Needs> {
         let is_plain = demand.num_cpus == 1 && demand.resources.is_empty();
         let resources = demand.resources.iter().map(|&(name, amount)| (name.into(), amount)).collect();

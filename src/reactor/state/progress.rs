@@ -202,7 +202,7 @@ impl Stage {
         &self.0
     }
 
-    /// How it ended, if it has; what is kept of that may be dropped.
+    /// Returns how it ended, if it has; what is kept of that may be dropped.
     pub(crate) fn end_mut(&mut self) -> Option<&mut TaskEnd> {
         match &mut self.0 {
             Progress::Ended(ended) => Some(ended),
@@ -210,7 +210,7 @@ impl Stage {
         }
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     pub fn into_end(self) -> Option<Box<TaskEnd>> {
         match self.0 {
             Progress::Ended(ended) => Some(ended),

@@ -33,7 +33,7 @@ impl Rank {
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// When a task was submitted, in seconds since the Unix epoch.
+/// Returns when a task was submitted, in seconds since the Unix epoch.
 fn submitted_s(task: &Task) -> u32 {
     u32::try_from(task.submitted_unix_nano / NANOS_PER_SECOND).unwrap_or(u32::MAX)
 }

@@ -48,12 +48,12 @@ impl Default for TaskTable {
 }
 
 impl TaskTable {
-    /// How many tasks there are.
+    /// Returns how many tasks there are.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

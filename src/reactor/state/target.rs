@@ -73,7 +73,7 @@ impl Targets {
         &self.all[index.0 as usize].name
     }
 
-    /// What is known of how long its tasks take, at a place that [`index`](Self::index) of this value returned.
+    /// Returns what is known of how long its tasks take, at a place that [`index`](Self::index) of this value returned.
     pub fn run_time(&mut self, index: TargetIndex) -> &mut RunTime {
         &mut self.all[index.0 as usize].run_time
     }

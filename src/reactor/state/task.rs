@@ -165,7 +165,7 @@ impl Task {
         }
     }
 
-    /// What is shown of its description.
+    /// Returns what is shown of its description.
     pub fn shown(&self) -> EnvelopeHead<'_> {
         match &self.description {
             Description::Envelope(envelope) => Envelope::head_of(envelope).unwrap_or_default(),
@@ -176,7 +176,7 @@ impl Task {
         }
     }
 
-    /// What it counts for in [`State::open_bytes`] while it has not ended.
+    /// Returns what it counts for in [`State::open_bytes`] while it has not ended.
     pub fn open_bytes(&self) -> u64 {
         match &self.description {
             Description::Envelope(envelope) => envelope.len() as u64 + TASK_BYTES,
@@ -192,7 +192,7 @@ impl Task {
         self.description = Description::Shown(shown);
     }
 
-    /// What it asked for, if that is more than a slot.
+    /// Returns what it asked for, if that is more than a slot.
     pub(crate) fn demand_report(&self) -> Option<protocol::DemandReport> {
         let memory_bytes = self.limits.as_ref().map(|limits| limits.memory_bytes).filter(|&bytes| bytes > 0);
         match &self.needs {

@@ -73,7 +73,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// When each limit is reached, by the clock that never jumps, for a worker whose output was last read then.
+    /// Returns when each limit is reached, by the clock that never jumps, for a worker whose output was last read then.
     fn limits(&self, last_output_ns: u64) -> impl Iterator<Item = (u64, StopReason)> {
         let limits = [
             (self.granted_ns, self.run_ns, StopReason::RunTimeout),
@@ -83,7 +83,7 @@ impl Terms {
         limits.map(|(since, limit, why)| (since.saturating_add(limit), why))
     }
 
-    /// When the first limit is reached, by the clock that never jumps; [`u64::MAX`] for never.
+    /// Returns when the first limit is reached, by the clock that never jumps; [`u64::MAX`] for never.
     pub fn until_ns(&self, last_output_ns: u64) -> u64 {
         self.limits(last_output_ns).map(|(until, _)| until).min().unwrap_or(u64::MAX)
     }
@@ -304,7 +304,7 @@ impl Worker {
         }
     }
 
-    /// What it holds named resources for: until its attempt has ended, also while that waits.
+    /// Returns what it holds named resources for: until its attempt has ended, also while that waits.
     pub fn needs(&self) -> impl Iterator<Item = &Arc<Needs>> {
         self.terms.iter().filter_map(|terms| terms.needs.as_ref())
     }

@@ -70,9 +70,9 @@ struct Standing {
     start_ns: Option<u64>,
     ready_ns: Option<u64>,
     is_actors: bool,
-    /// Whether it is in the pool, and not about to end.
+    /// True if it is in the pool, and not about to end.
     stays_in_pool: bool,
-    /// Whether it is in the pool beside those that the slots are for: its task waits for others, or takes none.
+    /// True if it is in the pool beside those that the slots are for: its task waits for others, or takes none.
     is_beside: bool,
     is_waiting: bool,
     goes_on: bool,
@@ -133,7 +133,7 @@ impl Standing {
     }
 }
 
-/// When a worker that does not start is to be looked at, by the clock that never jumps.
+/// Returns when a worker that does not start is to be looked at, by the clock that never jumps.
 fn look_ns(worker: &Worker) -> Option<u64> {
     let stopping = worker.stopping.map(|stopping| stopping.next_ns);
     let other = match &worker.ending {
@@ -295,12 +295,12 @@ impl Order {
 }
 
 impl Workers {
-    /// How many there are.
+    /// Returns how many there are.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -352,72 +352,72 @@ impl Workers {
         self.iter().map(|(id, _)| id)
     }
 
-    /// Whether there is such a one.
+    /// Returns whether there is such a one.
     pub fn contains_key(&self, id: &WorkerId) -> bool {
         self.all.contains_key(id)
     }
 
-    /// How many are being started.
+    /// Returns how many are being started.
     pub fn starting(&self) -> usize {
         self.totals.starting
     }
 
-    /// How many are actors'.
+    /// Returns how many are actors'.
     pub fn of_actors(&self) -> usize {
         self.totals.actors
     }
 
-    /// How many are not, those included that are about to end.
+    /// Returns how many are not, those included that are about to end.
     pub fn of_pool(&self) -> usize {
         self.len() - self.totals.actors
     }
 
-    /// How many of the pool are not about to end.
+    /// Returns how many of the pool are not about to end.
     pub fn staying_in_pool(&self) -> usize {
         self.totals.stay_in_pool
     }
 
-    /// How many of the pool are beside those that the slots are for: their tasks wait for others, or take no slot.
+    /// Returns how many of the pool are beside those that the slots are for: their tasks wait for others, or take no slot.
     pub fn beside(&self) -> usize {
         self.totals.beside
     }
 
-    /// Whether something in any of them may end that others wait for, or a worker itself.
+    /// Returns whether something in any of them may end that others wait for, or a worker itself.
     pub fn goes_on(&self) -> bool {
         self.totals.go_on > 0
     }
 
-    /// How many slots they hold.
+    /// Returns how many slots they hold.
     pub fn slots(&self) -> usize {
         self.totals.slots
     }
 
-    /// How many run tasks that take no slot.
+    /// Returns how many run tasks that take no slot.
     pub fn without_slot(&self) -> usize {
         self.totals.hold_no_slot
     }
 
-    /// How much of a resource they hold.
+    /// Returns how much of a resource they hold.
     pub fn held(&self, resource: &str) -> u64 {
         self.totals.held.get(resource).copied().unwrap_or(0)
     }
 
-    /// How many have nothing to do.
+    /// Returns how many have nothing to do.
     pub fn idle(&self) -> usize {
         self.totals.idle.len()
     }
 
-    /// How many have something to do, and room for more.
+    /// Returns how many have something to do, and room for more.
     pub fn with_room(&self) -> usize {
         self.totals.with_room.len()
     }
 
-    /// How many of those that take tasks have several.
+    /// Returns how many of those that take tasks have several.
     pub fn filled_count(&self) -> usize {
         self.totals.filled.len()
     }
 
-    /// Whether any that takes tasks has several.
+    /// Returns whether any that takes tasks has several.
     pub fn has_filled(&self) -> bool {
         !self.totals.filled.is_empty()
     }
@@ -449,7 +449,7 @@ impl Workers {
         places.filter_map(|&place| Some((place, self.get(&place.worker)?)))
     }
 
-    /// Whether the tasks of any that is ready wait for others.
+    /// Returns whether the tasks of any that is ready wait for others.
     pub fn has_waiting(&self) -> bool {
         !self.totals.waiting.is_empty()
     }
@@ -464,7 +464,7 @@ impl Workers {
         self.totals.starts.first().copied()
     }
 
-    /// When the one got ready that is ready for longest.
+    /// Returns when the one got ready that is ready for longest.
     pub fn first_ready_ns(&self) -> Option<u64> {
         self.totals.ready.first().map(|&(ready_ns, _)| ready_ns)
     }
@@ -517,7 +517,7 @@ impl Workers {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// How many were looked at since this was asked last.
+    /// Returns how many were looked at since this was asked last.
     #[cfg(test)]
     pub fn take_looks(&self) -> usize {
         self.looks.take()

@@ -10,13 +10,13 @@ use tracer_core::request_names::RPC_STATUSES;
 pub(super) struct Status(u32);
 
 impl Status {
-    /// What an answer says, in its trailers, or in its head when it has nothing else. None when it says nothing.
+    /// Returns what an answer says, in its trailers, or in its head when it has nothing else. None when it says nothing.
     pub(super) fn of(headers: &HeaderMap) -> Option<Status> {
         let text = headers.get("grpc-status")?.to_str().ok()?;
         Some(Status(text.parse().ok().filter(|number| *number < RPC_STATUSES.len() as u32).unwrap_or(2)))
     }
 
-    /// What a client is told in the place of a status of HTTP.
+    /// Returns what a client is told in the place of a status of HTTP.
     pub(super) fn for_http(status: u16) -> Status {
         Status(match status {
             400 | 408 | 431 => 3,

@@ -105,18 +105,18 @@ impl Progress {
         self.request_id.to_str().unwrap_or_default()
     }
 
-    /// When it began.
+    /// Returns when it began.
     pub(super) fn begun_unix_nano(&self) -> u64 {
         self.begun_unix_nano
     }
 
-    /// What the replica's span is a child of; none if the request is in no trace.
+    /// Returns what the replica's span is a child of; none if the request is in no trace.
     pub(super) fn context(&self) -> Option<&TraceContext> {
         let own = self.hop.as_ref().or(self.server.as_ref()).map(ActiveSpan::context);
         own.or(self.carrier.trace_context.as_ref())
     }
 
-    /// What the answer says of the SERVER span: version, trace, span, flags.
+    /// Returns what the answer says of the SERVER span: version, trace, span, flags.
     pub(super) fn trace_response(&self) -> Option<HeaderValue> {
         let parent = self.server.as_ref()?.context().parent;
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
@@ -288,7 +288,7 @@ impl Progress {
         span.end_with(attributes.as_slice(), now);
     }
 
-    /// What an error is called: by what became of the request, else by its status.
+    /// Returns what an error is called: by what became of the request, else by its status.
     fn error_type<'a>(&self, outcome: &'static str, code: &'a mut [u8; 3]) -> &'a str {
         if !outcome.is_empty() {
             return outcome;

@@ -41,7 +41,7 @@ impl Refused {
         Refused { problem: Box::new(Problem::new(kind, text)), outcome }
     }
 
-    /// What is refused whatever the service does.
+    /// Returns what is refused whatever the service does.
     pub(super) fn bad(kind: Kind, text: impl Into<String>) -> Refused {
         Refused::new(kind, names::OUTCOME_REFUSED, text)
     }

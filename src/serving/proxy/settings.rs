@@ -100,7 +100,7 @@ impl Settings {
         self.tracing.detail == Detail::Hops
     }
 
-    /// What the SERVER span of a request is named.
+    /// Returns what the SERVER span of a request is named.
     pub(super) fn span_name<'a>(&'a self, route: Option<&'a Route>, method: &Method) -> &'a SpanName {
         let names = route.map_or(&self.nowhere, |route| &route.servers);
         let other = METHODS.len() - 1;

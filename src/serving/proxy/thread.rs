@@ -119,7 +119,7 @@ pub(super) struct OldNames {
 }
 
 impl OldNames {
-    /// What `OTEL_SEMCONV_STABILITY_OPT_IN` asks for, a list with commas.
+    /// Returns what `OTEL_SEMCONV_STABILITY_OPT_IN` asks for, a list with commas.
     fn of(list: &str) -> OldNames {
         let has = |name| list.split(',').any(|found| found.trim() == name);
         OldNames { http: has("http/dup"), rpc: has("rpc/dup") }

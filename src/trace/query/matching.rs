@@ -67,13 +67,13 @@ impl Test {
     }
 }
 
-/// Whether a JSON text may have a key, without parsing it: a key with characters that JSON escapes always may.
+/// Returns whether a JSON text may have a key, without parsing it: a key with characters that JSON escapes always may.
 fn may_contain(json: &str, key: &str) -> bool {
     let is_written_as_it_is = key.chars().all(|c| c.is_ascii_graphic() && c != '"' && c != '\\' && c != '/');
     !is_written_as_it_is || json.contains(key)
 }
 
-/// Whether the text, in lower case, is in the name of a span, its status, its attributes or its events.
+/// Returns whether the text, in lower case, is in the name of a span, its status, its attributes or its events.
 fn has_text(span: &Span, text: &str) -> bool {
     let is_in = |found: &str| found.to_lowercase().contains(text);
     let in_attributes =

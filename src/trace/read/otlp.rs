@@ -19,7 +19,7 @@ use super::Text;
 /// How an object with spans begins on a line of its own.
 pub(super) const START: &[u8] = b"{\"resourceSpans\"";
 
-/// Whether an object that begins like this can be one of OTLP.
+/// Returns whether an object that begins like this can be one of OTLP.
 pub(super) fn is_begun(object: &[u8]) -> bool {
     let key = object.get(1..).unwrap_or_default().trim_ascii_start();
     [b"\"resourceSpans\"".as_slice(), b"\"resource_spans\""].iter().any(|known| key.starts_with(known))
@@ -138,7 +138,7 @@ impl Traces<'_> {
     }
 }
 
-/// Where a part is that was borrowed from the file's bytes.
+/// Returns where a part is that was borrowed from the file's bytes.
 fn place(file: &SpanFile, part: Option<&RawValue>) -> Range<usize> {
     let Some(part) = part else { return 0..0 };
     let start = part.get().as_ptr() as usize - file.bytes.as_ptr() as usize;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 const WORDS: [&[u8]; 2] = [b"NaN", b"Infinity"];
 
-/// Where such a word stands, outside of strings, with its sign if it has one.
+/// Returns where such a word stands, outside of strings, with its sign if it has one.
 fn words(text: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     if !WORDS.iter().any(|word| memchr::memmem::find(text, word).is_some()) {

@@ -138,7 +138,7 @@ fn header(trace: &Trace, process_count: usize, width: usize, colour: bool) -> St
     format!("trace {}{separator}{figures}{}\n", BOLD.paint(&id, colour), style.paint(&outcome, colour))
 }
 
-/// What is folded of the time in which nothing ran.
+/// Returns what is folded of the time in which nothing ran.
 fn folds(trace: &Trace, mut idle: Vec<Idle>) -> Vec<Idle> {
     let duration = |idle: &Idle| idle.end_unix_nano - idle.start_unix_nano;
     idle.retain(|idle| duration(idle) >= (trace.duration_ns() / FOLD_PART).max(1));
@@ -467,7 +467,7 @@ impl Axis {
         since_start_ns - folded.sum::<u64>()
     }
 
-    /// How far right so much time is that is not folded, in eighths of a column, without the columns of the folds.
+    /// Returns how far right so much time is that is not folded, in eighths of a column, without the columns of the folds.
     fn eighths(&self, shown_ns: u64) -> usize {
         let total = u128::from(self.shown_before(self.duration_ns)).max(1);
         let eighths = (self.width - self.folds.len()) * 8;
@@ -475,7 +475,7 @@ impl Axis {
         usize::try_from(position).unwrap_or(eighths)
     }
 
-    /// Where a point of the trace is, in eighths of a column.
+    /// Returns where a point of the trace is, in eighths of a column.
     fn position(&self, since_start_ns: u64) -> usize {
         let passed = self.folds.iter().take_while(|fold| fold.end_ns <= since_start_ns).count();
         let position = self.eighths(self.shown_before(since_start_ns)) + passed * 8;
@@ -527,7 +527,7 @@ impl Axis {
     }
 }
 
-/// What a failed span says: its exceptions, and its description where that adds something.
+/// Returns what a failed span says: its exceptions, and its description where that adds something.
 fn failure(span: &Span, trace: &Trace, width: usize, colour: bool) -> String {
     let mut title = format!("(span {}", span.span_id);
     if let Some(pid) = span.pid() {

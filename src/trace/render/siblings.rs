@@ -13,9 +13,9 @@ const PATH_PART: u64 = 10;
 pub(super) struct Row {
     /// How far below a root it is; 0 for a root.
     pub(super) depth: usize,
-    /// Whether it is the last of its siblings.
+    /// True if it is the last of its siblings.
     pub(super) is_last: bool,
-    /// Whether the next line is below it.
+    /// True if the next line is below it.
     pub(super) has_children: bool,
     pub(super) content: Content,
 }

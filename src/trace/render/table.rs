@@ -108,7 +108,7 @@ pub fn stats(stats: &Stats, width: usize, colour: bool) -> String {
     text
 }
 
-/// How long ago, in whole seconds; a clock that was set back makes it now.
+/// Returns how long ago, in whole seconds; a clock that was set back makes it now.
 fn age(now_unix_nano: u64, then_unix_nano: u64) -> String {
     match now_unix_nano.saturating_sub(then_unix_nano) / 1_000_000_000 {
         0 => "now".into(),

@@ -152,7 +152,7 @@ struct Environment<'a> {
 }
 
 impl Environment<'_> {
-    /// What is `inherited`, with what is `carried` in its place or removed, and what is `set` on top of both.
+    /// Returns what is `inherited`, with what is `carried` in its place or removed, and what is `set` on top of both.
     fn new<'a>(
         inherited: &'a Inherited,
         carried: &[(&str, Option<String>)],
@@ -181,7 +181,7 @@ impl Environment<'_> {
     }
 }
 
-/// Where a program may be: in the folders of `path`, unless its name says where.
+/// Returns where a program may be: in the folders of `path`, unless its name says where.
 fn files(program: &[u8], path: &[u8]) -> io::Result<Vec<CString>> {
     if program.is_empty() {
         return Err(io::Error::from_raw_os_error(libc::ENOENT));

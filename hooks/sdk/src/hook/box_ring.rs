@@ -24,7 +24,7 @@ pub(super) struct BoxRing<T, const ROOM: usize> {
     taken_back: AtomicU32,
     /// Held while items are drained.
     draining: Mutex<()>,
-    /// Whether the owner has ended, or uses another ring.
+    /// True if the owner has ended, or uses another ring.
     is_abandoned: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ impl<T, const ROOM: usize> BoxRing<T, ROOM> {
         Some(unsafe { Box::from_raw(self.place(taken_back).load(Relaxed)) })
     }
 
-    /// Whether nothing is there to be drained.
+    /// Returns whether nothing is there to be drained.
     pub(super) fn is_drained(&self) -> bool {
         self.put.load(Acquire) == self.drained.load(Acquire)
     }
@@ -87,7 +87,7 @@ impl<T, const ROOM: usize> BoxRing<T, ROOM> {
         self.is_abandoned.store(true, Release);
     }
 
-    /// Whether the owner uses it no more. What it has put down last is seen by whoever sees that.
+    /// Returns whether the owner uses it no more. What it has put down last is seen by whoever sees that.
     pub(super) fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Acquire)
     }

@@ -43,11 +43,11 @@ pub struct Tracing {
     pub(super) description: String,
     /// A span whose parent is not sampled is certain to be dropped, without asking the sampler.
     pub(super) follows_parent: bool,
-    /// Whether trace ids are the SDK's random ones, and not a generator's of the hook.
+    /// True if trace ids are the SDK's random ones, and not a generator's of the hook.
     pub(super) has_random_ids: bool,
     /// How spans are made without the provider, if nobody could tell.
     pub(super) direct: Option<Direct>,
-    /// Whether the sampler or a processor may add something to a span that starts.
+    /// True if the sampler or a processor may add something to a span that starts.
     pub(super) may_add: bool,
 }
 
@@ -201,31 +201,31 @@ impl TracingBuilder {
         self
     }
 
-    /// How many attributes a span keeps.
+    /// Returns how many attributes a span keeps.
     pub fn with_max_attributes_per_span(mut self, limit: u32) -> TracingBuilder {
         self.limits.attributes_per_span = Some(limit);
         self
     }
 
-    /// How many span events a span keeps.
+    /// Returns how many span events a span keeps.
     pub fn with_max_events_per_span(mut self, limit: u32) -> TracingBuilder {
         self.limits.events_per_span = Some(limit);
         self
     }
 
-    /// How many links a span keeps.
+    /// Returns how many links a span keeps.
     pub fn with_max_links_per_span(mut self, limit: u32) -> TracingBuilder {
         self.limits.links_per_span = Some(limit);
         self
     }
 
-    /// How many attributes a span event keeps.
+    /// Returns how many attributes a span event keeps.
     pub fn with_max_attributes_per_event(mut self, limit: u32) -> TracingBuilder {
         self.limits.attributes_per_event = Some(limit);
         self
     }
 
-    /// How many attributes a link keeps.
+    /// Returns how many attributes a link keeps.
     pub fn with_max_attributes_per_link(mut self, limit: u32) -> TracingBuilder {
         self.limits.attributes_per_link = Some(limit);
         self
@@ -334,7 +334,7 @@ impl TracingBuilder {
     }
 }
 
-/// What the environment says of new traces, else the configured ratio; and whether a span that has a parent is as that one.
+/// Returns what the environment says of new traces, else the configured ratio; and whether a span that has a parent is as that one.
 fn default_sampler(environment: &mut Reader<'_>) -> (Sampler, bool) {
     if let Some(said) = environment.sampler() {
         let root = match said.root {
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(value(&resource, "service.name").as_deref(), Some("tracer"));
     }
 
-    /// What `build` makes of these variables alone.
+    /// Returns what `build` makes of these variables alone.
     fn built(builder: TracingBuilder, variables: &[(&str, &str)]) -> Tracing {
         let lookup = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
         builder.build_with(&mut Reader::new(lookup))

@@ -52,13 +52,13 @@ pub fn refused_in_part(count: u64, reason: impl fmt::Display) -> OTelSdkError {
     OTelSdkError::InternalFailure(format!("{REFUSED_IN_PART}{count}: {reason}"))
 }
 
-/// How many spans the receiver has not taken of a batch that it took in part.
+/// Returns how many spans the receiver has not taken of a batch that it took in part.
 pub(super) fn refused_of(result: &OTelSdkResult) -> Option<usize> {
     let Err(OTelSdkError::InternalFailure(text)) = result else { return None };
     text.strip_prefix(REFUSED_IN_PART)?.split_once(':')?.0.parse().ok()
 }
 
-/// What became of spans, as a status of the ABI.
+/// Returns what became of spans, as a status of the ABI.
 pub(super) fn status(result: &OTelSdkResult) -> u32 {
     match result {
         Ok(()) => abi::STATUS_OK,
@@ -80,7 +80,7 @@ pub(super) struct Delivery {
     in_flight: AtomicUsize,
     /// With more than one route: what is still to be said of a span.
     open: Mutex<HashMap<Key, Open>>,
-    /// Whether the host brings on what is not delivered, so that no further delivery begins.
+    /// True if the host brings on what is not delivered, so that no further delivery begins.
     is_handed_back: AtomicBool,
 }
 
@@ -145,7 +145,7 @@ impl Delivery {
         self.is_handed_back.load(Ordering::SeqCst)
     }
 
-    /// Whether there is anything to tell.
+    /// Returns whether there is anything to tell.
     pub(super) fn has_routes(&self) -> bool {
         self.routes > 0
     }
@@ -195,7 +195,7 @@ impl Delivery {
         true
     }
 
-    /// Whether a span may set out. When not, the host has been told.
+    /// Returns whether a span may set out. When not, the host has been told.
     fn admit(&self, span: Identity) -> bool {
         let Some(listener) = self.listener.get() else { return true };
         if self.is_handed_back() || listener.quiet_until.is_some_and(|until| Instant::now() < until) {
@@ -278,7 +278,7 @@ pub(super) trait SinkTarget: Send + Sync + fmt::Debug {
     /// Delivers spans with a resource of their own, and waits for it.
     fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult;
 
-    /// What is known of how fast the receiver answers.
+    /// Returns what is known of how fast the receiver answers.
     fn pulse(&self) -> Pulse;
 
     /// Waits until no export is under way, at most until `deadline`. False if one still is.
@@ -449,7 +449,7 @@ pub(super) struct FanOut {
     pub(super) processors: Vec<Arc<GuardedProcessor>>,
     pub(super) delivery: Arc<Delivery>,
     pub(super) flusher: Arc<Flusher>,
-    /// Whether trace ids are the SDK's random ones.
+    /// True if trace ids are the SDK's random ones.
     pub(super) has_random_ids: bool,
 }
 

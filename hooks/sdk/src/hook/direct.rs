@@ -281,7 +281,7 @@ impl Local {
         text.extend_from_slice(&known.rendered);
     }
 
-    /// What is known of the attribute with this key: at least the key.
+    /// Returns what is known of the attribute with this key: at least the key.
     #[inline]
     fn find(&mut self, writer: &dyn SpanWriter, key: &[u8]) -> &mut Known {
         let first = place_of(key, KNOWN);
@@ -363,14 +363,14 @@ struct Known {
 }
 
 impl Known {
-    /// Whether it has this key.
+    /// Returns whether it has this key.
     #[inline]
     fn is_of(&self, key: &[u8]) -> bool {
         // The key may be empty, and what stands before its value never is.
         self.key_len > 0 && is_same(&self.key, key)
     }
 
-    /// Whether it has this value.
+    /// Returns whether it has this value.
     ///
     /// # Safety
     ///
@@ -481,7 +481,7 @@ fn without_local<R>(direct: &'static Direct, work: impl FnOnce(&mut Local) -> R)
 }
 
 impl Direct {
-    /// Whether a span that starts so is made without the SDK.
+    /// Returns whether a span that starts so is made without the SDK.
     #[inline]
     pub(super) fn takes(&self, parent: Option<&abi::SpanContext>) -> bool {
         match parent {
@@ -873,14 +873,14 @@ unsafe fn attribute_value<'a>(value: &abi::Value) -> Option<AttributeValue<'a>> 
     })
 }
 
-/// Where in a table of so many places, a power of two, a text is that comes from one address mostly.
+/// Returns where in a table of so many places, a power of two, a text is that comes from one address mostly.
 #[inline]
 fn place_of(text: &[u8], places: usize) -> usize {
     let mixed = (text.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - places.ilog2())) as usize
 }
 
-/// Whether two texts are the same. Most are so short that comparing their two ends, which may overlap, costs less than the call of a
+/// Returns whether two texts are the same. Most are so short that comparing their two ends, which may overlap, costs less than the call of a
 /// function that compares any length.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {

@@ -68,7 +68,7 @@ pub trait DurableProcessor: SpanProcessor {
         self.commit()
     }
 
-    /// What takes spans piece by piece, if it can: used in place of [`on_start`](SpanProcessor::on_start) and
+    /// Returns what takes spans piece by piece, if it can: used in place of [`on_start`](SpanProcessor::on_start) and
     /// [`on_end`](SpanProcessor::on_end) where nobody else gets to see the spans. Asked once, when the resource is set.
     fn span_writer(&self) -> Option<Arc<dyn SpanWriter>> {
         None
@@ -246,7 +246,7 @@ impl GuardedProcessor {
         }
     }
 
-    /// What takes spans piece by piece, if it can.
+    /// Returns what takes spans piece by piece, if it can.
     pub(super) fn span_writer(&self) -> Option<Arc<dyn SpanWriter>> {
         match &self.processor {
             Kind::Durable(processor) => catch_unwind(AssertUnwindSafe(|| processor.span_writer())).ok().flatten(),
@@ -284,7 +284,7 @@ impl GuardedProcessor {
         self.is_of_exporter() && matches!(self.processor, Kind::Batch(_))
     }
 
-    /// How the receiver of its exporter answers, if it has one.
+    /// Returns how the receiver of its exporter answers, if it has one.
     pub(super) fn pulse(&self) -> Option<Pulse> {
         self.target.as_ref().map(|target| target.pulse())
     }
@@ -327,8 +327,8 @@ impl GuardedProcessor {
         }
     }
 
-    /// What a span has to say of the process that it comes from, where its resource is not this processor's: such a processor was told one resource for all
-    /// of its spans, before there were any.
+    /// Returns what a span has to say of the process that it comes from, where its resource is not this processor's: such a processor was
+    /// told one resource for all of its spans, before there were any.
     fn origin(&self, resource: &Resource) -> Vec<KeyValue> {
         let differs = |(key, value): &(&Key, &Value)| self.resource.get(key).as_ref() != Some(*value);
         let told = |(key, value): (&Key, &Value)| KeyValue::new(format!("{ORIGIN_PREFIX}{key}"), value.clone());

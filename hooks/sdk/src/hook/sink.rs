@@ -31,7 +31,7 @@ pub(super) struct Sink {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Batch>,
-    /// Whether the thread has taken a batch and not said yet what became of it.
+    /// True if the thread has taken a batch and not said yet what became of it.
     is_busy: bool,
     has_thread: bool,
     is_shut_down: bool,

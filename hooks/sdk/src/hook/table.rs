@@ -53,7 +53,7 @@ struct Live {
     sink: Arc<Sink>,
     notices: Vec<Notice>,
     follows_parent: bool,
-    /// Whether trace ids are the SDK's random ones, and not a generator's of the hook.
+    /// True if trace ids are the SDK's random ones, and not a generator's of the hook.
     has_random_ids: bool,
     direct: Option<Direct>,
     may_add: bool,
@@ -149,7 +149,7 @@ pub(super) fn leak(tracing: Tracing) -> *const abi::Tracing {
     }))
 }
 
-/// Whether the host may bring on what the processors have not delivered: none of them exports without saying so, or before it returns.
+/// Returns whether the host may bring on what the processors have not delivered: none of them exports without saying so, or before it returns.
 fn can_hand_back(processors: &[Arc<GuardedProcessor>]) -> bool {
     processors.iter().all(|processor| processor.is_durable() || processor.is_batch_exporter())
 }

@@ -45,7 +45,7 @@ pub(crate) fn install() {
     api::global::set_tracer_provider(TracerProvider {});
 }
 
-/// What is current on this thread, as the headers `traceparent`, `tracestate` and `baggage`; empty for what there is not.
+/// Returns what is current on this thread, as the headers `traceparent`, `tracestate` and `baggage`; empty for what there is not.
 pub(crate) fn current_headers() -> [String; 3] {
     let context = Context::current();
     let span = context.span();
@@ -64,7 +64,7 @@ pub(crate) fn current_plain() -> (PlainContext, String) {
     (plain(context.span().span_context()), context.baggage().to_string())
 }
 
-/// Whether this copy's global provider is the proxy.
+/// Returns whether this copy's global provider is the proxy.
 pub(crate) fn is_in_place() -> bool {
     IS_PROBED.set(false);
     drop(api::global::tracer(PROBE_SCOPE));

@@ -234,7 +234,7 @@ fn tracer_from_before_the_load_goes_live() {
     assert_eq!(take_spans()[0].scope.0, "early");
 }
 
-/// What is current, and a span below it.
+/// Returns what is current, and a span below it.
 fn look_around() -> Json {
     let (trace_id, span_id, trace_state) = get_active_span(|span| {
         span.set_attribute(KeyValue::new("seen", true));

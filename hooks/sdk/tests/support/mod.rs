@@ -79,7 +79,7 @@ pub(crate) fn take_spans() -> Vec<Span> {
     SPANS.take().iter().map(|span| span.0.lock().expect("no test panics in a table's function").clone()).collect()
 }
 
-/// What the module wrote to the host's log.
+/// Returns what the module wrote to the host's log.
 pub(crate) fn log() -> Vec<(u32, String)> {
     LOG.lock().expect("nobody panics with it").clone()
 }
@@ -375,7 +375,7 @@ pub(crate) struct Call {
     pub(crate) arguments: Vec<u8>,
     pub(crate) baggage: &'static str,
     pub(crate) context: Context,
-    /// Whether the task's span is recorded, and so lent.
+    /// True if the task's span is recorded, and so lent.
     pub(crate) is_recorded: bool,
 }
 

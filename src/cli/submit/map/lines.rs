@@ -103,12 +103,12 @@ impl Lines {
         Some(Line::TooLong { number: self.taken, limit: self.limit })
     }
 
-    /// Whether all that has come was taken.
+    /// Returns whether all that has come was taken.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
 
-    /// How many lines were taken.
+    /// Returns how many lines were taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }

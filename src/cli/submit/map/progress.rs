@@ -29,7 +29,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Whether it is shown.
+/// Returns whether it is shown.
 pub(super) fn is_shown() -> bool {
     io::stderr().is_terminal()
 }
@@ -54,12 +54,12 @@ impl Progress {
         Progress { started: Instant::now(), bar }
     }
 
-    /// How long it has taken so far.
+    /// Returns how long it has taken so far.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// How long to wait before it is shown again; none when it is not shown.
+    /// Returns how long to wait before it is shown again; none when it is not shown.
     pub(super) fn interval(&self) -> Option<Duration> {
         self.bar.as_ref().map(|_| INTERVAL)
     }
