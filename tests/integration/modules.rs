@@ -396,6 +396,87 @@ fn modules_of_an_older_and_of_a_newer_minor_version_run_tasks_and_submit_others(
     }
 }
 
+/// Compiles a file in C with the header of the first commit of ABI 1.5, which takes the place of today's.
+#[track_caller]
+fn compile_c_of_1_5(source: &str, library: &Path) {
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/hooks/abi/tests/headers/abi_1_5.h");
+    // The header includes those of libc, so what a source defines before them must be there before it.
+    compile_c_with(source, library, &["-D_GNU_SOURCE=", "-include", header]);
+}
+
+#[test]
+fn a_module_and_a_hook_that_were_built_with_the_header_of_1_5_run() {
+    let cluster = Cluster::builder().workers(2).hook("./libhook_of_then.so:setup_tracing").build();
+    compile_c_of_1_5("tests/fixtures/c/of_1_5.c", &cluster.file("libof_then.so"));
+    compile_c_of_1_5("examples/hook_c/hook_c.c", &cluster.file("libhook_of_then.so"));
+    cluster.start_head(&[]).success();
+    for library in ["./libof_then.so", "./libhook_of_then.so"] {
+        let shown = cluster.tracer(&["modules", "show", library, "--format", "json"]).success().json();
+        assert_eq!(shown["abi"], "1.5");
+    }
+    cluster.submit("./libof_then.so:asks", &[]).success().stdout("3\n");
+    cluster.submit("./libof_then.so:makes_a_span", &[]).success().stdout("1\n");
+    cluster.tracer(&["submit", "actor", "./libof_then.so:Tally", "--name", "tally"]).success();
+    for count in 1..=2 {
+        cluster.tracer(&["submit", "call", "tally", "add"]).success().stdout(&format!("{count}\n"));
+    }
+    cluster.tracer(&["cancel", "tally"]).success();
+    assert_eq!(cluster.status()["workers"]["lost"], 0);
+    let asked =
+        cluster.tasks().into_iter().find(|task| task["name"] == "of then").expect("the task of the task is listed");
+    assert_eq!((&asked["demand"]["memory_bytes"], &asked["options"]), (&json!(1 << 30), &json!(null)));
+    cluster.stop().success();
+    let spans = cluster.spans();
+    spans.assert_whole(&[]);
+    let submitted = spans.named("wordcount.count tracer.remote");
+    assert_eq!(spans.parent_of(submitted).name(), "of_then.asks tracer.remote_worker");
+    let span = spans.named("a span of then");
+    assert_eq!(spans.parent_of(span).name(), "of_then.makes_a_span tracer.remote_worker");
+    assert_eq!((span.kind(), span.status_description()), ("SpanKind.CLIENT", "it broke then"));
+    assert_eq!((span.attribute("answer"), span.events("moment").len()), (&json!(42), 1));
+}
+
+#[test]
+fn a_module_in_c_sends_options_over_the_abi() {
+    let cluster = Cluster::builder().workers(2).hook(HOOK).build();
+    compile_c("tests/fixtures/c/options.c", &cluster.file("liboptions.so"));
+    cluster.start_head(&[]).success();
+    let sends = |options: &str| cluster.submit("./liboptions.so:sends", &[options]);
+    sends(r#"{"priority": 7}"#).success().stdout("3\n");
+    sends(r#"{"priority": -100, "trace_runtime": true, "grace_ms": 9}"#).success().stdout("3\n");
+    sends("{}").success().stdout("3\n");
+    let mut priorities: Vec<_> = cluster
+        .spans()
+        .all_named("wordcount.count tracer.remote_worker")
+        .iter()
+        .map(|span| span.attribute("tracer.priority").as_i64())
+        .collect();
+    priorities.sort();
+    assert_eq!(priorities, [None, Some(-100), Some(7)]);
+    for (options, reason) in [
+        (r#"{"priority": 101}"#, "the options of the task: `priority` is 101, but takes -100 to 100"),
+        (r#"{"priority": 1.5}"#, "the options of the task: expected a whole number, found 1.5"),
+        (
+            r#"{"urgency": 7}"#,
+            "the options of the task: unknown option `urgency`, expected one of `trace_runtime`, `grace_ms`, `priority`",
+        ),
+        // An option that has a field of its own.
+        (r#"{"retries": 7}"#, "the options of the task: unknown option `retries`"),
+        (r#"["priority", 7]"#, "the options of the task: invalid type: sequence, expected a map of options"),
+    ] {
+        sends(options).status(1).stderr_contains(reason);
+    }
+    let two = cluster.submit("./liboptions.so:sends", &[r#"{"priority": 7}"#, "7"]).status(1);
+    two.stderr_contains("the options of the task: 1 byte follows their map");
+    cluster
+        .submit("./liboptions.so:sends_cut", &[r#"{"priority": 7}"#])
+        .status(1)
+        .stderr_contains("the options of the task: ");
+    let status = cluster.status();
+    assert_eq!(status["workers"]["lost"], 0);
+    assert_eq!(status["tasks"]["succeeded"], 6, "what was refused has made no task");
+}
+
 #[test]
 fn module_that_was_built_in_between_is_found() {
     let cluster = Cluster::builder().arg("--module-path").arg("mine").build();

@@ -334,9 +334,21 @@ impl Serialize for Value {
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded<'a>(&'a TaskOptions);
 
+impl Encoded<'_> {
+    /// Rows of what is said.
+    fn said(&self) -> impl Iterator<Item = &'static Row<TaskOptions>> {
+        TaskOptions::encodable().filter(|row| row.is_set(self.0))
+    }
+
+    /// Lists the names of what is said.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.said().map(|row| row.face.json)
+    }
+}
+
 impl Serialize for Encoded<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let said: Vec<_> = TaskOptions::encodable().filter(|row| row.is_set(self.0)).collect();
+        let said: Vec<_> = self.said().collect();
         let mut map = serializer.serialize_map(Some(said.len()))?;
         for row in said {
             map.serialize_entry(row.face.json, &(row.get)(self.0))?;

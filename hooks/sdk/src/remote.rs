@@ -237,11 +237,17 @@ pub(crate) fn submit(
     let encoded = match options.encoded() {
         None => Vec::new(),
         Some(said) => {
-            host::since(6, "a submission has no such options").map_err(RemoteError::submission)?;
+            let names: Vec<_> = said.names().map(|name| format!("`{name}`")).collect();
+            let lack = format!("a submission cannot say {}", names.join(" and "));
+            host::since(6, &lack).map_err(RemoteError::submission)?;
             rmp_serde::to_vec(&said).map_err(|error| RemoteError::submission(error.to_string()))?
         }
     };
     let policy = says_policy(options).then(|| raw_policy(options));
+    if policy.is_some() {
+        host::since(2, "tasks cannot say what is done when those fail that they submit")
+            .map_err(RemoteError::submission)?;
+    }
     let resource = |(name, amount): &(String, u64)| abi::Resource { name: Str::new(name), amount: *amount };
     let resources: Vec<_> = options.resource.iter().map(resource).collect();
     let demand = raw_demand(options, &resources);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tracer_abi as abi;
 
 use super::module::{read_sized, text};
+use tracer_core::count::Count;
 use tracer_core::propagation::{TraceContext, TraceParent};
 use tracer_core::size::check_memory;
 use tracer_core::task::{
@@ -201,8 +202,14 @@ unsafe fn options(submission: &abi::Submission) -> Result<TaskOptions, String> {
     // SAFETY: as above.
     let encoded = unsafe { submission.options.as_bytes() };
     if !encoded.is_empty() {
-        let mut encoded = rmp_serde::Deserializer::from_read_ref(encoded);
-        options.read(&mut encoded).map_err(|error| format!("the options of the task: {error}"))?;
+        let mut rest = encoded;
+        options
+            .read(&mut rmp_serde::Deserializer::new(&mut rest))
+            .map_err(|error| format!("the options of the task: {error}"))?;
+        if !rest.is_empty() {
+            let follows = if rest.len() == 1 { "follows" } else { "follow" };
+            return Err(format!("the options of the task: {} {follows} their map", Count(rest.len(), "byte")));
+        }
     }
     if let Some(bytes) = options.memory {
         check_memory(bytes).map_err(|problem| format!("the bound on its memory: {problem}"))?;
