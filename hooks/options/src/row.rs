@@ -460,6 +460,22 @@ mod tests {
     }
 
     #[test]
+    fn encoded_options_have_golden_bytes() {
+        let options = TaskOptions {
+            grace: Duration::from_secs(9),
+            trace_runtime: true,
+            priority: -100,
+            ..TaskOptions::default()
+        };
+        let names: Vec<_> = TaskOptions::encodable().map(|row| row.face.json).collect();
+        let said: Vec<_> = options.encoded().unwrap().names().collect();
+        assert_eq!(said, names, "an option that is new is in here too");
+        let bytes = rmp_serde::to_vec(&options.encoded()).unwrap();
+        let expected = b"\x83\xadtrace_runtime\xc3\xa8grace_ms\xcd\x23\x28\xa8priority\xd0\x9c";
+        assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+
+    #[test]
     fn an_encoded_option_that_cannot_be_is_refused() {
         for (json, expected) in [
             (r#"{"graces": 1}"#, "unknown option `graces`, expected one of `trace_runtime`, `grace_ms`, `priority`"),

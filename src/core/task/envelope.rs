@@ -545,8 +545,10 @@ fn file_name(program: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tracer_options::TaskOptions;
 
     use super::*;
+    use crate::hex::hex;
 
     fn envelope<'a>(spec: TaskSpec<'a>) -> Envelope<'a> {
         Envelope {
@@ -578,6 +580,59 @@ mod tests {
         let (silent, said) = (encoded(0), encoded(-7));
         assert_eq!(said.len(), silent.len() + 10, "its length, its number and its value");
         assert_eq!(u16::from_le_bytes([said[0], said[1]]) & HAS_POLICY, 0, "the rest of the policy is not said");
+    }
+
+    /// Options of a task, each with a value that is not its default.
+    fn all_options() -> TaskOptions {
+        TaskOptions {
+            name: "n".into(),
+            timeout: Some(Duration::from_millis(1)),
+            trace_runtime: true,
+            queue_timeout: Some(Duration::from_millis(2)),
+            idle_timeout: Some(Duration::from_millis(3)),
+            grace: Duration::from_millis(4),
+            priority: -5,
+            num_cpus: 6,
+            resource: vec![("gpu".into(), 7)],
+            memory: Some(8 << 20),
+            retries: 9,
+            retry_backoff: Duration::from_millis(10),
+            retry_on: "panic".into(),
+            crash_limit: 11,
+            at_most_once: true,
+            idempotency_key: "k".into(),
+        }
+    }
+
+    #[test]
+    fn an_envelope_with_every_option_has_golden_bytes() {
+        let options = all_options();
+        let actor = ActorRole::Create(ActorOptions {
+            max_restarts: 12,
+            max_call_retries: 13,
+            is_detached: true,
+            or_existing: true,
+            name: "a",
+        });
+        let spec = TaskSpec::Function(FunctionSpec { actor, ..FunctionSpec::of_task("m", "A.new", &[0x90]) });
+        let envelope = Envelope {
+            name: &options.name,
+            run_limit: options.timeout,
+            policy: Policy::of(&options),
+            demand: Demand::of(&options),
+            traces_runtime: options.trace_runtime,
+            ..envelope(spec)
+        };
+        let mut bytes = Vec::new();
+        envelope.encode(&mut bytes);
+        // Flags, name and run limit; the policy; the demand; the rest of the options; the function and its actor.
+        let expected = "b029 016e 40420f0000000000 \
+            09000000 8096980000000000 0500000070616e6963 0b000000 01 010000006b 80841e0000000000 c0c62d0000000000 00093d0000000000 \
+            06000000 01000000 03000000677075 0700000000000000 0000800000000000 \
+            09 01 fbffffffffffffff \
+            02 016d 05412e6e6577 0190 0c000000 0d000000 03 0100000061";
+        assert_eq!(hex(&bytes), expected.replace(' ', ""));
+        assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
     }
 
     proptest! {

@@ -1388,6 +1388,28 @@ mod tests {
     }
 
     #[test]
+    fn a_welcome_has_golden_bytes() {
+        let welcome = Welcome {
+            version: "1".into(),
+            head_pid: 2,
+            node_id: "n".into(),
+            job_id: JobId(3),
+            session_dir: "/s".into(),
+            module_path: vec!["/p".into()],
+            module_folders: vec!["/p".into(), "/q".into()],
+            tracing: TracingSettings::untraced("/f".into()),
+        };
+        let mut bytes = Vec::new();
+        put_value(&mut bytes, kind::WELCOME, &welcome);
+        let expected = b"\xee\x00\x00\x00\x20\x88\xa7version\xa11\xa8head_pid\x02\xa7node_id\xa1n\xa6job_id\x03\xabsession_dir\xa2/s\
+            \xabmodule_path\x91\xa2/p\xaemodule_folders\x92\xa2/p\xa2/q\xa7tracing\x88\xa8revision\x01\xa9spans_dir\xa2/f\
+            \xa4hook\xc0\xaesampling_ratio\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00\xabpropagators\x82\xadtrace_context\xc3\
+            \xa7baggage\xc3\xadtrace_runtime\xc2\xb0record_arguments\xc2\xabenvironment\x90";
+        assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        assert_eq!(take_value::<Welcome>(&expected[5..]).unwrap(), welcome);
+    }
+
+    #[test]
     fn a_refusal_has_golden_bytes_which_begin_as_those_without_a_code() {
         let mut bytes = Vec::new();
         put_refusal(&mut bytes, &Refusal::new(RefusalCode::QueueFull, "full"));
