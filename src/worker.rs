@@ -12,6 +12,7 @@ mod nested;
 pub(crate) mod replica;
 mod results;
 mod sink;
+mod submitting;
 mod usage;
 
 use std::os::unix::net::UnixStream;
@@ -60,7 +61,7 @@ pub(crate) fn run(session_dir: &Path, worker: WorkerId, head_pid: u32) -> Result
     let sink = sink::SpanSink::start(session_dir, worker, recorder);
     let results = Arc::new(Results::new(stream.try_clone().map_err(WorkerError::Io)?, recorder));
     let search = SearchPath { module_path: welcome.module_folders, is_complete: true };
-    let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir.into(), worker, recorder)));
+    let nested: &'static Nested = Box::leak(Box::new(Nested::new(session_dir, worker, recorder)));
     offer_tasks(Box::leak(Box::new(nested)));
     let store = ModuleStore::of_session(session_dir);
     let mut attempts =

@@ -1,43 +1,30 @@
 //! Tasks of tasks: what runs in this worker submits further tasks, and waits for them.
 //!
-//! The first submission opens a second connection to the head. So tasks that submit have batches, ids and PRODUCER spans as every driver
-//! has. A thread reads that connection for as long as the process lives, whether or not anybody waits: ends of tasks wake those who wait for
-//! them.
-//!
 //! Every submission says which task made it. It gets that task's job, and its span is a child of the caller's.
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::attempt::Attempts;
 use super::results::Results;
+use super::submitting::{Submitting, end_actor, find_actor};
 use crate::connection::by_tag::ByTag;
-use crate::connection::{Connection, Exchange, Origin, SubmittingTask};
-use crate::driver::{DriverError, SubmitRequest};
-use crate::fork;
+use crate::connection::{Connection, Exchange, SubmittingTask};
 use crate::hook::{Recorder, TaskHost, TaskSubmission, Waited, is_to_stop, was_told_to_stop};
 use crate::propagation::Carrier;
 use crate::protocol::wire::Take;
-use crate::protocol::{ActorReport, AttemptResult, Finished, Lease, Role, Wait};
+use crate::protocol::{ActorReport, AttemptResult, Lease, Role, Wait};
 use crate::stored;
-use crate::task::{
-    ActorRole, Failure, FunctionSpec, Input, InputSource, JobId, ModuleVersion, Outcome, TaskId, TaskSpec, WorkerId,
-};
+use crate::task::{Failure, JobId, ModuleVersion, Outcome, TaskId, WorkerId};
 use tracer_core::lock::lock;
 
 /// The submitting side of a worker. Lives as long as the process.
 pub(super) struct Nested {
-    session_dir: PathBuf,
-    worker: WorkerId,
-    recorder: Option<&'static Recorder>,
-    /// The connection, once there is one: most tasks submit nothing. It is not made again when it breaks: a worker does not outlive its head.
-    connection: OnceLock<Arc<Connection>>,
-    /// Held while it is made.
-    opening: Mutex<()>,
+    submitting: Submitting,
     /// Which attempt submitted the task of a ticket.
     submitters: Mutex<ByTag<(TaskId, u32)>>,
     /// The numbers of waits that the head knows of for tasks that are watched.
@@ -69,13 +56,9 @@ thread_local! {
 }
 
 impl Nested {
-    pub(super) fn new(session_dir: PathBuf, worker: WorkerId, recorder: Option<&'static Recorder>) -> Nested {
+    pub(super) fn new(session_dir: &Path, worker: WorkerId, recorder: Option<&'static Recorder>) -> Nested {
         Nested {
-            session_dir,
-            worker,
-            recorder,
-            connection: OnceLock::new(),
-            opening: Mutex::default(),
+            submitting: Submitting::new(session_dir, Role::Tasks(worker), recorder),
             submitters: Mutex::default(),
             announced: Mutex::default(),
             last_wait: AtomicU64::new(0),
@@ -86,7 +69,7 @@ impl Nested {
 
     /// Returns where large values are.
     pub(super) fn values(&self) -> PathBuf {
-        stored::folder(&self.session_dir)
+        stored::folder(self.submitting.session_dir())
     }
 
     /// Sets what runs tasks while others wait.
@@ -103,39 +86,16 @@ impl Nested {
     /// A task has returned on this thread. What it submitted is accepted, or refused, before anyone is told how it ended.
     pub(super) fn end(&self, task: TaskId) {
         OWN_TASK.set(None);
-        if let Some(connection) = self.connection.get() {
-            // A broken connection settles nothing any more.
-            let _ = connection.wait_for(None, |exchange| exchange.is_settled().then_some(()));
-        }
+        self.submitting.settle();
         lock(&self.running).retain(|submitter| submitter.task != task);
     }
 
-    /// The connection, which is made if there is none.
     fn open(&'static self) -> Result<&'static Arc<Connection>, String> {
-        if fork::is_copy() {
-            return Err("only the task's own process can submit tasks, and not one that it has forked".into());
-        }
-        let _opening = match self.connection.get() {
-            Some(connection) => return Ok(connection),
-            None => lock(&self.opening),
-        };
-        if let Some(connection) = self.connection.get() {
-            return Ok(connection);
-        }
-        let connect = || {
-            let connection = Arc::new(Connection::connect(&self.session_dir, Role::Tasks(self.worker))?);
-            connection.with(|exchange| exchange.set_recorder(self.recorder));
-            connection.run_with(|lease| self.run_inline(lease));
-            connection.read_in_thread(|_| ())?;
-            Ok::<_, DriverError>(connection)
-        };
-        let connection = connect().map_err(|error| format!("tasks cannot be submitted: {error}"))?;
-        Ok(self.connection.get_or_init(|| connection))
+        self.submitting.open(|connection| connection.run_with(|lease| self.run_inline(lease)))
     }
 
-    /// The connection, if something was submitted.
     fn opened(&self) -> Result<&Arc<Connection>, String> {
-        self.connection.get().ok_or_else(|| "nothing was submitted in this process".into())
+        self.submitting.opened()
     }
 
     /// Runs a task while others wait, on a thread of its own: what those have on theirs, such as the current span, is not this one's.
@@ -215,34 +175,10 @@ impl Nested {
 impl TaskHost for &'static Nested {
     fn submit(&self, submission: &TaskSubmission<'_>) -> Result<u64, String> {
         let Submitter { task, attempt, job, module, carrier: own, .. } = self.submitter(submission.submitter)?;
-        let carrier = match &submission.parent {
-            Some((context, baggage)) => {
-                Carrier { trace_context: Some(context.clone()), baggage: (*baggage).to_owned() }
-            }
-            None => own,
-        };
-        let input = |&(argument, ticket): &(u32, u64)| {
-            let task = self.task_id(ticket).ok_or("a task whose result is to be an argument was refused")?;
-            Ok::<_, String>(Input { argument, source: InputSource::Task(task) })
-        };
-        let inputs = submission.references.iter().map(input).collect::<Result<Vec<_>, _>>()?;
-        let connection = self.open()?;
-        let origin =
-            Origin { parent: &carrier, is_parent_remote: false, task: Some(SubmittingTask { id: task, job, module }) };
-        let spec = TaskSpec::Function(FunctionSpec {
-            module: submission.module,
-            function: submission.function,
-            arguments: submission.arguments,
-            actor: submission.actor,
-        });
-        let name = match submission.actor {
-            ActorRole::Create(options) => options.name,
-            ActorRole::None | ActorRole::Call(_) => &submission.options.name,
-        };
-        let request = SubmitRequest { name, inputs: &inputs, ..SubmitRequest::new(spec, &submission.options) };
-        let ticket = connection.submit(&request, &origin, None).map_err(|error| error.to_string())?;
-        lock(&self.submitters).insert(ticket.tag(), (task, attempt));
-        Ok(ticket.tag())
+        let submitting = SubmittingTask { id: task, job, module };
+        let ticket = self.submitting.submit(self.open()?, submission, own, Some(submitting))?;
+        lock(&self.submitters).insert(ticket, (task, attempt));
+        Ok(ticket)
     }
 
     fn wait(&self, tickets: &[u64], wanted: usize, timeout: Option<Duration>) -> Result<Waited, String> {
@@ -297,15 +233,7 @@ impl TaskHost for &'static Nested {
     }
 
     fn take(&self, ticket: u64) -> Result<Option<Outcome>, String> {
-        let connection = self.opened()?;
-        match connection.look_now(|exchange| exchange.take_finished(ticket)).map_err(|error| error.to_string())? {
-            Some(Finished { outcome: Outcome::Stored(stored), task, .. }) => {
-                let loaded = connection.load(&stored).map_err(|error| error.to_string());
-                connection.with(|exchange| exchange.forget_result(task));
-                loaded.map(|value| Some(Outcome::Returned(value.into_bytes())))
-            }
-            finished => Ok(finished.map(|finished| finished.outcome)),
-        }
+        self.submitting.take(ticket)
     }
 
     fn watch(&self, ticket: u64, on_ended: Box<dyn FnOnce() + Send>) -> Result<(), String> {
@@ -320,20 +248,15 @@ impl TaskHost for &'static Nested {
     }
 
     fn task_id(&self, ticket: u64) -> Option<TaskId> {
-        let look = |exchange: &mut Exchange| match exchange.id_of_tag(ticket) {
-            Some(id) => Some(Some(id)),
-            // Refused: it has no id, and will get none.
-            None => exchange.is_settled().then_some(None),
-        };
-        self.connection.get()?.wait_for(None, look).ok().flatten().flatten()
+        self.submitting.task_id(ticket)
     }
 
     fn find_actor(&self, wanted: &str) -> Result<ActorReport, String> {
-        self.open()?.actor_report(wanted).map_err(|error| error.to_string())
+        find_actor(self.open()?, wanted)
     }
 
     fn end_actor(&self, actor: TaskId, grace: Duration) -> Result<(), String> {
-        self.open()?.end_actor(actor, Some(grace)).map_err(|error| error.to_string())
+        end_actor(self.open()?, actor, grace)
     }
 
     fn forget(&self, ticket: u64) {

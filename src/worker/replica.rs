@@ -18,6 +18,7 @@ mod lane;
 mod outbox;
 mod request;
 mod span;
+mod tasks;
 mod turn;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,7 +38,7 @@ use tracer_ipc::serving::{ReplicaBegin, ReplicaOrder, ReplicaReport, attribute_o
 use super::usage;
 use crate::hook::{
     ActiveSpan, Answered, HookError, LoadedDeployment, Located, Module, ModuleHeaders, ModulePiece, ModuleResponse,
-    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings,
+    Recorder, RequestEvents, RequestHost, SearchPath, ServingSettings, offer_tasks,
 };
 use crate::module_store::{CopyError, ModuleStore, Taken};
 use crate::spool::Spool;
@@ -47,6 +48,7 @@ use commits::Commits;
 use lane::Lane;
 use request::place;
 use span::Names;
+use tasks::HandlerTasks;
 use tracer_core::lock::lock;
 use turn::Turns;
 
@@ -119,6 +121,8 @@ fn serve_traced(
     let arguments = value::to_bytes(&deployment.arguments).map_err(|error| format!("its arguments: {error}"))?;
     let loaded = load(session_dir, &begin)?;
     let attribute = attribute_of(&deployment.import_path);
+    // Before any code of the module's runs.
+    offer_tasks(leak(HandlerTasks::new(session_dir, recorder)));
     let handler = LoadedDeployment::find(loaded.module, attribute, recorder).map_err(|error| error.to_string())?;
     let names = names_of(&begin, &handler, loaded.version.clone());
     let settings = match &deployment.user_config {

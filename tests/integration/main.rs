@@ -58,6 +58,7 @@ mod services;
 mod serving_changes;
 mod serving_deaths;
 mod serving_smuggling;
+mod serving_tasks;
 mod several_hooks;
 mod soak;
 mod spans;
