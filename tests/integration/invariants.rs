@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// The rows of the table, and the words by which a file is known to do what a row is about.
-const RIGHTS: [(&str, &[&str]); 7] = [
+const RIGHTS: [(&str, &[&str]); 8] = [
     ("start processes", &["Command::new(", "libc::fork(", "libc::execve(", "libc::posix_spawn"]),
     ("signal processes", &["kill_process(", "kill_process_group(", "pidfd_send_signal(", "libc::kill(", "child.kill("]),
     (
@@ -22,6 +22,7 @@ const RIGHTS: [(&str, &[&str]); 7] = [
             "ProgressDrawTarget::stderr(",
         ],
     ),
+    ("change the environment of their own process", &["set_var(", "remove_var(", "libc::setenv", "libc::putenv"]),
     ("open shared libraries", &["libloading::", "libc::dlopen"]),
     ("write span files", &["SpanFile::try_"]),
     ("run on tokio", &["tokio::"]),

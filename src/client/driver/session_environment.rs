@@ -1,4 +1,7 @@
-//! The environment of a session, for the hook of its driver: hooks, and the exporters of others, read the environment of their process.
+//! The environment of a session, for the hook of its driver.
+//!
+//! Workers get theirs when they are started; a driver was started by somebody else. Its hook may bring exporters that read `OTEL_…` variables by
+//! themselves, so to hand the variables to the hook would not be enough: the environment of the process is changed, while that is safe.
 
 use std::ffi::OsString;
 
