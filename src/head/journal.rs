@@ -1037,6 +1037,7 @@ fn read_record(bytes: &[u8]) -> Result<Record<'_>, WireError> {
 mod tests {
     use super::*;
     use crate::head::reactor::deployments::VERSION_LIMIT;
+    use crate::head::state::{Settings, State};
     use crate::task::{ActorOptions, ActorRole};
 
     const NOW: u64 = 1_764_000_000_123_000_000;
@@ -1537,11 +1538,11 @@ mod tests {
         submit(&mut journal, 8, &envelope(key("a"), None));
         journal.write().unwrap();
         let restored = |journal: &Journal| {
-            let mut state = crate::head::state::State::new(1, false);
+            let mut state = State::new(Settings::of_workers(1));
             super::super::restore::read_back(journal, &mut state).unwrap();
-            let mut keys: Vec<_> = state.keys.iter().map(|(key, keyed)| format!("{key}: {}", keyed.task)).collect();
+            let mut keys: Vec<_> = state.keys().map(|(key, task)| format!("{key}: {task}")).collect();
             keys.sort();
-            let ids: Vec<_> = state.tasks.iter_newest_first().map(|(id, _)| id.0).collect();
+            let ids: Vec<_> = state.tasks().map(|(id, _)| id.0).collect();
             (ids, keys)
         };
         let (ids, keys) = restored(&journal);
@@ -1567,7 +1568,7 @@ mod tests {
         journal.service_shut_down("o", 8);
         journal.write().unwrap();
         let restored = |journal: &Journal| {
-            let mut state = crate::head::state::State::new(1, false);
+            let mut state = State::new(Settings::of_workers(1));
             super::super::restore::read_back(journal, &mut state).unwrap().services
         };
         let before = restored(&journal);

@@ -120,7 +120,7 @@ impl HeadIo {
     pub(super) fn watch_memory(&mut self, state: &State, now_ns: u64) -> Option<u64> {
         // A replica may have requests at any time.
         let runs = |worker: &WorkerId| {
-            let worker = state.workers.get(worker);
+            let worker = state.workers().get(worker);
             worker.is_none_or(|worker| !worker.leases.is_empty() || !worker.inline.is_empty())
         };
         let watched: Vec<_> = self.to_watch.iter().copied().filter(runs).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::journal::{DeployedRecord, Journal, Record, Submitted};
 use super::reactor;
 use super::reactor::deployments::Version;
-use super::state::{Now, State};
+use super::state::{Now, Settings, State};
 use crate::protocol::{PruneReport, PruneWhich};
 use crate::session::{self, SessionError};
 use crate::stored;
@@ -72,7 +72,7 @@ pub(super) fn read_back(journal: &Journal, state: &mut State) -> io::Result<Read
         }
         Record::ServiceShutDown(name) => back.services.retain(|version| version.service.name != name),
         Record::NextIds { task, job } => {
-            state.tasks.reserve(task);
+            state.reserve_ids(task);
             *next_job = (*next_job).max(job.0);
         }
     })?;
@@ -104,7 +104,7 @@ pub(crate) fn prune_without_head(
     let opened = Journal::open(&path, now_unix_nano).map_err(io::Error::other)?;
     let mut said: Vec<_> = opened.damage.iter().map(ToString::to_string).collect();
     let mut journal = opened.journal;
-    let mut state = State::new(0, false);
+    let mut state = State::new(Settings::of_workers(0));
     said.append(&mut read_back(&journal, &mut state)?.unread);
     let now = Now { monotonic_ns: 0, unix_nano: now_unix_nano };
     let choice = reactor::choose_pruned(&state, which, now);

@@ -29,7 +29,7 @@ use super::reactor::{self, Effects, LeftClaim, LostAttempt, WorkerExit};
 use super::recovery::left_by_a_dead_head;
 use super::restore::{ReadBack, read_back};
 use super::services::ServicesIo;
-use super::state::{self, DriverId, Now, Progress, State, TASK_BYTES, Worker, WorkerPhase};
+use super::state::{self, DriverId, Now, Progress, Settings, State, TASK_BYTES, Worker, WorkerPhase};
 pub(crate) use tracer_ipc::start_report::{PutAside, Report, Started};
 
 use super::io::{HeadIo, Source};
@@ -369,16 +369,7 @@ impl Server {
         if io.settings.journal_sync {
             io.journal.start_syncing()?;
         }
-        let hook = io.settings.tracing.hook.as_ref();
-        let mut state = State::new(io.settings.num_workers, hook.is_some_and(|hook| hook.is_required));
-        state.cores = std::thread::available_parallelism().map_or(1, usize::from);
-        state.max_processes = io.settings.max_processes;
-        state.open_bytes_limit = io.settings.queue_memory;
-        let history = usize::try_from(io.settings.queue_memory).unwrap_or(usize::MAX);
-        state.history_bytes_limit = state.history_bytes_limit.min(history);
-        let resource = |(name, total): &(String, u64)| state::Resource { name: name.as_str().into(), total: *total };
-        state.resources = io.settings.resources.iter().map(resource).collect();
-        state.hook = hook.map(|hook| hook.import_string.clone());
+        let state = State::new(settings_of(&io.settings));
         let spare_values = SpareValues::new(&stored::folder(session.dir()));
         let server = Server {
             state,
@@ -461,13 +452,13 @@ impl Server {
         self.io.next_job = self.io.next_job.max(next_job);
         unread.into_iter().for_each(|line| self.io.log(line));
         self.services_left = services;
-        self.state.tasks.reserve(self.next_task);
+        self.state.reserve_ids(self.next_task);
         let lost = reactor::on_restored(&mut self.state, &mut self.io, claimed, &started, now);
         let needed = reactor::value_files(&self.state);
         stored::remove_others(&stored::folder(&self.io.session_dir), |name| needed.contains(name));
-        self.tasks_restored = self.state.tally.counts().waiting;
+        self.tasks_restored = self.state.counts().waiting;
         let is_again = |lost: &&LostAttempt| {
-            self.state.tasks.get(lost.task).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
+            self.state.task(lost.task).is_some_and(|task| !matches!(task.progress(), Progress::Ended(_)))
         };
         self.tasks_again = lost.iter().filter(is_again).count();
         self.tasks_lost = lost.len() - self.tasks_again;
@@ -477,8 +468,8 @@ impl Server {
 
     /// Writes a new journal when most of the old one is about tasks that nobody remembers.
     fn keep_journal_short(&mut self) {
-        let open = self.state.tally.counts().waiting + self.state.tally.counts().leased;
-        let open_bytes = self.state.open_bytes.saturating_sub(open as u64 * TASK_BYTES);
+        let open = self.state.counts().waiting + self.state.counts().leased;
+        let open_bytes = self.state.open_bytes().saturating_sub(open as u64 * TASK_BYTES);
         if !self.io.journal.needs_compaction(open_bytes) {
             return;
         }
@@ -684,7 +675,7 @@ impl Server {
             let is_again = self.io.look_after(&self.state);
             self.look_again = is_again.then(|| now.monotonic_ns + watch::pause().as_nanos() as u64);
         }
-        if self.heap.is_due(self.state.open_bytes, now.monotonic_ns) {
+        if self.heap.is_due(self.state.open_bytes(), now.monotonic_ns) {
             heap::give_back();
         }
         self.turn_services(now);
@@ -699,7 +690,7 @@ impl Server {
 
     /// Removes copies of modules that nobody needs any more, when there are newer ones.
     fn remove_module_copies(&mut self) {
-        if !std::mem::take(&mut self.state.versions.has_new) {
+        if !self.state.take_new_versions() {
             return;
         }
         if let Some(needed) = reactor::needed_versions(&self.state) {
@@ -738,7 +729,7 @@ impl Server {
                         cause = error.source();
                     }
                     reactor::on_worker_start_failed(&mut self.state, &mut self.io, &reason, now);
-                    if !self.state.has_started {
+                    if !self.state.has_begun() {
                         // Nothing else wakes the loop, in which it is tried again until the head gives up.
                         reactor::start_missing_workers(&mut self.state, &mut self.io, now);
                     }
@@ -889,7 +880,7 @@ impl Server {
             if let Some(process) = self.io.processes.get_mut(&worker) {
                 process.connection = None;
             }
-            if self.state.workers.get(&worker).is_some_and(|worker| worker.phase != WorkerPhase::Stopping)
+            if self.state.workers().get(&worker).is_some_and(|worker| worker.phase != WorkerPhase::Stopping)
                 || !reason.is_empty()
             {
                 self.io.kill(worker);
@@ -1135,7 +1126,7 @@ impl Server {
     }
 
     fn begin_stop(&mut self, asked_by: Option<(u64, u64)>, grace: Duration, force: bool, now: Now) {
-        let unfinished = self.state.tally.counts().waiting + self.state.tally.counts().leased;
+        let unfinished = self.state.counts().waiting + self.state.counts().leased;
         let stop = self.stop.get_or_insert_with(|| Stop {
             asked_by: Vec::new(),
             deadline: Instant::now() + grace,
@@ -1191,7 +1182,7 @@ impl Server {
             Some(what) => WorkerExit { cause: format!("was ended, because {what}"), ..exit },
             None => exit,
         };
-        let was_asked = self.state.workers.get(&worker).is_some_and(Worker::was_asked_to_end);
+        let was_asked = self.state.workers().get(&worker).is_some_and(Worker::was_asked_to_end);
         let is_gone = !spool.exists() && !was_asked;
         let left = if is_gone { process.worker.claims.story() } else { None };
         if is_gone || process.worker.claims.is_damaged() || left.as_ref().is_some_and(Story::is_damaged) {
@@ -1214,31 +1205,32 @@ impl Server {
     }
 
     fn say_started(&mut self, on_started: &mut dyn FnMut(&Started, &std::path::Path)) {
-        let starting = self.state.workers.starting() > 0;
-        let missing = self.state.workers.len() < self.state.workers_wanted && self.state.no_worker.is_none();
-        if self.has_said_started || ((starting || missing) && self.state.no_worker.is_none()) {
+        let starting = self.state.workers().starting() > 0;
+        let missing =
+            self.state.workers().len() < self.state.settings().workers_wanted && self.state.no_worker().is_none();
+        if self.has_said_started || ((starting || missing) && self.state.no_worker().is_none()) {
             return;
         }
         self.has_said_started = true;
-        self.state.has_started = true;
+        self.state.begin();
         let started = Started {
             head_pid: std::process::id(),
             session_dir: self.io.session_dir.clone(),
-            workers_ready: self.state.workers.values().filter(|worker| worker.phase == WorkerPhase::Ready).count(),
+            workers_ready: self.state.workers().values().filter(|worker| worker.phase == WorkerPhase::Ready).count(),
             hook_failures: self.hook_failures(),
             recovered: self.recovered_at_start,
             tasks_restored: self.tasks_restored,
             tasks_again: self.tasks_again,
             tasks_lost: self.tasks_lost,
             http: self.io.front.as_ref().map(Front::report),
-            no_worker: self.state.no_worker.clone(),
+            no_worker: self.state.no_worker().map(str::to_owned),
             is_hook_to_blame: self.state.is_hook_to_blame(),
             warnings: self.warnings_at_start.clone(),
             put_aside: self.put_aside.clone(),
         };
         on_started(&started, &self.io.session_dir);
         // Also when some are ready: whoever asked for more is told that it did not start, and waits for this end.
-        if self.state.no_worker.is_some() {
+        if self.state.no_worker().is_some() {
             // What another head had accepted waits for one that can start.
             self.io.journal.suspend();
             let now = self.now();
@@ -1248,7 +1240,7 @@ impl Server {
 
     fn finished(&mut self) -> Option<HeadEnd> {
         let has_processes = !self.io.processes.is_empty() || !self.services.are_at_rest();
-        self.stop.as_ref().filter(|_| self.state.workers.is_empty() && !has_processes)?;
+        self.stop.as_ref().filter(|_| self.state.workers().is_empty() && !has_processes)?;
         // There is no next head in this place that would finish the program's spans.
         if self.program_ended.is_some_and(|limit| !self.io.ending.is_empty() && Instant::now() < limit) {
             return None;
@@ -1260,7 +1252,7 @@ impl Server {
             return None;
         }
         let mut stop = self.stop.take()?;
-        stop.report.unfinished = stop.report.unfinished.saturating_sub(self.state.ended_while_stopping);
+        stop.report.unfinished = stop.report.unfinished.saturating_sub(self.state.ended_while_stopping());
         self.io.handover.look();
         stop.report.spans_waiting = self.io.handover.spans_waiting();
         stop.report.spans_of_other_hooks = self.io.handover.spans_of_others();
@@ -1271,9 +1263,9 @@ impl Server {
         }
         self.io.dirty.extend(stop.asked_by.iter().map(|(connection, _)| *connection));
         self.io.log("the head has stopped".into());
-        match &self.state.no_worker {
+        match self.state.no_worker() {
             Some(reason) if stop.asked_by.is_empty() => Some(HeadEnd::NoWorker {
-                reason: reason.clone(),
+                reason: reason.to_owned(),
                 is_hook_to_blame: self.state.is_hook_to_blame(),
                 session_dir: self.io.session_dir.clone(),
             }),
@@ -1313,6 +1305,24 @@ fn take_all<'a, T>(
 /// The machine's name, or what stands for it.
 fn node_id() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Returns the settings of a head that decide.
+fn settings_of(settings: &HeadSettings) -> Settings {
+    let hook = settings.tracing.hook.as_ref();
+    let history_bytes_limit = usize::try_from(settings.queue_memory).unwrap_or(usize::MAX);
+    let resource = |(name, total): &(String, u64)| state::Resource { name: name.as_str().into(), total: *total };
+    let plain = Settings::of_workers(settings.num_workers);
+    Settings {
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        max_processes: settings.max_processes,
+        resources: settings.resources.iter().map(resource).collect(),
+        hook: hook.map(|hook| hook.import_string.clone()),
+        is_hook_required: hook.is_some_and(|hook| hook.is_required),
+        open_bytes_limit: settings.queue_memory,
+        history_bytes_limit: plain.history_bytes_limit.min(history_bytes_limit),
+        ..plain
+    }
 }
 
 /// Returns where this head may make control groups for its workers.

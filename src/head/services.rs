@@ -246,7 +246,7 @@ impl HeadIo {
 
 impl Server {
     fn acting(&mut self) -> (&mut deployments::Services, Acting<'_>) {
-        let acting = Acting { io: &mut self.io, next_worker: &mut self.state.next_worker };
+        let acting = Acting { io: &mut self.io, processes: self.state.processes_mut() };
         (&mut self.services, acting)
     }
 
@@ -257,7 +257,7 @@ impl Server {
         query: ServiceQuery,
         now: Now,
     ) -> Option<Reply> {
-        self.services.others = self.state.workers.len().saturating_sub(self.state.workers_wanted);
+        self.services.others = self.state.workers().len().saturating_sub(self.state.settings().workers_wanted);
         let (services, mut acting) = self.acting();
         let acting = &mut acting;
         let reply = match query {
@@ -369,8 +369,7 @@ impl Server {
         let had_news = services.has_news();
         self.services_again = deployments::turn(services, &mut acting, now);
         if had_news {
-            self.state.occupied = self.services.occupied();
-            self.state.replicas = self.services.replicas();
+            self.state.occupy(self.services.occupied(), self.services.replicas());
         }
         let followers = std::mem::take(&mut self.io.services.followers);
         for follower in followers {

@@ -16,7 +16,7 @@ use crate::protocol::{
 impl Server {
     /// Reads every figure of the head. Only here is anything counted for a report.
     fn metrics(&self, now: Now) -> Metrics {
-        let workers = self.state.workers.values();
+        let workers = self.state.workers().values();
         let of_pool = || workers.clone().filter(|worker| worker.actor.is_none());
         let count = |phase: WorkerPhase, is_idle: bool| {
             of_pool().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
@@ -27,27 +27,27 @@ impl Server {
             metrics_version: METRICS_VERSION,
             uptime_ns: now.monotonic_ns,
             workers: WorkerCounts {
-                wanted: self.state.workers_wanted,
-                starting: self.state.workers.starting(),
+                wanted: self.state.settings().workers_wanted,
+                starting: self.state.workers().starting(),
                 idle: count(WorkerPhase::Ready, true),
                 busy: count(WorkerPhase::Ready, false) - waiting,
                 waiting,
-                actors: self.state.workers.of_actors(),
-                lost: self.state.workers_lost,
+                actors: self.state.workers().of_actors(),
+                lost: self.state.workers_lost(),
             },
             tasks: TaskCounts {
-                ending: self.state.workers.values().filter(|worker| worker.stopping.is_some()).count(),
-                ..self.state.tally.counts()
+                ending: self.state.workers().values().filter(|worker| worker.stopping.is_some()).count(),
+                ..self.state.counts()
             },
             cpus: ResourceReport {
                 name: "cpus".into(),
-                total: self.state.workers_wanted as u64,
-                used: self.state.workers.slots() as u64,
+                total: self.state.settings().workers_wanted as u64,
+                used: self.state.workers().slots() as u64,
             },
             resources: self.resource_reports(),
             queue_memory: Some(QueueMemoryReport {
                 bytes: self.io.settings.queue_memory,
-                used: self.state.open_bytes,
+                used: self.state.open_bytes(),
                 source: self.io.settings.queue_memory_source.clone(),
             }),
             spans: self.span_counts(),
@@ -95,12 +95,12 @@ impl Server {
             total: resource.total,
             used: resource.total - free,
         };
-        self.state.resources.iter().zip(free.resources).map(report).collect()
+        self.state.settings().resources.iter().zip(free.resources).map(report).collect()
     }
 
     pub(super) fn hook_failures(&self) -> Vec<HookFailure> {
         self.state
-            .workers
+            .workers()
             .iter()
             .filter_map(|(worker_id, worker)| {
                 let reason = worker.hook_failure.clone()?;
@@ -132,11 +132,11 @@ impl Server {
         now: Now,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let Some(reason) = &self.state.no_worker {
+        if let Some(reason) = self.state.no_worker() {
             let again = reactor::when_again(&self.state, now);
             warnings.push(format!("no worker is started now: {reason}{again}"));
         }
-        if let Some(again) = &self.state.start_again {
+        if let Some(again) = self.state.start_again() {
             warnings.push(format!("a worker {}; it is tried again every second", again.reason));
         }
         if let Some(first) = hook_failures.first() {

@@ -51,7 +51,7 @@ impl HeadIo {
         let mut is_anybody_late = false;
         let mut late = Vec::new();
         for (&worker, process) in &mut self.processes {
-            let Some(known) = state.workers.get(&worker).filter(|known| known.phase == WorkerPhase::Ready) else {
+            let Some(known) = state.workers().get(&worker).filter(|known| known.phase == WorkerPhase::Ready) else {
                 continue;
             };
             let Some(front) = known.leases.front().filter(|_| known.inline.is_empty()) else { continue };

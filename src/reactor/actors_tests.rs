@@ -356,7 +356,7 @@ fn an_actor_ends_with_its_job_unless_it_is_detached() {
 #[test]
 fn under_the_next_head_a_detached_actor_begins_again_and_another_is_dead() {
     let mut story = Story::starting(1, false);
-    story.state.max_processes = 4;
+    story.state.settings.max_processes = 4;
     let options = ActorOptions { max_restarts: 2, max_call_retries: 1, ..NAMED };
     let creations =
         [options, ActorOptions { name: "spent", ..options }, ActorOptions { is_detached: false, name: "", ..options }];

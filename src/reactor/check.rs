@@ -55,7 +55,7 @@ impl State {
             };
             ensure(worker.terms.iter().all(has_lease), format!("worker {worker_id} has terms of no lease"))?;
         }
-        for resource in &self.resources {
+        for resource in &self.settings.resources {
             let held: u64 = resources::holders(self, &resource.name).iter().map(|&(_, amount)| amount).sum();
             let (name, total) = (&resource.name, resource.total);
             ensure(held <= total, format!("{held} of the resource `{name}` are held, of {total}"))?;

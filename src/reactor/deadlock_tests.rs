@@ -279,7 +279,7 @@ proptest! {
     #[test]
     fn whatever_blocks_on_what_every_task_comes_to_its_end(scripts in prop::collection::vec(script(), 1..4)) {
         let (mut story, actors) = Story::with_actors(ACTORS);
-        story.state.max_processes += 2;
+        story.state.settings.max_processes += 2;
         let mut tasks: HashMap<TaskId, Scripted<'_>> = HashMap::new();
         let submit = |story: &mut Story, submitter, script: &Script| match script.target {
             None => story.submit_from(submitter, None, false),

@@ -160,7 +160,7 @@ pub fn on_worker_exited(
             Some(Ending::HookFailed) => worker.hook_failure.clone().unwrap_or_default(),
             _ => exit.cause.clone(),
         };
-        if state.is_hook_required && !state.has_started && worker.ending == Some(Ending::HookFailed) {
+        if state.settings.is_hook_required && !state.has_started && worker.ending == Some(Ending::HookFailed) {
             let message = format!("tracing is required, but the hook failed in a worker: {reason}");
             starts::give_up(state, effects, message, now);
         }

@@ -132,8 +132,12 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
             .collect();
         let left_out = holders.len().saturating_sub(NAMED_LIMIT);
         holders.truncate(NAMED_LIMIT);
-        let total =
-            state.resources.iter().find(|resource| &*resource.name == name).map_or(0, |resource| resource.total);
+        let total = state
+            .settings
+            .resources
+            .iter()
+            .find(|resource| &*resource.name == name)
+            .map_or(0, |resource| resource.total);
         let of_replicas = state.occupied.get(name).copied().unwrap_or(0);
         lacks.push(Reason::LacksResource { name: name.into(), asked, free, total, of_replicas, holders, left_out });
     }
@@ -155,7 +159,7 @@ fn why_no_worker(state: &State) -> Option<String> {
         return Some(format!("one {}; it is tried again every second", again.reason));
     }
     let is_starting = state.workers.starting() > 0;
-    let hook = state.hook.as_ref().filter(|_| is_starting)?;
+    let hook = state.settings.hook.as_ref().filter(|_| is_starting)?;
     Some(format!("the hook `{hook}` runs in each before it takes tasks"))
 }
 

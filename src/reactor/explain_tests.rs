@@ -23,7 +23,7 @@ fn a_leased_task_is_explained_until_its_result_is_there() {
 #[test]
 fn a_task_without_a_worker_is_told_what_the_workers_are_at() {
     let mut story = Story::starting(2, false);
-    story.state.hook = Some("a_hook:setup".into());
+    story.state.settings.hook = Some("a_hook:setup".into());
     story.submit(2);
     let starting =
         "no worker is ready; 2 workers are being started: the hook `a_hook:setup` runs in each before it takes tasks";

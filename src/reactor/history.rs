@@ -25,7 +25,7 @@ pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
     values::on_remembered(state, id);
     loop {
         let count = state.ended.len() + state.kept.len();
-        if count <= HISTORY_LIMIT && (state.ended_bytes <= state.history_bytes_limit || count <= 1) {
+        if count <= HISTORY_LIMIT && (state.ended_bytes <= state.settings.history_bytes_limit || count <= 1) {
             break;
         }
         let Some(oldest_id) = state.ended.pop_front() else { break };

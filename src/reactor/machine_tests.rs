@@ -50,7 +50,7 @@ impl Machine {
     fn new(workers: usize, cores: usize) -> Machine {
         let mut story = Story::with_workers(workers);
         story.is_large = true;
-        story.state.cores = cores;
+        story.state.settings.cores = cores;
         story.measure(3_000);
         let processes = (0..=workers).map(|_| Process { has_slept: true, ..Process::default() }).collect();
         Machine {

@@ -47,19 +47,19 @@ const NEXT_WAITERS_NS: u64 = 1_000_000;
 
 /// Returns how many more tasks may be begun now.
 pub(crate) fn free_slots(state: &State) -> usize {
-    state.workers_wanted.saturating_sub(state.workers.slots())
+    state.settings.workers_wanted.saturating_sub(state.workers.slots())
 }
 
 /// Returns how many workers are to be started: those that died, those that take the slots of tasks that wait, and those of actors.
 pub(crate) fn missing_workers(state: &State) -> usize {
-    let missing = state.workers_wanted.saturating_sub(state.workers.of_pool());
+    let missing = state.settings.workers_wanted.saturating_sub(state.workers.of_pool());
     let coming = state.workers.starting() + state.workers.idle();
     let for_tasks = match state.queue.has_demanding() {
         true => resources::may_begin(state),
         false => free_slots(state).min(state.queue.len()),
     };
     let wanted = for_tasks + place::placeable(state);
-    let most = state.max_processes.saturating_sub(state.replicas).max(state.workers_wanted);
+    let most = state.settings.max_processes.saturating_sub(state.replicas).max(state.settings.workers_wanted);
     missing.max(wanted.saturating_sub(coming)).min(most.saturating_sub(state.workers.len()))
 }
 
@@ -96,7 +96,7 @@ pub fn on_go_on(state: &mut State, worker_id: WorkerId, number: u64) {
 /// Where slots are free and no process is there to take them, nor may be started, awaited tasks run in processes that wait for them.
 pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
     let from = state.waiters_from.take();
-    let may_start = state.workers.len() + state.replicas < state.max_processes
+    let may_start = state.workers.len() + state.replicas < state.settings.max_processes
         && state.no_worker.is_none()
         && state.start_again.is_none();
     // A worker that has nothing to do, or will have when it is ready, is there for them.
@@ -156,7 +156,7 @@ pub(crate) fn awaited(state: &State, worker: &Worker, may_begin: impl Fn(&TaskId
 
 fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
     waiting::take_out(state, id);
-    let processes = Count(state.max_processes, "worker process");
+    let processes = Count(state.settings.max_processes, "worker process");
     let message = format!(
         "all {processes} that there may be wait for other tasks, and {INLINE_LIMIT} tasks run inside of one another in the one \
          that waits for this\n(hint: start the head with a higher --max-processes)"
@@ -167,7 +167,7 @@ fn fail_beyond_limit(state: &mut State, effects: &mut impl Effects, id: TaskId, 
 fn fail_without_process(state: &mut State, effects: &mut impl Effects, id: TaskId, now: Now) {
     let bytes = state.tasks.get(id).and_then(|task| task.limits.as_ref()).map_or(0, |limits| limits.memory_bytes);
     waiting::take_out(state, id);
-    let (size, processes) = (Size(bytes), Count(state.max_processes, "worker process"));
+    let (size, processes) = (Size(bytes), Count(state.settings.max_processes, "worker process"));
     let message = format!(
         "it may take {size} of memory (--memory), so it needs a process of its own, but all {processes} that there may be \
          wait for other tasks\n(hint: start the head with a higher --max-processes)"
@@ -182,7 +182,7 @@ pub(crate) fn next_waiters_ns(state: &State, now: Now) -> Option<u64> {
 
 /// Ends workers that were started in the place of others, when they have had nothing to do for a while. Returns when to look again.
 pub(crate) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: Now) -> Option<u64> {
-    let needed = state.workers_wanted + state.workers.beside();
+    let needed = state.settings.workers_wanted + state.workers.beside();
     let surplus = state.workers.staying_in_pool().saturating_sub(needed).min(state.workers.idle());
     if surplus == 0 || state.is_stopping {
         state.surplus_since = None;

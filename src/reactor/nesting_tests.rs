@@ -5,7 +5,7 @@ use crate::testing::*;
 #[test]
 fn a_task_that_waits_gives_its_slot_to_a_further_worker_which_ends_when_it_is_not_needed_any_more() {
     let mut story = Story::with_workers(1);
-    story.state.max_processes = 3;
+    story.state.settings.max_processes = 3;
     story.submit(3);
     assert_eq!(story.schedule(), [(1, 0, 1, 1)]);
     story.claim(1, 0);
@@ -88,7 +88,7 @@ fn a_task_with_a_bound_on_its_memory_has_a_process_of_its_own_or_fails_and_names
 
     // One with room for another process gets it.
     let mut story = Story::with_workers(1);
-    story.state.max_processes = 2;
+    story.state.settings.max_processes = 2;
     story.submit(1);
     story.schedule();
     story.claim(1, 0);

@@ -210,7 +210,7 @@ proptest! {
     fn whatever_happens_every_task_ends_once(steps in prop::collection::vec(step(), 0..200), more_processes in 0u8..3) {
         let mut story = Story::with_workers(3);
         story.resources(&[("gpu", 2), ("license", 1)]);
-        story.state.max_processes = 3 + usize::from(more_processes);
+        story.state.settings.max_processes = 3 + usize::from(more_processes);
         for step in &steps {
             story.take(step);
         }

@@ -35,10 +35,10 @@ impl Free {
             resource.total.saturating_sub(workers.held(&resource.name)).saturating_sub(of_replicas)
         };
         // So that they never take the processes that slots need.
-        let beside_slots = state.max_processes.saturating_sub(state.workers_wanted).max(1);
+        let beside_slots = state.settings.max_processes.saturating_sub(state.settings.workers_wanted).max(1);
         Free {
-            cpus: state.workers_wanted.saturating_sub(workers.slots()),
-            resources: state.resources.iter().map(resource).collect(),
+            cpus: state.settings.workers_wanted.saturating_sub(workers.slots()),
+            resources: state.settings.resources.iter().map(resource).collect(),
             without_slot: beside_slots.saturating_sub(workers.without_slot()),
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn held_resources(worker: &Worker) -> BTreeMap<String, u64> {
 }
 
 pub(crate) fn place(state: &State, name: &str) -> Option<usize> {
-    state.resources.binary_search_by(|resource| (*resource.name).cmp(name)).ok()
+    state.settings.resources.binary_search_by(|resource| (*resource.name).cmp(name)).ok()
 }
 
 /// What is kept for a task that others have passed for long enough.
@@ -188,7 +188,7 @@ pub(crate) fn may_begin(state: &State) -> usize {
 
 /// Says why a task with these needs can never run here, if so.
 pub(crate) fn check<N: AsRef<str>>(state: &State, cpus: u32, resources: &[(N, u64)]) -> Result<(), String> {
-    let slots = state.workers_wanted;
+    let slots = state.settings.workers_wanted;
     if cpus as usize > slots {
         return Err(format!(
             "the task asks for {cpus} cpus (--num-cpus), but this head has {slots}, one for each of its workers\n\
@@ -198,7 +198,8 @@ pub(crate) fn check<N: AsRef<str>>(state: &State, cpus: u32, resources: &[(N, u6
     for (name, amount) in resources {
         let name = name.as_ref();
         let Some(index) = place(state, name) else {
-            let known: Vec<_> = state.resources.iter().map(|resource| (&*resource.name, resource.total)).collect();
+            let known: Vec<_> =
+                state.settings.resources.iter().map(|resource| (&*resource.name, resource.total)).collect();
             let hint = match suggestion::hint(name, known.iter().map(|&(name, _)| name)) {
                 none if none.is_empty() => {
                     let all = Amounts(&known).to_string();
@@ -212,7 +213,7 @@ pub(crate) fn check<N: AsRef<str>>(state: &State, cpus: u32, resources: &[(N, u6
                 "the task asks for the resource `{name}`, which this head does not have; it has {has}{hint}"
             ));
         };
-        let total = state.resources[index].total;
+        let total = state.settings.resources[index].total;
         if *amount > total {
             return Err(format!(
                 "the task asks for `{name}={amount}`, but this head has {total} of it in all\n\

@@ -37,7 +37,7 @@ fn slots_and_resources_are_taken_by_the_lease_and_given_back_with_the_end_howeve
 #[test]
 fn a_task_without_a_slot_runs_beside_others_up_to_the_processes_there_may_be() {
     let mut story = Story::with_workers(1);
-    story.state.max_processes = 3;
+    story.state.settings.max_processes = 3;
     for _ in 0..4 {
         story.submit_demand(None, demand(0, &[]));
     }
@@ -145,7 +145,7 @@ proptest! {
     ) {
         const STEP_NS: u64 = 50_000_000;
         let mut story = Story::with_workers(4);
-        story.state.max_processes = 8;
+        story.state.settings.max_processes = 8;
         story.resources(&[("gpu", 3), ("license", 2)]);
         let needs = |&(cpus, gpus, licenses): &(u32, u64, u64)| {
             let amounts = [("gpu", gpus), ("license", licenses)];

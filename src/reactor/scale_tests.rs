@@ -190,7 +190,7 @@ fn few_workers_are_looked_at_when_tasks_reach_their_limits_and_are_cancelled() {
 fn few_workers_are_looked_at_when_actors_begin_are_called_and_end() {
     for actors in [FEW, MANY] {
         let mut story = Story::large(1);
-        story.state.max_processes = 2 + actors;
+        story.state.settings.max_processes = 2 + actors;
         let options =
             ActorOptions { name: "", is_detached: false, or_existing: false, max_restarts: 0, max_call_retries: 0 };
         for _ in 0..actors {

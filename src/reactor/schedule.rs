@@ -104,7 +104,8 @@ fn share_out(state: &mut State, effects: &mut impl Effects, mut free_slots: usiz
     let (mut last, mut too_full) = (None, 0);
     while let Some(&front) = state.queue.plain.front() {
         let are_short = is_short(state, front);
-        let free_slots_now = scheduler::may_wake(free_slots, state.workers.filled_count(), state.cores, are_short);
+        let free_slots_now =
+            scheduler::may_wake(free_slots, state.workers.filled_count(), state.settings.cores, are_short);
         // The worker used last comes first: its caches are warm, and with little to do the others can sleep.
         let next_idle = state.workers.idle_before(last).filter(|_| free_slots_now > 0);
         let next_busy = state.workers.with_room_before(last).filter(|_| too_full < FULL_PER_TURN);
@@ -210,7 +211,7 @@ fn rebalance(state: &mut State, effects: &mut impl Effects, now: Now) {
     let next = state.workers.get(&busiest).and_then(|worker| Some(worker.leases.back()?.task));
     // Short ones are done sooner by those that are awake, as long as they keep the cores busy.
     let are_short = next.is_some_and(|next| is_short(state, next));
-    if scheduler::may_wake(1, state.workers.filled_count(), state.cores, are_short) == 0 {
+    if scheduler::may_wake(1, state.workers.filled_count(), state.settings.cores, are_short) == 0 {
         return;
     }
     let mut worker = state.workers.get_mut(&busiest).expect("chosen among those that exist");

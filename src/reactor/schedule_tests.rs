@@ -111,7 +111,7 @@ fn an_idle_worker_gets_what_a_busy_one_has_not_begun() {
     story.submit(5);
     assert_eq!(story.schedule().len(), 5);
     story.claim(1, 0);
-    story.state.workers_wanted = 2;
+    story.state.settings.workers_wanted = 2;
     story.start_missing();
     story.ready(WorkerId(2), None);
     let leases = story.schedule();

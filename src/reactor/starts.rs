@@ -42,9 +42,7 @@ pub fn start_missing_workers(state: &mut State, effects: &mut impl Effects, now:
         return;
     }
     for _ in 0..nesting::missing_workers(state) {
-        let worker = WorkerId(state.next_worker);
-        state.next_worker += 1;
-        effects.start_worker(worker);
+        effects.start_worker(state.processes.give());
     }
 }
 
@@ -86,7 +84,7 @@ pub fn on_worker_ready(
     }
     worker.tracing = ready.tracing;
     worker.hook_failure = ready.hook_failure;
-    if state.is_hook_required && worker.hook_failure.is_some() {
+    if state.settings.is_hook_required && worker.hook_failure.is_some() {
         worker.ending = Some(Ending::HookFailed);
         effects.kill(worker_id);
         return;
@@ -109,7 +107,7 @@ pub(crate) fn give_up_if_hopeless(state: &mut State, effects: &mut impl Effects,
     if state.no_worker.is_some() {
         return;
     }
-    let hook = state.hook.as_ref().filter(|_| state.is_hook_to_blame());
+    let hook = state.settings.hook.as_ref().filter(|_| state.is_hook_to_blame());
     let blame = hook.map(|hook| format!(" (hook `{hook}` runs in each)")).unwrap_or_default();
     let message = format!("{what}{blame}; the last one: {reason}");
     give_up(state, effects, message, now);

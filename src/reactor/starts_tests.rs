@@ -136,7 +136,7 @@ fn a_hook_that_is_required_and_fails_in_one_worker_ends_the_start() {
 #[test]
 fn workers_that_do_not_get_ready_are_blamed_on_the_hook_that_each_runs() {
     let mut story = Story::starting(1, false);
-    story.state.hook = Some("collector:setup".into());
+    story.state.settings.hook = Some("collector:setup".into());
     for worker in 1..=3 {
         story.exit(worker);
         story.start_missing();

@@ -9,8 +9,8 @@ use ready_queue::ReadyQueues;
 use table::TaskTable;
 use target::Targets;
 use tracer_core::task::{TaskId, WorkerId};
+use tracer_ipc::protocol::TaskCounts;
 use version::ModuleVersions;
-use workers::Workers;
 
 pub(crate) mod actor;
 pub(crate) mod follow_ups;
@@ -18,6 +18,7 @@ pub(crate) mod needs;
 pub(crate) mod now;
 pub(crate) mod progress;
 pub(crate) mod ready_queue;
+pub(crate) mod settings;
 pub(crate) mod table;
 pub(crate) mod target;
 pub(crate) mod task;
@@ -29,105 +30,87 @@ pub use actor::Death;
 pub use needs::{Needs, Resource};
 pub use now::Now;
 pub use progress::{Progress, TaskEnd};
-pub use task::{DriverId, TASK_BYTES};
+pub use settings::Settings;
+pub use task::{DriverId, TASK_BYTES, Task};
 pub use worker::{Worker, WorkerPhase};
-
-/// Bytes of results that are remembered.
-pub const HISTORY_BYTES_LIMIT: usize = 64 << 20;
+pub use workers::Workers;
 
 /// Everything.
 #[derive(Debug)]
 pub struct State {
+    /// See [`settings`](Self::settings).
+    pub(crate) settings: Settings,
     /// Every task that has not been forgotten, by id.
-    pub tasks: TaskTable,
+    pub(crate) tasks: TaskTable,
     /// Waiting tasks in the order of their turn.
-    pub queue: ReadyQueues,
-    /// The named resources, in the order of their names.
-    pub resources: Vec<Resource>,
+    pub(crate) queue: ReadyQueues,
     /// What is occupied of them by others than tasks, by name: by replicas.
-    pub occupied: BTreeMap<String, u64>,
+    pub(crate) occupied: BTreeMap<String, u64>,
     /// Processes of replicas, which count among those that there may be.
-    pub replicas: usize,
+    pub(crate) replicas: usize,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
-    pub children: HashMap<TaskId, BTreeSet<TaskId>>,
+    pub(crate) children: HashMap<TaskId, BTreeSet<TaskId>>,
     /// Ended tasks whose results are in files, oldest first; some may have no file any more.
-    pub stored: VecDeque<TaskId>,
+    pub(crate) stored: VecDeque<TaskId>,
     /// Bytes of those files.
-    pub stored_bytes: u64,
-    /// The most bytes of those files.
-    pub stored_limit: u64,
-    /// Number of bytes that are kept of the results of ended tasks.
-    pub history_bytes_limit: usize,
+    pub(crate) stored_bytes: u64,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
-    pub open_bytes: u64,
-    /// The most of it; beyond that, drivers' submissions are refused.
-    pub open_bytes_limit: u64,
+    pub(crate) open_bytes: u64,
     /// What follows from ends and is done with the next turn.
     pub(crate) follow_ups: FollowUps,
     /// Tasks with a limit on how long they may wait that have not begun, by when it is reached.
-    pub queue_limits: BTreeSet<(u64, TaskId)>,
+    pub(crate) queue_limits: BTreeSet<(u64, TaskId)>,
     /// Tasks that were submitted with an idempotency key, by that key, as long as they are remembered.
-    pub keys: HashMap<Box<str>, Keyed>,
+    pub(crate) keys: HashMap<Box<str>, Keyed>,
     /// Who else waits for a task: drivers that submitted it again under its key, with their own number for it.
-    pub also_waiting: HashMap<TaskId, Vec<(DriverId, u64)>>,
+    pub(crate) also_waiting: HashMap<TaskId, Vec<(DriverId, u64)>>,
     /// Actors, and what waits for them.
-    pub actors: Actors,
+    pub(crate) actors: Actors,
     /// Every worker process that has not been reaped, by id.
-    pub workers: Workers,
+    pub(crate) workers: Workers,
     /// Where to go on among the workers whose tasks wait for others; none when all of them have been looked at.
-    pub waiters_from: Option<WorkerId>,
+    pub(crate) waiters_from: Option<WorkerId>,
     /// What was ever submitted, by name, with how long it takes.
-    pub targets: Targets,
+    pub(crate) targets: Targets,
     /// The versions of modules that tasks were submitted with.
-    pub versions: ModuleVersions,
+    pub(crate) versions: ModuleVersions,
     /// Ended tasks, oldest first.
-    pub ended: VecDeque<TaskId>,
+    pub(crate) ended: VecDeque<TaskId>,
     /// Those that were the oldest and are kept, because their results are to be arguments or their actors live.
-    pub kept: HashSet<TaskId>,
+    pub(crate) kept: HashSet<TaskId>,
     /// Bytes of results that ended tasks keep.
-    pub ended_bytes: usize,
+    pub(crate) ended_bytes: usize,
     /// The tasks by progress.
-    pub tally: Tally,
-    /// Number of workers that there should be, those aside whose tasks wait for others; those that die are replaced. It is also how many run
-    /// tasks at a time.
-    pub workers_wanted: usize,
-    /// Number of workers that keep the machine busy.
-    pub cores: usize,
-    /// The most worker processes there may be.
-    pub max_processes: usize,
+    pub(crate) tally: Tally,
     /// Since when there are more workers than needed, by the clock that never jumps.
-    pub surplus_since: Option<u64>,
-    /// The hook that runs in every worker, as `module:attribute`, so that it can be named when workers do not get ready.
-    pub hook: Option<String>,
-    /// True if a worker whose hook failed must not run tasks.
-    pub is_hook_required: bool,
+    pub(crate) surplus_since: Option<u64>,
     /// True if the head has said that it has started. Until then a hook that is required and fails is the end of it.
-    pub has_started: bool,
+    pub(crate) has_started: bool,
     /// Workers that ended before the head was to stop, those included that it killed for a task's sake.
-    pub workers_lost: u64,
-    /// The id of the next worker. Ids are not used again.
-    pub next_worker: u64,
+    pub(crate) workers_lost: u64,
+    /// Ids of workers and replicas.
+    pub(crate) processes: ProcessIds,
     /// Workers in a row that died before they were ready.
-    pub failed_starts: u32,
+    pub(crate) failed_starts: u32,
     /// Workers in a row that died soon after they were ready, without having run anything.
-    pub brief_lives: u32,
+    pub(crate) brief_lives: u32,
     /// While the system has no room for a further worker: why, and when it is asked again.
-    pub start_again: Option<StartAgain>,
+    pub(crate) start_again: Option<StartAgain>,
     /// For tasks that trace the runtime: since when they wait in the queue, or when their attempt ended, in nanoseconds since the
     /// Unix epoch.
-    pub runtime_since: HashMap<TaskId, u64>,
+    pub(crate) runtime_since: HashMap<TaskId, u64>,
     /// Why no worker is started for now.
-    pub no_worker: Option<String>,
+    pub(crate) no_worker: Option<String>,
     /// True if the last worker that was wanted could not be started by the system: no hook has run in it.
-    pub was_start_refused: bool,
+    pub(crate) was_start_refused: bool,
     /// When workers are started again after that, by the clock that never jumps; none when they are not.
-    pub resumes_ns: Option<u64>,
+    pub(crate) resumes_ns: Option<u64>,
     /// Number of times in a row that no more workers were started.
-    pub give_ups: u32,
+    pub(crate) give_ups: u32,
     /// Set when the head is to stop: nothing is accepted or leased any more.
-    pub is_stopping: bool,
+    pub(crate) is_stopping: bool,
     /// Tasks that have come to an end of their own since.
-    pub ended_while_stopping: usize,
+    pub(crate) ended_while_stopping: usize,
 }
 
 /// A worker that could not be started, and shall be.
@@ -139,6 +122,20 @@ pub struct StartAgain {
     pub monotonic_ns: u64,
 }
 
+/// Ids of processes, from 1. None is given out twice.
+#[derive(Debug, Default)]
+pub struct ProcessIds {
+    last: u64,
+}
+
+impl ProcessIds {
+    /// Gives out an id.
+    pub fn give(&mut self) -> WorkerId {
+        self.last += 1;
+        WorkerId(self.last)
+    }
+}
+
 /// A task with an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keyed {
@@ -148,9 +145,6 @@ pub struct Keyed {
     pub fingerprint: u64,
 }
 
-/// Bytes of results in files that are kept for tasks that have ended.
-const STORED_LIMIT: u64 = 4 << 30;
-
 impl State {
     /// Takes out the files of values that nobody needs any more, where no head goes on with this state; in one that does, they are an effect.
     pub fn take_unused_values(&mut self) -> Vec<String> {
@@ -159,24 +153,21 @@ impl State {
 
     /// Returns whether the hook may be why workers do not get ready.
     pub fn is_hook_to_blame(&self) -> bool {
-        self.hook.is_some() && !self.was_start_refused
+        self.settings.hook.is_some() && !self.was_start_refused
     }
 
     /// A head that has just begun: no task, no worker.
-    pub fn new(workers_wanted: usize, is_hook_required: bool) -> State {
+    pub fn new(settings: Settings) -> State {
         State {
+            settings,
             tasks: TaskTable::default(),
             queue: ReadyQueues::default(),
-            resources: Vec::new(),
             occupied: BTreeMap::new(),
             replicas: 0,
             stored: VecDeque::new(),
             stored_bytes: 0,
-            stored_limit: STORED_LIMIT,
-            history_bytes_limit: HISTORY_BYTES_LIMIT,
             children: HashMap::new(),
             open_bytes: 0,
-            open_bytes_limit: u64::MAX,
             follow_ups: FollowUps::default(),
             queue_limits: BTreeSet::new(),
             keys: HashMap::new(),
@@ -190,15 +181,10 @@ impl State {
             kept: HashSet::new(),
             ended_bytes: 0,
             tally: Tally::default(),
-            workers_wanted,
-            cores: usize::MAX,
-            max_processes: workers_wanted,
             surplus_since: None,
-            hook: None,
-            is_hook_required,
             has_started: false,
             workers_lost: 0,
-            next_worker: 1,
+            processes: ProcessIds::default(),
             failed_starts: 0,
             start_again: None,
             brief_lives: 0,
@@ -210,6 +196,91 @@ impl State {
             is_stopping: false,
             ended_while_stopping: 0,
         }
+    }
+
+    /// Returns the settings of the head.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns a task that is remembered.
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        self.tasks.get(id)
+    }
+
+    /// Returns the tasks that are remembered, the newest first.
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        self.tasks.iter_newest_first()
+    }
+
+    /// Gives out no id before this one.
+    pub fn reserve_ids(&mut self, next: TaskId) {
+        self.tasks.reserve(next);
+    }
+
+    /// Returns the numbers of tasks by state.
+    pub fn counts(&self) -> TaskCounts {
+        self.tally.counts()
+    }
+
+    /// Returns what tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
+    pub fn open_bytes(&self) -> u64 {
+        self.open_bytes
+    }
+
+    /// Returns the idempotency keys of the tasks that are remembered.
+    pub fn keys(&self) -> impl Iterator<Item = (&str, TaskId)> {
+        self.keys.iter().map(|(key, keyed)| (&**key, keyed.task))
+    }
+
+    /// Returns the worker processes that have not been reaped.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Returns the number of workers that ended before the head was to stop, those included that it killed for a task's sake.
+    pub fn workers_lost(&self) -> u64 {
+        self.workers_lost
+    }
+
+    /// Returns the ids of processes that are still to be given out.
+    pub fn processes_mut(&mut self) -> &mut ProcessIds {
+        &mut self.processes
+    }
+
+    /// Takes over what replicas occupy: named resources, and processes.
+    pub fn occupy(&mut self, resources: BTreeMap<String, u64>, processes: usize) {
+        (self.occupied, self.replicas) = (resources, processes);
+    }
+
+    /// Returns whether versions of modules have come since it was last asked.
+    pub fn take_new_versions(&mut self) -> bool {
+        std::mem::take(&mut self.versions.has_new)
+    }
+
+    /// Notes that the head has said that it has started. Until then a hook that is required and fails is the end of it.
+    pub fn begin(&mut self) {
+        self.has_started = true;
+    }
+
+    /// Returns whether the head has [said](Self::begin) that it has started.
+    pub fn has_begun(&self) -> bool {
+        self.has_started
+    }
+
+    /// Returns why no worker is started for now.
+    pub fn no_worker(&self) -> Option<&str> {
+        self.no_worker.as_deref()
+    }
+
+    /// Returns which worker could not be started, while it is tried again.
+    pub fn start_again(&self) -> Option<&StartAgain> {
+        self.start_again.as_ref()
+    }
+
+    /// Returns the number of tasks that have come to an end of their own since the head was to stop.
+    pub fn ended_while_stopping(&self) -> usize {
+        self.ended_while_stopping
     }
 
     /// An ended task may not be needed any more: if it was only kept for that, it is among the oldest again.

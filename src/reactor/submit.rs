@@ -117,7 +117,7 @@ pub fn on_submit(
 /// Says that there are as many tasks as the head has memory for, if so. Those that tasks submit may take twice as much: what has begun shall
 /// end.
 fn check_room(state: &State, is_of_task: bool, envelopes: &[&[u8]]) -> Result<(), String> {
-    let limit = state.open_bytes_limit.saturating_mul(if is_of_task { 2 } else { 1 });
+    let limit = state.settings.open_bytes_limit.saturating_mul(if is_of_task { 2 } else { 1 });
     let more: u64 = envelopes.iter().map(|envelope| envelope.len() as u64 + TASK_BYTES).sum();
     if state.open_bytes + more <= limit {
         return Ok(());

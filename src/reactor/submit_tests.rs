@@ -145,7 +145,7 @@ fn a_full_queue_refuses_drivers_first_and_takes_more_when_some_have_ended() {
     assert_eq!(short(&answers), [Ok((100, 1, 1))]);
     let one = story.state.open_bytes;
     // A nested one says who has submitted it, so it is longer.
-    story.state.open_bytes_limit = 2 * one + one / 2;
+    story.state.settings.open_bytes_limit = 2 * one + one / 2;
     let two = [plain(NEVER_AGAIN), plain(NEVER_AGAIN)];
     let answers = story.of_driver(&two);
     assert_eq!(short(&answers), [Err(RefusalCode::QueueFull)]);

@@ -7,7 +7,7 @@ pub(crate) use proptest::prelude::*;
 
 pub(crate) use crate::resources::PASSED_FOR_NS;
 pub(crate) use crate::schedule::BEHIND_NS;
-pub(crate) use crate::state::{Death, DriverId, Needs, Now, Progress, Resource, State, TaskEnd, Worker};
+pub(crate) use crate::state::{Death, DriverId, Needs, Now, Progress, Resource, Settings, State, TaskEnd, Worker};
 pub(crate) use crate::*;
 pub(crate) use tracer_core::codec::Put;
 pub(crate) use tracer_core::task::*;
@@ -259,7 +259,7 @@ impl Story {
     /// A head that has started nothing yet.
     pub(crate) fn new(count: usize, is_hook_required: bool) -> Story {
         Story {
-            state: State::new(count, is_hook_required),
+            state: State::new(Settings { is_hook_required, ..Settings::of_workers(count) }),
             effects: Remember::default(),
             now: Now { monotonic_ns: 1, unix_nano: 1_000 },
             next_tag: 0,
@@ -340,7 +340,7 @@ impl Story {
     /// Gives the head named resources.
     pub(crate) fn resources(&mut self, resources: &[(&str, u64)]) {
         let resource = |&(name, total): &(&str, u64)| Resource { name: name.into(), total };
-        self.state.resources = resources.iter().map(resource).collect();
+        self.state.settings.resources = resources.iter().map(resource).collect();
     }
 
     pub(crate) fn submit_policy(&mut self, policy: Policy<'static>) -> TaskId {
@@ -453,7 +453,7 @@ impl Story {
     /// Room for so many actors beside one worker.
     pub(crate) fn with_room(actors: usize) -> Story {
         let mut story = Story::with_workers(1);
-        story.state.max_processes = 1 + actors;
+        story.state.settings.max_processes = 1 + actors;
         story
     }
 

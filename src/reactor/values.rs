@@ -111,7 +111,7 @@ pub(crate) fn on_remembered(state: &mut State, id: TaskId) {
     }
     drop_if_forgotten(state, id);
     for _ in 0..state.stored.len() {
-        if state.stored_bytes <= state.stored_limit {
+        if state.stored_bytes <= state.settings.stored_bytes_limit {
             break;
         }
         // The newest is not among the oldest that are too many, however large it is.

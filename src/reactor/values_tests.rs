@@ -38,7 +38,7 @@ fn files_of_values_go_when_nobody_needs_them_any_more() {
     assert_eq!(removed(&mut story), ["3"]);
     story.submit(2);
     end_with(&mut story, "4");
-    story.state.stored_limit = 1_500_000;
+    story.state.settings.stored_bytes_limit = 1_500_000;
     end_with(&mut story, "5");
     assert_eq!(removed(&mut story), ["4"], "the oldest goes when there are too many");
     let task = |id| get_task(&story.state, &story.effects, TaskId(id)).unwrap();

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tracer::head::reactor::{self, Effects, Submission, Watchers};
-use tracer::head::state::{DriverId, Now, State, TaskEnd};
+use tracer::head::state::{DriverId, Now, Settings, State, TaskEnd};
 use tracer::protocol::{AttemptResult, Lease, Period, TaskFilter, WorkerReady};
 use tracer::spool::ClaimState;
 use tracer::task::{
@@ -170,7 +170,7 @@ fn submit(state: &mut State, tag: u64, envelope: &[u8]) {
 #[test]
 fn a_million_tasks_that_wait_take_little_memory_and_all_come_to_an_end() {
     let envelope = envelope();
-    let mut state = State::new(2, false);
+    let mut state = State::new(Settings::of_workers(2));
     let mut world = World::default();
     for worker in [WorkerId(1), WorkerId(2)] {
         reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, NOW);
@@ -188,7 +188,7 @@ fn a_million_tasks_that_wait_take_little_memory_and_all_come_to_an_end() {
     // What people ask for is bounded.
     let list = reactor::list_tasks(&state, &world, 100, &TaskFilter::default());
     assert_eq!((list.tasks.len(), list.left_out), (100, TASKS as usize - 100));
-    assert_eq!(state.tally.counts().waiting, TASKS as usize);
+    assert_eq!(state.counts().waiting, TASKS as usize);
 
     // And they all end, which gives the memory back.
     while world.finished < TASKS {

@@ -24,6 +24,7 @@ use crate::head::memory::Bound;
 use crate::head::process::{ServiceCommand, WorkerProcess};
 use crate::head::reactor::Effects;
 use crate::head::reactor::deployments::{INDICES, PLACES, ProxyStart, ReplicaStart, ServiceEffects};
+use crate::head::state::ProcessIds;
 use crate::hook::{HookContract, Located, SearchPath, locate_in};
 use crate::protocol::{FurtherHook, HookChoice, ServiceRefusal, ServiceRefusalCode, Stream, TracingSettings};
 use crate::session;
@@ -44,7 +45,7 @@ const OWN_HOOK_LIMIT_MS: u64 = 10_000;
 /// Does what the reactor wants.
 pub(super) struct Acting<'a> {
     pub(super) io: &'a mut HeadIo,
-    pub(super) next_worker: &'a mut u64,
+    pub(super) processes: &'a mut ProcessIds,
 }
 
 /// Returns the tracing settings of a service: those of the session, unless the service says otherwise.
@@ -212,9 +213,7 @@ struct NewProcess<'a> {
 
 impl ServiceEffects for Acting<'_> {
     fn next_process(&mut self) -> WorkerId {
-        let process = WorkerId(*self.next_worker);
-        *self.next_worker += 1;
-        process
+        self.processes.give()
     }
 
     fn open_service(&mut self, service: &str) -> Result<(), ServiceRefusal> {

@@ -78,7 +78,7 @@ pub(crate) fn why_it_waits(state: &State, id: TaskId) -> Option<tracer_ipc::prot
     match state.tasks.get(id)?.actor {
         Part::None => None,
         Part::Creation => {
-            let most = state.max_processes.max(state.workers_wanted);
+            let most = state.settings.max_processes.max(state.settings.workers_wanted);
             let before = place::count_before(state, id);
             if place::placeable(state) > before {
                 return Some(Reason::NoWorkerReady { starting: state.workers.starting(), why: None });

@@ -28,7 +28,7 @@ use tracer_ipc::spool::CLAIM_COUNT;
 
 /// Returns the number of actors there is room for, of those that wait for a worker. One process is always left for tasks.
 pub(crate) fn placeable(state: &State) -> usize {
-    let most = state.max_processes.max(state.workers_wanted).saturating_sub(1 + state.replicas);
+    let most = state.settings.max_processes.max(state.settings.workers_wanted).saturating_sub(1 + state.replicas);
     state.actors.to_place.len().min(most.saturating_sub(state.workers.of_actors()))
 }
 

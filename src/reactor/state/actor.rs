@@ -32,7 +32,7 @@ impl Part {
 
 /// Every actor that is remembered, and what waits because of them.
 #[derive(Debug, Default)]
-pub struct Actors {
+pub(crate) struct Actors {
     pub(crate) all: BTreeMap<TaskId, Actor>,
     /// Those that are not dead and have a name.
     pub(crate) names: HashMap<Box<str>, TaskId>,

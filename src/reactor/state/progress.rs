@@ -127,7 +127,7 @@ fn check(progress: &Progress, event: &Event) -> Result<(), Refusal> {
 
 /// The tasks by progress, kept up with every change. [`check`](State::check) compares it with what is there.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     counts: TaskCounts,
     held: usize,
     retrying: BTreeSet<(u64, TaskId)>,
@@ -135,17 +135,17 @@ pub struct Tally {
 
 impl Tally {
     /// The tasks by state; what is held or put off waits.
-    pub fn counts(&self) -> TaskCounts {
+    pub(crate) fn counts(&self) -> TaskCounts {
         self.counts
     }
 
     /// Number of tasks that are held.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held
     }
 
     /// Tasks that wait to be tried again, by when, in nanoseconds of the monotonic clock.
-    pub fn retrying(&self) -> &BTreeSet<(u64, TaskId)> {
+    pub(crate) fn retrying(&self) -> &BTreeSet<(u64, TaskId)> {
         &self.retrying
     }
 

@@ -43,29 +43,29 @@ fn submitted_s(task: &Task) -> u32 {
 /// submission count as one more: so nothing starves, and of two tasks the order is the same at any time. Among tasks of equal priority jobs take
 /// turns, a task each, and within a job the order is that of submission.
 #[derive(Debug, Default)]
-pub struct ReadyQueue {
+pub(crate) struct ReadyQueue {
     of_tasks: Levels,
     of_drivers: Levels,
 }
 
 impl ReadyQueue {
     /// Returns their number.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.of_tasks.len() + self.of_drivers.len()
     }
 
     /// Returns whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whose turn it is.
-    pub fn front(&self) -> Option<&TaskId> {
+    pub(crate) fn front(&self) -> Option<&TaskId> {
         self.of_tasks.front().or_else(|| self.of_drivers.front()).map(|waiting| &waiting.id)
     }
 
     /// Returns whether any of them has a priority.
-    pub fn has_priorities(&self) -> bool {
+    pub(crate) fn has_priorities(&self) -> bool {
         !self.of_tasks.others.is_empty() || !self.of_drivers.others.is_empty()
     }
 
@@ -75,29 +75,29 @@ impl ReadyQueue {
     }
 
     /// Takes out whose turn it is.
-    pub fn pop_front(&mut self) -> Option<TaskId> {
+    pub(crate) fn pop_front(&mut self) -> Option<TaskId> {
         self.of_tasks.pop_front().or_else(|| self.of_drivers.pop_front())
     }
 
     /// Adds a task behind all of its kind, priority and job.
-    pub fn add_last(&mut self, id: TaskId, task: &Task) {
+    pub(crate) fn add_last(&mut self, id: TaskId, task: &Task) {
         let waiting = Waiting { id, submitted_s: submitted_s(task) };
         self.levels(task).level(task.extra.priority).push_back(waiting, task.job);
     }
 
     /// Adds a task before all of its kind, priority and job.
-    pub fn add_first(&mut self, id: TaskId, task: &Task) {
+    pub(crate) fn add_first(&mut self, id: TaskId, task: &Task) {
         let waiting = Waiting { id, submitted_s: submitted_s(task) };
         self.levels(task).level(task.extra.priority).push_front(waiting, task.job);
     }
 
     /// Takes a task out, wherever it is.
-    pub fn take_out(&mut self, id: TaskId, task: &Task) {
+    pub(crate) fn take_out(&mut self, id: TaskId, task: &Task) {
         self.levels(task).remove(id, task.extra.priority, task.job);
     }
 
     /// All of them, in the order of their turn.
-    pub fn iter(&self) -> impl Iterator<Item = TaskId> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = TaskId> {
         self.of_tasks.iter().chain(self.of_drivers.iter())
     }
 
@@ -422,7 +422,7 @@ mod tests {
 
 /// Tasks that wait for their turn, by what they need.
 #[derive(Debug, Default)]
-pub struct ReadyQueues {
+pub(crate) struct ReadyQueues {
     /// Those that need a slot and nothing else.
     pub plain: ReadyQueue,
     /// When the first of those became that.
@@ -453,33 +453,33 @@ pub(crate) type QueueKey = Option<Arc<Needs>>;
 
 impl ReadyQueues {
     /// Returns the number of tasks.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.plain.len() + self.demanding
     }
 
     /// Returns whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.plain.is_empty() && self.demanding == 0
     }
 
     /// Returns whether any of them needs something else than a slot.
-    pub fn has_demanding(&self) -> bool {
+    pub(crate) fn has_demanding(&self) -> bool {
         self.demanding > 0
     }
 
     /// The needs in the form in which all tasks with them share them.
-    pub fn share(&self, needs: Needs) -> Arc<Needs> {
+    pub(crate) fn share(&self, needs: Needs) -> Arc<Needs> {
         let needs = Arc::new(needs);
         self.by_needs.get_key_value(&needs).map_or(needs, |(known, _)| Arc::clone(known))
     }
 
     /// Adds a task behind all of its kind and job.
-    pub fn push_back(&mut self, id: TaskId, task: &Task) {
+    pub(crate) fn push_back(&mut self, id: TaskId, task: &Task) {
         self.queue_of(task).add_last(id, task);
     }
 
     /// Adds a task before all of its kind and job.
-    pub fn push_front(&mut self, id: TaskId, task: &Task) {
+    pub(crate) fn push_front(&mut self, id: TaskId, task: &Task) {
         self.queue_of(task).add_first(id, task);
     }
 
@@ -495,7 +495,7 @@ impl ReadyQueues {
     }
 
     /// Takes a task out, wherever it is.
-    pub fn remove(&mut self, id: TaskId, task: &Task) {
+    pub(crate) fn remove(&mut self, id: TaskId, task: &Task) {
         let Some(needs) = &task.needs else { return self.plain.take_out(id, task) };
         let Some(entry) = self.by_needs.get_mut(needs) else { return };
         let was_first = entry.queue.front() == Some(&id);
@@ -511,7 +511,7 @@ impl ReadyQueues {
     }
 
     /// Whose turn it is in a queue.
-    pub fn front(&self, key: &QueueKey) -> Option<TaskId> {
+    pub(crate) fn front(&self, key: &QueueKey) -> Option<TaskId> {
         match key {
             None => self.plain.front().copied(),
             Some(needs) => self.by_needs.get(needs)?.queue.front().copied(),
@@ -519,7 +519,7 @@ impl ReadyQueues {
     }
 
     /// Takes out whose turn it is in a queue.
-    pub fn pop_front(&mut self, key: &QueueKey) -> Option<TaskId> {
+    pub(crate) fn pop_front(&mut self, key: &QueueKey) -> Option<TaskId> {
         let Some(needs) = key else { return self.plain.pop_front() };
         let entry = self.by_needs.get_mut(needs)?;
         let id = entry.queue.pop_front()?;
@@ -531,7 +531,7 @@ impl ReadyQueues {
     }
 
     /// A queue has had its turn.
-    pub fn end_turn(&mut self, key: &QueueKey) {
+    pub(crate) fn end_turn(&mut self, key: &QueueKey) {
         self.next_turn += 1;
         match key {
             None => self.plain_turn = self.next_turn,
@@ -566,12 +566,12 @@ impl ReadyQueues {
     }
 
     /// All of them, queue after queue, each in the order of its turn.
-    pub fn iter(&self) -> impl Iterator<Item = TaskId> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = TaskId> {
         self.plain.iter().chain(self.by_needs.values().flat_map(|entry| entry.queue.iter()))
     }
 
     /// The tasks of a task's queue, in the order of their turn.
-    pub fn alike(&self, task: &Task) -> impl Iterator<Item = TaskId> {
+    pub(crate) fn alike(&self, task: &Task) -> impl Iterator<Item = TaskId> {
         let queue = match &task.needs {
             None => Some(&self.plain),
             Some(needs) => self.by_needs.get(needs).map(|entry| &entry.queue),
@@ -580,7 +580,7 @@ impl ReadyQueues {
     }
 
     /// Fails with a sentence when the parts contradict each other.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let counted: usize = self.by_needs.values().map(|entry| entry.queue.len()).sum();
         if counted != self.demanding || self.by_needs.values().any(|entry| entry.queue.is_empty()) {
             return Err(format!("{counted} tasks need more than a slot, {} counted", self.demanding));

@@ -15,7 +15,7 @@ const WIDE_GAP: u64 = 1 << 20;
 
 /// Tasks by id.
 #[derive(Debug)]
-pub struct TaskTable {
+pub(crate) struct TaskTable {
     segments: VecDeque<Segment>,
     /// Tasks of ids before the first segment, far away from it. There are hardly ever any.
     distant: BTreeMap<u64, Task>,
@@ -49,22 +49,17 @@ impl Default for TaskTable {
 
 impl TaskTable {
     /// Returns how many tasks there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The id that the next task gets.
-    pub fn next_id(&self) -> TaskId {
+    pub(crate) fn next_id(&self) -> TaskId {
         TaskId(self.next)
     }
 
     /// Adds a task and gives it the next id.
-    pub fn insert(&mut self, task: Task) -> TaskId {
+    pub(crate) fn insert(&mut self, task: Task) -> TaskId {
         if self.segments.back().is_none_or(|segment| segment.entries.len() == SEGMENT) {
             if let Some(last) = self.segments.back_mut() {
                 last.give_back();
@@ -81,13 +76,13 @@ impl TaskTable {
     }
 
     /// Adds a task under an id that was given to it before: a larger one than all others have.
-    pub fn restore(&mut self, id: TaskId, task: Task) {
+    pub(crate) fn restore(&mut self, id: TaskId, task: Task) {
         self.reserve(id);
         self.insert(task);
     }
 
     /// Makes sure that ids below this one are not given out again.
-    pub fn reserve(&mut self, next: TaskId) {
+    pub(crate) fn reserve(&mut self, next: TaskId) {
         if next.0 <= self.next {
             return;
         }
@@ -118,18 +113,18 @@ impl TaskTable {
         }
     }
 
-    pub fn get(&self, id: TaskId) -> Option<&Task> {
+    pub(crate) fn get(&self, id: TaskId) -> Option<&Task> {
         let Some((segment, entry)) = self.place(id) else { return self.distant.get(&id.0) };
         self.segments.get(segment)?.entries.get(entry)?.as_ref()
     }
 
-    pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
         let Some((segment, entry)) = self.place(id) else { return self.distant.get_mut(&id.0) };
         self.segments.get_mut(segment)?.entries.get_mut(entry)?.as_mut()
     }
 
     /// Forgets a task.
-    pub fn remove(&mut self, id: TaskId) -> Option<Task> {
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
         let Some((segment, entry)) = self.place(id) else {
             let task = self.distant.remove(&id.0)?;
             self.len -= 1;
@@ -152,7 +147,7 @@ impl TaskTable {
     }
 
     /// Every task, newest first.
-    pub fn iter_newest_first(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+    pub(crate) fn iter_newest_first(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         let near = self.segments.iter().enumerate().rev().flat_map(move |(index, segment)| {
             let first = self.first + (index * SEGMENT) as u64;
             segment

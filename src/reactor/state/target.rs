@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 /// The functions and programs that were submitted, by name, with how long they take.
 #[derive(Debug, Default)]
-pub struct Targets {
+pub(crate) struct Targets {
     by_name: HashMap<Box<str>, TargetIndex>,
     /// Those of a version of their module, by the place of their name.
     of_version: FxHashMap<(TargetIndex, VersionIndex), TargetIndex>,
@@ -29,7 +29,7 @@ const TARGET_LIMIT: usize = 65_536;
 
 impl Targets {
     /// The place of a name, which is made if there is none.
-    pub fn index(&mut self, name: &str) -> TargetIndex {
+    pub(crate) fn index(&mut self, name: &str) -> TargetIndex {
         if let Some(&index) = self.by_name.get(name) {
             return index;
         }
@@ -44,7 +44,7 @@ impl Targets {
     }
 
     /// The place of a target in a version of its module; `name` is where its name is.
-    pub fn of_version(&mut self, name: TargetIndex, version: VersionIndex) -> TargetIndex {
+    pub(crate) fn of_version(&mut self, name: TargetIndex, version: VersionIndex) -> TargetIndex {
         if let Some(&index) = self.of_version.get(&(name, version)) {
             return index;
         }
@@ -59,22 +59,22 @@ impl Targets {
     }
 
     /// The version of the module at a place; none for what has none.
-    pub fn version(&self, index: TargetIndex) -> Option<VersionIndex> {
+    pub(crate) fn version(&self, index: TargetIndex) -> Option<VersionIndex> {
         self.all.get(index.0 as usize)?.version
     }
 
     /// Returns whether further ones are not told apart.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.all.len() >= TARGET_LIMIT
     }
 
     /// The name at a place that [`index`](Self::index) of this value returned.
-    pub fn name(&self, index: TargetIndex) -> &str {
+    pub(crate) fn name(&self, index: TargetIndex) -> &str {
         &self.all[index.0 as usize].name
     }
 
     /// Returns what is known of how long its tasks take, at a place that [`index`](Self::index) of this value returned.
-    pub fn run_time(&mut self, index: TargetIndex) -> &mut RunTime {
+    pub(crate) fn run_time(&mut self, index: TargetIndex) -> &mut RunTime {
         &mut self.all[index.0 as usize].run_time
     }
 }

@@ -6,7 +6,7 @@ use tracer_core::task::{JobId, ModuleVersion, WorkerId};
 
 /// Every version that a task was submitted with.
 #[derive(Debug, Default)]
-pub struct ModuleVersions {
+pub(crate) struct ModuleVersions {
     pub(crate) all: Vec<Entry>,
     pub(crate) by_number: FxHashMap<ModuleVersion, VersionIndex>,
     /// Modules by name, in [`newest`](Self::newest).
@@ -59,7 +59,7 @@ impl ModuleVersions {
     }
 
     /// The version at a place.
-    pub fn version(&self, index: VersionIndex) -> ModuleVersion {
+    pub(crate) fn version(&self, index: VersionIndex) -> ModuleVersion {
         self.all[index.0 as usize].version
     }
 

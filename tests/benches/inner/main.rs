@@ -26,7 +26,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tracer::head::reactor::{self, Effects, Submission, Watchers, WorkerExit};
-use tracer::head::state::{Death, DriverId, Now, State, TaskEnd};
+use tracer::head::state::{Death, DriverId, Now, Settings, State, TaskEnd};
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
 use tracer::protocol::frame::{FRAME_LIMIT, FrameBuffer, put_frame};
@@ -527,7 +527,7 @@ fn head(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for queued in [10, 1_000, 100_000, 1_000_000] {
         group.bench_function(BenchmarkId::new("queued", queued), |bencher| {
-            let mut state = State::new(2, false);
+            let mut state = State::new(Settings::of_workers(2));
             let mut effects = Remembered::default();
             for worker in [WorkerId(1), WorkerId(2)] {
                 reactor::on_worker_started(&mut state, worker, 1000 + worker.0 as u32, now);
@@ -610,7 +610,7 @@ impl Simulation {
 
     fn new(workers: u64, queued: u64) -> Simulation {
         let mut simulation = Simulation {
-            state: State::new(workers as usize, false),
+            state: State::new(Settings::of_workers(workers as usize)),
             effects: Remembered::default(),
             envelope: envelope_bytes(),
             next_tag: 0,
