@@ -12,6 +12,7 @@
 
 pub mod check;
 mod diff;
+mod differences;
 pub mod export;
 #[cfg(test)]
 mod fixture;
@@ -22,6 +23,7 @@ mod path;
 mod paths;
 pub mod query;
 mod read;
+mod region;
 pub mod render;
 mod report;
 mod select;
@@ -35,12 +37,14 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use diff::{Diff, DiffRow, Side};
+pub use differences::{Difference, Differences};
 pub use list::{Filter, List, Row};
 pub use live::{Live, LiveSpan, Look};
 pub use open::{Open, OpenSpan, OpenTrace};
 pub use path::{CriticalPath, Idle, Stretch, What, idle};
 pub use query::{Query, QueryError};
 pub use read::{LoadError, Notice, Problem, Tail, load};
+pub use region::{Cell, HeatMap, Region};
 pub use report::Report;
 pub use select::FindError;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};

@@ -23,6 +23,7 @@ mod answers;
 mod columns;
 mod links;
 mod page;
+mod questions;
 mod server;
 mod source;
 

@@ -294,7 +294,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let query = parse_query(query)?;
             let min_duration_ns =
                 min_duration.map_or(0, |duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
-            let filter = Filter { query, errors: *errors, name: name.clone(), min_duration_ns };
+            let filter = Filter { query, errors: *errors, name: name.clone(), min_duration_ns, ..Filter::default() };
             let list = source.load_with_running()?.list(&filter, Some(*limit));
             if list.rows.is_empty() {
                 warn_of_doubtful_keys(&filter.query);

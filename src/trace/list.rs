@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::{Loaded, Query, Trace, TraceId, time};
+use super::{Loaded, Query, Region, Trace, TraceId, time};
 
 /// One row for each trace, the newest first. It serialises as an object, which says what it left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +30,8 @@ pub struct Filter {
     pub name: Option<String>,
     /// Only those that took at least so long.
     pub min_duration_ns: u64,
+    /// Only those in a region of start and duration.
+    pub region: Region,
 }
 
 impl Filter {
@@ -37,6 +39,7 @@ impl Filter {
     pub fn matches(&self, trace: &Trace) -> bool {
         let name = self.name.as_ref().map(|name| name.to_lowercase());
         trace.duration_ns() >= self.min_duration_ns
+            && self.region.contains(trace)
             && (!self.errors || trace.error_count() > 0)
             && name.is_none_or(|name| trace.spans.iter().any(|span| span.name.to_lowercase().contains(&name)))
             && (self.query.is_empty() || self.query.matches(trace))

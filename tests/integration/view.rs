@@ -165,6 +165,34 @@ fn lists_traces_and_spans_are_those_of_the_files() {
 }
 
 #[test]
+fn a_heat_map_has_all_traces_and_a_region_says_what_is_different_in_it() {
+    let cluster = with_two_traces();
+    let view = View::start(&cluster, &[]).let_in();
+    let map = view.get("/api/v1/heat?columns=10&rows=5")["map"].clone();
+    assert_eq!((&map["traces"], &map["columns"], &map["rows"]), (&json!(2), &json!(10), &json!(5)));
+    let cells = map["cells"].as_array().expect("a list");
+    let sum = |name: &str| cells.iter().filter_map(|cell| cell[name].as_u64()).sum::<u64>();
+    assert_eq!((sum("traces"), sum("errors")), (2, 1));
+    assert_eq!(view.get("/api/v1/heat?query=name:nothing")["map"], Value::Null);
+
+    let list = view.get("/api/v1/traces");
+    let (failed, good) = (&list["traces"][0], &list["traces"][1]);
+    let region = format!("since={}", failed["start_time"].as_str().expect("a time"));
+    let found = view.get(&format!("/api/v1/traces?{region}"));
+    assert_eq!((&found["traces"][0]["trace_id"], &found["filtered_out"]), (&failed["trace_id"], &json!(1)));
+    let found = view.get(&format!("/api/v1/differences?{region}"));
+    assert_eq!((&found["selected"], &found["others"]), (&json!(1), &json!(1)));
+    let values = found["values"].as_array().expect("a list");
+    let value = |key: &str| values.iter().find(|value| value["key"] == key).unwrap_or_else(|| panic!("{key}: {found}"));
+    assert_eq!((&value("error")["difference"], &value("error")["example"]), (&json!(1.0), &failed["trace_id"]));
+    assert_eq!(value("error.type")["query"], "error.type=panic");
+    let rarer =
+        values.iter().find(|value| value["value"] == "wordcount.frequencies").expect("what is not in the region");
+    assert_eq!((&rarer["difference"], &rarer["example"]), (&json!(-1.0), &good["trace_id"]));
+    view.end();
+}
+
+#[test]
 fn what_is_asked_wrongly_is_said() {
     let cluster = with_two_traces();
     let view = View::start(&cluster, &[]).let_in();
@@ -172,6 +200,8 @@ fn what_is_asked_wrongly_is_said() {
         ("/api/v1/traces?query=kind:consumr", 400, "invalid-request", "did you mean `consumer`?"),
         ("/api/v1/traces?limit=0", 400, "invalid-request", "limit"),
         ("/api/v1/traces?limits=1", 400, "invalid-request", "limits"),
+        ("/api/v1/heat?columns=501", 400, "invalid-request", "from 1 to 500"),
+        ("/api/v1/differences?since=noon", 400, "invalid-request", "expected a time"),
         ("/api/v1/traces/nothing", 400, "invalid-request", "nothing"),
         ("/api/v1/traces/00000000000000000000000000000001", 404, "no-such-trace", "00000000000000000000000000000001"),
         ("/api/v1/traces/last/spans/xyz", 400, "invalid-request", "expected a span id of 16 hex digits, found `xyz`"),

@@ -31,7 +31,7 @@ function colours(element: Element): Colours {
 }
 
 /** Makes the canvas as many pixels as it takes on the screen, and returns what draws on it in CSS pixels. */
-function prepare(canvas: HTMLCanvasElement): [CanvasRenderingContext2D, number, number] | undefined {
+export function prepare(canvas: HTMLCanvasElement): [CanvasRenderingContext2D, number, number] | undefined {
   const { clientWidth: width, clientHeight: height } = canvas;
   const scale = devicePixelRatio;
   if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);

@@ -1,7 +1,10 @@
 /** The list of traces, with a query. */
 import { useSignal } from "@preact/signals";
 import { useFetched } from "./fetched";
+import { DifferencesView } from "./differences";
 import { count, elapsed, shown, timeOfDay } from "./format";
+import { regionIn } from "./heat";
+import { HeatMapView } from "./heatmap";
 import { ProblemText } from "./problem";
 import { address, place, refine } from "./url";
 
@@ -32,7 +35,8 @@ const PAUSE_MS = 150;
 export function Traces() {
   const query = place.value.parameters.get("query") ?? "";
   const limit = useSignal(STEP);
-  const path = `traces?limit=${limit}&query=${encodeURIComponent(query)}`;
+  const region = regionIn(place.value.parameters);
+  const path = `traces?${new URLSearchParams({ limit: String(limit.value), query, ...region })}`;
   const { value, problem } = useFetched<List>(path, PAUSE_MS);
   const list = value.value;
   return (
@@ -48,6 +52,8 @@ export function Traces() {
         onInput={(event) => refine({ query: event.currentTarget.value })}
       />
       <ProblemText problem={problem.value} />
+      {problem.value ? null : <HeatMapView query={query} />}
+      {region && !problem.value && <DifferencesView query={query} region={region} />}
       {list && <Table list={list} query={query} />}
       {list && list.left_out > 0 && limit.value < MOST && (
         <button onClick={() => (limit.value = Math.min(limit.value * 5, MOST))}>

@@ -50,6 +50,29 @@ assert.match(mistake, /did you mean `consumer`/);
 await page.fill("input.query", "");
 problems.length = 0; // The answer 400 is written to the console too.
 
+// A region of the heat map by keys: its traces, and what is different in them.
+await page.focus(".heat canvas");
+await page.keyboard.press("ArrowRight");
+await page.waitForSelector(".differences table, .differences p");
+assert.match(page.url(), /since=.*min_ns=/);
+await page.keyboard.press("Escape");
+await page.waitForFunction(() => !location.hash.includes("since="));
+// And by a drag over its left half, in which there is the first trace.
+const box = await page.locator(".heat canvas").boundingBox();
+await page.mouse.move(box.x + 1, box.y + 1);
+await page.mouse.down();
+await page.mouse.move(box.x + 3, box.y + box.height - 1, { steps: 3 });
+await page.mouse.up();
+await page.waitForSelector(".differences caption");
+assert.match(await page.textContent(".differences caption"), /^What is different in 1 trace, beside \d others?$/);
+await page.waitForFunction(() => document.querySelectorAll("tbody tr:has(td.root)").length === 1);
+await check(page, "differences-light");
+await page.click(".differences .term >> nth=0");
+await page.waitForFunction(() => location.hash.includes("query="));
+await page.click(".heat button");
+await page.fill("input.query", "");
+await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 1);
+
 // What runs is on the page, and grows.
 await page.click("nav a:has-text('Now')");
 await page.waitForSelector(".now li");

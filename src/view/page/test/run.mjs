@@ -1,8 +1,12 @@
 // Runs the tests of pure functions, built into the folder that is named.
 import { build } from "esbuild";
-import { join, resolve } from "node:path";
+import { readdirSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const outfile = resolve(join(process.argv[2] ?? "node_modules/.test", "layout.mjs"));
-await build({ entryPoints: ["test/layout.test.ts"], bundle: true, platform: "node", format: "esm", target: "node18", outfile, logLevel: "error" });
-await import(pathToFileURL(outfile).href);
+const folder = resolve(process.argv[2] ?? "node_modules/.test");
+for (const file of readdirSync("test").filter((file) => file.endsWith(".test.ts"))) {
+  const outfile = join(folder, `${basename(file, ".ts")}.mjs`);
+  await build({ entryPoints: [join("test", file)], bundle: true, platform: "node", format: "esm", target: "node20", outfile, logLevel: "error" });
+  await import(pathToFileURL(outfile).href);
+}
