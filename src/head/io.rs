@@ -357,7 +357,7 @@ impl HeadIo {
     /// A task of this worker has ended: if someone watches what it writes, all that it wrote is shown before its end is, even to a driver that is
     /// behind. What nobody watches is read when it comes.
     pub(super) fn read_watched_output(&mut self, state: &State, worker: WorkerId) {
-        if state.workers().get(&worker).is_some_and(|worker| !worker.watched.is_empty()) {
+        if state.workers().get(&worker).is_some_and(|worker| !worker.watched().is_empty()) {
             let watchers = watchers(state, worker, |lease| self.claim_state(worker, lease));
             self.drain_output(worker, &watchers);
             // The next task may be another driver's.
@@ -367,12 +367,12 @@ impl HeadIo {
 
     /// Tells whoever wants the output of a command what an attempt of it has used.
     pub(super) fn tell_usage(&mut self, state: &State, worker: WorkerId, lease: u64, usage: &CommandUsage) {
-        let Some(worker) = state.workers().get(&worker).filter(|worker| worker.watched.contains(&lease)) else {
+        let Some(worker) = state.workers().get(&worker).filter(|worker| worker.watched().contains(&lease)) else {
             return;
         };
-        let grant = worker.leases.iter().find(|grant| grant.number == lease);
+        let grant = worker.leases().iter().find(|grant| grant.number == lease);
         let Some((id, task)) = grant.and_then(|grant| Some((grant.task, state.task(grant.task)?))) else { return };
-        if let Some(DriverId(driver)) = task.driver
+        if let Some(DriverId(driver)) = task.driver()
             && let Some(connection) = self.connections.get_mut(&driver)
         {
             usage.put_frame(id, &mut connection.outbox);

@@ -121,7 +121,7 @@ impl HeadIo {
         // A replica may have requests at any time.
         let runs = |worker: &WorkerId| {
             let worker = state.workers().get(worker);
-            worker.is_none_or(|worker| !worker.leases.is_empty() || !worker.inline.is_empty())
+            worker.is_none_or(|worker| !worker.leases().is_empty() || worker.runs_inline())
         };
         let watched: Vec<_> = self.to_watch.iter().copied().filter(runs).collect();
         let mut next: Option<u64> = None;

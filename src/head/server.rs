@@ -880,7 +880,7 @@ impl Server {
             if let Some(process) = self.io.processes.get_mut(&worker) {
                 process.connection = None;
             }
-            if self.state.workers().get(&worker).is_some_and(|worker| worker.phase != WorkerPhase::Stopping)
+            if self.state.workers().get(&worker).is_some_and(|worker| worker.phase() != WorkerPhase::Stopping)
                 || !reason.is_empty()
             {
                 self.io.kill(worker);
@@ -1216,7 +1216,7 @@ impl Server {
         let started = Started {
             head_pid: std::process::id(),
             session_dir: self.io.session_dir.clone(),
-            workers_ready: self.state.workers().values().filter(|worker| worker.phase == WorkerPhase::Ready).count(),
+            workers_ready: self.state.workers().values().filter(|worker| worker.phase() == WorkerPhase::Ready).count(),
             hook_failures: self.hook_failures(),
             recovered: self.recovered_at_start,
             tasks_restored: self.tasks_restored,

@@ -17,11 +17,11 @@ impl Server {
     /// Reads every figure of the head. Only here is anything counted for a report.
     fn metrics(&self, now: Now) -> Metrics {
         let workers = self.state.workers().values();
-        let of_pool = || workers.clone().filter(|worker| worker.actor.is_none());
+        let of_pool = || workers.clone().filter(|worker| !worker.is_of_actor());
         let count = |phase: WorkerPhase, is_idle: bool| {
-            of_pool().filter(|worker| worker.phase == phase && worker.leases.is_empty() == is_idle).count()
+            of_pool().filter(|worker| worker.phase() == phase && worker.leases().is_empty() == is_idle).count()
         };
-        let waiting = of_pool().filter(|worker| worker.phase == WorkerPhase::Ready && worker.is_waiting()).count();
+        let waiting = of_pool().filter(|worker| worker.phase() == WorkerPhase::Ready && worker.is_waiting()).count();
         let journal = &self.io.journal;
         Metrics {
             metrics_version: METRICS_VERSION,
@@ -36,7 +36,7 @@ impl Server {
                 lost: self.state.workers_lost(),
             },
             tasks: TaskCounts {
-                ending: self.state.workers().values().filter(|worker| worker.stopping.is_some()).count(),
+                ending: self.state.workers().values().filter(|worker| worker.ends_attempt()).count(),
                 ..self.state.counts()
             },
             cpus: ResourceReport {
@@ -103,8 +103,8 @@ impl Server {
             .workers()
             .iter()
             .filter_map(|(worker_id, worker)| {
-                let reason = worker.hook_failure.clone()?;
-                Some(HookFailure { worker_id, pid: worker.pid, reason })
+                let reason = worker.hook_failure()?.to_owned();
+                Some(HookFailure { worker_id, pid: worker.pid(), reason })
             })
             .collect()
     }

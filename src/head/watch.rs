@@ -51,14 +51,14 @@ impl HeadIo {
         let mut is_anybody_late = false;
         let mut late = Vec::new();
         for (&worker, process) in &mut self.processes {
-            let Some(known) = state.workers().get(&worker).filter(|known| known.phase == WorkerPhase::Ready) else {
+            let Some(known) = state.workers().get(&worker).filter(|known| known.phase() == WorkerPhase::Ready) else {
                 continue;
             };
-            let Some(front) = known.leases.front().filter(|_| known.inline.is_empty()) else { continue };
+            let Some(front) = known.leases().front().filter(|_| !known.runs_inline()) else { continue };
             let number = front.number & !INLINE_LEASE;
             let is_unbegun = process.worker.claims.state(number) == ClaimState::Granted;
             let is_running = process.worker.claims.running().is_some_and(|(running, _)| running == number);
-            if is_running || !is_unbegun && known.actor.is_some() {
+            if is_running || !is_unbegun && known.is_of_actor() {
                 continue;
             }
             is_anybody_late = true;

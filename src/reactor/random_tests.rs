@@ -179,7 +179,7 @@ impl Story {
             Step::Ready => {
                 self.start_missing();
                 for worker in std::mem::take(&mut self.effects.started) {
-                    if self.state.workers.contains_key(&worker) {
+                    if self.state.workers.get(&worker).is_some() {
                         self.ready(worker, None);
                     }
                 }
@@ -197,7 +197,7 @@ impl Story {
         }
         // A worker that was killed ends.
         for worker in std::mem::take(&mut self.effects.killed) {
-            if self.state.workers.contains_key(&worker) {
+            if self.state.workers.get(&worker).is_some() {
                 self.exit(worker.0);
             }
         }

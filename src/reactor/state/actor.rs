@@ -9,7 +9,7 @@ use tracer_ipc::protocol::Lease;
 
 /// What a task has to do with an actor, in a form that fits a [task](Task).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Nothing.
     #[default]
     None,

@@ -194,11 +194,11 @@ impl Tally {
 
 /// A task's progress, which only `Task::advance` changes.
 #[derive(Debug, Default)]
-pub struct Stage(Progress);
+pub(crate) struct Stage(Progress);
 
 impl Stage {
     /// Current progress.
-    pub fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         &self.0
     }
 
@@ -211,7 +211,7 @@ impl Stage {
     }
 
     /// Returns how it ended, if it has.
-    pub fn into_end(self) -> Option<Box<TaskEnd>> {
+    pub(crate) fn into_end(self) -> Option<Box<TaskEnd>> {
         match self.0 {
             Progress::Ended(ended) => Some(ended),
             _ => None,

@@ -14,7 +14,7 @@ pub(crate) struct Targets {
 
 /// A place in [`Targets`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TargetIndex(u32);
+pub(crate) struct TargetIndex(u32);
 
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -81,4 +81,4 @@ impl Targets {
 
 /// A place in [`ModuleVersions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VersionIndex(pub(crate) u32);
+pub(crate) struct VersionIndex(pub(crate) u32);

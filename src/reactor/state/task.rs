@@ -26,7 +26,7 @@ pub struct Limits {
 
 /// What a task's ended attempts have left, once one of them has failed and the task was tried again.
 #[derive(Debug, Default)]
-pub struct Past {
+pub(crate) struct Past {
     /// Attempts that failed of their own.
     pub failures: u32,
     /// Attempts whose worker was lost.
@@ -39,7 +39,7 @@ pub struct Past {
 
 /// What is known of what a task is to do.
 #[derive(Debug)]
-pub enum Description {
+pub(crate) enum Description {
     /// Everything, until it has ended.
     Envelope(Box<[u8]>),
     /// What is shown of it afterwards; none for a task without a name that was not traced.
@@ -48,7 +48,7 @@ pub enum Description {
 
 /// What is shown of a task's description when it has ended.
 #[derive(Debug)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// The name given with `--name`; empty for none.
     pub name: Box<str>,
     /// All zero when the submission was not traced.
@@ -59,53 +59,53 @@ pub struct Shown {
 #[derive(Debug)]
 pub struct Task {
     /// What it is to do.
-    pub description: Description,
+    pub(crate) description: Description,
     /// What it runs, as people call it.
-    pub target: TargetIndex,
+    pub(crate) target: TargetIndex,
     /// The task that has submitted it; none for a driver's.
-    pub submitter: Option<TaskId>,
+    pub(crate) submitter: Option<TaskId>,
     /// What it has to do with other tasks' results; none for most.
-    pub links: Option<Box<Links>>,
+    pub(crate) links: Option<Box<Links>>,
     /// Who waits for it.
-    pub driver: Option<DriverId>,
+    pub(crate) driver: Option<DriverId>,
     /// The driver's own number for it.
-    pub tag: u64,
+    pub(crate) tag: u64,
     /// The driver's job that it belongs to.
-    pub job: JobId,
+    pub(crate) job: JobId,
     /// When it was taken in, in nanoseconds since the Unix epoch.
-    pub submitted_unix_nano: u64,
+    pub(crate) submitted_unix_nano: u64,
     /// What bounds it; none for the many that nothing does.
-    pub limits: Option<Box<Limits>>,
+    pub(crate) limits: Option<Box<Limits>>,
     /// What it needs; none for the many that need a slot and nothing else.
-    pub needs: Option<Arc<Needs>>,
+    pub(crate) needs: Option<Arc<Needs>>,
     /// True if it is a command.
-    pub is_command: bool,
+    pub(crate) is_command: bool,
     /// Options of which most tasks have none.
-    pub extra: ExtraOptions,
+    pub(crate) extra: ExtraOptions,
     /// What it has to do with an actor.
-    pub actor: Part,
+    pub(crate) actor: Part,
     /// The attempt that it is at, from 1; 0 while no worker was given it.
-    pub attempt: u32,
+    pub(crate) attempt: u32,
     /// True if no other task is leased to a worker beside it: a task with a limit, or one whose output is wanted, so that it is
     /// told from that of others.
-    pub must_be_alone: bool,
+    pub(crate) must_be_alone: bool,
     /// True if its driver is sent what it writes.
-    pub wants_output: bool,
+    pub(crate) wants_output: bool,
     /// True if the runtime's own work for it is traced: its times are then in [`State::runtime_since`].
-    pub traces_runtime: bool,
+    pub(crate) traces_runtime: bool,
     /// True if its start is journaled first, and it is never started again.
-    pub at_most_once: bool,
+    pub(crate) at_most_once: bool,
     /// Its key among [`State::keys`].
-    pub key: Option<Box<Box<str>>>,
+    pub(crate) key: Option<Box<Box<str>>>,
     /// What its ended attempts have left; none for the many that have had none.
-    pub past: Option<Box<Past>>,
+    pub(crate) past: Option<Box<Past>>,
     /// Where it is: see [`Task::progress`].
-    pub stage: Stage,
+    pub(crate) stage: Stage,
 }
 
 /// Results that are arguments.
 #[derive(Debug, Default)]
-pub struct Links {
+pub(crate) struct Links {
     /// The tasks whose results are arguments of this one.
     pub inputs: Vec<Input>,
     /// Number of them that have not ended; only while this one is [held](Progress::Held).
@@ -125,6 +125,11 @@ impl Task {
     /// Current progress.
     pub fn progress(&self) -> &Progress {
         self.stage.progress()
+    }
+
+    /// Returns who waits for it.
+    pub fn driver(&self) -> Option<DriverId> {
+        self.driver
     }
 
     /// End of the task, if it has ended; a part of it may be dropped.

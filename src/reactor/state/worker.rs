@@ -12,54 +12,54 @@ use tracer_ipc::protocol::INLINE_LEASE;
 #[derive(Debug)]
 pub struct Worker {
     /// The process.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// Stage of its life.
-    pub phase: WorkerPhase,
+    pub(crate) phase: WorkerPhase,
     /// When its process was started.
-    pub started: Now,
+    pub(crate) started: Now,
     /// The actor that it is for; none for those that take any task.
-    pub actor: Option<TaskId>,
+    pub(crate) actor: Option<TaskId>,
     /// Granted and not resolved, in the order of their numbers.
-    pub leases: VecDeque<Grant>,
+    pub(crate) leases: VecDeque<Grant>,
     /// The number of its next lease, which is also the place in the ring of claims; from 0.
-    pub next_lease: u64,
+    pub(crate) next_lease: u64,
     /// Tasks that it runs while others of its tasks wait, each inside of the one before it.
-    pub inline: Vec<Grant>,
+    pub(crate) inline: Vec<Grant>,
     /// For what its tasks wait.
-    pub waits: Vec<Wait>,
+    pub(crate) waits: Vec<Wait>,
     /// What its leases amount to, for the scheduler. Reserved up with [`leases`](Self::leases).
-    pub load: Load,
+    pub(crate) load: Load,
     /// Number of attempts it has reported.
-    pub tasks_ended: u64,
+    pub(crate) tasks_ended: u64,
     /// What happens to its spans, for people; empty until it is ready.
-    pub tracing: String,
+    pub(crate) tracing: String,
     /// Reason why its hook failed, if it did.
-    pub hook_failure: Option<String>,
+    pub(crate) hook_failure: Option<String>,
     /// When it got ready, by the clock that never jumps.
-    pub ready_monotonic_ns: Option<u64>,
+    pub(crate) ready_monotonic_ns: Option<u64>,
     /// Set when the head ends it on purpose.
-    pub ending: Option<Ending>,
+    pub(crate) ending: Option<Ending>,
     /// What its task has bounded its memory to, in bytes.
-    pub memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     /// When its output was last read, by the clock that never jumps.
-    pub last_output_ns: u64,
+    pub(crate) last_output_ns: u64,
     /// The attempt that it is to end.
-    pub stopping: Option<Stopping>,
+    pub(crate) stopping: Option<Stopping>,
     /// Attempts that are to end too: a worker is told of one at a time.
-    pub to_stop: Vec<ToStop>,
+    pub(crate) to_stop: Vec<ToStop>,
     /// Those of its leases that have any.
-    pub terms: Vec<Terms>,
+    pub(crate) terms: Vec<Terms>,
     /// Those of its leases whose output somebody wants.
-    pub watched: Vec<u64>,
+    pub(crate) watched: Vec<u64>,
     /// The versions of modules that it was given tasks of.
-    pub versions: Vec<VersionIndex>,
+    pub(crate) versions: Vec<VersionIndex>,
     /// True if it is to be replaced, because of those: it is given nothing more.
-    pub is_outdated: bool,
+    pub(crate) is_outdated: bool,
 }
 
 /// What is watched and held for a lease; most have nothing of the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// The lease.
     pub lease: u64,
     /// When it was granted, by the clock that never jumps.
@@ -84,19 +84,19 @@ impl Terms {
     }
 
     /// Returns when the first limit is reached, by the clock that never jumps; [`u64::MAX`] for never.
-    pub fn until_ns(&self, last_output_ns: u64) -> u64 {
+    pub(crate) fn until_ns(&self, last_output_ns: u64) -> u64 {
         self.limits(last_output_ns).map(|(until, _)| until).min().unwrap_or(u64::MAX)
     }
 
     /// The limit that is reached, if one is.
-    pub fn exceeded(&self, last_output_ns: u64, now: Now) -> Option<StopReason> {
+    pub(crate) fn exceeded(&self, last_output_ns: u64, now: Now) -> Option<StopReason> {
         self.limits(last_output_ns).find(|&(until, _)| until <= now.monotonic_ns).map(|(_, why)| why)
     }
 }
 
 /// An attempt that is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopping {
+pub(crate) struct Stopping {
     /// The task.
     pub task: TaskId,
     /// The lease that it runs under.
@@ -113,7 +113,7 @@ pub struct Stopping {
 
 /// An attempt that is to end, when another one in the same worker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToStop {
+pub(crate) struct ToStop {
     /// The lease that it runs under.
     pub lease: u64,
     /// Why.
@@ -124,7 +124,7 @@ pub struct ToStop {
 
 /// How far the end of an attempt has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopStep {
+pub(crate) enum StopStep {
     /// It was asked.
     Asked,
     /// It got SIGTERM.
@@ -135,7 +135,7 @@ pub enum StopStep {
 
 /// A task waits for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// The worker's own number for it.
     pub number: u64,
     /// The task that waits.
@@ -176,7 +176,7 @@ pub enum WorkerPhase {
 
 /// Why the head ends a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// A task ran into its limit.
     TimedOut {
         /// The task, which gets this failure; others that the worker had claimed get [`Failure::WorkerLost`].
@@ -235,6 +235,46 @@ impl Worker {
             versions: Vec::new(),
             is_outdated: false,
         }
+    }
+
+    /// Returns the id of the process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the stage of its life.
+    pub fn phase(&self) -> WorkerPhase {
+        self.phase
+    }
+
+    /// Returns why its hook failed, if it did.
+    pub fn hook_failure(&self) -> Option<&str> {
+        self.hook_failure.as_deref()
+    }
+
+    /// Returns whether it is for an actor, and takes nothing else.
+    pub fn is_of_actor(&self) -> bool {
+        self.actor.is_some()
+    }
+
+    /// Returns its leases, in the order of their numbers, without those that run inside of others.
+    pub fn leases(&self) -> &VecDeque<Grant> {
+        &self.leases
+    }
+
+    /// Returns whether it runs a task while others of its tasks wait.
+    pub fn runs_inline(&self) -> bool {
+        !self.inline.is_empty()
+    }
+
+    /// Returns those of its leases whose output somebody wants.
+    pub fn watched(&self) -> &[u64] {
+        &self.watched
+    }
+
+    /// Returns whether an attempt in it is being ended.
+    pub fn ends_attempt(&self) -> bool {
+        self.stopping.is_some()
     }
 
     /// Returns whether the head has asked it to end, and not for a task's sake.

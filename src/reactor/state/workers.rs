@@ -42,7 +42,7 @@ struct Entry {
 
 /// The place of a worker among those that take tasks: the one used last comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Recency {
+pub(crate) struct Recency {
     last_use: i64,
     /// The worker.
     pub worker: WorkerId,
@@ -232,7 +232,7 @@ fn list<T: Ord>(set: &mut BTreeSet<T>, was: Option<T>, is: Option<T>) {
 
 /// A worker that may be changed. What it counts for is entered when this is let go.
 #[derive(Debug)]
-pub struct WorkerMut<'a> {
+pub(crate) struct WorkerMut<'a> {
     entry: &'a mut Entry,
     totals: &'a mut Totals,
     order: &'a mut Order,
@@ -306,7 +306,7 @@ impl Workers {
     }
 
     /// Enters one.
-    pub fn insert(&mut self, id: WorkerId, worker: Worker) {
+    pub(crate) fn insert(&mut self, id: WorkerId, worker: Worker) {
         self.remove(&id);
         let listed = Listed { place: Recency { last_use: 0, worker: id }, standing: Standing::NONE };
         self.all.insert(id, Entry { worker, listed, held: Vec::new() });
@@ -314,7 +314,7 @@ impl Workers {
     }
 
     /// Takes one out.
-    pub fn remove(&mut self, id: &WorkerId) -> Option<Worker> {
+    pub(crate) fn remove(&mut self, id: &WorkerId) -> Option<Worker> {
         let entry = self.all.remove(id)?;
         self.totals.change(&entry.listed, &Listed { standing: Standing::NONE, ..entry.listed });
         entry.held.iter().for_each(|needs| self.totals.release(needs));
@@ -328,7 +328,7 @@ impl Workers {
     }
 
     /// One of them, to be changed.
-    pub fn get_mut(&mut self, id: &WorkerId) -> Option<WorkerMut<'_>> {
+    pub(crate) fn get_mut(&mut self, id: &WorkerId) -> Option<WorkerMut<'_>> {
         self.note_look();
         let entry = self.all.get_mut(id)?;
         Some(WorkerMut { entry, totals: &mut self.totals, order: &mut self.order })
@@ -348,13 +348,8 @@ impl Workers {
     }
 
     /// As [`iter`](Self::iter), the ids alone.
-    pub fn keys(&self) -> impl DoubleEndedIterator<Item = WorkerId> + Clone {
+    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = WorkerId> + Clone {
         self.iter().map(|(id, _)| id)
-    }
-
-    /// Returns whether there is such a one.
-    pub fn contains_key(&self, id: &WorkerId) -> bool {
-        self.all.contains_key(id)
     }
 
     /// Returns how many are being started.
@@ -368,22 +363,22 @@ impl Workers {
     }
 
     /// Returns how many are not, those included that are about to end.
-    pub fn of_pool(&self) -> usize {
+    pub(crate) fn of_pool(&self) -> usize {
         self.len() - self.totals.actors
     }
 
     /// Returns how many of the pool are not about to end.
-    pub fn staying_in_pool(&self) -> usize {
+    pub(crate) fn staying_in_pool(&self) -> usize {
         self.totals.stay_in_pool
     }
 
     /// Returns how many of the pool are beside those that the slots are for: their tasks wait for others, or take no slot.
-    pub fn beside(&self) -> usize {
+    pub(crate) fn beside(&self) -> usize {
         self.totals.beside
     }
 
     /// Returns whether something in any of them may end that others wait for, or a worker itself.
-    pub fn goes_on(&self) -> bool {
+    pub(crate) fn goes_on(&self) -> bool {
         self.totals.go_on > 0
     }
 
@@ -393,84 +388,84 @@ impl Workers {
     }
 
     /// Returns how many run tasks that take no slot.
-    pub fn without_slot(&self) -> usize {
+    pub(crate) fn without_slot(&self) -> usize {
         self.totals.hold_no_slot
     }
 
     /// Returns how much of a resource they hold.
-    pub fn held(&self, resource: &str) -> u64 {
+    pub(crate) fn held(&self, resource: &str) -> u64 {
         self.totals.held.get(resource).copied().unwrap_or(0)
     }
 
     /// Returns how many have nothing to do.
-    pub fn idle(&self) -> usize {
+    pub(crate) fn idle(&self) -> usize {
         self.totals.idle.len()
     }
 
     /// Returns how many have something to do, and room for more.
-    pub fn with_room(&self) -> usize {
+    pub(crate) fn with_room(&self) -> usize {
         self.totals.with_room.len()
     }
 
     /// Returns how many of those that take tasks have several.
-    pub fn filled_count(&self) -> usize {
+    pub(crate) fn filled_count(&self) -> usize {
         self.totals.filled.len()
     }
 
     /// Returns whether any that takes tasks has several.
-    pub fn has_filled(&self) -> bool {
+    pub(crate) fn has_filled(&self) -> bool {
         !self.totals.filled.is_empty()
     }
 
     /// The one used last of those that have nothing to do.
-    pub fn last_idle(&self) -> Option<WorkerId> {
+    pub(crate) fn last_idle(&self) -> Option<WorkerId> {
         self.idle_before(None).map(|place| place.worker)
     }
 
     /// The one of those that have nothing to do that was not used for longest.
-    pub fn first_idle(&self) -> Option<WorkerId> {
+    pub(crate) fn first_idle(&self) -> Option<WorkerId> {
         self.totals.idle.first().map(|place| place.worker)
     }
 
     /// The one used last of those that have nothing to do, or the next after this one.
-    pub fn idle_before(&self, place: Option<Recency>) -> Option<Recency> {
+    pub(crate) fn idle_before(&self, place: Option<Recency>) -> Option<Recency> {
         last_before(&self.totals.idle, place)
     }
 
     /// The one used last of those that have something to do and room for more, or the next after this one.
-    pub fn with_room_before(&self, place: Option<Recency>) -> Option<Recency> {
+    pub(crate) fn with_room_before(&self, place: Option<Recency>) -> Option<Recency> {
         last_before(&self.totals.with_room, place)
     }
 
     /// Of those that have several tasks, those that were used last, and those that were not for longest: so many of each.
-    pub fn filled(&self, most: usize) -> impl Iterator<Item = (Recency, &Worker)> {
+    pub(crate) fn filled(&self, most: usize) -> impl Iterator<Item = (Recency, &Worker)> {
         let filled = &self.totals.filled;
         let places = filled.iter().take(most).chain(filled.iter().rev().take(most));
         places.filter_map(|&place| Some((place, self.get(&place.worker)?)))
     }
 
     /// Returns whether the tasks of any that is ready wait for others.
-    pub fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.totals.waiting.is_empty()
     }
 
     /// Those that are ready and whose tasks wait for others, from this one on.
-    pub fn waiting_from(&self, first: WorkerId) -> impl Iterator<Item = (WorkerId, &Worker)> {
+    pub(crate) fn waiting_from(&self, first: WorkerId) -> impl Iterator<Item = (WorkerId, &Worker)> {
         self.totals.waiting.range(first..).filter_map(|&id| Some((id, self.get(&id)?)))
     }
 
     /// The one that is being started for longest, and since when.
-    pub fn first_start(&self) -> Option<(u64, WorkerId)> {
+    pub(crate) fn first_start(&self) -> Option<(u64, WorkerId)> {
         self.totals.starts.first().copied()
     }
 
     /// Returns when the one got ready that is ready for longest.
-    pub fn first_ready_ns(&self) -> Option<u64> {
+    pub(crate) fn first_ready_ns(&self) -> Option<u64> {
         self.totals.ready.first().map(|&(ready_ns, _)| ready_ns)
     }
 
     /// Those whose deadline is reached, in the order of their ids.
-    pub fn due(&self, now_ns: u64) -> Vec<WorkerId> {
+    pub(crate) fn due(&self, now_ns: u64) -> Vec<WorkerId> {
         let due = self.totals.deadlines.range(..=(now_ns, WorkerId(u64::MAX)));
         let mut due: Vec<_> = due.map(|&(_, id)| id).collect();
         due.sort_unstable();
@@ -478,12 +473,12 @@ impl Workers {
     }
 
     /// The next deadline after this time.
-    pub fn next_deadline(&self, now_ns: u64) -> Option<u64> {
+    pub(crate) fn next_deadline(&self, now_ns: u64) -> Option<u64> {
         self.totals.deadlines.range((now_ns.saturating_add(1), WorkerId(0))..).next().map(|&(ns, _)| ns)
     }
 
     /// A worker is the one used last from now on.
-    pub fn note_use(&mut self, id: WorkerId) {
+    pub(crate) fn note_use(&mut self, id: WorkerId) {
         let Some(entry) = self.all.get_mut(&id) else { return };
         if entry.listed.place.last_use == self.order.last {
             return;
@@ -495,7 +490,7 @@ impl Workers {
     }
 
     /// Fails with a sentence when what is entered is not what is there.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let mut anew = Totals::default();
         for (id, entry) in &self.all {
             let standing = Standing::of(&entry.worker);
@@ -519,7 +514,7 @@ impl Workers {
 
     /// Returns how many were looked at since this was asked last.
     #[cfg(test)]
-    pub fn take_looks(&self) -> usize {
+    pub(crate) fn take_looks(&self) -> usize {
         self.looks.take()
     }
 }
