@@ -14,10 +14,12 @@ interface Colours {
   line: string;
   text: string;
   queued: string;
+  /** Of a name on a bar. */
+  named: string;
 }
 
 /** The colours of the scheme that is in force. */
-function colours(element: Element): Colours {
+export function colours(element: Element): Colours {
   const style = getComputedStyle(element);
   const get = (name: string) => style.getPropertyValue(name).trim();
   return {
@@ -27,6 +29,7 @@ function colours(element: Element): Colours {
     line: get("--line"),
     text: get("--quiet"),
     queued: get("--queued"),
+    named: get("--named"),
   };
 }
 

@@ -1,6 +1,7 @@
 /** One trace as a tree with bars. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { ChartView } from "./chart";
 import { ROW, drawBars, drawMinimap, drawScale, durationOf } from "./bars";
 import { useClock } from "./clock";
 import { useFetched } from "./fetched";
@@ -23,8 +24,11 @@ const KEYS: [string, string][] = [
   ["n N", "next and previous that is found"],
   ["e", "next error"],
   ["c", "next on the critical path"],
+  ["t", "tree, tracks, flame graph"],
   ["Escape", "close"],
 ];
+
+const SHAPES = ["tree", "tracks", "flame"] as const;
 
 export function TraceView({ id }: { id: string }) {
   const { value, problem, at } = useFetched<Columns>(`traces/${encodeURIComponent(id)}`);
@@ -54,6 +58,8 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
   const find = place.value.parameters.get("find") ?? "";
   const selected = place.value.parameters.get("span") ?? "";
   const range: Range = { from: number("from") ?? 0, to: Math.min(number("to") ?? total, total) };
+  const shape = SHAPES.find((shape) => shape === place.value.parameters.get("as")) ?? "tree";
+  const take = (next: string) => refine({ as: next === "tree" ? undefined : next });
   const showsKeys = useSignal(false);
   const { rows, matches } = useMemo(() => layout.visibleRows(columns, folded.value, find), [columns, folded.value, find]);
   const position = rows.findIndex((row) => columns.span_id[row] === selected);
@@ -63,14 +69,16 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
   const top = useSignal(0);
   const height = useSignal(600);
   useLayoutEffect(() => {
-    const element = scroller.current!;
+    const element = scroller.current;
+    if (!element) return;
     const observer = new ResizeObserver(() => (height.value = element.clientHeight));
     observer.observe(element);
     return () => observer.disconnect();
-  }, []);
+  }, [shape]);
 
   const reveal = (to: number) => {
-    const element = scroller.current!;
+    const element = scroller.current;
+    if (!element) return;
     if (to * ROW < element.scrollTop) element.scrollTop = to * ROW;
     if ((to + 1) * ROW > element.scrollTop + element.clientHeight) element.scrollTop = (to + 1) * ROW - element.clientHeight;
   };
@@ -106,7 +114,8 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
     const target = event.target as HTMLElement;
     if (target instanceof HTMLInputElement) {
       if (event.key === "Escape" || event.key === "Enter") {
-        scroller.current!.focus();
+        target.blur();
+        scroller.current?.focus();
         if (event.key === "Enter") match(1);
       }
       return;
@@ -131,6 +140,7 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
       N: () => match(-1),
       e: () => flagged(ERROR),
       c: () => flagged(CRITICAL),
+      t: () => take(SHAPES[(SHAPES.indexOf(shape) + 1) % SHAPES.length]),
       Escape: () => (showsKeys.value ? (showsKeys.value = false) : refine({ span: undefined })),
       "?": () => (showsKeys.value = !showsKeys.value),
     };
@@ -176,6 +186,13 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
             {count(errors, "error")}
           </button>
         )}
+        <span class="shapes" role="group" aria-label="Layout">
+          {SHAPES.map((each) => (
+            <button key={each} aria-pressed={each === shape} onClick={() => take(each)}>
+              {each}
+            </button>
+          ))}
+        </span>
         <input
           ref={finder}
           type="search"
@@ -202,43 +219,57 @@ function Tree({ columns, at }: { columns: Columns; at: number }) {
       )}
       <Minimap canvas={minimap} total={total} onRange={show} />
       <div class="columns">
-        <div class="waterfall">
-          <canvas ref={scale} class="scale" aria-hidden="true" />
-          <canvas ref={bars} class="bars" aria-hidden="true" />
-          <div
-            ref={scroller}
-            class="rows"
-            role="treegrid"
-            tabIndex={0}
-            aria-label="Spans"
-            aria-rowcount={rows.length}
-            aria-activedescendant={position >= first && position < last ? `span-${selected}` : undefined}
-            onScroll={(event) => (top.value = event.currentTarget.scrollTop)}
-            onWheel={(event) => {
-              if (!event.ctrlKey && !event.shiftKey) return;
-              event.preventDefault();
-              const box = bars.current!.getBoundingClientRect();
-              const around = range.from + ((event.clientX - box.left) / box.width) * (range.to - range.from);
-              show(layout.zoom(range, total, (event.deltaY || event.deltaX) > 0 ? 1.25 : 0.8, around));
-            }}
-          >
-            <div class="sheet" role="presentation" style={{ height: `${rows.length * ROW}px` }}>
-              {rows.slice(first, last).map((row, index) => (
-                <Line
-                  key={columns.span_id[row]}
-                  columns={columns}
-                  row={row}
-                  position={first + index}
-                  isSelected={columns.span_id[row] === selected}
-                  isFolded={folded.value.has(columns.span_id[row])}
-                  duration={durationOf(columns, row, sinceFetched)}
-                  onSelect={() => select(first + index)}
-                  onFold={(isFolded) => fold(row, isFolded)}
-                />
-              ))}
+        {shape !== "tree" && (
+          <ChartView
+            columns={columns}
+            shape={shape}
+            total={total}
+            sinceFetched={sinceFetched}
+            range={range}
+            find={find}
+            selected={selected}
+            onSelect={(row) => refine({ span: columns.span_id[row] })}
+          />
+        )}
+        {shape === "tree" && (
+          <div class="waterfall">
+            <canvas ref={scale} class="scale" aria-hidden="true" />
+            <canvas ref={bars} class="bars" aria-hidden="true" />
+            <div
+              ref={scroller}
+              class="rows"
+              role="treegrid"
+              tabIndex={0}
+              aria-label="Spans"
+              aria-rowcount={rows.length}
+              aria-activedescendant={position >= first && position < last ? `span-${selected}` : undefined}
+              onScroll={(event) => (top.value = event.currentTarget.scrollTop)}
+              onWheel={(event) => {
+                if (!event.ctrlKey && !event.shiftKey) return;
+                event.preventDefault();
+                const box = bars.current!.getBoundingClientRect();
+                const around = range.from + ((event.clientX - box.left) / box.width) * (range.to - range.from);
+                show(layout.zoom(range, total, (event.deltaY || event.deltaX) > 0 ? 1.25 : 0.8, around));
+              }}
+            >
+              <div class="sheet" role="presentation" style={{ height: `${rows.length * ROW}px` }}>
+                {rows.slice(first, last).map((row, index) => (
+                  <Line
+                    key={columns.span_id[row]}
+                    columns={columns}
+                    row={row}
+                    position={first + index}
+                    isSelected={columns.span_id[row] === selected}
+                    isFolded={folded.value.has(columns.span_id[row])}
+                    duration={durationOf(columns, row, sinceFetched)}
+                    onSelect={() => select(first + index)}
+                    onFold={(isFolded) => fold(row, isFolded)}
+                  />
+                ))}
+              </div>
             </div>
           </div>
-        </div>
+        )}
         {selected && columns.span_id.includes(selected) && (
           <SpanDetails key={selected} trace={columns.trace_id} span={selected} revision={columns.revision} />
         )}

@@ -119,12 +119,32 @@ await page.waitForFunction(() => !location.hash.includes("from="));
 await check(page, "trace-light");
 
 // Something is drawn: pixels of more than one colour.
-const colours = await page.evaluate(() => {
-  const canvas = document.querySelector("canvas.minimap");
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  return new Set(new Uint32Array(data.buffer)).size;
-});
-assert.ok(colours > 2, `${colours} colours`);
+const colours = (canvas) =>
+  page.evaluate((canvas) => {
+    const { width, height } = document.querySelector(canvas);
+    const { data } = document.querySelector(canvas).getContext("2d").getImageData(0, 0, width, height);
+    return new Set(new Uint32Array(data.buffer)).size;
+  }, canvas);
+assert.ok((await colours("canvas.minimap")) > 2);
+
+// The other layouts, by a key and by a button.
+await page.keyboard.press("t");
+await page.waitForFunction(() => location.hash.includes("as=tracks"));
+await page.waitForSelector(".chart canvas");
+await page.waitForFunction(() => document.querySelector(".chart canvas").width > 300);
+await page.locator(".chart .over").hover({ position: { x: 300, y: 33 } });
+await page.waitForFunction(() => document.querySelector(".pointed").textContent.trim() !== "");
+assert.ok((await colours(".chart canvas")) > 2);
+await check(page, "tracks-light");
+await page.click(".shapes button:has-text('flame')");
+await page.waitForFunction(() => location.hash.includes("as=flame"));
+await page.locator(".chart .over").click({ position: { x: 100, y: 11 } });
+await page.waitForSelector(".details h2:has-text('tracer job')");
+await check(page, "flame-light");
+await page.keyboard.press("t");
+await page.waitForSelector(".row.selected:has-text('tracer job')");
+await page.keyboard.press("n");
+await page.waitForSelector(".row.selected:has-text('remote_worker')");
 
 // The address alone shows the same again, in another tab of the same browser.
 const again = await page.context().newPage();

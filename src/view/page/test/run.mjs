@@ -7,6 +7,6 @@ import { pathToFileURL } from "node:url";
 const folder = resolve(process.argv[2] ?? "node_modules/.test");
 for (const file of readdirSync("test").filter((file) => file.endsWith(".test.ts"))) {
   const outfile = join(folder, `${basename(file, ".ts")}.mjs`);
-  await build({ entryPoints: [join("test", file)], bundle: true, platform: "node", format: "esm", target: "node20", outfile, logLevel: "error" });
+  await build({ entryPoints: [join("test", file)], bundle: true, platform: "node", format: "esm", target: "node18", outfile, logLevel: "error" });
   await import(pathToFileURL(outfile).href);
 }
