@@ -516,8 +516,7 @@ impl Story {
             }
             Step::Exit { place } => {
                 let Some(worker) = self.worker_at(place) else { return };
-                self.state.brief_lives = 0;
-                self.state.failed_starts = 0;
+                self.state.starts.note_success();
                 self.exit(worker);
             }
             Step::Cancel { task } => {

@@ -95,7 +95,7 @@ impl State {
         }
         check_actors(self)?;
         ensure(
-            self.tasks.len() == waiting + leased + self.ended.len() + self.kept.len(),
+            self.tasks.len() == waiting + leased + self.history.len(),
             format!("{} tasks are neither queued, held, to be tried again, leased nor ended", self.tasks.len()),
         )
     }

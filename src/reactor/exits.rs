@@ -148,19 +148,15 @@ pub fn on_worker_exited(
     let first_ready_ns = worker.ready_monotonic_ns.into_iter().chain(state.workers.first_ready_ns()).min();
     let has_any_lived = first_ready_ns.is_some_and(|ready| now.monotonic_ns.saturating_sub(ready) >= LIVED_NS);
     if worker.tasks_ended > 0 || has_any_lived {
-        (state.failed_starts, state.brief_lives, state.give_ups) = (0, 0, 0);
+        state.starts.note_success();
     } else if !was_asked && loss.attempts.is_empty() {
-        state.was_start_refused = false;
-        match worker.phase {
-            WorkerPhase::Starting => state.failed_starts += 1,
-            WorkerPhase::Ready | WorkerPhase::Stopping => state.brief_lives += 1,
-        }
+        state.starts.note_death(worker.phase != WorkerPhase::Starting);
         let reason = match worker.ending {
             Some(Ending::StartTimedOut) => "did not get ready in time".to_owned(),
             Some(Ending::HookFailed) => worker.hook_failure.clone().unwrap_or_default(),
             _ => exit.cause.clone(),
         };
-        if state.settings.is_hook_required && !state.has_started && worker.ending == Some(Ending::HookFailed) {
+        if state.settings.is_hook_required && !state.starts.has_begun() && worker.ending == Some(Ending::HookFailed) {
             let message = format!("tracing is required, but the hook failed in a worker: {reason}");
             starts::give_up(state, effects, message, now);
         }

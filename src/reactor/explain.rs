@@ -152,10 +152,10 @@ fn what_it_lacks(state: &State, effects: &impl Effects, id: TaskId, task: &Task)
 }
 
 fn why_no_worker(state: &State) -> Option<String> {
-    if let Some(reason) = &state.no_worker {
+    if let Some(reason) = state.starts.no_worker() {
         return Some(format!("none is started now: {reason}"));
     }
-    if let Some(again) = &state.start_again {
+    if let Some(again) = state.starts.again() {
         return Some(format!("one {}; it is tried again every second", again.reason));
     }
     let is_starting = state.workers.starting() > 0;

@@ -19,19 +19,14 @@ pub(crate) fn remember_end(state: &mut State, id: TaskId, ended: TaskEnd) {
     if task.traces_runtime {
         state.runtime_since.remove(&id);
     }
-    state.ended_bytes += ended.size();
+    state.history.push(id, ended.size());
     task.advance(id, Event::Ended(Box::new(ended)), &mut state.tally);
-    state.ended.push_back(id);
     values::on_remembered(state, id);
-    loop {
-        let count = state.ended.len() + state.kept.len();
-        if count <= HISTORY_LIMIT && (state.ended_bytes <= state.settings.history_bytes_limit || count <= 1) {
-            break;
-        }
-        let Some(oldest_id) = state.ended.pop_front() else { break };
+    while state.history.exceeds(HISTORY_LIMIT, state.settings.history_bytes_limit) {
+        let Some(oldest_id) = state.history.pop_oldest() else { break };
         // Those whose results are still to be arguments are kept, however many they are.
         if values::is_pinned(state, oldest_id) || state.actors.is_living(oldest_id) {
-            state.kept.insert(oldest_id);
+            state.history.keep(oldest_id);
             continue;
         }
         forget(state, oldest_id);
@@ -48,7 +43,7 @@ pub(crate) fn forget(state: &mut State, id: TaskId) {
         state.actors.forget(id);
     }
     if let Some(ended) = task.into_end() {
-        state.ended_bytes -= ended.size();
+        state.history.subtract(ended.size());
         values::drop_outcome(state, &ended.outcome);
     }
     state.tally.forget();

@@ -49,7 +49,7 @@ fn results_that_are_still_to_be_arguments_are_remembered_beyond_the_bound() {
         run(&mut story);
     }
     assert!(story.state.tasks.get(first).is_some() && story.state.tally.counts().forgotten > 0);
-    assert!(story.state.kept.contains(&first), "it is not looked at with every end");
+    assert!(story.state.history.is_kept(first), "it is not looked at with every end");
     story.result(its_worker, its_lease, 1);
     run(&mut story);
     assert_eq!(get_task(&story.state, &story.effects, held).unwrap().state, TaskState::Succeeded);

@@ -72,7 +72,7 @@ impl Machine {
         let mut works = works.into_iter().peekable();
         let began = self.story.now.monotonic_ns;
         loop {
-            while self.story.state.tasks.len() - self.story.state.ended.len() < IN_FLIGHT
+            while self.story.state.tasks.len() - self.story.state.history.len() < IN_FLIGHT
                 && let Some(work) = works.next()
             {
                 self.works.push(work);

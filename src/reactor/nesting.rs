@@ -96,9 +96,7 @@ pub fn on_go_on(state: &mut State, worker_id: WorkerId, number: u64) {
 /// Where slots are free and no process is there to take them, nor may be started, awaited tasks run in processes that wait for them.
 pub(crate) fn run_in_waiters(state: &mut State, effects: &mut impl Effects, now: Now) {
     let from = state.waiters_from.take();
-    let may_start = state.workers.len() + state.replicas < state.settings.max_processes
-        && state.no_worker.is_none()
-        && state.start_again.is_none();
+    let may_start = state.workers.len() + state.replicas < state.settings.max_processes && state.starts.are_possible();
     // A worker that has nothing to do, or will have when it is ready, is there for them.
     let has_process = state.workers.starting() + state.workers.idle() > 0;
     if state.queue.is_empty() || !state.workers.has_waiting() || may_start || has_process {

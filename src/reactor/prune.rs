@@ -33,10 +33,9 @@ pub fn on_prune(state: &mut State, effects: &mut impl Effects, which: &PruneWhic
 /// Chooses the ended tasks that go: the old ones, and of the others the oldest until the rest is few enough and small enough.
 pub fn choose_pruned(state: &State, which: &PruneWhich, now: Now) -> PruneChoice {
     let mut ended: Vec<_> = state
-        .ended
+        .history
         .iter()
-        .chain(&state.kept)
-        .filter_map(|&id| {
+        .filter_map(|id| {
             let Progress::Ended(ended) = state.tasks.get(id)?.progress() else { return None };
             let stored = match &ended.outcome {
                 Outcome::Stored(stored) if !stored.name.is_empty() => stored.bytes,
@@ -82,9 +81,7 @@ pub fn on_restored_prune(state: &mut State, tasks: &[TaskId]) {
 fn forget_all(state: &mut State, tasks: &[TaskId]) {
     tasks.iter().for_each(|&id| history::forget(state, id));
     // Once for all of them, however many they are.
-    let State { tasks, ended, kept, .. } = state;
-    ended.retain(|&id| tasks.get(id).is_some());
-    kept.retain(|&id| tasks.get(id).is_some());
+    state.history.retain(|id| state.tasks.get(id).is_some());
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn pruning_forgets_the_oldest_with_their_keys_and_files_and_keeps_what_is_needed
     assert_eq!((report.removed, report.removed_bytes, gone), (1, 1_005, vec![keyed]));
     assert!(story.state.keys.is_empty() && story.state.tasks.get(keyed).is_none());
     assert_eq!(story.state.take_unused_values(), ["first"]);
-    assert_eq!(story.state.stored_bytes, 1_000);
+    assert_eq!(story.state.history.stored_bytes(), 1_000);
     let (report, gone) = prune(&mut story, PruneWhich { max_bytes: Some(1_006), ..PruneWhich::default() });
     assert_eq!((report.kept, report.kept_bytes, gone), (2, 1_005, vec![TaskId(2)]));
     let (report, gone) = prune(&mut story, PruneWhich { max_tasks: Some(0), ..PruneWhich::default() });

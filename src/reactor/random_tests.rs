@@ -215,9 +215,7 @@ proptest! {
             story.take(step);
         }
         // Then nothing more goes wrong.
-        story.state.no_worker = None;
-        story.state.failed_starts = 0;
-        story.state.brief_lives = 0;
+        story.state.starts.forgive();
         let mut rounds = 0;
         while story.state.tally.counts().waiting + story.state.tally.counts().leased > 0 {
             rounds += 1;

@@ -30,7 +30,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         }
     }
     worker.to_stop.retain(|next| next.lease != result.lease);
-    (state.failed_starts, state.brief_lives, state.give_ups) = (0, 0, 0);
+    state.starts.note_success();
     let (pid, actor) = (worker.pid, worker.actor);
     drop(worker);
     if let Some(actor) = actor {

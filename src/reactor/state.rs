@@ -1,11 +1,13 @@
 //! What the head knows: tasks, workers, and what they have to do with each other. Data and its invariants, no effects.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use actor::Actors;
 use follow_ups::FollowUps;
+use history::History;
 use progress::Tally;
 use ready_queue::ReadyQueues;
+use starts::Starts;
 use table::TaskTable;
 use target::Targets;
 use tracer_core::task::{TaskId, WorkerId};
@@ -14,11 +16,13 @@ use version::ModuleVersions;
 
 pub(crate) mod actor;
 pub(crate) mod follow_ups;
+pub(crate) mod history;
 pub(crate) mod needs;
 pub(crate) mod now;
 pub(crate) mod progress;
 pub(crate) mod ready_queue;
 pub(crate) mod settings;
+pub(crate) mod starts;
 pub(crate) mod table;
 pub(crate) mod target;
 pub(crate) mod task;
@@ -31,6 +35,7 @@ pub use needs::{Needs, Resource};
 pub use now::Now;
 pub use progress::{Progress, TaskEnd};
 pub use settings::Settings;
+pub use starts::StartAgain;
 pub use task::{DriverId, TASK_BYTES, Task};
 pub use worker::{Worker, WorkerPhase};
 pub use workers::Workers;
@@ -44,16 +49,12 @@ pub struct State {
     pub(crate) tasks: TaskTable,
     /// Waiting tasks in the order of their turn.
     pub(crate) queue: ReadyQueues,
-    /// What is occupied of them by others than tasks, by name: by replicas.
+    /// Amounts of named resources that replicas hold, by name.
     pub(crate) occupied: BTreeMap<String, u64>,
     /// Processes of replicas, which count among those that there may be.
     pub(crate) replicas: usize,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
     pub(crate) children: HashMap<TaskId, BTreeSet<TaskId>>,
-    /// Ended tasks whose results are in files, oldest first; some may have no file any more.
-    pub(crate) stored: VecDeque<TaskId>,
-    /// Bytes of those files.
-    pub(crate) stored_bytes: u64,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub(crate) open_bytes: u64,
     /// What follows from ends and is done with the next turn.
@@ -74,52 +75,25 @@ pub struct State {
     pub(crate) targets: Targets,
     /// The versions of modules that tasks were submitted with.
     pub(crate) versions: ModuleVersions,
-    /// Ended tasks, oldest first.
-    pub(crate) ended: VecDeque<TaskId>,
-    /// Those that were the oldest and are kept, because their results are to be arguments or their actors live.
-    pub(crate) kept: HashSet<TaskId>,
-    /// Bytes of results that ended tasks keep.
-    pub(crate) ended_bytes: usize,
+    /// Ended tasks.
+    pub(crate) history: History,
     /// The tasks by progress.
     pub(crate) tally: Tally,
     /// Since when there are more workers than needed, by the clock that never jumps.
     pub(crate) surplus_since: Option<u64>,
-    /// True if the head has said that it has started. Until then a hook that is required and fails is the end of it.
-    pub(crate) has_started: bool,
+    /// Starts of workers that have failed.
+    pub(crate) starts: Starts,
     /// Workers that ended before the head was to stop, those included that it killed for a task's sake.
     pub(crate) workers_lost: u64,
     /// Ids of workers and replicas.
     pub(crate) processes: ProcessIds,
-    /// Workers in a row that died before they were ready.
-    pub(crate) failed_starts: u32,
-    /// Workers in a row that died soon after they were ready, without having run anything.
-    pub(crate) brief_lives: u32,
-    /// While the system has no room for a further worker: why, and when it is asked again.
-    pub(crate) start_again: Option<StartAgain>,
     /// For tasks that trace the runtime: since when they wait in the queue, or when their attempt ended, in nanoseconds since the
     /// Unix epoch.
     pub(crate) runtime_since: HashMap<TaskId, u64>,
-    /// Why no worker is started for now.
-    pub(crate) no_worker: Option<String>,
-    /// True if the last worker that was wanted could not be started by the system: no hook has run in it.
-    pub(crate) was_start_refused: bool,
-    /// When workers are started again after that, by the clock that never jumps; none when they are not.
-    pub(crate) resumes_ns: Option<u64>,
-    /// Number of times in a row that no more workers were started.
-    pub(crate) give_ups: u32,
     /// Set when the head is to stop: nothing is accepted or leased any more.
     pub(crate) is_stopping: bool,
     /// Tasks that have come to an end of their own since.
     pub(crate) ended_while_stopping: usize,
-}
-
-/// A worker that could not be started, and shall be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartAgain {
-    /// What the system said.
-    pub reason: String,
-    /// When to try again, by the clock that never jumps.
-    pub monotonic_ns: u64,
 }
 
 /// Ids of processes, from 1. None is given out twice.
@@ -153,7 +127,7 @@ impl State {
 
     /// Returns whether the hook may be why workers do not get ready.
     pub fn is_hook_to_blame(&self) -> bool {
-        self.settings.hook.is_some() && !self.was_start_refused
+        self.settings.hook.is_some() && !self.starts.was_refused()
     }
 
     /// A head that has just begun: no task, no worker.
@@ -164,8 +138,6 @@ impl State {
             queue: ReadyQueues::default(),
             occupied: BTreeMap::new(),
             replicas: 0,
-            stored: VecDeque::new(),
-            stored_bytes: 0,
             children: HashMap::new(),
             open_bytes: 0,
             follow_ups: FollowUps::default(),
@@ -177,22 +149,13 @@ impl State {
             waiters_from: None,
             targets: Targets::default(),
             versions: ModuleVersions::default(),
-            ended: VecDeque::new(),
-            kept: HashSet::new(),
-            ended_bytes: 0,
+            history: History::default(),
             tally: Tally::default(),
             surplus_since: None,
-            has_started: false,
+            starts: Starts::default(),
             workers_lost: 0,
             processes: ProcessIds::default(),
-            failed_starts: 0,
-            start_again: None,
-            brief_lives: 0,
             runtime_since: HashMap::new(),
-            no_worker: None,
-            was_start_refused: false,
-            resumes_ns: None,
-            give_ups: 0,
             is_stopping: false,
             ended_while_stopping: 0,
         }
@@ -260,33 +223,26 @@ impl State {
 
     /// Notes that the head has said that it has started. Until then a hook that is required and fails is the end of it.
     pub fn begin(&mut self) {
-        self.has_started = true;
+        self.starts.begin();
     }
 
     /// Returns whether the head has [said](Self::begin) that it has started.
     pub fn has_begun(&self) -> bool {
-        self.has_started
+        self.starts.has_begun()
     }
 
     /// Returns why no worker is started for now.
     pub fn no_worker(&self) -> Option<&str> {
-        self.no_worker.as_deref()
+        self.starts.no_worker()
     }
 
     /// Returns which worker could not be started, while it is tried again.
     pub fn start_again(&self) -> Option<&StartAgain> {
-        self.start_again.as_ref()
+        self.starts.again()
     }
 
     /// Returns the number of tasks that have come to an end of their own since the head was to stop.
     pub fn ended_while_stopping(&self) -> usize {
         self.ended_while_stopping
-    }
-
-    /// An ended task may not be needed any more: if it was only kept for that, it is among the oldest again.
-    pub(crate) fn keep_no_longer(&mut self, id: TaskId) {
-        if self.kept.remove(&id) {
-            self.ended.push_front(id);
-        }
     }
 }

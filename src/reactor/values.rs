@@ -35,7 +35,7 @@ pub(crate) fn unpin(state: &mut State, id: TaskId) {
         if let Some(links) = links_mut(state, input) {
             links.pins = links.pins.saturating_sub(1);
         }
-        state.keep_no_longer(input);
+        state.history.keep_no_longer(input);
         drop_if_forgotten(state, input);
     }
 }
@@ -106,18 +106,17 @@ pub(crate) fn on_remembered(state: &mut State, id: TaskId) {
     }
     let Some(Progress::Ended(ended)) = state.tasks.get(id).map(|task| task.progress()) else { return };
     if let Outcome::Stored(stored) = &ended.outcome {
-        state.stored_bytes += stored.bytes;
-        state.stored.push_back(id);
+        state.history.push_stored(id, stored.bytes);
     }
     drop_if_forgotten(state, id);
-    for _ in 0..state.stored.len() {
-        if state.stored_bytes <= state.settings.stored_bytes_limit {
+    for _ in 0..state.history.stored_len() {
+        if state.history.stored_bytes() <= state.settings.stored_bytes_limit {
             break;
         }
         // The newest is not among the oldest that are too many, however large it is.
-        let Some(oldest) = state.stored.pop_front().filter(|&oldest| oldest != id) else { break };
+        let Some(oldest) = state.history.pop_stored().filter(|&oldest| oldest != id) else { break };
         if is_pinned(state, oldest) {
-            state.stored.push_back(oldest);
+            state.history.put_back_stored(oldest);
         } else {
             drop_value(state, oldest);
         }
@@ -151,7 +150,7 @@ fn drop_value(state: &mut State, id: TaskId) {
     {
         let name = std::mem::take(&mut stored.name);
         let bytes = stored.bytes;
-        state.ended_bytes -= name.len();
+        state.history.subtract(name.len());
         note_removed(state, name, bytes);
     }
 }
@@ -165,7 +164,7 @@ pub(crate) fn drop_outcome(state: &mut State, outcome: &Outcome) {
 
 fn note_removed(state: &mut State, name: String, bytes: u64) {
     if !name.is_empty() {
-        state.stored_bytes -= bytes;
+        state.history.subtract_stored(bytes);
         state.follow_ups.push(FollowUp::ValueUnused(name));
     }
 }

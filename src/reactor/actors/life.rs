@@ -281,7 +281,7 @@ fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
     let calls = std::mem::take(&mut actor.calls);
     let job = actor.job;
     state.actors.to_place.remove(&id);
-    state.keep_no_longer(id);
+    state.history.keep_no_longer(id);
     if let Some(bound) = state.actors.bound.get_mut(&job)
         && bound.remove(&id)
         && bound.is_empty()
