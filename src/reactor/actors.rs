@@ -4,5 +4,5 @@ pub(crate) mod listing;
 pub(crate) mod place;
 
 #[cfg(test)]
-#[path = "actors_tests.rs"]
-mod tests;
+#[path = "actors/random_tests.rs"]
+mod random;

@@ -382,3 +382,7 @@ pub(crate) fn open_tasks(state: &State) -> BTreeMap<JobId, usize> {
     }
     open
 }
+
+#[cfg(test)]
+#[path = "life_tests.rs"]
+mod tests;

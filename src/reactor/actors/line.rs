@@ -106,3 +106,7 @@ impl Line {
         blockers
     }
 }
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

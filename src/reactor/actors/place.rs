@@ -169,3 +169,7 @@ fn next_call(state: &State, id: TaskId) -> Option<TaskId> {
     }
     firsts.into_values().max_by_key(|&(rank, id)| (rank, Reverse(id))).map(|(_, id)| id)
 }
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;
