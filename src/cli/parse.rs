@@ -317,38 +317,69 @@ fn tip_for_word(path: &str, word: &str, arguments: &[OsString]) -> Option<String
     };
     let looks_like_function = word.contains(':') && !word.contains("//");
     Some(match (path, word) {
-        ("tracer" | "tracer submit", _) if looks_like_function => format!("`tracer submit task {}` runs a function", rest()),
+        ("tracer" | "tracer submit", _) if looks_like_function => {
+            format!("`tracer submit task {}` runs a function", rest())
+        }
         ("tracer", "run" | "exec" | "launch" | "call") => {
             "`tracer submit task MODULE:FUNCTION` runs a function, `tracer submit command -- PROGRAM` a program".into()
         }
         ("tracer", "task" | "command" | "actor") => format!("`tracer submit {}`", rest()),
         ("tracer", "tasks" | "actors" | "workers" | "modules_list") => format!("`tracer list {word}`"),
-        ("tracer", "ps" | "jobs" | "job" | "ls" | "top" | "queue") => "`tracer list tasks` lists tasks, `tracer status` sums them up".into(),
-        ("tracer", "logs" | "log" | "output") => {
-            "`tracer submit` shows what a task writes while it waits; without it, it is in the logs of the session's folder, which `tracer status` names".into()
+        ("tracer", "ps" | "jobs" | "job" | "ls" | "top" | "queue") => {
+            "`tracer list tasks` lists tasks, `tracer status` sums them up".into()
         }
-        ("tracer", "show" | "result" | "inspect" | "describe") => "`tracer get ID` shows a task, `tracer trace show ID` a trace".into(),
-        ("tracer", "kill" | "rm" | "abort" | "delete") => "`tracer cancel ID` ends a task, `tracer stop` the head".into(),
+        ("tracer", "log" | "output") => {
+            "`tracer logs REPLICA` shows what a replica has written, `tracer submit` what a task writes while it waits"
+                .into()
+        }
+        ("tracer", "show" | "result" | "inspect" | "describe") => {
+            "`tracer get ID` shows a task, `tracer trace show ID` a trace".into()
+        }
+        ("tracer", "kill" | "rm" | "abort" | "delete") => {
+            "`tracer cancel ID` ends a task, `tracer stop` the head".into()
+        }
         ("tracer", "restart") => "`tracer stop`, then `tracer start --head`; what was accepted is remembered".into(),
         ("tracer", "up" | "init" | "head" | "server" | "daemon") => "`tracer start --head` starts a head".into(),
         ("tracer", "down" | "shutdown" | "quit" | "exit") => "`tracer stop` ends the head and its workers".into(),
-        ("tracer", "serve" | "http" | "dashboard") => "`tracer start --head --http 127.0.0.1:8265` serves the HTTP API".into(),
+        ("tracer", "deploy" | "rollback" | "history" | "config") => format!("`tracer serve {}`", rest()),
+        ("tracer serve", "start" | "up") => {
+            "`tracer serve run MODULE:NAME` serves a deployment, `tracer serve deploy FILE` a service file".into()
+        }
+        ("tracer serve", "stop" | "down" | "delete" | "rm" | "kill") => "`tracer serve shutdown` ends a service".into(),
+        ("tracer serve", "list" | "ls" | "ps") => {
+            "`tracer list services` lists services, `tracer serve status` says how they are".into()
+        }
+        ("tracer serve", "logs" | "log") => "`tracer logs REPLICA` shows what a replica has written".into(),
+        ("tracer serve", "apply" | "update" | "check" | "validate") => {
+            "`tracer serve deploy FILE` rolls a service file out; `--dry-run` only checks it".into()
+        }
+        ("tracer", "http" | "dashboard") => "`tracer start --head --http 127.0.0.1:8265` serves the HTTP API".into(),
         ("tracer", "traces" | "spans") => "`tracer trace list` lists traces".into(),
-        ("tracer", "hook") => "`tracer hooks check MODULE:ATTRIBUTE` tries a hook out, `tracer list hooks` lists them".into(),
+        ("tracer", "hook") => {
+            "`tracer hooks check MODULE:ATTRIBUTE` tries a hook out, `tracer list hooks` lists them".into()
+        }
         ("tracer", "module") => "`tracer modules show MODULE` shows one, `tracer list modules` lists them".into(),
         ("tracer", "why") => "`tracer explain ID` says why a task waits".into(),
         ("tracer trace", "get" | "view" | "last") => "`tracer trace show last` shows the last trace".into(),
         ("tracer trace", "ls") => "`tracer trace list` lists traces".into(),
         ("tracer list", "task" | "actor" | "worker" | "module" | "hook") => format!("`tracer list {word}s`"),
         ("tracer list", "traces" | "spans" | "trace") => "`tracer trace list` lists traces".into(),
+        ("tracer list", "service" | "deployment" | "replica") => format!("`tracer list {word}s`"),
         ("tracer list", "jobs" | "queue") => "`tracer list tasks` lists tasks".into(),
         ("tracer modules", "list" | "ls") => "`tracer list modules` lists modules".into(),
         ("tracer hooks", "list" | "ls") => "`tracer list hooks` lists hooks".into(),
-        ("tracer hooks", "show" | "test" | "try" | "run") => "`tracer hooks check MODULE:ATTRIBUTE` tries a hook out".into(),
+        ("tracer hooks", "show" | "test" | "try" | "run") => {
+            "`tracer hooks check MODULE:ATTRIBUTE` tries a hook out".into()
+        }
         ("tracer submit", "function" | "job") => "`tracer submit task MODULE:FUNCTION` runs a function".into(),
-        ("tracer submit", "cmd" | "program" | "script" | "shell") => "`tracer submit command -- PROGRAM` runs a program".into(),
+        ("tracer submit", "cmd" | "program" | "script" | "shell") => {
+            "`tracer submit command -- PROGRAM` runs a program".into()
+        }
         ("tracer submit", "method") => "`tracer submit call ACTOR METHOD` calls a method of an actor".into(),
-        ("tracer submit", _) => format!("`tracer submit command -- {}` runs a program, `tracer submit task MODULE:FUNCTION` a function", rest()),
+        ("tracer submit", _) => format!(
+            "`tracer submit command -- {}` runs a program, `tracer submit task MODULE:FUNCTION` a function",
+            rest()
+        ),
         _ => return None,
     })
 }
@@ -382,7 +413,19 @@ pub(super) fn tip_for_flag(path: &str, flag: &str) -> Option<String> {
         (path, "--async" | "--detach" | "-d" | "--background" | "--nowait") if path.starts_with("tracer submit") => {
             "`--no-wait` prints the id and does not wait"
         }
-        (path, "--wait" | "--sync") if path.starts_with("tracer submit") => "it waits unless `--no-wait` is given",
+        (path, "--wait" | "--sync") if path.starts_with("tracer submit") || path == "tracer serve deploy" => {
+            "it waits unless `--no-wait` is given"
+        }
+        ("tracer serve deploy", "--async" | "--detach" | "-d" | "--background" | "--nowait") => {
+            "`--no-wait` does not wait until it is rolled out"
+        }
+        ("tracer serve run" | "tracer serve build", "--port" | "-p" | "--host" | "--listen") => {
+            "`--address 127.0.0.1:8000` says where it listens"
+        }
+        ("tracer serve run" | "tracer serve build", "--replicas" | "--workers" | "-n") => {
+            "`--num-replicas N` says how many processes it has"
+        }
+        (path, "--name" | "-s") if path.starts_with("tracer serve") => "`--service NAME` says which service is meant",
         ("tracer submit command", "--working-dir" | "--workdir" | "--dir" | "-w" | "-C") => {
             "`--cwd DIR` says where it runs"
         }

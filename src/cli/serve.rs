@@ -49,8 +49,11 @@ enum What {
     /// Show services with their deployments, replicas and proxies
     #[command(after_help = "Example:\n  tracer serve status --format json | jq '.services[].state'")]
     Status {
+        /// The service [default: every one]
+        #[arg(long, value_name = "NAME")]
+        service: Option<String>,
         #[command(flatten)]
-        which: ServiceArgs,
+        place: PlaceArgs,
         #[command(flatten)]
         format: FormatArgs,
     },
@@ -107,7 +110,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     match args.what {
         What::Run(args) => run::run(&args),
         What::Deploy(args) => deploy::run(&args),
-        What::Status { which, format } => look::status(&which, format.format),
+        What::Status { service, place, format } => look::status(&ServiceArgs { service, place }, format.format),
         What::Config { which, format } => look::config(&which, format.format),
         What::History { which, format } => look::history(&which, format.format),
         What::Rollback { version, which, format } => deploy::roll_back(&which, version, format.format),

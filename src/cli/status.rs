@@ -4,7 +4,7 @@ use super::connect::{ask, unexpected_reply};
 use super::{CommandResult, FormatArgs, PlaceArgs, hints, report};
 use crate::count::{Count, Elapsed, Size};
 use crate::exit;
-use crate::protocol::{FurtherHook, Metrics, Query, Reply, ServiceSummary, StatusReport, WorkerCounts};
+use crate::protocol::{FurtherHook, Metrics, Query, Reply, ServiceState, ServiceSummary, StatusReport, WorkerCounts};
 
 /// Show how the head, its workers and its tracing are doing
 #[derive(clap::Args)]
@@ -55,6 +55,9 @@ fn worker_line(workers: &WorkerCounts) -> String {
 fn service_line(service: &ServiceSummary) -> String {
     let ServiceSummary { name, state, url, ready, num_replicas, ongoing, waiting, lost, .. } = service;
     let replicas = Count(*num_replicas, "replica");
+    if *state == ServiceState::Failed {
+        return format!("{name}: failed, see `tracer serve status`");
+    }
     let mut line = format!("{name}: {}, {url}, {ready} of {replicas} ready", state.name().replace('_', " "));
     if *ongoing > 0 || *waiting > 0 {
         line.push_str(&format!(", {} going on, {waiting} waiting", Count(*ongoing, "request")));

@@ -1225,7 +1225,7 @@ impl Server {
             http: self.io.front.as_ref().map(Front::report),
             no_worker: self.state.no_worker().map(str::to_owned),
             is_hook_to_blame: self.state.is_hook_to_blame(),
-            warnings: self.warnings_at_start.clone(),
+            warnings: self.warnings_at_start.iter().cloned().chain(self.public_services()).collect(),
             put_aside: self.put_aside.clone(),
         };
         on_started(&started, &self.io.session_dir);

@@ -398,6 +398,16 @@ impl Server {
         deployments::begin_restored(services, &mut acting, now);
     }
 
+    /// Notes on the services that other machines reach.
+    pub(super) fn public_services(&self) -> Vec<String> {
+        let all = self.services.all.iter();
+        let note = |(name, served): (&String, &deployments::Served)| {
+            let note = served.serving.as_ref()?.service.http.public_note()?;
+            Some(format!("service `{name}`: {note}"))
+        };
+        all.filter_map(note).collect()
+    }
+
     /// Every service ends what it has, for so long.
     pub(super) fn stop_services(&mut self, grace: std::time::Duration, now: Now) {
         let (services, mut acting) = self.acting();

@@ -60,6 +60,17 @@ pub struct Http {
     pub max_body: Option<u64>,
 }
 
+impl Http {
+    /// A note for people on an address that other machines reach; none on another.
+    pub fn public_note(&self) -> Option<String> {
+        let Http { address, .. } = self;
+        let is_public = !address.ip().is_loopback();
+        is_public.then(|| {
+            format!("whoever reaches this machine reaches it at {address}, since its file says `public = true`")
+        })
+    }
+}
+
 /// Tracing of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceTracing {

@@ -407,14 +407,16 @@ impl Fixture {
 }
 
 #[test]
-fn a_first_version_that_fails_leaves_nothing() {
+fn a_first_version_that_fails_leaves_its_failure_alone() {
     let mut fixture = Fixture::default();
     fixture.deploy(service(&[("app", "shop:app", 2)]));
     fixture.exits(WorkerId(1), "exited with code 1");
     assert!(matches!(fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { .. }));
     fixture.settle(|_| false);
     assert!(fixture.world.replicas.is_empty() && fixture.world.proxies.is_empty() && fixture.world.listens.is_empty());
-    assert!(list_services(&fixture.services, &fixture.world, fixture.now()).is_empty());
+    assert_eq!(fixture.state(), ServiceState::Failed);
+    let failure = "replica app#1: it exited with code 1".to_owned();
+    assert_eq!(fixture.report().last_failure, Some(failure));
     fixture.world.refuses_address = true;
     let refused = fixture.try_deploy(service(&[("app", "shop:app", 1)])).unwrap_err();
     assert_eq!(refused.code, ServiceRefusalCode::Address);
@@ -422,6 +424,24 @@ fn a_first_version_that_fails_leaves_nothing() {
     fixture.deploy(service(&[("app", "shop:app", 1)]));
     let reason = "replica app#3: it could not be started: no memory".to_owned();
     assert_eq!(*fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { version: 2, reason });
+    let now = fixture.now();
+    on_shut_down(&mut fixture.services, &mut fixture.world, "shop", now).expect("it is there");
+    fixture.turn();
+    fixture.settle(|_| true);
+    assert!(list_services(&fixture.services, &fixture.world, fixture.now()).is_empty());
+}
+
+#[test]
+fn a_first_version_that_fails_leaves_nothing_if_a_command_was_to_own_it() {
+    let mut fixture = Fixture::default();
+    let now = fixture.now();
+    let owned = (false, Some(DriverId(7)));
+    on_deploy(&mut fixture.services, &mut fixture.world, service(&[("app", "shop:app", 1)]), owned, now)
+        .expect("nothing speaks against it");
+    fixture.exits(WorkerId(1), "exited with code 1");
+    assert!(matches!(fixture.last_news_of_rollouts(), ServiceNews::RolloutFailed { .. }));
+    fixture.settle(|_| false);
+    assert!(list_services(&fixture.services, &fixture.world, fixture.now()).is_empty());
 }
 
 #[test]

@@ -86,6 +86,61 @@ pub fn parse(text: &str, folder: &Path) -> Result<Service, FileError> {
     Ok(Service { name, http, tracing, applications })
 }
 
+/// Part of a service that something is wrong with which its file alone does not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The address that it listens on.
+    Address,
+    /// Its exporters.
+    Exporters,
+    /// A key of a deployment.
+    Deployment {
+        /// Name of its application.
+        application: String,
+        /// Its name.
+        name: String,
+        /// The key.
+        key: &'static str,
+    },
+}
+
+/// Finds the line of a valid service file that says something of a subject, and the key there: the nearest one if it does not say it itself.
+pub fn place_of(text: &str, subject: &Subject) -> Option<(usize, String)> {
+    let reader = Reader { text, folder: Path::new("/"), tables: TABLES };
+    let document = reader.document().ok()?;
+    let document = document.get_ref();
+    let of_table = |table: &str, key: &str| {
+        let value = document.get(table)?.get_ref().as_table()?.get(key)?;
+        Some((reader.line_of(value), format!("{table}.{key}")))
+    };
+    match subject {
+        Subject::Address => of_table("http", "address"),
+        Subject::Exporters => of_table("tracing", "exporter"),
+        Subject::Deployment { application, name, key } => {
+            let tables = document.get("applications")?.get_ref().as_array()?.iter();
+            let table =
+                tables.filter_map(|value| value.get_ref().as_table()).find(|table| named(table, application))?;
+            let deployments = table.get("deployments").and_then(|value| value.get_ref().as_array());
+            let deployment = deployments
+                .into_iter()
+                .flatten()
+                .find(|value| value.get_ref().as_table().is_some_and(|deployment| named(deployment, name)));
+            let (in_table, of) = match deployment.and_then(|value| value.get_ref().as_table()) {
+                Some(deployment) => (deployment, "applications.deployments"),
+                None => (table, "applications"),
+            };
+            let (key, value) = [*key, "import_path"].iter().find_map(|key| Some((*key, in_table.get(*key)?)))?;
+            Some((reader.line_of(value), format!("{of}.{key}")))
+        }
+    }
+}
+
+/// Returns whether an application or a deployment has a name: one that it says, or that of its handler.
+fn named(table: &DeTable<'_>, name: &str) -> bool {
+    let text = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str());
+    text("name").or_else(|| text("import_path").map(attribute_of)) == Some(name)
+}
+
 fn table<'v, 't>(reader: &Reader<'_>, key: &str, value: &'v Value<'t>) -> Result<&'v DeTable<'t>, FileError> {
     value.get_ref().as_table().ok_or_else(|| reader.wrong_type(key, "a table", value))
 }
@@ -119,19 +174,29 @@ fn http(reader: &Reader<'_>, value: &Value<'_>, mut http: Http) -> Result<Http, 
     // Once it is known whether it may be public, wherever the file says that.
     if let Some(value) = address {
         let text = reader.string("http.address", value)?;
-        http.address = match text.parse::<LoopbackAddress>() {
-            Ok(address) => address.get(),
-            Err(AddressError::NotLoopback { port, .. }) if !http.is_public => {
-                let reason = format!(
-                    "expected an address of this machine alone, such as `127.0.0.1:{port}`, found `{text}`\n\
-                     (hint: with `public = true` in `[http]`, whoever reaches this machine reaches the service)"
-                );
-                return Err(reader.invalid("http.address", &reason, value));
-            }
-            Err(error) => text.parse().map_err(|_| reader.invalid("http.address", &error.to_string(), value))?,
+        let address = match local_address(
+            text,
+            "with `public = true` in `[http]`, whoever reaches this machine reaches the service",
+        ) {
+            // `localhost` is an address of the machine alone, so the rest are numbers.
+            Err(reason) if http.is_public => text.parse().map_err(|_| reason),
+            address => address.map(LoopbackAddress::get),
         };
+        http.address = address.map_err(|reason| reader.invalid("http.address", &reason, value))?;
     }
     Ok(http)
+}
+
+/// Reads an address that no other machine reaches. `hint` says what to do about one that others do.
+pub fn local_address(text: &str, hint: &str) -> Result<LoopbackAddress, String> {
+    text.parse().map_err(|error| match error {
+        AddressError::Malformed { found } => {
+            format!("expected an address such as `127.0.0.1:8000`, `[::1]:8000` or `localhost:0`, found `{found}`")
+        }
+        AddressError::NotLoopback { found, port } => format!(
+            "expected an address of this machine alone, such as `127.0.0.1:{port}`, found `{found}`\n(hint: {hint})"
+        ),
+    })
 }
 
 fn tracing(reader: &Reader<'_>, value: &Value<'_>, mut tracing: ServiceTracing) -> Result<ServiceTracing, FileError> {
@@ -170,7 +235,8 @@ fn applications(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<Applicatio
         }
         if let Some(other) = names.insert(application.name.clone(), line) {
             let reason = format!(
-                "expected a name that no other application has, found `{}`, which the one in line {other} has",
+                "expected a name that no other application has, found `{}`, which the one in line {other} has\n\
+                 (hint: `name = \"…\"` in its `[[applications]]` gives it one of its own)",
                 application.name
             );
             return Err(reader.invalid("applications.name", &reason, value));
@@ -198,7 +264,8 @@ fn application(reader: &Reader<'_>, value: &Value<'_>) -> Result<Application, Fi
                     let deployment = deployment(reader, value)?;
                     if let Some(other) = lines.insert(deployment.name.clone(), reader.line_of(value)) {
                         let reason = format!(
-                            "expected a name that no other deployment of the application has, found `{}`, which the one in line {other} has",
+                            "expected a name that no other deployment of the application has, found `{}`, which the one in line {other} has\n\
+                             (hint: `name = \"…\"` gives it one of its own)",
                             deployment.name
                         );
                         return Err(reader.invalid("applications.deployments.name", &reason, value));
@@ -298,7 +365,8 @@ fn check_between(number: i64, least: i64, most: i64) -> Result<u32, String> {
     number.map_err(|found| format!("expected a number from {least} to {most}, found {found}"))
 }
 
-fn check_replicas(number: i64) -> Result<u32, String> {
+/// Checks a number of replicas.
+pub fn check_replicas(number: i64) -> Result<u32, String> {
     check_between(number, 1, REPLICA_LIMIT)
 }
 
@@ -318,7 +386,7 @@ fn check_threads(number: i64) -> Result<u32, String> {
 fn time(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Duration, FileError> {
     let time = reader.duration(key, value)?;
     if time.is_zero() {
-        return Err(reader.invalid(key, "expected a time that is longer than 0", value));
+        return Err(reader.invalid(key, "expected a time that is longer than 0, found 0", value));
     }
     Ok(time)
 }
@@ -326,17 +394,22 @@ fn time(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<Duration, F
 /// A name that can be part of a path, a file's name and a span's name.
 fn name(reader: &Reader<'_>, key: &str, value: &Value<'_>) -> Result<String, FileError> {
     let text = reader.string(key, value)?;
-    let is_name = (1..=64).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    if !is_name {
-        let reason =
-            format!("expected a name of 1 to 64 letters, digits, `_` and `-`, found `{}`", text.escape_debug());
-        return Err(reader.invalid(key, &reason, value));
-    }
+    check_name(text).map_err(|reason| reader.invalid(key, &reason, value))?;
     Ok(text.to_owned())
 }
 
-fn check_import_path(text: &str) -> Result<(), String> {
+/// Checks the name of a service, an application or a deployment.
+pub fn check_name(text: &str) -> Result<(), String> {
+    let is_name = (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if is_name {
+        return Ok(());
+    }
+    Err(format!("expected a name of 1 to 64 letters, digits, `_` and `-`, found `{}`", text.escape_debug()))
+}
+
+/// Checks the form of `module:attribute`.
+pub fn check_import_path(text: &str) -> Result<(), String> {
     match text.rsplit_once(':') {
         Some((module, attribute)) if !module.is_empty() && !attribute.is_empty() && !attribute.contains('/') => Ok(()),
         _ => Err(format!("expected `module:attribute` such as `shop:app`, found `{}`", text.escape_debug())),

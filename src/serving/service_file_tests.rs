@@ -278,3 +278,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_mistake_that_is_found_elsewhere_has_a_place_in_the_file() {
+    let text = "name = 'shop'\n[http]\naddress = '127.0.0.1:80'\n[tracing]\nexporter = 'a:b'\n[[applications]]\nimport_path = 'm:app'\n\
+                [[applications]]\nroute_prefix = '/b'\nimport_path = 'm:b'\nname = 'second'\n\
+                [[applications.deployments]]\nimport_path = 'm:b'\n\
+                [[applications.deployments]]\nname = 'other'\nimport_path = 'm:c'\narguments = [7]\n";
+    let of = |application: &str, name: &str, key| Subject::Deployment {
+        application: application.into(),
+        name: name.into(),
+        key,
+    };
+    for (subject, place) in [
+        (Subject::Address, Some((3, "http.address"))),
+        (Subject::Exporters, Some((5, "tracing.exporter"))),
+        // A deployment that is not written down is that of its application.
+        (of("app", "app", "import_path"), Some((7, "applications.import_path"))),
+        (of("second", "b", "cwd"), Some((13, "applications.deployments.import_path"))),
+        (of("second", "other", "arguments"), Some((17, "applications.deployments.arguments"))),
+        (of("third", "app", "import_path"), None),
+    ] {
+        let found = place_of(text, &subject);
+        assert_eq!(found, place.map(|(line, key)| (line, key.to_owned())), "{subject:?}");
+    }
+    assert_eq!(place_of("name = 'shop'\n[[applications]]\nimport_path = 'm:app'\n", &Subject::Address), None);
+}

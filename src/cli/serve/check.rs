@@ -1,5 +1,6 @@
 //! Checks of the modules, arguments and exporters that a service names, before anything is changed, and resolution of their paths and versions.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::super::CommandError;
@@ -8,23 +9,68 @@ use crate::driver::Driver;
 use crate::exit;
 use crate::hook::{HookContract, LoadedDeployment, Located, Module, ParameterDescription, SearchPath};
 use crate::module_store::ModuleStore;
-use crate::serving::service_file::{Deployment, Service};
+use crate::serving::service_file::{Deployment, Service, Subject, check_import_path, place_of};
+
+/// Mistake in a service that its file alone does not tell.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    pub(super) subject: Subject,
+    pub(super) reason: String,
+}
+
+impl Mistake {
+    /// Names the line and the key of the service file with this text.
+    pub(super) fn in_file(&self, file: &Path, text: &str) -> String {
+        match place_of(text, &self.subject) {
+            Some((line, key)) => format!("{}:{line}: `{key}`: {}", file.display(), self.reason),
+            None => format!("{}: {self}", file.display()),
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.subject {
+            Subject::Deployment { name, .. } => write!(f, "deployment `{name}`: {}", self.reason),
+            Subject::Exporters | Subject::Address => f.write_str(&self.reason),
+        }
+    }
+}
+
+impl From<Mistake> for CommandError {
+    fn from(mistake: Mistake) -> CommandError {
+        CommandError::new(exit::FAILED, mistake.to_string())
+    }
+}
 
 /// Checks the modules of a service where the head looks for them, and notes which versions they have now.
-pub(super) fn modules(driver: &Driver, service: &mut Service, folder: &Path) -> Result<(), CommandError> {
+pub(super) fn modules(driver: &Driver, service: &mut Service, folder: &Path) -> Result<(), Mistake> {
     let welcome = driver.welcome();
     let search = SearchPath { module_path: welcome.module_folders.clone(), is_complete: true };
     for exporter in &service.tracing.exporters {
-        check_exporter(&search, exporter)
-            .map_err(|error| CommandError::new(exit::FAILED, format!("exporter `{exporter}`: {error}")))?;
+        check_exporter(&search, exporter).map_err(|reason| Mistake { subject: Subject::Exporters, reason })?;
     }
     let store = ModuleStore::of_session(&welcome.session_dir);
-    for deployment in service.applications.iter_mut().flat_map(|application| &mut application.deployments) {
-        let version = version(&search, &store, deployment, folder)
-            .map_err(|error| CommandError::new(exit::FAILED, format!("deployment `{}`: {error}", deployment.name)))?;
-        deployment.module_version = version;
+    for application in &mut service.applications {
+        for deployment in &mut application.deployments {
+            let checked = check_cwd(deployment).and_then(|()| version(&search, &store, deployment, folder));
+            deployment.module_version = checked.map_err(|(key, reason)| {
+                let (application, name) = (application.name.clone(), deployment.name.clone());
+                Mistake { subject: Subject::Deployment { application, name, key }, reason }
+            })?;
+        }
     }
     Ok(())
+}
+
+/// Checks that a replica can begin in its folder.
+fn check_cwd(deployment: &Deployment) -> Result<(), (&'static str, String)> {
+    let Some(folder) = &deployment.cwd else { return Ok(()) };
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let found = if folder.exists() { "which is none" } else { "which does not exist" };
+    Err(("cwd", format!("expected a folder, found `{}`, {found}", folder.display())))
 }
 
 /// The libraries that the modules of a service are in, those built in left out.
@@ -49,12 +95,23 @@ fn version(
     store: &ModuleStore,
     deployment: &mut Deployment,
     folder: &Path,
-) -> Result<Option<u64>, String> {
+) -> Result<Option<u64>, (&'static str, String)> {
+    let (version, found) = find(search, store, deployment, folder).map_err(|reason| ("import_path", reason))?;
+    check_arguments(deployment, &found.parameters()).map_err(|reason| ("arguments", reason))?;
+    deployment.authors_max_ongoing_requests = found.max_ongoing_requests();
+    Ok(version)
+}
+
+/// Loads the version of a deployment's module that there is now, and finds its handler there.
+fn find(
+    search: &SearchPath,
+    store: &ModuleStore,
+    deployment: &mut Deployment,
+    folder: &Path,
+) -> Result<(Option<u64>, LoadedDeployment), String> {
     let path = deployment.import_path.clone();
-    let (module, attribute) = path.rsplit_once(':').ok_or_else(|| not_an_import_path(&path))?;
-    if module.is_empty() || attribute.is_empty() {
-        return Err(not_an_import_path(&path));
-    }
+    check_import_path(&path)?;
+    let (module, attribute) = path.rsplit_once(':').unwrap_or_default();
     let module = if module.contains('/') { folder.join(module).display().to_string() } else { module.to_owned() };
     let located = search.locate(&module).map_err(|error| crate::causes::with_causes(&error))?;
     let taken = match &located {
@@ -69,26 +126,32 @@ fn version(
     };
     let loaded = loaded.map_err(|error| crate::causes::with_causes(&error))?;
     let found = LoadedDeployment::find(loaded, attribute, None).map_err(|error| crate::causes::with_causes(&error))?;
-    check_arguments(deployment, &found.parameters())?;
-    deployment.authors_max_ongoing_requests = found.max_ongoing_requests();
     if let Located::Library(library) = located
         && module.contains('/')
     {
         deployment.import_path = format!("{}:{attribute}", library.display());
     }
-    Ok(taken.map(|taken| taken.version.number()))
+    Ok((taken.map(|taken| taken.version.number()), found))
 }
 
 /// Checks that there is an exporter of that name.
 fn check_exporter(search: &SearchPath, exporter: &str) -> Result<(), String> {
-    let (module, attribute) = exporter.rsplit_once(':').ok_or_else(|| not_an_import_path(exporter))?;
+    check_import_path(exporter)?;
+    let (module, attribute) = exporter.rsplit_once(':').unwrap_or_default();
     let loaded = Module::load(search, module).map_err(|error| crate::causes::with_causes(&error))?;
     let hooks = loaded.describe().hooks;
     let exporters = || hooks.iter().filter(|hook| hook.contract == HookContract::Exporter).map(|hook| &*hook.name);
     if exporters().any(|name| name == attribute) {
         return Ok(());
     }
-    let hint = crate::suggestion::hint(attribute, exporters());
+    let is_hook = hooks.iter().any(|hook| hook.name == attribute);
+    let hint = match crate::suggestion::hint(attribute, exporters()) {
+        none if none.is_empty() && is_hook => {
+            format!("\n(hint: it is a startup hook, which `tracer start --tracing-startup-hook={exporter}` takes)")
+        }
+        none if none.is_empty() => format!("\n(hint: `tracer modules show {module}` lists what is in it)"),
+        hint => hint,
+    };
     let known: Vec<_> = exporters().map(|name| format!("`{name}`")).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     Err(format!("module `{module}` has no exporter `{attribute}`; it has {known}{hint}"))
@@ -125,8 +188,4 @@ fn can_be(value: &serde_json::Value, type_name: &str) -> bool {
         "f32" | "f64" => value.is_number(),
         _ => true,
     }
-}
-
-fn not_an_import_path(path: &str) -> String {
-    format!("expected `module:attribute` such as `shop:app`, found `{}`", path.escape_debug())
 }

@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::super::connect::unexpected_reply;
 use super::super::{CommandError, CommandResult, Format, FormatArgs, PlaceArgs, report};
-use super::{ServiceArgs, ask, check, follow, services};
+use super::{Refused, ServiceArgs, ask, check, follow, refused, services};
 use crate::driver::Driver;
 use crate::exit;
-use crate::protocol::{ServiceAccepted, ServiceNews, ServiceQuery, ServiceReply};
-use crate::serving::service_file::{Service, parse};
+use crate::protocol::{ServiceAccepted, ServiceNews, ServiceQuery, ServiceRefusalCode, ServiceReply};
+use crate::serving::service_file::{Service, Subject, parse};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -38,14 +38,17 @@ struct Done<'a> {
     steps: &'a [String],
     reason: Option<&'a str>,
     url: Option<String>,
+    /// What a person should know of what is served now.
+    warnings: &'a [String],
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let (mut service, folder) = read(&args.file)?;
+    let ServiceFile { text, folder, mut service } = read(&args.file)?;
     let mut driver = Driver::connect(&args.place.temp_dir())?;
-    check::modules(&driver, &mut service, &folder)?;
+    check::modules(&driver, &mut service, &folder)
+        .map_err(|mistake| CommandError::new(exit::FAILED, mistake.in_file(&args.file, &text)))?;
     let query = ServiceQuery::Deploy { service: Box::new(service), is_dry_run: args.dry_run, is_bound: false };
-    let accepted = accepted(&mut driver, query)?;
+    let accepted = accepted(&mut driver, query).map_err(|error| with_place_of_address(error, &args.file, &text))?;
     let format = args.format.format;
     if args.dry_run || args.no_wait {
         let outcome = if args.dry_run { "dry_run" } else { "accepted" };
@@ -56,8 +59,26 @@ pub(super) fn run(args: &Args) -> CommandResult {
     finish(&mut driver, &accepted, format)
 }
 
-/// Reads a service file, and returns it with the folder that it is in.
-fn read(file: &Path) -> Result<(Service, PathBuf), CommandError> {
+/// Service file that was read, with the folder that it is in.
+struct ServiceFile {
+    text: String,
+    folder: PathBuf,
+    service: Service,
+}
+
+/// Names the line of the address in the head's refusal to listen there.
+fn with_place_of_address(error: CommandError, file: &Path, text: &str) -> CommandError {
+    match error.error.downcast_ref::<Refused>() {
+        Some(Refused(refusal)) if refusal.code == ServiceRefusalCode::Address => {
+            let mistake = check::Mistake { subject: Subject::Address, reason: refusal.message.clone() };
+            refused(refusal.code, mistake.in_file(file, text))
+        }
+        _ => error,
+    }
+}
+
+/// Reads a service file.
+fn read(file: &Path) -> Result<ServiceFile, CommandError> {
     let usage = |text: String| CommandError::new(exit::USAGE, text);
     let text = std::fs::read_to_string(file).map_err(|error| {
         usage(format!(
@@ -68,7 +89,7 @@ fn read(file: &Path) -> Result<(Service, PathBuf), CommandError> {
     let path = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     let service = parse(&text, &folder).map_err(|error| usage(format!("{}:{error}", file.display())))?;
-    Ok((service, folder))
+    Ok(ServiceFile { text, folder, service })
 }
 
 pub(super) fn accepted(driver: &mut Driver, query: ServiceQuery) -> Result<ServiceAccepted, CommandError> {
@@ -84,7 +105,8 @@ fn done<'a>(
     reason: Option<&'a str>,
     url: Option<String>,
 ) -> Done<'a> {
-    Done { service: &accepted.service, version: accepted.version, outcome, steps: &accepted.steps, reason, url }
+    let ServiceAccepted { service, version, steps, .. } = accepted;
+    Done { service, version: *version, outcome, steps, reason, url, warnings: &[] }
 }
 
 fn steps(accepted: &ServiceAccepted, is_dry_run: bool) -> String {
@@ -103,9 +125,14 @@ fn finish(driver: &mut Driver, accepted: &ServiceAccepted, format: Format) -> Co
         ServiceNews::RolledOut { .. } => {
             let rows = services(driver, Some(service))?;
             let url = rows.first().map(|service| service.url.clone());
+            let warnings = rows.first().map(|service| service.warnings.clone()).unwrap_or_default();
             let text =
                 format!("version {version} of service `{service}` is served at {}", url.as_deref().unwrap_or_default());
-            tell(format, &done(accepted, "rolled_out", None, url), &text);
+            let done = Done { warnings: &warnings, ..done(accepted, "rolled_out", None, url) };
+            tell(format, &done, &text);
+            if format == Format::Text {
+                warnings.iter().for_each(|warning| report::warning(warning));
+            }
             Ok(exit::OK)
         }
         ServiceNews::RolloutFailed { reason, .. } => {

@@ -44,16 +44,20 @@ fn render_service(service: &ServiceReport) -> String {
         ("service", service.name.clone()),
         ("state", service.state.name().replace('_', " ")),
         ("version", version),
-        ("url", service.url.clone()),
+        ("url", if service.url.is_empty() { "none".into() } else { service.url.clone() }),
         ("proxy", if proxies.is_empty() { "none".into() } else { proxies.join("\n") }),
     ];
     fields.extend(service.last_failure.clone().map(|failure| ("last rollout failed", failure)));
     fields.extend(service.warnings.iter().map(|warning| ("warning", warning.clone())));
     let mut text = report::fields(&fields);
-    text.push('\n');
-    text.push_str(&deployments_table(&service.deployments));
-    text.push('\n');
-    text.push_str(&replicas_table(&service.replicas));
+    if !service.deployments.is_empty() {
+        text.push('\n');
+        text.push_str(&table_of_one(DEPLOYMENT_COLUMNS, service.deployments.iter().map(deployment_row)));
+    }
+    if !service.replicas.is_empty() {
+        text.push('\n');
+        text.push_str(&table_of_one(REPLICA_COLUMNS, service.replicas.iter().map(replica_row)));
+    }
     text
 }
 
@@ -74,42 +78,52 @@ pub(in super::super) fn services_table(services: &[ServiceReport]) -> String {
     )
 }
 
+const DEPLOYMENT_COLUMNS: [&str; 8] =
+    ["SERVICE", "DEPLOYMENT", "ROUTE", "REPLICAS", "ONGOING", "WAITING", "LOST", "HANDLER"];
+
+fn deployment_row(deployment: &DeploymentReport) -> [String; 8] {
+    [
+        deployment.service.clone(),
+        deployment.name.clone(),
+        if deployment.is_ingress { deployment.route_prefix.clone() } else { String::new() },
+        format!("{}/{}", deployment.ready, deployment.num_replicas),
+        deployment.ongoing.to_string(),
+        deployment.waiting.to_string(),
+        deployment.lost.to_string(),
+        deployment.import_path.clone(),
+    ]
+}
+
 /// Deployments as a table.
 pub(in super::super) fn deployments_table(deployments: &[DeploymentReport]) -> String {
-    report::table(
-        ["SERVICE", "DEPLOYMENT", "ROUTE", "REPLICAS", "ONGOING", "WAITING", "LOST", "HANDLER"],
-        deployments.iter().map(|deployment| {
-            [
-                deployment.service.clone(),
-                deployment.name.clone(),
-                if deployment.is_ingress { deployment.route_prefix.clone() } else { String::new() },
-                format!("{}/{}", deployment.ready, deployment.num_replicas),
-                deployment.ongoing.to_string(),
-                deployment.waiting.to_string(),
-                deployment.lost.to_string(),
-                deployment.import_path.clone(),
-            ]
-        }),
-    )
+    report::table(DEPLOYMENT_COLUMNS, deployments.iter().map(deployment_row))
+}
+
+const REPLICA_COLUMNS: [&str; 8] = ["SERVICE", "REPLICA", "STATE", "PID", "VERSION", "UP", "ONGOING", "SPANS"];
+
+fn replica_row(replica: &ReplicaReportRow) -> [String; 8] {
+    let spans = replica.tracing.strip_prefix("spans to ").unwrap_or(&replica.tracing);
+    [
+        replica.service.clone(),
+        replica.name.clone(),
+        replica.state.clone(),
+        replica.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+        replica.version.to_string(),
+        Elapsed::from_nanos(replica.uptime_ns).to_string(),
+        replica.ongoing.to_string(),
+        replica.hook_failure.clone().unwrap_or_else(|| spans.to_owned()),
+    ]
 }
 
 /// Replicas as a table.
 pub(in super::super) fn replicas_table(replicas: &[ReplicaReportRow]) -> String {
-    report::table(
-        ["REPLICA", "SERVICE", "STATE", "PID", "VERSION", "UP", "ONGOING", "SPANS"],
-        replicas.iter().map(|replica| {
-            [
-                replica.name.clone(),
-                replica.service.clone(),
-                replica.state.clone(),
-                replica.pid.map(|pid| pid.to_string()).unwrap_or_default(),
-                replica.version.to_string(),
-                Elapsed::from_nanos(replica.uptime_ns).to_string(),
-                replica.ongoing.to_string(),
-                replica.hook_failure.clone().unwrap_or_else(|| replica.tracing.clone()),
-            ]
-        }),
-    )
+    report::table(REPLICA_COLUMNS, replicas.iter().map(replica_row))
+}
+
+/// A table of one service, whose name is above it.
+fn table_of_one(columns: [&str; 8], rows: impl Iterator<Item = [String; 8]>) -> String {
+    let [_, columns @ ..] = columns;
+    report::table(columns, rows.map(|[_, cells @ ..]| cells))
 }
 
 fn versions(which: &ServiceArgs) -> Result<Vec<ServiceVersion>, CommandError> {
@@ -150,13 +164,13 @@ pub(super) fn history(which: &ServiceArgs, format: Format) -> CommandResult {
 }
 
 fn render_versions(versions: &[ServiceVersion]) -> String {
-    report::table(
+    let table = report::table(
         ["VERSION", "DEPLOYED", "STATE", "APPLICATIONS"],
         versions.iter().map(|version| {
             let state = match &version.failure {
-                Some(failure) => format!("failed: {failure}"),
-                None if version.is_served => "served".into(),
-                None => String::new(),
+                Some(_) => "failed",
+                None if version.is_served => "served",
+                None => "",
             };
             let applications = &version.service.applications;
             let names: Vec<_> = applications.iter().map(|application| application.name.as_str()).collect();
@@ -164,9 +178,13 @@ fn render_versions(versions: &[ServiceVersion]) -> String {
             [
                 version.version.to_string(),
                 utc(version.deployed_unix_nano).to_string(),
-                state,
+                state.into(),
                 format!("{} ({})", names.join(", "), Count(deployments, "deployment")),
             ]
         }),
-    )
+    );
+    let failures = versions
+        .iter()
+        .filter_map(|version| Some(format!("\nversion {} failed: {}\n", version.version, version.failure.as_ref()?)));
+    table + &failures.collect::<String>()
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::num::ParseIntError;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -22,7 +23,9 @@ use crate::exit;
 use crate::http_api::LoopbackAddress;
 use crate::protocol::{ServiceEvent, ServiceNews, ServiceQuery};
 use crate::serving::render::render;
-use crate::serving::service_file::{Service, attribute_of, parse};
+use crate::serving::service_file::{
+    Service, attribute_of, check_import_path, check_name, check_replicas, local_address, parse,
+};
 use crate::session::SessionError;
 
 /// Interval between two reads of new output.
@@ -46,17 +49,27 @@ pub(super) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServiceOfArgs {
     /// The handler of requests: a deployment of a library, as `module:name`
-    #[arg(value_name = "MODULE:NAME")]
+    #[arg(value_name = "MODULE:NAME", value_parser = |text: &str| check_import_path(text).map(|()| text.to_owned()))]
     import_path: String,
     /// Address to listen on, on this machine alone; port 0 for one that is free
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000", value_parser = parse_address)]
     address: LoopbackAddress,
     /// Number of its processes
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_replicas)]
     num_replicas: u32,
     /// The name of the service [default: that of the deployment]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| check_name(text).map(|()| text.to_owned()))]
     name: Option<String>,
+}
+
+fn parse_address(text: &str) -> Result<LoopbackAddress, String> {
+    let hint =
+        "a service file with `public = true` in `[http]` is for other machines too; `tracer serve build` prints one";
+    local_address(text, hint)
+}
+
+fn parse_replicas(text: &str) -> Result<u32, String> {
+    check_replicas(text.parse().map_err(|error: ParseIntError| error.to_string())?)
 }
 
 impl ServiceOfArgs {
@@ -72,12 +85,8 @@ impl ServiceOfArgs {
             self.num_replicas,
             path = quoted(&self.import_path),
         );
-        // The same checks for the same things, without the line of a file that nobody has written.
-        parse(&text, Path::new("/")).map_err(|error| {
-            let text = error.to_string();
-            let text = text.split_once(": ").map_or(text.as_str(), |(_, message)| message);
-            CommandError::new(exit::USAGE, text.to_owned())
-        })
+        // What is not fit for it was refused with its flag.
+        parse(&text, Path::new("/")).map_err(|error| CommandError::new(exit::USAGE, error.to_string()))
     }
 }
 

@@ -314,16 +314,19 @@ pub enum ServiceState {
     RollingOut,
     /// It is being shut down.
     ShuttingDown,
+    /// No version of it could be rolled out.
+    Failed,
 }
 
 impl ServiceState {
     /// Every state.
-    pub const ALL: [ServiceState; 5] = [
+    pub const ALL: [ServiceState; 6] = [
         ServiceState::Running,
         ServiceState::Degraded,
         ServiceState::Starting,
         ServiceState::RollingOut,
         ServiceState::ShuttingDown,
+        ServiceState::Failed,
     ];
 
     /// As people and programs read it.
@@ -334,6 +337,7 @@ impl ServiceState {
             ServiceState::Starting => "starting",
             ServiceState::RollingOut => "rolling_out",
             ServiceState::ShuttingDown => "shutting_down",
+            ServiceState::Failed => "failed",
         }
     }
 }

@@ -203,9 +203,10 @@ pub fn find_service<'s>(services: &'s Services, name: &str) -> Result<&'s Served
     }
 }
 
-/// Returns whether a service is more than a memory.
+/// Returns whether a service is more than a memory: also if all that there is of it is the failure of its last version.
 pub(super) fn is_there(served: &Served) -> bool {
-    served.serving.is_some() || served.rollout.is_some() || served.ending.is_some()
+    let has_failed = || served.versions.back().is_some_and(|version| version.failure.is_some());
+    served.serving.is_some() || served.rollout.is_some() || served.ending.is_some() || has_failed()
 }
 
 /// A service is to be again what it was in an earlier version; in the one before that which is served, if none is said.
@@ -227,6 +228,7 @@ pub fn on_rollback(
             Some(version) => format!(
                 "service `{name}` has no version {version} that was served\n(hint: `tracer serve history` lists them)"
             ),
+            None if serving == 0 => format!("service `{name}` has no version that was served"),
             None => format!("service `{name}` has no version before {serving} that was served"),
         };
         return refusal(ServiceRefusalCode::UnknownVersion, text);

@@ -26,6 +26,7 @@ fn report(name: &str, served: &Served, effects: &impl ServiceEffects, now: Now) 
         (Some(_), ..) => ServiceState::ShuttingDown,
         (None, Some(_), None) => ServiceState::Starting,
         (None, Some(_), Some(_)) => ServiceState::RollingOut,
+        (None, None, None) => ServiceState::Failed,
         (None, None, _) if is_whole => ServiceState::Running,
         (None, None, _) => ServiceState::Degraded,
     };
@@ -70,6 +71,7 @@ fn warnings(served: &Served, now: Now) -> Vec<String> {
     if let Some(reason) = served.proxies.values().find_map(|proxy| proxy.said.hook_failure.as_ref()) {
         warnings.push(format!("the hook failed in the proxy, whose spans tracer writes itself: {reason}"));
     }
+    warnings.extend(served.serving.as_ref().and_then(|serving| serving.service.http.public_note()));
     warnings
 }
 

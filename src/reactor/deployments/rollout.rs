@@ -276,14 +276,16 @@ pub(super) fn fail(served: &mut Served, effects: &mut impl ServiceEffects, now: 
             }
             effects.listen_only(&service, serving.http.address);
         }
-        None => {
-            served.owner = None;
-            effects.close_service(&service);
-        }
+        None => effects.close_service(&service),
     }
+    // What was for the life of a command ends with that, and is no more than what the command says of it.
+    let is_forgotten = serving.is_none() && served.owner.take().is_some();
     let number = version.number;
     effects.log(format!("version {number} of service `{service}` is not rolled out: {reason}"));
     version.failure = Some(reason.clone());
     served.remember(version);
+    if is_forgotten {
+        served.versions.clear();
+    }
     served.tell(ServiceNews::RolloutFailed { version: number, reason }, now);
 }
