@@ -9,7 +9,7 @@ use crate::{
         now::Now,
         progress::Progress,
         task::Task,
-        worker::{Ending, WorkerPhase},
+        worker::Ending,
     },
     stopping, waiting,
 };
@@ -113,8 +113,7 @@ pub(crate) fn end_actor(
     let Some(mut worker) = worker else { return true };
     let default_ns = u64::try_from(DEFAULT_GRACE.as_nanos()).unwrap_or(u64::MAX);
     let grace_ns = grace_ns.unwrap_or(default_ns);
-    worker.ending.get_or_insert(Ending::ActorEnded { actor: id, until_ns: now.monotonic_ns.saturating_add(grace_ns) });
-    worker.phase = WorkerPhase::Stopping;
+    worker.end(Ending::ActorEnded { actor: id, until_ns: now.monotonic_ns.saturating_add(grace_ns) });
     if grace_ns == 0 {
         effects.kill(worker_id);
     } else {

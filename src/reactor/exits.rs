@@ -44,7 +44,7 @@ pub fn on_worker_exited(
         state.workers_lost += 1;
         effects.log(format!("worker {worker_id} (pid {}) {}", worker.pid, exit.cause));
     }
-    let description = match &worker.ending {
+    let description = match worker.ending() {
         Some(Ending::TimedOut { limit, after_ns, .. }) => {
             Failure::TimedOut { limit: *limit, after_ns: *after_ns }.to_string()
         }
@@ -56,7 +56,7 @@ pub fn on_worker_exited(
         }
         _ => format!("the worker {}", exit.cause),
     };
-    let error_type = match &worker.ending {
+    let error_type = match worker.ending() {
         Some(Ending::TimedOut { .. }) => "timeout".to_owned(),
         Some(Ending::Cancelled { .. } | Ending::ActorEnded { .. }) => "cancelled".to_owned(),
         Some(Ending::Stopped | Ending::NotNeeded) if exit.error_type == EXITED_WELL => "unfinished".to_owned(),
@@ -89,13 +89,13 @@ pub fn on_worker_exited(
             previous: task.past.as_ref().and_then(|past| past.span),
             envelope: task.envelope().into(),
         });
-        let failure = match &worker.ending {
+        let failure = match worker.ending() {
             Some(Ending::TimedOut { task, limit, after_ns }) if *task == grant.task => {
                 Failure::TimedOut { limit: *limit, after_ns: *after_ns }
             }
             Some(Ending::Cancelled { task }) if *task == grant.task => children::why_cancelled(state, *task),
             Some(Ending::Stopped) => Failure::HeadStopped,
-            _ if worker.to_stop.iter().any(|next| next.lease == grant.number) => {
+            _ if worker.to_stop().iter().any(|next| next.lease == grant.number) => {
                 let failure = why_to_stop(state, &worker, grant);
                 let why = Why { error_type: failure.error_type(), description: failure.to_string() };
                 loss.of_tasks.push((grant.task, why));
@@ -150,13 +150,14 @@ pub fn on_worker_exited(
     if worker.tasks_ended > 0 || has_any_lived {
         state.starts.note_success();
     } else if !was_asked && loss.attempts.is_empty() {
-        state.starts.note_death(worker.phase != WorkerPhase::Starting);
-        let reason = match worker.ending {
+        state.starts.note_death(worker.phase() != WorkerPhase::Starting);
+        let reason = match worker.ending() {
             Some(Ending::StartTimedOut) => "did not get ready in time".to_owned(),
             Some(Ending::HookFailed) => worker.hook_failure.clone().unwrap_or_default(),
             _ => exit.cause.clone(),
         };
-        if state.settings.is_hook_required && !state.starts.has_begun() && worker.ending == Some(Ending::HookFailed) {
+        if state.settings.is_hook_required && !state.starts.has_begun() && worker.ending() == Some(&Ending::HookFailed)
+        {
             let message = format!("tracing is required, but the hook failed in a worker: {reason}");
             starts::give_up(state, effects, message, now);
         }
@@ -175,7 +176,7 @@ fn why_actor_died(worker: &Worker, exit: &WorkerExit) -> (String, String) {
 /// The task for whose end its worker was killed, and why in words.
 fn killed_for(worker: &Worker) -> Option<(TaskId, String)> {
     let noun = if worker.actor.is_some() { "call" } else { "task" };
-    match &worker.ending {
+    match worker.ending() {
         Some(Ending::TimedOut { task, .. }) => Some((*task, format!("{noun} {task} ran for too long and did not end"))),
         Some(Ending::Cancelled { task }) => Some((*task, format!("{noun} {task} was cancelled and did not end"))),
         _ => None,
@@ -199,7 +200,7 @@ pub(crate) fn has_begun(state: &State, effects: &impl Effects, worker_id: Worker
 /// Returns what a task fails with whose end was wanted and that its worker was not told of any more.
 fn why_to_stop(state: &State, worker: &Worker, grant: &Grant) -> Failure {
     let limits = state.tasks.get(grant.task).and_then(|task| task.limits.as_deref().copied()).unwrap_or_default();
-    match worker.to_stop.iter().find(|next| next.lease == grant.number).map(|next| next.why) {
+    match worker.to_stop().iter().find(|next| next.lease == grant.number).map(|next| next.why) {
         Some(StopReason::RunTimeout) => Failure::TimedOut { limit: TimeLimit::Run, after_ns: limits.run_ns },
         Some(StopReason::IdleTimeout) => Failure::TimedOut { limit: TimeLimit::Idle, after_ns: limits.idle_ns },
         Some(StopReason::Cancelled) | None => children::why_cancelled(state, grant.task),

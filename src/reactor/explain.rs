@@ -99,7 +99,7 @@ fn why_it_waits(state: &State, effects: &impl Effects, id: TaskId, task: &Task) 
         return reasons;
     }
     let starting = state.workers.starting();
-    let ready = state.workers.values().filter(|worker| worker.phase == WorkerPhase::Ready).count();
+    let ready = state.workers.values().filter(|worker| worker.phase() == WorkerPhase::Ready).count();
     // Slots of waiting tasks are for others, once a process is there to take them.
     let has_slots = nesting::free_slots(state) > 0;
     let has_room = state.workers.idle() > 0;
@@ -205,7 +205,7 @@ fn of_worker(state: &State, effects: &impl Effects, id: TaskId, worker_id: Worke
 }
 
 fn why_worker_ends(worker: &Worker) -> Option<String> {
-    Some(match worker.ending.as_ref()? {
+    Some(match worker.ending()? {
         Ending::TimedOut { task, limit, after_ns } => {
             let failure = Failure::TimedOut { limit: *limit, after_ns: *after_ns };
             format!("task {task} {failure}")

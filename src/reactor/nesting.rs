@@ -27,7 +27,7 @@ use crate::{
         State,
         now::Now,
         progress::Progress,
-        worker::{Ending, Wait, Worker, WorkerPhase},
+        worker::{Ending, Wait, Worker},
     },
     waiting,
 };
@@ -196,8 +196,7 @@ pub(crate) fn end_surplus(state: &mut State, effects: &mut impl Effects, now: No
         // Those first that were used least.
         let Some(worker_id) = state.workers.first_idle() else { break };
         if let Some(mut worker) = state.workers.get_mut(&worker_id) {
-            worker.ending = Some(Ending::NotNeeded);
-            worker.phase = WorkerPhase::Stopping;
+            worker.end(Ending::NotNeeded);
         }
         effects.ask_to_end(worker_id);
     }

@@ -73,7 +73,7 @@ pub fn list_workers(state: &State, effects: &impl Effects, now: Now) -> Vec<Work
             WorkerReport {
                 id,
                 pid: worker.pid,
-                state: match worker.phase {
+                state: match worker.phase() {
                     WorkerPhase::Starting => WorkerState::Starting,
                     WorkerPhase::Stopping => WorkerState::Stopping,
                     WorkerPhase::Ready if worker.leases.is_empty() => WorkerState::Idle,
@@ -128,7 +128,7 @@ pub(crate) fn phase(state: &State, effects: &impl Effects, id: TaskId, task: &Ta
         Progress::Between | Progress::Waiting | Progress::Held => TaskState::Waiting,
         Progress::Retrying { .. } => TaskState::Retrying,
         Progress::Leased { worker } if running.is_some() => {
-            let stopping = state.workers.get(worker).and_then(|worker| worker.stopping);
+            let stopping = state.workers.get(worker).and_then(|worker| worker.stopping());
             match stopping.filter(|stopping| stopping.task == id).map(|stopping| stopping.step) {
                 None => TaskState::Running,
                 Some(StopStep::Asked) => TaskState::Cancelling,

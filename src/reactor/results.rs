@@ -7,7 +7,6 @@ use crate::{
         State,
         now::Now,
         progress::{Event, TaskEnd},
-        worker::Ending,
     },
     stopping, waiting,
 };
@@ -22,14 +21,7 @@ pub fn on_result(state: &mut State, effects: &mut impl Effects, worker_id: Worke
         return;
     };
     worker.tasks_ended += 1;
-    if worker.stopping.is_some_and(|stopping| stopping.lease == result.lease) {
-        // It has ended, and its worker goes on.
-        worker.stopping = None;
-        if matches!(worker.ending, Some(Ending::Cancelled { .. } | Ending::TimedOut { .. })) {
-            worker.ending = None;
-        }
-    }
-    worker.to_stop.retain(|next| next.lease != result.lease);
+    worker.note_attempt_ended(result.lease);
     state.starts.note_success();
     let (pid, actor) = (worker.pid, worker.actor);
     drop(worker);

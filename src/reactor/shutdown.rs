@@ -2,11 +2,7 @@ use crate::{
     actors::life,
     effects::Effects,
     lifecycle,
-    state::{
-        State,
-        now::Now,
-        worker::{Ending, WorkerPhase},
-    },
+    state::{State, now::Now, worker::Ending},
     waiting,
 };
 use tracer_core::task::Failure;
@@ -21,8 +17,7 @@ pub fn on_stop(state: &mut State, effects: &mut impl Effects, force: bool, now: 
     let workers: Vec<_> = state.workers.keys().collect();
     for worker_id in workers {
         let mut worker = state.workers.get_mut(&worker_id).expect("its id was just read");
-        worker.ending.get_or_insert(Ending::Stopped);
-        worker.phase = WorkerPhase::Stopping;
+        worker.end(Ending::Stopped);
         // What it has not begun, it shall not begin.
         let unclaimed: Vec<_> =
             worker.leases.iter().map(|grant| grant.number).filter(|&lease| effects.revoke(worker_id, lease)).collect();

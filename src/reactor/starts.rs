@@ -6,7 +6,7 @@ use crate::{
         State,
         now::Now,
         progress::Event,
-        worker::{Ending, Worker, WorkerPhase},
+        worker::{Ending, Worker},
     },
     versions, waiting,
 };
@@ -66,14 +66,11 @@ pub fn on_worker_ready(
     worker.tracing = ready.tracing;
     worker.hook_failure = ready.hook_failure;
     if state.settings.is_hook_required && worker.hook_failure.is_some() {
-        worker.ending = Some(Ending::HookFailed);
+        worker.note_ending(Ending::HookFailed);
         effects.kill(worker_id);
         return;
     }
-    if worker.phase == WorkerPhase::Starting {
-        worker.phase = WorkerPhase::Ready;
-        worker.ready_monotonic_ns = Some(now.monotonic_ns);
-    }
+    worker.note_ready(now);
 }
 
 /// Ends the respawning when worker after worker dies before it is ready, and fails what waits for one.

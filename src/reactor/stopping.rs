@@ -4,7 +4,7 @@ use crate::{
     state::{
         State,
         now::Now,
-        worker::{Ending, StopStep, Stopping, Terms, ToStop, Worker, WorkerPhase},
+        worker::{Ending, StopStep, Stopping, Terms, ToStop, Worker},
     },
 };
 use tracer_core::task::{DEFAULT_GRACE, Envelope, StopReason, TimeLimit, WorkerId};
@@ -21,14 +21,11 @@ const COMMAND_END_NS: u64 = 2_000_000_000;
 /// worker does not run what is to end.
 pub(crate) fn on_deadline(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> bool {
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return true };
-    if let Some(Ending::ActorEnded { until_ns, .. }) = &mut worker.ending
-        && *until_ns <= now.monotonic_ns
-    {
-        *until_ns = u64::MAX;
+    if worker.outlives_actor(now) {
         effects.kill(worker_id);
     }
     let mut too_long = Vec::new();
-    if worker.ending.is_none() {
+    if worker.ending().is_none() {
         let exceeded = |terms: &Terms| Some((terms.lease, terms.exceeded(worker.last_output_ns, now)?));
         too_long.extend(worker.terms.iter().filter_map(exceeded));
     }
@@ -54,15 +51,15 @@ pub(crate) fn stop_attempt(
     now: Now,
 ) -> bool {
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
-    let Worker { stopping, to_stop, .. } = &mut *worker;
-    if let Some(stopping) = stopping {
-        if stopping.lease != lease && to_stop.iter().all(|next| next.lease != lease) {
-            to_stop.push(ToStop { lease, why, grace_ns });
+    if let Some(mut stopping) = worker.stopping() {
+        if stopping.lease != lease {
+            worker.stop_later(ToStop { lease, why, grace_ns });
         }
         // Whichever of them it is for, the last step is the end of both.
         if let Some(grace_ns) = grace_ns {
             stopping.grace_ns = stopping.grace_ns.min(grace_ns);
             stopping.next_ns = stopping.next_ns.min(now.monotonic_ns.saturating_add(grace_ns));
+            worker.stop(stopping);
             drop(worker);
             go_on_stopping(state, effects, worker_id, now);
         }
@@ -83,7 +80,7 @@ pub(crate) fn stop_attempt(
         u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
     });
     let limits = task.limits.as_deref().copied().unwrap_or_default();
-    worker.ending.get_or_insert(match why {
+    worker.note_ending(match why {
         StopReason::Cancelled => Ending::Cancelled { task: id },
         StopReason::RunTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Run, after_ns: limits.run_ns },
         StopReason::IdleTimeout => Ending::TimedOut { task: id, limit: TimeLimit::Idle, after_ns: limits.idle_ns },
@@ -91,7 +88,7 @@ pub(crate) fn stop_attempt(
     let give_up_ns = now.monotonic_ns.saturating_add(grace_ns);
     // A program cannot be asked otherwise than by SIGTERM.
     let next_ns = if task.is_command { now.monotonic_ns } else { give_up_ns };
-    worker.stopping = Some(Stopping { task: id, lease, grace_ns, step: StopStep::Asked, next_ns, give_up_ns });
+    worker.stop(Stopping { task: id, lease, grace_ns, step: StopStep::Asked, next_ns, give_up_ns });
     drop(worker);
     effects.ask_to_stop(worker_id, id, task.attempt, why);
     go_on_stopping(state, effects, worker_id, now);
@@ -108,11 +105,10 @@ pub(crate) fn runs(state: &State, effects: &impl Effects, worker_id: WorkerId, l
 
 /// An attempt has ended: the next one in its worker that is to end is told.
 pub(crate) fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) {
-    let may_stop = |worker: &Worker| worker.stopping.is_none() && !worker.to_stop.is_empty();
-    while state.workers.get(&worker_id).is_some_and(may_stop) {
-        let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
-        let next = worker.to_stop.remove(0);
-        drop(worker);
+    let has_next = |worker: &Worker| !worker.ends_attempt() && !worker.to_stop().is_empty();
+    while state.workers.get(&worker_id).is_some_and(has_next) {
+        let next = state.workers.get_mut(&worker_id).and_then(|mut worker| worker.take_to_stop());
+        let Some(next) = next else { return };
         stop_attempt(state, effects, worker_id, next.lease, next.why, next.grace_ns, now);
     }
 }
@@ -120,8 +116,7 @@ pub(crate) fn stop_next(state: &mut State, effects: &mut impl Effects, worker_id
 /// Takes the steps that are due, and returns when the next one is.
 fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: WorkerId, now: Now) -> Option<u64> {
     let mut worker = state.workers.get_mut(&worker_id)?;
-    let Worker { stopping, phase, .. } = &mut *worker;
-    let stopping = stopping.as_mut()?;
+    let mut stopping = worker.stopping()?;
     let is_command = state.tasks.get(stopping.task).is_some_and(|task| task.is_command);
     while stopping.next_ns <= now.monotonic_ns {
         let after = |ns: u64| now.monotonic_ns.saturating_add(ns);
@@ -151,11 +146,12 @@ fn go_on_stopping(state: &mut State, effects: &mut impl Effects, worker_id: Work
             StopStep::Asked | StopStep::Terminated | StopStep::Killed => {
                 stopping.step = StopStep::Killed;
                 stopping.next_ns = u64::MAX;
-                *phase = WorkerPhase::Stopping;
+                worker.die_with_attempt();
                 effects.kill(worker_id);
             }
         }
     }
+    worker.stop(stopping);
     // After the last step nothing but the end of the worker is waited for.
     Some(stopping.next_ns).filter(|&next| next < u64::MAX)
 }

@@ -53,7 +53,7 @@ pub fn on_tick(state: &mut State, effects: &mut impl Effects, start_limit_ns: u6
             break;
         }
         if let Some(mut worker) = state.workers.get_mut(&worker_id) {
-            worker.ending = Some(Ending::StartTimedOut);
+            worker.note_ending(Ending::StartTimedOut);
         }
         effects.kill(worker_id);
     }

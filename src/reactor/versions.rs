@@ -57,16 +57,15 @@ pub(crate) fn end_outdated(state: &mut State, effects: &mut impl Effects) {
     }
     for id in std::mem::take(&mut state.versions.outdated) {
         let Some(mut worker) = state.workers.get_mut(&id) else { continue };
-        if worker.actor.is_some() || worker.phase == WorkerPhase::Stopping {
+        if worker.actor.is_some() || worker.phase() == WorkerPhase::Stopping {
             continue;
         }
         let has_tasks = !(worker.leases.is_empty() && worker.inline.is_empty() && worker.waits.is_empty());
-        if has_tasks || worker.stopping.is_some() || worker.ending.is_some() {
+        if has_tasks || worker.ends_attempt() || worker.ending().is_some() {
             state.versions.outdated.insert(id);
             continue;
         }
-        worker.ending = Some(Ending::NotNeeded);
-        worker.phase = WorkerPhase::Stopping;
+        worker.end(Ending::NotNeeded);
         drop(worker);
         effects.log(format!("worker {id} is replaced: a module that it has loaded is submitted in another version"));
         effects.ask_to_end(id);

@@ -143,7 +143,7 @@ fn may_be_served(state: &State, id: TaskId) -> Option<WorkerId> {
     let actor = state.actors.all.get(&id).filter(|actor| actor.life == Life::Alive && !actor.calls.is_empty())?;
     let worker_id = actor.worker?;
     let worker = state.workers.get(&worker_id)?;
-    let is_open = worker.phase == WorkerPhase::Ready && worker.stopping.is_none() && worker.ending.is_none();
+    let is_open = worker.phase() == WorkerPhase::Ready && !worker.ends_attempt() && worker.ending().is_none();
     // The ring has room for this many numbers from the oldest lease on.
     let in_ring = worker.leases.front().map_or(0, |oldest| worker.next_lease - oldest.number);
     let has_room = worker.leases.len() < LEASE_LIMIT && in_ring < CLAIM_COUNT as u64;

@@ -153,7 +153,7 @@ proptest! {
                 break;
             }
             prop_assert!(round < 1999, "some task never ends: {:?}", story.state);
-            let ending = |(_, worker): &(WorkerId, &Worker)| worker.ending.is_some() || worker.stopping.is_some();
+            let ending = |(_, worker): &(WorkerId, &Worker)| worker.ending().is_some() || worker.ends_attempt();
             let ending: Vec<_> = story.state.workers.iter().filter(ending).map(|(id, _)| id.0).collect();
             ending.into_iter().for_each(|worker| drop(story.exit(worker)));
             story.get_ready();

@@ -14,7 +14,7 @@ pub struct Worker {
     /// The process.
     pub(crate) pid: u32,
     /// Stage of its life.
-    pub(crate) phase: WorkerPhase,
+    phase: WorkerPhase,
     /// When its process was started.
     pub(crate) started: Now,
     /// The actor that it is for; none for those that take any task.
@@ -37,16 +37,16 @@ pub struct Worker {
     pub(crate) hook_failure: Option<String>,
     /// When it got ready, by the clock that never jumps.
     pub(crate) ready_monotonic_ns: Option<u64>,
-    /// Set when the head ends it on purpose.
-    pub(crate) ending: Option<Ending>,
+    /// Reason why the head ends it.
+    ending: Option<Ending>,
     /// What its task has bounded its memory to, in bytes.
     pub(crate) memory_bytes: Option<u64>,
     /// When its output was last read, by the clock that never jumps.
     pub(crate) last_output_ns: u64,
     /// The attempt that it is to end.
-    pub(crate) stopping: Option<Stopping>,
+    stopping: Option<Stopping>,
     /// Attempts that are to end too: a worker is told of one at a time.
-    pub(crate) to_stop: Vec<ToStop>,
+    to_stop: Vec<ToStop>,
     /// Those of its leases that have any.
     pub(crate) terms: Vec<Terms>,
     /// Those of its leases whose output somebody wants.
@@ -275,6 +275,82 @@ impl Worker {
     /// Returns whether an attempt in it is being ended.
     pub fn ends_attempt(&self) -> bool {
         self.stopping.is_some()
+    }
+
+    /// Returns the attempt that is being ended.
+    pub(crate) fn stopping(&self) -> Option<Stopping> {
+        self.stopping
+    }
+
+    /// Returns the attempts that are to end after it.
+    pub(crate) fn to_stop(&self) -> &[ToStop] {
+        &self.to_stop
+    }
+
+    /// Returns why the head ends it.
+    pub(crate) fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
+    }
+
+    /// Notes that its hook has run, if it was being started.
+    pub(crate) fn note_ready(&mut self, now: Now) {
+        if self.phase == WorkerPhase::Starting {
+            self.phase = WorkerPhase::Ready;
+            self.ready_monotonic_ns = Some(now.monotonic_ns);
+        }
+    }
+
+    /// Notes why the head ends it. The first reason counts.
+    pub(crate) fn note_ending(&mut self, why: Ending) {
+        self.ending.get_or_insert(why);
+    }
+
+    /// Notes that it is told to end, and why, if no reason is known.
+    pub(crate) fn end(&mut self, why: Ending) {
+        self.note_ending(why);
+        self.phase = WorkerPhase::Stopping;
+    }
+
+    /// Returns once, when its time is over, that its actor has ended and it has not.
+    pub(crate) fn outlives_actor(&mut self, now: Now) -> bool {
+        match &mut self.ending {
+            Some(Ending::ActorEnded { until_ns, .. }) if *until_ns <= now.monotonic_ns => {
+                *until_ns = u64::MAX;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins to end an attempt, or enters how far its end has come.
+    pub(crate) fn stop(&mut self, stopping: Stopping) {
+        self.stopping = Some(stopping);
+    }
+
+    /// Notes that the attempt that is being ended will not end, and is killed with the worker.
+    pub(crate) fn die_with_attempt(&mut self) {
+        self.phase = WorkerPhase::Stopping;
+    }
+
+    /// Notes an attempt that is to end after the one that is being ended, once.
+    pub(crate) fn stop_later(&mut self, next: ToStop) {
+        if self.to_stop.iter().all(|known| known.lease != next.lease) {
+            self.to_stop.push(next);
+        }
+    }
+
+    /// Takes out the next attempt that is to end, unless one is being ended.
+    pub(crate) fn take_to_stop(&mut self) -> Option<ToStop> {
+        (self.stopping.is_none() && !self.to_stop.is_empty()).then(|| self.to_stop.remove(0))
+    }
+
+    /// Notes that an attempt has ended: if it was to, the worker goes on.
+    pub(crate) fn note_attempt_ended(&mut self, lease: u64) {
+        if self.stopping.is_some_and(|stopping| stopping.lease == lease) {
+            self.stopping = None;
+            self.ending.take_if(|why| matches!(why, Ending::Cancelled { .. } | Ending::TimedOut { .. }));
+        }
+        self.to_stop.retain(|next| next.lease != lease);
     }
 
     /// Returns whether the head has asked it to end, and not for a task's sake.

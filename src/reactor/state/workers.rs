@@ -108,19 +108,20 @@ impl Standing {
     fn of(worker: &Worker) -> Standing {
         let (is_actors, is_waiting, holds_slot, slots) =
             (worker.actor.is_some(), worker.is_waiting(), worker.holds_slot(), worker.slots());
-        let (is_starting, is_ending) = (worker.phase == WorkerPhase::Starting, worker.phase == WorkerPhase::Stopping);
+        let (is_starting, is_ending) =
+            (worker.phase() == WorkerPhase::Starting, worker.phase() == WorkerPhase::Stopping);
         let holds_no_slot = holds_slot && slots == 0;
         let serves = is_actors && !worker.leases.is_empty() && !is_waiting;
         let takes_leases = worker.takes_leases();
         let has_leases = !worker.leases.is_empty();
         Standing {
             is_starting,
-            start_ns: (is_starting && worker.ending.is_none()).then_some(worker.started.monotonic_ns),
+            start_ns: (is_starting && worker.ending().is_none()).then_some(worker.started.monotonic_ns),
             ready_ns: worker.ready_monotonic_ns,
             is_actors,
             stays_in_pool: !is_actors && !is_ending,
             is_beside: !is_actors && (is_waiting || holds_no_slot),
-            is_waiting: is_waiting && worker.phase == WorkerPhase::Ready,
+            is_waiting: is_waiting && worker.phase() == WorkerPhase::Ready,
             goes_on: holds_slot || serves || is_ending,
             slots,
             holds_no_slot,
@@ -135,8 +136,8 @@ impl Standing {
 
 /// Returns when a worker that does not start is to be looked at, by the clock that never jumps.
 fn look_ns(worker: &Worker) -> Option<u64> {
-    let stopping = worker.stopping.map(|stopping| stopping.next_ns);
-    let other = match &worker.ending {
+    let stopping = worker.stopping().map(|stopping| stopping.next_ns);
+    let other = match worker.ending() {
         None => worker.terms.iter().map(|terms| terms.until_ns(worker.last_output_ns)).min(),
         Some(Ending::ActorEnded { until_ns, .. }) => Some(*until_ns),
         Some(_) => None,
