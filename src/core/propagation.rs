@@ -56,7 +56,7 @@ pub struct Carrier {
 pub struct Rejection {
     /// The header or the environment variable.
     pub name: &'static str,
-    /// What was wrong with it.
+    /// Error in it.
     pub reason: Reason,
 }
 

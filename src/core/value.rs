@@ -26,8 +26,8 @@ impl fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// How deep a value may be nested, as in the arguments of a task and in JSON that is read. What is deeper is refused: whoever reads it needs
-/// stack for every level.
+/// Limit of the nesting of a value, as in the arguments of a task and in JSON that is read. A deeper value is refused: its reader needs stack for
+/// every level.
 pub const DEPTH_LIMIT: usize = 128;
 
 /// The longest text, in bytes, of a key that is not a string. Each level of keys in keys doubles it.
@@ -373,7 +373,7 @@ mod tests {
         bytes
     }
 
-    /// Whoever reads a result, the head above all, must not run out of stack.
+    /// Readers of a result, the head above all, must not run out of stack.
     #[test]
     fn what_is_nested_too_deep_is_refused_and_the_deepest_needs_little_stack() {
         let work = || {

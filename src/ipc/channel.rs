@@ -377,7 +377,7 @@ struct Socket<'a> {
     stream: &'a UnixStream,
     limit: u64,
     flags: RecvFlags,
-    /// Where a file goes that comes with the bytes, if one may come.
+    /// Place for a file that comes with the bytes, if one may come.
     file: Option<&'a mut Option<OwnedFd>>,
 }
 

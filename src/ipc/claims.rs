@@ -23,7 +23,7 @@ const GRANTED: u64 = 1;
 const CLAIMED: u64 = 2;
 const REVOKED: u64 = 3;
 
-/// What became of a number that was granted.
+/// State of a number that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
     /// Sent; not begun.

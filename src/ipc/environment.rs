@@ -12,7 +12,7 @@ pub const SPANS_DIR_VARIABLE: &str = "TRACER_SPANS_DIR";
 pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// The environment variable for the name of the service that a process is of: its `service.name` where nothing else names it.
 pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
-/// Where span files are written and read unless something else was said.
+/// Default folder in which span files are written and read.
 pub const DEFAULT_SPANS_DIR: &str = "/tmp/spans";
 
 /// The session folder when nothing else was said: `/tmp/tracer-<uid>`, so that two users of a machine do not meet.

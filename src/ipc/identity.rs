@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 #[path = "../../tests/support/skip.rs"]
 mod skip;
 
-/// How long the workers of a dead head may take to die, before they are taken for something else.
+/// Time that the workers of a dead head may take to die, before they are taken for something else.
 pub const DYING_LIMIT: Duration = Duration::from_secs(2);
 
 /// Birth of a process: its start time, as a number that no other process with its pid has: made of the kernel's start time and the id of

@@ -50,7 +50,7 @@ const DRAIN: u8 = 7;
 /// Bytes of a frame between its length and its payload.
 const AFTER_LENGTH: usize = 1 + 1 + 4;
 
-/// What is wrong in a frame. Its lane is closed.
+/// Error in a frame. Its lane is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneError {
     /// The frame is not what its kind says.
@@ -64,7 +64,7 @@ pub enum LaneError {
         /// The flags.
         flags: u8,
     },
-    /// What may be in no such place; names the part: a method, a target, a name, a value, a status.
+    /// Bytes that its place does not allow; names the part: a method, a target, a name, a value, a status.
     Text(&'static str),
     /// More headers than one frame may have.
     TooManyHeaders(u32),
@@ -112,11 +112,11 @@ pub struct Frame<'a> {
     pub request: u32,
     /// True if nothing follows in this direction.
     pub is_last: bool,
-    /// What it says.
+    /// Content of the frame.
     pub body: Body<'a>,
 }
 
-/// What a frame says.
+/// Content of a frame, by its kind.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
     /// A request begins.
@@ -135,7 +135,7 @@ pub enum Body<'a> {
     Drain,
 }
 
-/// What a request begins with, besides its headers.
+/// Beginning of a request, besides its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening<'a> {
     /// The trace that it belongs to; all zero when it is not traced.
@@ -144,7 +144,7 @@ pub struct Opening<'a> {
     pub span_id: [u8; 8],
     /// The W3C trace flags.
     pub trace_flags: u8,
-    /// When the time for it is up, in nanoseconds since the Unix epoch; 0 for never.
+    /// Deadline of the request, in nanoseconds since the Unix epoch; 0 for never.
     pub deadline_unix_nano: u64,
     /// True if it comes over TLS.
     pub is_secure: bool,
@@ -162,7 +162,7 @@ pub struct Opening<'a> {
     pub client: &'a str,
 }
 
-/// Why a request ends before its end.
+/// Reason for which a request ends before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
     /// Nobody waits for the answer any more.

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use crate::shared_memory::SharedMemory;
 
-/// Which table it is, and of which layout.
+/// Mark of the file: the table and its layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"TRACERT1");
 
 // Words of the header.
@@ -129,7 +129,7 @@ impl DeploymentIndex {
     }
 }
 
-/// Who may be called.
+/// Readiness of a replica for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {
     /// There is no such replica, or not any more.
@@ -144,7 +144,7 @@ pub enum ReplicaState {
 #[derive(Debug)]
 pub struct ReplicaTable {
     memory: SharedMemory,
-    /// What it was made with: what its header says later counts for nothing.
+    /// Capacity that it was made with: a change of its header counts for nothing.
     capacity: Capacity,
 }
 
@@ -288,7 +288,7 @@ impl ReplicaTable {
     }
 }
 
-/// What anyone may read.
+/// Reads of the table, for every process.
 impl ReplicaTable {
     /// Returns whether a replica may be called.
     #[inline]

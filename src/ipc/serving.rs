@@ -80,11 +80,11 @@ pub struct ServiceTracing {
     pub sampling_ratio: Option<SamplingRatio>,
     /// Exporters besides the session's hook, each `module:attribute`.
     pub exporters: Vec<String>,
-    /// Which spans a request has.
+    /// Level of detail of its requests' spans.
     pub detail: Detail,
 }
 
-/// Which spans a request has.
+/// Level of detail of a request's spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Detail {
     /// One for each hop.
@@ -100,7 +100,7 @@ pub struct Application {
     pub name: String,
     /// Route prefix: the beginning of the paths of its requests.
     pub route_prefix: String,
-    /// Which of the deployments answers requests.
+    /// Index of the deployment that answers requests.
     pub ingress: usize,
     /// Its deployments, no two of one name.
     pub deployments: Vec<Deployment>,
@@ -239,7 +239,7 @@ pub struct ProxyRoute {
     pub application: String,
     /// The deployment that answers its requests.
     pub deployment: String,
-    /// That deployment's number in the table.
+    /// Index of that deployment in the table.
     pub index: u32,
     /// For how long a request may wait for a replica.
     pub queue_timeout: Option<Duration>,
@@ -311,7 +311,7 @@ pub enum ProxyReport {
     LaneBroken {
         /// The replica's number in the table.
         replica: u32,
-        /// What it was.
+        /// Violation, in words.
         reason: String,
     },
     /// It drains, and this connection of a client has nothing to do: another proxy may have it. The connection is a file.
@@ -358,12 +358,12 @@ pub enum ReplicaOrder {
     },
     /// Asks whether it is well. Answered by [`ReplicaReport::Answered`].
     Health {
-        /// Which question it is.
+        /// Number of the question.
         order: u64,
     },
     /// Gives it settings: a `user_config` in a [file](crate::control::send_long). Answered by [`ReplicaReport::Answered`].
     Configure {
-        /// Which order it is.
+        /// Number of the order.
         order: u64,
     },
     /// Take no more requests, end those that there are, drop the handler, and end.
@@ -394,7 +394,7 @@ pub enum ReplicaReport {
     },
     /// The answer to an order.
     Answered {
-        /// Which order it was.
+        /// Number of the order that is answered.
         order: u64,
         /// Reason why it is not well or has not taken the settings, if so.
         failure: Option<String>,

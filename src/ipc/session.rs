@@ -48,22 +48,22 @@ pub struct HeadRecord {
     pub version: String,
     /// The folder of its session. Absolute.
     pub session_dir: PathBuf,
-    /// Where this head's processes write their spans.
+    /// Folder in which this head's processes write their spans.
     pub spans_dir: PathBuf,
-    /// When it was started, in nanoseconds since the Unix epoch.
+    /// Time of its start, in nanoseconds since the Unix epoch.
     pub started_unix_nano: u64,
     /// The head's guard, which ends last.
     pub guard_pid: Option<u32>,
 }
 
-/// Why a place cannot be used, or no head be reached.
+/// Error for which a place cannot be used, or no head be reached.
 #[derive(Debug)]
 pub enum SessionError {
     /// Another head holds the lock.
     Occupied {
         /// The place.
         temp_dir: PathBuf,
-        /// What the lock says of its holder; none while the holder has not written it yet.
+        /// Record of its holder in the lock; none while the holder has not written it yet.
         holder: Option<HeadRecord>,
     },
     /// No head is running here.
@@ -75,18 +75,18 @@ pub enum SessionError {
     Unsafe {
         /// The folder, or what is there instead.
         path: PathBuf,
-        /// What is wrong with it, as a clause.
+        /// Defect of it, as a clause.
         reason: String,
-        /// What to do about it, as a clause.
+        /// Next step for the user, as a clause.
         hint: String,
     },
     /// Something else with a file.
     Io {
-        /// What was tried, as a verb: `open`, `listen on`.
+        /// Operation that failed, as a verb: `open`, `listen on`.
         doing: &'static str,
         /// With which file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }

@@ -26,7 +26,7 @@ const LOOK_NS: u64 = 150_000;
 const CLOSE_NS: u64 = 100_000;
 /// Others that were let run for this long needed the core.
 const LATE_NS: u64 = 100_000;
-/// What a wait that was not in vain has saved: to sleep and to be woken.
+/// Time that a wait has saved that was not in vain: that of sleeping and of being woken.
 const SAVED_NS: u64 = 20_000;
 /// Waits that cost more than was saved make the next ones sleep at once until the next mark. The marks are so far apart, and twice as
 /// far at each level.
@@ -44,7 +44,7 @@ const VARIABLE: &str = "TRACER_TEST_SPINNING";
 #[derive(Debug)]
 pub struct Look {
     begun_ns: u64,
-    /// When others were let run last.
+    /// Time at which others were let run last.
     last_ns: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct Spin {
     clock: Clock,
     last_end_ns: Option<u64>,
     is_close: bool,
-    /// What it is told to do, whatever pays.
+    /// Fixed answer, from the environment: whether to look, whatever pays.
     told: Option<bool>,
     sleeps_until_ns: u64,
     level: u32,

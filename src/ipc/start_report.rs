@@ -15,7 +15,7 @@ pub enum Report {
     Refused {
         /// The exit code that says why.
         exit_code: u8,
-        /// Why, for people.
+        /// Reason why, for people.
         message: String,
     },
 }
@@ -39,10 +39,10 @@ pub struct Started {
     pub tasks_again: usize,
     /// Tasks that were running when their head died and are not started again; they have failed.
     pub tasks_lost: usize,
-    /// Where the HTTP API is, if there is one.
+    /// Address of the HTTP API, if there is one.
     #[serde(default)]
     pub http: Option<HttpReport>,
-    /// Why no worker can be started, if that is so.
+    /// Reason why no worker can be started, if that is so.
     pub no_worker: Option<String>,
     /// True if the hook may be why.
     #[serde(default)]
@@ -58,7 +58,7 @@ pub struct Started {
 /// The tasks of earlier heads, which are forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutAside {
-    /// How many there were.
+    /// Number of tasks that there were.
     pub tasks: usize,
     /// Tasks among them that had not ended, and actors that lived.
     pub unfinished: usize,

@@ -39,13 +39,13 @@ pub const STORED_FROM: usize = 256 << 10;
 const DIRECT_FROM: usize = 64 << 10;
 /// Memory of so many bytes may have huge pages.
 const HUGE_FROM: usize = 4 << 20;
-/// How many files that nobody needs any more are kept at a time,
+/// Limit of the spare files: those that nobody needs any more, kept for later values.
 const SPARE_FILES: usize = 4;
-/// how many bytes they have in all,
+/// Limit of the bytes of all spare files.
 const SPARE_BYTES: u64 = 256 << 20;
-/// and for how long after the last one.
+/// Time that spare files are kept after the last one was put there.
 const SPARE_FOR_NS: u64 = 5_000_000_000;
-/// How many times as large as its value a file may be.
+/// Limit of a file's size, as a multiple of that of its value.
 const SLACK: u64 = 4;
 /// The folder with these files.
 pub const SPARE_FOLDER: &str = "spare_values";
@@ -55,14 +55,14 @@ pub const SPARE_FOLDER: &str = "spare_values";
 pub enum StoredError {
     /// Nobody needed it any more.
     Removed {
-        /// How long it was.
+        /// Length of the value.
         bytes: u64,
     },
     /// The file cannot be read, or is not what was written.
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect of the file.
         reason: String,
     },
 }
@@ -111,19 +111,19 @@ pub enum Written {
     Large(Stored),
 }
 
-/// Why a value was not written.
+/// Error for which a value was not written.
 #[derive(Debug)]
 pub enum WriteError {
     /// It has more bytes than are taken.
     TooLarge {
-        /// How many it has.
+        /// Length of the value.
         bytes: usize,
     },
     /// Its file cannot be written to.
     Io {
-        /// How many bytes it has.
+        /// Length of the value.
         bytes: usize,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -134,7 +134,7 @@ pub enum WriteError {
 #[derive(Debug)]
 pub struct ValueWriter<'a> {
     folder: &'a Path,
-    /// What is not in the file.
+    /// Bytes that are not in the file.
     rest: Vec<u8>,
     file: Option<ValueFile<'a>>,
     bytes: usize,
@@ -250,9 +250,9 @@ struct ValueFile<'a> {
     /// Empty once it was finished.
     name: String,
     file: File,
-    /// What was written.
+    /// Bytes written.
     bytes: u64,
-    /// What is there, from the file's last use.
+    /// Length of the file, from its last use on.
     length: u64,
 }
 
@@ -350,7 +350,7 @@ fn spares(folder: &Path) -> impl Iterator<Item = (u64, PathBuf)> {
 #[derive(Debug)]
 pub struct SpareValues {
     folder: PathBuf,
-    /// When the last one was put there, by the monotonic clock.
+    /// Time at which the last one was put there, in nanoseconds of the monotonic clock.
     last_ns: Option<u64>,
 }
 
@@ -450,7 +450,7 @@ impl Value {
 #[derive(Debug)]
 struct MappedFile {
     pages: Pages,
-    /// Has the lock.
+    /// Lock file, which holds the lock while it is open.
     _file: File,
 }
 

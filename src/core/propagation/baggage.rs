@@ -24,11 +24,11 @@ pub struct BaggageEntry<'a> {
     pub key: &'a str,
     /// Percent-decoded; what is not UTF-8 then is replaced by U+FFFD.
     pub value: Cow<'a, str>,
-    /// What follows the value after `;`, as it was received; empty for nothing.
+    /// Properties after the value's `;`, as they were received; empty for none.
     pub properties: &'a str,
 }
 
-/// Why something in `baggage` is not carried on.
+/// Error for which something in `baggage` is not carried on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BaggageError {
@@ -36,12 +36,12 @@ pub enum BaggageError {
     Member {
         /// The member, from 1.
         position: usize,
-        /// What is wrong with it.
+        /// Error in it.
         reason: BaggageMemberError,
     },
     /// Valid members were left out to stay within [`BAGGAGE_MEMBERS_LIMIT`] and [`BAGGAGE_BYTES_LIMIT`].
     Limit {
-        /// How many.
+        /// Number of members.
         members: usize,
     },
 }

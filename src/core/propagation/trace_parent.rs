@@ -27,7 +27,7 @@ pub struct TraceParent {
 pub enum TraceParentError {
     /// The length is wrong.
     Length {
-        /// How many bytes there are.
+        /// Number of bytes found.
         found: usize,
         /// True if more than the expected 55 would do: not so in version 00.
         is_minimum: bool,

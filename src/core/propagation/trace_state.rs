@@ -10,7 +10,7 @@ pub const TRACE_STATE_MEMBERS_LIMIT: usize = 32;
 /// a task takes with it.
 pub const TRACE_STATE_CHARACTERS_LIMIT: usize = 2048;
 
-/// When a list is too long, members longer than this go first.
+/// Length from which a member is the first to go when a list is too long.
 const LONG_MEMBER: usize = 128;
 const KEY_LIMIT: usize = 256;
 const VALUE_LIMIT: usize = 256;
@@ -28,7 +28,7 @@ pub struct TraceState {
 pub enum TraceStateError {
     /// There are more than [`TRACE_STATE_MEMBERS_LIMIT`] members.
     Members {
-        /// How many there are.
+        /// Number of members found.
         found: usize,
     },
     /// A member has no `=`.

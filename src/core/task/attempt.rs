@@ -10,18 +10,18 @@ use crate::codec::{Put, Take, WireError};
 /// An attempt that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptReport {
-    /// Which attempt at its task it was, from 1.
+    /// Number of the attempt at its task, from 1.
     pub number: u32,
     /// The worker that ran it.
     pub worker_id: Option<WorkerId>,
-    /// That worker's process.
+    /// Process id of that worker.
     pub worker_pid: Option<u32>,
-    /// When it began, in nanoseconds since the Unix epoch.
+    /// Time of its beginning, in nanoseconds since the Unix epoch.
     pub started_unix_nano: Option<u64>,
-    /// When it ended, in nanoseconds since the Unix epoch: when it began and how long it ran, whatever the wall clock was set to meanwhile. Of
-    /// an attempt that was lost, when the head learnt of it.
+    /// Time of its end, in nanoseconds since the Unix epoch: its beginning plus the time that it ran, whatever the wall clock was set to meanwhile.
+    /// Of an attempt that was lost, the time at which the head learnt of it.
     pub ended_unix_nano: u64,
-    /// Why it failed, for programs; none when it succeeded.
+    /// Failure of the attempt, for programs; none when it succeeded.
     pub failure: Option<Failure>,
     /// The failure in words.
     pub message: Option<String>,

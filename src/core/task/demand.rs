@@ -9,7 +9,7 @@ use crate::codec::{Put, Take, WireError};
 pub struct Demand<'a> {
     /// Slots that it takes. With 0 it takes none, and runs as soon as there is a process for it.
     pub num_cpus: u32,
-    /// How much of each named resource, in the order of their names; each once, and at least 1.
+    /// Amount of each named resource, in the order of their names; each once, and at least 1.
     pub resources: Vec<(&'a str, u64)>,
     /// The most memory of its attempt, in bytes; none for what every worker has.
     pub memory_bytes: Option<u64>,

@@ -13,15 +13,15 @@ use crate::codec::{Put, Take, WireError, text};
 /// Everything about a task that is known when it is submitted. Borrowed from the frame or from the head's copy of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope<'a> {
-    /// What to run.
+    /// Function, method or command to run.
     pub spec: TaskSpec<'a>,
     /// The name given with `--name`; empty for none.
     pub name: &'a str,
     /// The longest an attempt may run.
     pub run_limit: Option<Duration>,
-    /// What is done when an attempt fails.
+    /// Policy for an attempt that fails.
     pub policy: Policy<'a>,
-    /// What it needs while it runs.
+    /// Slots and resources that it needs while it runs.
     pub demand: Demand<'a>,
     /// The version of the module that it runs; none where its submitter does not know it, and for what runs no module of its own.
     pub module_version: Option<ModuleVersion>,
@@ -51,13 +51,13 @@ pub struct EnvelopeHead<'a> {
 /// An argument whose value does not travel in the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// Which argument, from 0.
+    /// Index of the argument, from 0.
     pub argument: u32,
-    /// Where its value is.
+    /// Source of its value.
     pub source: InputSource,
 }
 
-/// Where the value of an argument is.
+/// Source of the value of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputSource {
     /// It is the result of this task. The task with this input starts when that one has ended.
@@ -140,9 +140,9 @@ pub enum ActorRole<'a> {
 /// Options of an actor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActorOptions<'a> {
-    /// How often it is made again when its worker was lost.
+    /// Limit of how often it is made again when its worker was lost.
     pub max_restarts: u32,
-    /// How often a call is begun again that was going on when the actor's worker was lost.
+    /// Limit of how often a call is begun again that was going on when the actor's worker was lost.
     pub max_call_retries: u32,
     /// True if it outlives the job that has created it.
     pub is_detached: bool,
@@ -223,9 +223,9 @@ impl<'a> TaskSpec<'a> {
 /// A span in another process, as W3C Trace Context describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceLink<'a> {
-    /// Which trace; all zero counts as none.
+    /// Trace id; all zero counts as none.
     pub trace_id: [u8; 16],
-    /// Which span of it.
+    /// Span id of the parent in that trace.
     pub span_id: [u8; 8],
     /// The W3C trace flags: bit 0 says sampled, bit 1 that the trace id is random.
     pub trace_flags: u8,

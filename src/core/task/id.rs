@@ -38,6 +38,6 @@ identifier!(
     WorkerId
 );
 identifier!(
-    /// What one driver submitted.
+    /// Id of a job: all that one driver submits.
     JobId
 );

@@ -34,14 +34,14 @@ pub enum Failure {
     Error {
         /// The type of the error, as the module names it.
         type_name: String,
-        /// What the error says.
+        /// Message of the error.
         message: String,
         /// The stack at the time, if the module's language gave one; else empty.
         stacktrace: String,
     },
     /// The function panicked.
     Panic {
-        /// What the panic says.
+        /// Message of the panic.
         message: String,
         /// `file:line:column` of the panic; empty when it is not known.
         location: String,
@@ -50,24 +50,24 @@ pub enum Failure {
     },
     /// The arguments do not fit the function; it was not called.
     Arguments {
-        /// What was expected and what was given.
+        /// Values that were expected and that were given.
         message: String,
     },
     /// The result could not be encoded.
     Result {
-        /// Why not.
+        /// Reason why not.
         message: String,
     },
     /// The module cannot be loaded or has no such task.
     Module {
-        /// Which step of loading failed, and what to do, in the words of the host's `ModuleError`.
+        /// Step of loading that failed, and the next step for the user, in the words of the host's `ModuleError`.
         message: String,
     },
     /// The program could not be started.
     NotStarted {
         /// The program, as it was submitted.
         program: String,
-        /// Why not, in words that fit after a colon.
+        /// Reason why not, in words that fit after a colon.
         message: String,
         /// True if the program does not exist, rather than cannot be executed.
         is_missing: bool,
@@ -88,23 +88,23 @@ pub enum Failure {
     },
     /// It took longer than it was given.
     TimedOut {
-        /// Which limit it was.
+        /// Limit that was reached.
         limit: TimeLimit,
-        /// What it was given, in nanoseconds.
+        /// Value of the limit, in nanoseconds.
         after_ns: u64,
     },
     /// The worker died while it ran the task.
     WorkerLost {
         /// The worker's process.
         worker_pid: u32,
-        /// How it ended, in words that fit after the worker: `was killed by SIGKILL (signal 9)`.
+        /// End of the worker, in words that fit after it: `was killed by SIGKILL (signal 9)`.
         cause: String,
         /// The low-cardinality form of the same: `signal:9`, `exit:3`.
         error_type: String,
     },
     /// It took more memory than it may: its worker process with everything that it had started.
     OutOfMemory {
-        /// What it may take, in bytes.
+        /// Memory limit, in bytes.
         limit_bytes: u64,
         /// The most that it had, in bytes, where that is known.
         peak_bytes: Option<u64>,
@@ -113,7 +113,7 @@ pub enum Failure {
     Cancelled,
     /// The task that had submitted it was cancelled, ran too long or lost its worker, so that nobody can get its result.
     Abandoned {
-        /// That task.
+        /// Task that had submitted it.
         submitter: super::TaskId,
     },
     /// The head was stopped before the task had ended.
@@ -122,16 +122,16 @@ pub enum Failure {
     HeadLost,
     /// A task failed whose result was to be one of its arguments; it was not begun.
     Input {
-        /// That task.
+        /// Task that failed.
         task: super::TaskId,
-        /// What it ran, as people call it.
+        /// Target of that task, as people call it: its function or program.
         target: String,
-        /// Why it failed.
+        /// Failure of that task.
         cause: Box<Failure>,
     },
     /// The task whose result was to be one of its arguments is not remembered any more.
     InputForgotten {
-        /// That task.
+        /// Task that is not remembered any more.
         task: super::TaskId,
     },
     /// The head did not take it in.
@@ -139,21 +139,21 @@ pub enum Failure {
         /// The reason, for programs.
         #[serde(default)]
         code: RefusalCode,
-        /// What the head said.
+        /// Message of the head.
         message: String,
     },
     /// Its worker or its head died after the task had been started, and it must not be started again.
     Lost {
-        /// What happened, as a clause.
+        /// Event that ended it, as a clause.
         message: String,
     },
     /// The actor whose method it is died while it ran, or was dead.
     ActorDied {
         /// The actor.
         actor: super::TaskId,
-        /// What it is, as people call it: `counter.Counter`; empty when it is not known any more.
+        /// Module and type of the actor, as people call it: `counter.Counter`; empty when it is not known any more.
         target: Box<str>,
-        /// What happened, as a clause that fits after "because".
+        /// Event that ended the actor, as a clause that fits after "because".
         cause: String,
         /// The low-cardinality form of the same, where the worker's end was the cause: `signal:9`; else empty.
         error_type: Box<str>,
@@ -162,12 +162,12 @@ pub enum Failure {
     },
     /// It could not begin before a task had ended that waited for it; it was not begun.
     Deadlock {
-        /// Who waits for whom, and what to do.
+        /// Tasks that wait for each other, and the next step for the user.
         message: String,
     },
     /// No worker can be started.
     NoWorker {
-        /// Why none can be started, as the last that was tried showed.
+        /// Reason why none can be started, as the last that was tried showed.
         message: String,
     },
 }
@@ -178,7 +178,7 @@ pub const OUT_OF_MEMORY: &str = "oom";
 /// Memory that was used, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryExceeded {
-    /// What might have been, in bytes.
+    /// Memory limit, in bytes.
     pub limit_bytes: u64,
     /// The most that there was, in bytes, where that is known.
     pub peak_bytes: Option<u64>,
@@ -196,7 +196,7 @@ impl fmt::Display for MemoryExceeded {
     }
 }
 
-/// Which limit was reached.
+/// Time limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeLimit {
@@ -208,7 +208,7 @@ pub enum TimeLimit {
     Idle,
 }
 
-/// Why an attempt that is going on is to end.
+/// Reason for which an attempt that is going on is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// Someone cancelled the task.

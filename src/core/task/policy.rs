@@ -16,14 +16,14 @@ pub const RETRY_BACKOFF_CAP: Duration = Duration::from_secs(60);
 /// Retries and limits of a task. Borrowed from its [`Envelope`](super::Envelope).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy<'a> {
-    /// How often it is tried again after failures of its own.
+    /// Limit of how often it is tried again after failures of its own.
     pub retries: u32,
     /// The wait before the first retry. It doubles with each further one, up to [`RETRY_BACKOFF_CAP`].
     pub retry_backoff: Duration,
-    /// Which failures of its own are tried again: kinds as [`check_retry_on`](tracer_options::check_retry_on) takes them, with commas between. Empty for the
-    /// usual ones.
+    /// Failures of its own that are tried again: kinds as [`check_retry_on`](tracer_options::check_retry_on) takes them, with commas between. Empty
+    /// for the usual ones.
     pub retry_on: &'a str,
-    /// How often it is started again after its worker was lost.
+    /// Limit of how often it is started again after its worker was lost.
     pub crash_limit: u32,
     /// True if it must not be started a second time, whatever happens. Then the two numbers above count for nothing.
     pub at_most_once: bool,
@@ -33,7 +33,7 @@ pub struct Policy<'a> {
     pub queue_limit: Option<Duration>,
     /// The longest a command may write nothing; none for no limit.
     pub idle_limit: Option<Duration>,
-    /// How long an attempt that is to end gets for each step: to end when it is asked, then after SIGTERM.
+    /// Time that an attempt that is to end gets for each step: to end when it is asked, then after SIGTERM.
     pub grace: Duration,
     /// Options of which most tasks have none.
     pub extra: ExtraOptions,
@@ -70,7 +70,7 @@ pub enum Charge {
 pub enum Verdict {
     /// The task is tried again after this many nanoseconds.
     Again {
-        /// How long it waits.
+        /// Delay before it, in nanoseconds.
         after_ns: u64,
     },
     /// The failure is the task's.

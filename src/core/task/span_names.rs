@@ -22,7 +22,7 @@ pub struct SpanNames {
     number: u32,
 }
 
-/// How many functions have been given names.
+/// Number of functions that have been given names.
 static FUNCTIONS: AtomicU32 = AtomicU32::new(0);
 
 impl SpanNames {
@@ -59,7 +59,7 @@ pub struct SpanNameTable {
     /// By module and function, so that a look-up needs no text of its own.
     functions: HashMap<Box<str>, HashMap<Box<str>, Arc<SpanNames>>>,
     len: usize,
-    /// What was looked up last, which mostly comes again.
+    /// Last lookup, which mostly comes again.
     last: Option<Last>,
 }
 

@@ -21,7 +21,7 @@ const NAMED_LIMIT: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Json {
     text: String,
-    /// What JSON cannot say of it, as clauses that begin with the place; the first few of them.
+    /// Losses: parts of it that JSON cannot represent, as clauses that begin with the place; the first few of them.
     lost: Vec<String>,
     lost_count: usize,
 }
@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// What is written, and where in the value that is.
+/// Output, and the path of the value that is being written.
 #[derive(Default)]
 struct Writer {
     text: String,
@@ -124,7 +124,7 @@ impl Writer {
     }
 }
 
-/// Where the next value is written.
+/// Serializer that writes the next value.
 struct ValueWriter<'w>(&'w mut Writer);
 
 impl<'de> DeserializeSeed<'de> for ValueWriter<'_> {

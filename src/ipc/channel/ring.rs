@@ -199,7 +199,7 @@ impl<M: Memory> RingReceiver<M> {
         }
     }
 
-    /// Has `read` take the bytes of the first piece. Returns their count; 0 when the piece was taken back meanwhile.
+    /// Lets `read` take the bytes of the first piece. Returns their count; 0 when the piece was taken back meanwhile.
     pub(super) fn take(&mut self, read: impl FnOnce(&mut Piece<'_, M>) -> io::Result<usize>) -> io::Result<usize> {
         let ring = &self.ring;
         let state = ring.word(self.head + 1);
