@@ -178,6 +178,34 @@ fn a_worker_that_outlives_its_head_for_a_moment_leaves_its_claims() {
     }
 }
 
+/// The same, with all the time that it needs: its guard, which would end it, is stopped.
+#[test]
+fn a_worker_that_ends_in_good_order_without_its_head_leaves_its_claims() {
+    let cluster = Cluster::builder().hook(HOOK).workers(1).start();
+    let (own, released) = (cluster.file("own"), cluster.file("released"));
+    let arguments = [own.display().to_string(), released.display().to_string()];
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let task = submit_once(&cluster, "hostile_tasks:notes_and_outlives_its_head", &arguments);
+    wait_until("it has begun", || (lines(&own) == 1).then_some(()));
+    let (worker, guard) = (cluster.worker_pids()[0], parent_of(cluster.head_pid()));
+    kill(guard, Signal::STOP);
+    cluster.kill_head();
+    assert!(is_alive(worker), "the task is at it");
+    fs::write(&released, "").expect("the folder is ours");
+    wait_until("the worker has ended by itself", || (!is_alive(worker)).then_some(()));
+    kill(guard, Signal::CONT);
+    wait_until("the guard has ended", || (!is_alive(guard)).then_some(()));
+    cluster.start_head(&[]).success();
+    let ended: Value = cluster.wait_for_task(task);
+    assert_eq!(lines(&own), 1, "it may be started once only: {ended}");
+}
+
+fn parent_of(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("a process has a parent");
+    parent.trim().parse().expect("the parent is a number")
+}
+
 /// What is written and read by nobody fills no disk, and keeps no task waiting.
 #[test]
 fn the_logs_of_a_session_are_bounded() {
