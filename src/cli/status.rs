@@ -17,7 +17,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let Reply::Status(status) = ask(&args.place, &Query::Status)? else { return Err(unexpected_reply()) };
+    let Reply::Status(mut status) = ask(&args.place, &Query::Status)? else { return Err(unexpected_reply()) };
+    for warning in &mut status.warnings {
+        *warning = hints::with_place(warning).into_owned();
+    }
     report::value(args.format.format, &*status, |status| hints::with_place(&render(status)).into_owned());
     Ok(exit::OK)
 }

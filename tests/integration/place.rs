@@ -69,6 +69,18 @@ fn a_journal_that_is_cut_short_is_noticed_at_once() {
         &cluster,
         "tasks.journal` was cut short by somebody: tasks that were accepted before then are lost"
     ));
+    // The commands that it names can be typed as they are, for people and for programs.
+    let place = cluster.temp_dir().display().to_string();
+    for format in ["text", "json"] {
+        let mut status = cluster.command(&["status", "--temp-dir", &place, "--format", format]);
+        status.env_remove("TRACER_TEMP_DIR");
+        let text = cluster.run(status).success().stdout_text();
+        for named in
+            [format!("`tracer stop --temp-dir {place}`"), format!("`tracer start --temp-dir {place} --head --fresh`")]
+        {
+            assert!(text.contains(&named), "{format}: {named}: {text}");
+        }
+    }
     // Those tasks are known as long as the head lives.
     fs::write(cluster.file("go"), "").unwrap();
     for task in 1..=2 {
