@@ -14,7 +14,7 @@ use tracer_core::task::{Failure, TaskId, WorkerId};
 pub struct Explanation {
     /// The task.
     pub task: TaskReport,
-    /// What explains its state, the nearest first.
+    /// Reasons for its state, the nearest first.
     pub reasons: Vec<Reason>,
 }
 
@@ -24,74 +24,74 @@ pub struct Explanation {
 pub enum Reason {
     /// It waits for its turn.
     Behind {
-        /// How many tasks are before it in the queue.
+        /// Number of tasks before it in the queue.
         tasks: usize,
     },
     /// It waits for its turn among the tasks that ask for the same.
     BehindAlike {
-        /// How many of them are before it in the queue.
+        /// Number of them that are before it in the queue.
         tasks: usize,
     },
     /// Too little of a resource is free.
     LacksResource {
         /// The resource's name.
         name: String,
-        /// How much it asks for.
+        /// Amount that it asks for.
         asked: u64,
-        /// How much nobody has.
+        /// Amount that is free.
         free: u64,
-        /// How much the head has.
+        /// Total amount of the head.
         total: u64,
-        /// How much of it replicas of services have.
+        /// Amount of it that replicas of services have.
         #[serde(default)]
         of_replicas: u64,
-        /// Who has it, as far as it fits.
+        /// Tasks that have it, as far as they fit.
         holders: Vec<Holder>,
-        /// How many more there are.
+        /// Number of holders that were left out.
         left_out: usize,
     },
     /// Too few slots are free.
     LacksCpus {
-        /// How many it asks for.
+        /// Number of slots that it asks for.
         asked: u32,
-        /// How many nobody has.
+        /// Number of free slots.
         free: usize,
-        /// What workers run, as far as it fits.
+        /// Tasks that workers run, as far as they fit.
         running: Vec<RunningTask>,
-        /// How many more there are.
+        /// Number of tasks that were left out.
         left_out: usize,
     },
-    /// What it needs is kept for a task that has waited longer and needs more.
+    /// Reservation of what it needs, for a task that has waited longer and needs more.
     KeptFor {
-        /// That task.
+        /// Task for which it is kept.
         task: TaskId,
     },
     /// This head has less than it asks for, since it was started with less than the one before it.
     NeverHere {
-        /// What is missing.
+        /// Shortage, as a clause.
         why: String,
     },
     /// No worker has room.
     WorkersBusy {
-        /// What they run, as far as it fits.
+        /// Tasks that they run, as far as they fit.
         running: Vec<RunningTask>,
-        /// How many more there are.
+        /// Number of tasks that were left out.
         left_out: usize,
     },
     /// No worker takes tasks now.
     NoWorkerReady {
-        /// How many are being started.
+        /// Number of workers that are being started.
         starting: usize,
-        /// Why that takes long, or is not done at all.
+        /// Reason why that takes long, or is not done at all.
         why: Option<String>,
     },
     /// It is about to be given to a worker.
     NextTurn,
     /// It waits to be tried again.
     TriedAgain {
-        /// Which attempt failed, from 1.
+        /// Number of the attempt that failed, from 1.
         attempt: u32,
-        /// Why.
+        /// Failure of that attempt, in words.
         failure: String,
     },
     /// Results of other tasks are arguments of it.
@@ -101,11 +101,11 @@ pub enum Reason {
     },
     /// A worker has it and has not begun it.
     Leased {
-        /// Which worker.
+        /// Id of the worker.
         worker_id: WorkerId,
-        /// That worker's process.
+        /// Process id of that worker.
         worker_pid: u32,
-        /// What the worker has to run before it.
+        /// Number of tasks that the worker has to run before it.
         tasks_before: usize,
     },
     /// A worker runs it.
@@ -117,23 +117,23 @@ pub enum Reason {
     },
     /// It makes an actor, which has a process for itself, and as many run as may.
     NoProcessForActor {
-        /// How many of them are actors'.
+        /// Number of processes that are actors'.
         actors: usize,
-        /// How many of them are replicas of services.
+        /// Number of processes that are replicas of services.
         #[serde(default)]
         replicas: usize,
-        /// How many there may be.
+        /// Limit of their number.
         max_processes: usize,
-        /// How many actors wait before it.
+        /// Number of actors that wait before it.
         before: usize,
     },
     /// It is a method of an actor.
     AwaitsActor {
-        /// Which actor.
+        /// Id of the actor.
         actor: TaskId,
-        /// Where that is in its life.
+        /// Stage of the actor's life.
         state: ActorState,
-        /// How many calls are before it.
+        /// Number of calls before it.
         calls_before: usize,
     },
     /// Tasks wait for each other in a cycle: it is one of them, or waits for one.
@@ -142,22 +142,22 @@ pub enum Reason {
     ResultOnTheWay,
     /// Its worker is being ended.
     WorkerEnding {
-        /// Why, in words that fit after "because".
+        /// Reason why, in words that fit after "because".
         why: String,
     },
     /// It has ended.
     Ended {
-        /// Which attempt that was, from 1; 0 when it never began.
+        /// Number of the last attempt, from 1; 0 when it never began.
         attempt: u32,
-        /// Where it ran; none when it never began.
+        /// Worker that ran it; none when it never began.
         worker_id: Option<WorkerId>,
-        /// That worker's process.
+        /// Process id of that worker.
         worker_pid: Option<u32>,
-        /// How long it ran, in nanoseconds.
+        /// Time that it ran, in nanoseconds.
         ran_ns: Option<u64>,
         /// `succeeded`, `failed` or `cancelled`.
         state: TaskState,
-        /// Why it failed or was cancelled; none if it succeeded.
+        /// Reason why it failed or was cancelled; none if it succeeded.
         failure: Option<String>,
     },
 }
@@ -167,9 +167,9 @@ pub enum Reason {
 pub struct RunningTask {
     /// The task.
     pub task: TaskId,
-    /// Which worker.
+    /// Id of the worker.
     pub worker_id: WorkerId,
-    /// That worker's process.
+    /// Process id of that worker.
     pub worker_pid: u32,
     /// Since when, in nanoseconds since the Unix epoch.
     pub since_unix_nano: u64,
@@ -182,7 +182,7 @@ pub struct Holder {
     pub task: TaskId,
     /// `module.function`, or the program.
     pub target: String,
-    /// How much it has.
+    /// Amount that it has.
     pub amount: u64,
     /// True if it waits for the task that is explained, so that neither can go on.
     pub waits_for_this: bool,
@@ -195,7 +195,7 @@ pub struct OtherTask {
     pub id: TaskId,
     /// `module.function`, or the program.
     pub target: String,
-    /// Where it is in its life.
+    /// Stage of its life.
     pub state: TaskState,
 }
 
@@ -213,11 +213,11 @@ pub struct BlockedTask {
     pub id: TaskId,
     /// `module.function`, or the program.
     pub target: String,
-    /// What it waits for in the next one.
+    /// Event of the next task that it waits for.
     pub waits_for: WaitsFor,
 }
 
-/// What a task waits for in another one.
+/// Event of another task that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
@@ -251,7 +251,7 @@ impl fmt::Display for Cycle {
     }
 }
 
-/// How many other tasks and workers a sentence names.
+/// Limit of the other tasks and workers that a sentence names.
 const NAMED: usize = 5;
 
 impl fmt::Display for Reason {

@@ -20,9 +20,9 @@ const READ_AT_LEAST: usize = 64 << 10;
 pub enum FrameError {
     /// The frame says it has more bytes than are allowed.
     TooLong {
-        /// What the frame announces, in bytes.
+        /// Length that the frame announces, in bytes.
         length: usize,
-        /// What is allowed, in bytes.
+        /// Length that is allowed, in bytes.
         limit: usize,
     },
     /// The frame has no kind.
@@ -62,9 +62,9 @@ pub fn put_frame(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Where the first byte is that was not given back yet.
+    /// Start of the bytes that were not given back yet.
     start: usize,
-    /// Where the bytes that were read end; the rest of `bytes` is room.
+    /// End of the bytes that were read; the rest of `bytes` is room.
     end: usize,
 }
 

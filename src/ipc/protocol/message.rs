@@ -82,8 +82,8 @@ const HELLO_MARK: [u8; 4] = *b"TRCR";
 pub struct Hello<'a> {
     /// The [`PROTOCOL_VERSION`] that the client speaks.
     pub protocol_version: u32,
-    /// What the client wants to be. 0 on the wire is a driver, because workers count from 1; of
-    /// a worker's further connections, each has a bit of its own.
+    /// Role that the client asks for. 0 on the wire is a driver, because workers count from 1; of a worker's further connections, each has a bit of
+    /// its own.
     pub role: Role,
     /// The client's own process id. The head checks a worker's against the process that it started.
     pub pid: u32,
@@ -91,7 +91,7 @@ pub struct Hello<'a> {
     pub version: &'a str,
 }
 
-/// What a client is.
+/// Role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Submits tasks and asks questions.
@@ -171,38 +171,38 @@ pub struct Welcome {
     pub module_path: Vec<PathBuf>,
     /// Every folder in which the head's workers look for modules, in order. Absolute.
     pub module_folders: Vec<PathBuf>,
-    /// How the session is traced.
+    /// Settings of the session's tracing.
     pub tracing: TracingSettings,
 }
 
 /// A request that is answered by a [`Reply`] with the same number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
-    /// How the head is doing. Answered by [`Reply::Status`].
+    /// Status of the head. Answered by [`Reply::Status`].
     Status,
     /// The tasks that the head remembers, newest first. Answered by [`Reply::Tasks`].
     Tasks {
         /// The most to list.
         limit: usize,
-        /// Which of them.
+        /// Filter of the tasks.
         #[serde(default)]
         which: TaskFilter,
     },
     /// One task with its result. Answered by [`Reply::Task`].
     Task {
-        /// Which task.
+        /// Id of the task.
         id: TaskId,
     },
-    /// Why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
+    /// Explanation of why a task waits, what it is at, or why it ended as it did. Answered by [`Reply::Explanation`].
     Explain {
-        /// Which task.
+        /// Id of the task.
         id: TaskId,
     },
     /// Every worker process. Answered by [`Reply::Workers`].
     Workers,
     /// Number of tasks of a job that run. Answered by [`Reply::Running`].
     Running {
-        /// Which job.
+        /// Id of the job.
         job: JobId,
     },
     /// Every actor that is remembered. Answered by [`Reply::Actors`].
@@ -215,7 +215,7 @@ pub enum Query {
     /// End tasks that have not ended: those that no worker has begun will not run, those that run are asked to end, then get SIGTERM,
     /// then SIGKILL. Answered by [`Reply::Cancelled`].
     Cancel {
-        /// Which tasks.
+        /// Selection of the tasks.
         which: CancelWhich,
         /// Time that each step may take, in milliseconds; none for what the task's submission said.
         grace_ms: Option<u64>,
@@ -224,7 +224,7 @@ pub enum Query {
     Prune(PruneWhich),
     /// Said by the process of the HTTP API: hooks have failed in it. Answered by [`Reply::Noted`].
     HttpTracing {
-        /// Which process that is; one before it is not heard any more.
+        /// Process id of the sender; one before it is not heard any more.
         pid: u32,
         /// In words, for `tracer status`.
         failures: Vec<String>,
@@ -271,7 +271,7 @@ pub enum Reply {
     Stopped(StopReport),
 }
 
-/// Which ended tasks to forget: those that one of the limits does not leave.
+/// Selection of ended tasks to forget: those that one of the limits does not leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneWhich {
     /// Those that ended longer ago, in nanoseconds.
@@ -299,7 +299,7 @@ pub struct PruneReport {
     pub in_use: u64,
 }
 
-/// Which tasks to cancel.
+/// Selection of tasks to cancel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CancelWhich {
     /// These.
@@ -312,7 +312,7 @@ pub enum CancelWhich {
     Named(String),
 }
 
-/// What became of a request to cancel.
+/// Outcome of a request to cancel a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReport {
@@ -341,7 +341,7 @@ pub struct StatusReport {
     pub spans_dir: PathBuf,
     /// The session's hook; none when it is not traced.
     pub hook: Option<HookReport>,
-    /// Why it is not traced, if it is not for want of a hook.
+    /// Reason why it is not traced, if it is not for want of a hook.
     pub tracing_off: Option<String>,
     /// Its figures. In reports they stand among the other fields.
     #[serde(flatten)]
@@ -354,7 +354,7 @@ pub struct StatusReport {
     /// The services, by name.
     #[serde(default)]
     pub services: Vec<super::ServiceSummary>,
-    /// What a person should know, most important first.
+    /// Warnings for people, most important first.
     pub warnings: Vec<String>,
 }
 
@@ -363,16 +363,16 @@ pub struct StatusReport {
 pub struct ResourceReport {
     /// Its name.
     pub name: String,
-    /// How much there is.
+    /// Total amount.
     pub total: u64,
-    /// How much of it tasks have now. More than there is, of slots, while a task that had waited for others goes on.
+    /// Amount of it that tasks have now. More than there is, of slots, while a task that had waited for others goes on.
     pub used: u64,
 }
 
 /// The HTTP API of a head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpReport {
-    /// What requests begin with: `http://127.0.0.1:8265`.
+    /// URL that requests begin with: `http://127.0.0.1:8265`.
     pub url: String,
     /// The file with the token that clients have to show.
     pub token_path: PathBuf,
@@ -389,9 +389,9 @@ pub struct HttpReport {
 pub struct QueueMemoryReport {
     /// In bytes.
     pub bytes: u64,
-    /// How much of it they take now.
+    /// Bytes of it that they take now.
     pub used: u64,
-    /// What it follows from: a limit of the system, or a setting.
+    /// Source of the bound: a limit of the system, or a setting.
     pub source: String,
 }
 
@@ -409,15 +409,15 @@ pub struct MemoryReport {
 pub struct HookReport {
     /// The hook, as given: `module:attribute`.
     pub import_string: String,
-    /// What it was named for.
+    /// Contract that it was named for.
     pub contract: HookContract,
     /// The library it was found in; none for a hook built into tracer.
     pub library: Option<PathBuf>,
-    /// What the hook does with spans, as it said when `tracer start` tried it out.
+    /// Description of its work with spans, as the hook gave it when `tracer start` tried it out.
     pub description: String,
     /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
     pub sampling_ratio: SamplingRatio,
-    /// Which traces are sampled unless the hook decides, as the head's environment has it, for people.
+    /// Sampling of traces unless the hook decides, as the head's environment has it, for people.
     pub sampling: String,
     /// The hooks that get the finished spans of this one, in their order.
     pub further: Vec<FurtherHook>,
@@ -430,9 +430,9 @@ pub struct HookReport {
 pub struct HookFailure {
     /// The worker in which it failed.
     pub worker_id: WorkerId,
-    /// That worker's process.
+    /// Process id of that worker.
     pub pid: u32,
-    /// What the hook said, or what happened to it.
+    /// Error of the hook, or event that ended it.
     pub reason: String,
 }
 
@@ -522,14 +522,14 @@ pub struct SpanCounts {
     pub waiting_for_other_hooks: u64,
 }
 
-/// Which tasks are listed: those that meet all of it.
+/// Filter of the tasks that are listed: those that meet all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFilter {
     /// In one of these states; in any, if none is named.
     pub states: Vec<TaskState>,
     /// With a name that fits this pattern, in which `*` stands for any text and `?` for any character.
     pub name: Option<String>,
-    /// Whose function or actor is of a module that fits this pattern.
+    /// Pattern of the module of their function or actor.
     pub module: Option<String>,
     /// Submitted at this time or later, in nanoseconds since the Unix epoch.
     pub since_unix_nano: Option<u64>,
@@ -558,15 +558,15 @@ pub struct TaskReport {
     pub name: Option<String>,
     /// `module.function`, or the program.
     pub target: String,
-    /// Where it is in its life, as the claims of its worker had it at that moment.
+    /// Stage of its life, as the claims of its worker had it at that moment.
     pub state: TaskState,
-    /// Which driver's submissions it belongs to.
+    /// Job that it belongs to: the submissions of one driver.
     pub job_id: JobId,
     /// Hexadecimal; none for an untraced submission.
     pub trace_id: Option<String>,
     /// The attempt that it is at, from 1; 0 when no worker was given it.
     pub attempt: u32,
-    /// What it asked for beyond a slot; none for most.
+    /// Demand beyond a slot; none for most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<DemandReport>,
     /// Further options that it was submitted with, such as `priority`; none for most.
@@ -576,23 +576,23 @@ pub struct TaskReport {
     pub attempts: Vec<AttemptReport>,
     /// The worker that has it, or in which it ended; none for a task that waits or ended without one.
     pub worker_id: Option<WorkerId>,
-    /// That worker's process.
+    /// Process id of that worker.
     pub worker_pid: Option<u32>,
-    /// When the head took it in, in nanoseconds since the Unix epoch.
+    /// Time at which the head took it in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
-    /// When the attempt that ended it began. None until the task has ended, and when it never began.
+    /// Time at which its last attempt began, in nanoseconds since the Unix epoch. None until the task has ended, and when it never began.
     pub started_unix_nano: Option<u64>,
     /// None until the task has ended.
     pub ended_unix_nano: Option<u64>,
     /// The result, in `tracer get` of a function that returned.
     pub result: Option<JsonText>,
-    /// What JSON cannot say of the result, with the places; none if it says all.
+    /// Losses: parts of the result that JSON cannot represent, with their places; none if it represents all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_loss: Option<String>,
-    /// Where its result is when it is large; `tracer get` reads it from there.
+    /// Reference to its result when it is large; `tracer get` reads it from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<crate::stored::Stored>,
-    /// Why it failed, for programs; none unless it did.
+    /// Failure of the task, for programs; none unless it failed.
     pub failure: Option<tracer_core::task::Failure>,
     /// The failure in words.
     pub message: Option<String>,
@@ -622,7 +622,7 @@ pub struct ActorReport {
     pub type_name: String,
     /// Stage of its life.
     pub state: ActorState,
-    /// Why it is dead; none while it is not.
+    /// Reason why it is dead; none while it is not.
     pub reason: Option<String>,
     /// The job that has created it.
     pub job_id: JobId,
@@ -630,7 +630,7 @@ pub struct ActorReport {
     pub is_detached: bool,
     /// The worker that it has for itself; none while it waits for one, and after its end.
     pub worker_id: Option<WorkerId>,
-    /// That worker's process.
+    /// Process id of that worker.
     pub worker_pid: Option<u32>,
     /// Number of times that it was created again after its worker was lost.
     pub restarts: u32,
@@ -642,7 +642,7 @@ pub struct ActorReport {
     pub calls_waiting: usize,
     /// Calls that its worker has, those that run included.
     pub calls_leased: usize,
-    /// When it was submitted, in nanoseconds since the Unix epoch.
+    /// Time at which it was submitted, in nanoseconds since the Unix epoch.
     pub created_unix_nano: u64,
     /// The build of its module, as spans name it; none for what is built into tracer.
     #[serde(default)]
@@ -652,7 +652,7 @@ pub struct ActorReport {
     pub is_outdated: bool,
 }
 
-/// Where an actor is in its life.
+/// Stage of an actor's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActorState {
@@ -677,18 +677,18 @@ impl std::fmt::Display for ActorState {
     }
 }
 
-/// What a task asked for.
+/// Demand of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandReport {
     /// Number of slots.
     pub num_cpus: u32,
-    /// How much of which named resources.
+    /// Amounts of named resources, by name.
     pub resources: BTreeMap<String, u64>,
     /// The most memory of an attempt, in bytes; none for what every worker may take.
     pub memory_bytes: Option<u64>,
 }
 
-/// Where a task is in its life.
+/// Stage of a task's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
@@ -777,7 +777,7 @@ pub struct WorkerReport {
     pub state: WorkerState,
     /// Time since its process was started, in nanoseconds.
     pub uptime_ns: u64,
-    /// What it runs now.
+    /// Task that it runs now.
     pub task: Option<TaskId>,
     /// The actor that it is for; none for those that run tasks.
     #[serde(default)]
@@ -789,17 +789,17 @@ pub struct WorkerReport {
     pub leases: usize,
     /// Number of slots it holds now.
     pub cpus: u64,
-    /// What its tasks have of named resources.
+    /// Amounts of named resources that its tasks have, by name.
     pub resources: BTreeMap<String, u64>,
     /// Number of attempts it has reported.
     pub tasks_ended: u64,
-    /// Where its spans go.
+    /// Destination of its spans.
     pub tracing: String,
-    /// Why the hook failed in it, if it did.
+    /// Reason why the hook failed in it, if it did.
     pub hook_failure: Option<String>,
 }
 
-/// Where a worker is in its life.
+/// Stage of a worker's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
@@ -809,7 +809,7 @@ pub enum WorkerState {
     Idle,
     /// It has at least one lease.
     Busy,
-    /// What it runs waits for other tasks, and has given its slot back.
+    /// Wait of the task that it runs for other tasks; its slot is given back.
     Waiting,
     /// It was told to end, or is being killed.
     Stopping,
@@ -853,13 +853,13 @@ pub struct SpansOffer {
     pub number: u64,
     /// The hooks that want them, as [bits](crate::spool::hooks).
     pub hooks: u32,
-    /// What tells those hooks from the ones of another session.
+    /// Mark that tells those hooks from the ones of another session.
     pub mark: u32,
     /// The file that they are in, an OTLP `ExportTraceServiceRequest`.
     pub path: PathBuf,
 }
 
-/// What became of spans that a worker was offered.
+/// Outcome of an offer of spans to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpansDone {
     /// The offer's.
@@ -875,9 +875,9 @@ pub struct SpansDone {
 /// A worker's state once its hook has run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerReady {
-    /// What happens to spans, for people to read.
+    /// Description of its tracing, for people to read.
     pub tracing: String,
-    /// Why the hook failed; tracer then writes the spans itself.
+    /// Reason why the hook failed; tracer then writes the spans itself.
     pub hook_failure: Option<String>,
 }
 
@@ -950,16 +950,16 @@ pub struct Accepted {
     pub first_task: TaskId,
     /// Their number.
     pub count: u32,
-    /// When they were written to the journal; only if one of them traces the runtime.
+    /// Period in which they were written to the journal; only if one of them traces the runtime.
     pub journaled: Option<Period>,
 }
 
 /// A piece of time, in nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// When it began.
+    /// Time of its beginning.
     pub start_unix_nano: u64,
-    /// When it ended.
+    /// Time of its end.
     pub end_unix_nano: u64,
 }
 
@@ -1006,7 +1006,7 @@ impl Accepted {
     }
 }
 
-/// What the module of an actor says of its methods.
+/// Concurrency of an actor's methods, as its module says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActorMethods {
     /// The actor.
@@ -1025,7 +1025,7 @@ pub struct Output<'a> {
     pub task: TaskId,
     /// The worker that ran it.
     pub worker_pid: u32,
-    /// Where it was written to.
+    /// Output that it was written to.
     pub stream: Stream,
     /// True if other calls of the same actor ran in the process meanwhile, any of which may have written it.
     pub is_shared: bool,
@@ -1033,7 +1033,7 @@ pub struct Output<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Which of its two outputs a task wrote to.
+/// Output that a task wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Standard output.
@@ -1083,13 +1083,14 @@ pub struct Finished {
     pub task: TaskId,
     /// The last attempt that a worker was given, from 1; 0 when none was.
     pub attempt: u32,
-    /// How it ended. Final: there is one for each task.
+    /// Outcome of the task. Final: there is one for each task.
     pub outcome: Outcome,
-    /// When the last attempt ended, in nanoseconds since the Unix epoch; only for a task that traces the runtime.
+    /// Time at which the last attempt ended, in nanoseconds since the Unix epoch; only for a task that traces the runtime.
     pub ended_unix_nano: Option<u64>,
     /// The attempts before the one that ended it, oldest first.
     pub past: Vec<AttemptReport>,
-    /// What the last attempt of a command used, for the driver that wants its output. Not in the frame; it comes before it, in one of its own.
+    /// Resource usage of the last attempt of a command, for the driver that wants its output. Not in the frame; it comes before it, in one of its
+    /// own.
     pub usage: Option<CommandUsage>,
 }
 
@@ -1132,7 +1133,7 @@ impl Finished {
     }
 }
 
-/// What a command has used, with those of its children that it waited for, as the kernel counts it.
+/// Resource usage of a command, with those of its children that it waited for, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CommandUsage {
     /// User and system time.
@@ -1261,11 +1262,11 @@ pub struct Lease<'a> {
     pub number: u64,
     /// The task to run.
     pub task: TaskId,
-    /// Which attempt at the task this is, from 1.
+    /// Number of the attempt at the task, from 1.
     pub attempt: u32,
     /// The driver's job that the task belongs to.
     pub job: JobId,
-    /// When the head took the task in, in nanoseconds since the Unix epoch.
+    /// Time at which the head took the task in, in nanoseconds since the Unix epoch.
     pub submitted_unix_nano: u64,
     /// The span of the attempt before, which that of this one is linked to.
     pub previous: Option<SpanLink>,
@@ -1316,20 +1317,20 @@ impl<'a> Lease<'a> {
     }
 }
 
-/// What a worker says of an attempt that has ended.
+/// Report of a worker about an attempt that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptResult {
     /// The number of the lease that it was run under.
     pub lease: u64,
-    /// When the worker claimed the lease, in nanoseconds since the Unix epoch.
+    /// Time at which the worker claimed the lease, in nanoseconds since the Unix epoch.
     pub started_unix_nano: u64,
     /// From the claim to the end of the attempt's span, in nanoseconds of the monotonic clock.
     pub run_ns: u64,
     /// Its span, when it failed and was traced: that of a further attempt is linked to it.
     pub span: Option<SpanLink>,
-    /// How it ended.
+    /// Outcome of the attempt.
     pub outcome: Outcome,
-    /// What it used, if it was a command whose output is wanted.
+    /// Resource usage, if it was a command whose output is wanted.
     pub usage: Option<CommandUsage>,
 }
 

@@ -13,7 +13,7 @@ pub enum ServiceQuery {
     /// Check a service, and unless it is a dry run, roll it out. Answered at once by [`ServiceReply::Accepted`]; how it goes on is
     /// [followed](Self::Follow).
     Deploy {
-        /// What there should be.
+        /// Service to be deployed.
         service: Box<Service>,
         /// True to say what would be done, and do nothing.
         is_dry_run: bool,
@@ -22,14 +22,14 @@ pub enum ServiceQuery {
     },
     /// Go back to a version that was served before. Answered as [`Deploy`](Self::Deploy).
     Rollback {
-        /// Which service.
+        /// Name of the service.
         service: String,
         /// The version; none for the one before that which is served.
         version: Option<u64>,
     },
     /// Events of a service since then. Answered by [`ServiceReply::Events`] as soon as there is something.
     Follow {
-        /// Which service.
+        /// Name of the service.
         service: String,
         /// The number of the last event that is known; 0 for none.
         after: u64,
@@ -38,12 +38,12 @@ pub enum ServiceQuery {
     List,
     /// The versions of a service. Answered by [`ServiceReply::Versions`].
     Versions {
-        /// Which service.
+        /// Name of the service.
         service: String,
     },
     /// End a service: take no more requests, end those that there are. Answered as [`Deploy`](Self::Deploy).
     ShutDown {
-        /// Which service.
+        /// Name of the service.
         service: String,
     },
 }
@@ -142,7 +142,7 @@ pub struct ServiceEvent {
     pub number: u64,
     /// Time, in nanoseconds since the Unix epoch.
     pub time_unix_nano: u64,
-    /// What.
+    /// Event itself.
     #[serde(flatten)]
     pub what: ServiceNews,
 }
@@ -202,7 +202,7 @@ pub enum ServiceNews {
     RolloutFailed {
         /// The version.
         version: u64,
-        /// Why.
+        /// Reason why.
         reason: String,
     },
     /// The service has ended.
@@ -227,7 +227,7 @@ pub struct ServiceVersion {
     pub is_served: bool,
     /// Reason why it could not be rolled out, if it could not.
     pub failure: Option<String>,
-    /// What it is.
+    /// Declaration of the service.
     pub service: Service,
 }
 
@@ -252,7 +252,7 @@ pub struct ServiceReport {
     pub proxies: Vec<ProxyReportRow>,
     /// Reason why the last rollout failed, if it did.
     pub last_failure: Option<String>,
-    /// What a person should know, most important first.
+    /// Warnings for people, most important first.
     #[serde(default)]
     pub warnings: Vec<String>,
 }

@@ -22,7 +22,7 @@ pub struct TracingSettings {
     /// The share of new traces that are sampled, if neither the hook nor `OTEL_TRACES_SAMPLER` says otherwise.
     #[serde(default)]
     pub sampling_ratio: SamplingRatio,
-    /// What submissions take from their environment, and what commands get in theirs.
+    /// Propagators: formats of the context that submissions take from their environment, and that commands get in theirs.
     #[serde(default)]
     pub propagators: Propagators,
     /// True if the runtime's own work is traced for every task.
@@ -66,7 +66,7 @@ impl TracingSettings {
 pub struct HookChoice {
     /// As given: `module:attribute`.
     pub import_string: String,
-    /// What it was named for.
+    /// Contract that it was named for.
     pub contract: HookContract,
     /// The library it was found in; none for a hook built into tracer.
     pub library: Option<PathBuf>,
@@ -83,11 +83,11 @@ pub struct HookChoice {
 pub struct FurtherHook {
     /// As given: `module:attribute`.
     pub import_string: String,
-    /// What it was named for.
+    /// Contract that it was named for.
     pub contract: HookContract,
     /// The library it was found in; none for a hook built into tracer.
     pub library: Option<PathBuf>,
-    /// What it does with spans, as it said when `tracer start` tried it out.
+    /// Description of its work with spans, as it gave it when `tracer start` tried it out.
     pub description: String,
 }
 

@@ -187,7 +187,7 @@ fn begun_inline(mapping: &Mapping) -> Option<impl Iterator<Item = (u64, u32)>> {
     Some(read.into_iter().filter(|&(task, _)| task != 0))
 }
 
-/// Which of the entries for tasks that run inside of others hold one that has not ended. Kept by the owner.
+/// Set of the entries for tasks that run inside of others which hold one that has not ended. Kept by the owner.
 #[derive(Debug)]
 pub(super) struct InlineEntries {
     is_running: [bool; INLINE_COUNT],

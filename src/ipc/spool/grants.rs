@@ -32,7 +32,7 @@ struct Granted {
     pid: AtomicU32,
     /// 1 when the worker's attempts have spans.
     is_traced: AtomicU32,
-    /// Where the next task goes that runs inside of another.
+    /// Index of the entry for the next task that runs inside of another.
     next_inline: AtomicU32,
     /// The lease of each entry, plus 1; 0 for one that was taken back, or that never was.
     leases: [AtomicU64; CLAIM_COUNT],
@@ -48,7 +48,7 @@ struct Granted {
 struct Progress {
     /// The lease that was claimed last, plus 1.
     claimed: AtomicU64,
-    /// What tells it from bytes that something else has left there.
+    /// Seal: tells it from bytes that something else has left there.
     seal: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn path_of(spool: &Path) -> PathBuf {
 pub(super) enum Reached {
     /// It has claimed, or passed, all leases before this one, and none from there on.
     Lease(u64),
-    /// What it has said is gone.
+    /// Progress that cannot be read any more.
     Unknown,
 }
 

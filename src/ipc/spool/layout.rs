@@ -38,21 +38,21 @@ pub(super) const SLOTS_OFFSET: usize = (CLAIMS_OFFSET + size_of::<Claims>()).nex
 /// Slots that get their space on the disk together.
 pub(super) const SLOTS_PER_STEP: usize = 32;
 
-/// Why a spool could not be made or read.
+/// Error for which a spool could not be made or read.
 #[derive(Debug)]
 pub enum SpoolError {
     /// The file could not be opened, sized or mapped. Look at the space and the rights of the session folder.
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file is not a spool of this version; it was left by another version of tracer, or is damaged.
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What was found instead, as a clause.
+        /// Content that was found instead, as a clause.
         found: String,
     },
 }
@@ -100,9 +100,9 @@ pub(super) struct Header {
     pub(super) running_since: AtomicU64,
     /// The task whose attempt is to end; 0 for none. Written last by the head, after the two below.
     pub(super) stop_task: AtomicU64,
-    /// Which attempt at it.
+    /// Number of the attempt at it.
     pub(super) stop_attempt: AtomicU32,
-    /// Why: 1 for cancelled, 2 and 3 for its run and its idle limit.
+    /// Reason for the end: 1 for cancelled, 2 and 3 for its run and its idle limit.
     pub(super) stop_reason: AtomicU32,
     /// The task that has asked whether it is to end, and was told that it is.
     pub(super) stop_seen: AtomicU64,
@@ -127,7 +127,7 @@ pub(super) struct Header {
     pub(super) unused: AtomicU32,
     /// The owner's [hooks](super::hooks), which an ended span is for.
     pub(super) hooks: AtomicU32,
-    /// What tells these hooks from those of another session.
+    /// Mark that tells these hooks from those of another session.
     pub(super) hooks_mark: AtomicU32,
     /// In which form the owner keeps its spans in its span file: one of `tracer_abi::SPAN_FILE_*`; 0 when it does not say.
     pub(super) span_file_format: AtomicU32,
@@ -144,9 +144,9 @@ pub(super) struct Header {
     pub(super) resource: [AtomicU32; RESOURCE_SIZE / 4],
     /// Tasks that the owner has begun while others of its tasks waited, whether or not they have ended; 0 for none.
     pub(super) inline_tasks: [AtomicU64; INLINE_COUNT],
-    /// Which attempts at them these are.
+    /// Numbers of these attempts at them.
     pub(super) inline_attempts: [AtomicU32; INLINE_COUNT],
-    /// What tells an entry of the two above that was written as a whole from bytes that something else has left there.
+    /// Seals: tell an entry of the two above that was written as a whole from bytes that something else has left there.
     pub(super) inline_seals: [AtomicU64; INLINE_COUNT],
 }
 
@@ -270,7 +270,7 @@ impl Mapping {
         Ok(filled)
     }
 
-    /// Has the kernel's answer to a page that the file has lost be a page of zeroes, instead of the end of this process.
+    /// Makes the kernel answer a page that the file has lost with a page of zeroes, instead of the end of this process.
     pub(super) fn rescue(&mut self) {
         self.rescue = Rescue::new(self.pages.base(), self.size());
     }

@@ -41,7 +41,7 @@ pub struct SpanOpening<'a> {
     pub trace_flags: u8,
     /// Its W3C `tracestate`; empty for none.
     pub trace_state: &'a [u8],
-    /// When it started, in nanoseconds since the Unix epoch.
+    /// Time of its start, in nanoseconds since the Unix epoch.
     pub start_time_unix_nano: u64,
     /// One of `tracer_abi::SPAN_KIND_*`.
     pub kind: u32,
@@ -69,22 +69,22 @@ impl SpanOpening<'_> {
 ///
 /// Threads: any. The functions that change one slot must not overlap for that slot; the caller holds the span's lock.
 pub struct Spool {
-    /// What tells it from the other spools of this process.
+    /// Number that tells it from the other spools of this process.
     number: u64,
     mapping: Mapping,
-    /// Where a worker says a second time how far it has come.
+    /// Second copy of a worker's progress, in the file of grants.
     reach: Option<Reach>,
     path: PathBuf,
     /// True if the file is left to the next head.
     is_kept: AtomicBool,
-    /// What the entries of each slot begin with. Not in the slots, which are not in the cache when they are used again.
+    /// Prefix that the entries of each slot begin with. Not in the slots, which are not in the cache when they are used again.
     beginnings: Box<[Beginning]>,
     slots: Mutex<Slots>,
     /// Tells whoever brings spans on that there are some.
     has_undelivered: Condvar,
     /// Brings some of them on at once.
     relief: OnceLock<&'static (dyn Fn() + Send + Sync)>,
-    /// Has the hook write what has ended.
+    /// Commit of the hook, which writes what has ended.
     commit: OnceLock<&'static (dyn Fn() -> Committing + Send + Sync)>,
     /// Tells those who wait for a slot that a commit is over.
     has_written: Condvar,
@@ -96,7 +96,7 @@ pub struct Spool {
 struct Beginning {
     /// The number of the [`Prefix`]; 0 for none.
     prefix_id: AtomicU64,
-    /// How many attributes it has.
+    /// Number of attributes of the prefix.
     prefix_count: AtomicU32,
     /// Bytes of entries up to its end.
     prefix_len: AtomicU32,
@@ -107,7 +107,7 @@ struct Slots {
     free: Vec<u32>,
     /// Slots from the first on that are in use or in `free`. The others have no space on the disk yet.
     backed: usize,
-    /// What threads have in hand.
+    /// Slots that threads have in hand.
     caches: SlotCaches,
     /// Ended, oldest first, until someone says that they are written.
     ended: VecDeque<u32>,
@@ -166,21 +166,21 @@ pub enum Committing {
 }
 
 thread_local! {
-    /// Whether this thread is in a hook's function that delivers spans. That may make spans, which cannot wait for it.
+    /// True while this thread is in a hook's function that delivers spans. That may make spans, which cannot wait for it.
     static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Exporters that never tell what became of a span do not fill the memory with it.
 const LOOSE_LIMIT: usize = 1 << 16;
 
-/// How long a span that starts waits for a slot while the disk takes spans.
+/// Time that a span that starts waits for a slot while the disk takes spans.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Attempts' spans that stay: as many as may have ended without a word to the head.
 const TOLD_LIMIT: usize = CLAIM_COUNT;
 
-/// When so many spans have ended, a commit is due: few enough that their slots stay in the processor's cache, and that a task which makes
-/// spans for long does not fill all of them.
+/// Number of ended spans from which a commit is due: few enough that their slots stay in the processor's cache, and that a task which makes spans for
+/// long does not fill all of them.
 const COMMIT_DUE_AT: usize = 256;
 
 /// Trace id and span id, as a slot has them.
@@ -865,9 +865,9 @@ impl Spool {
         free.or_else(|| slots.told.pop_front()).or_else(|| self.evict(&mut slots))
     }
 
-    /// Has some of what has ended brought on, when there is no slot for a span that starts: by whoever brings it to other hooks, and by a
-    /// commit, which is waited for as long as the disk takes spans. A burst that nobody behind it keeps up with pays for itself; the
-    /// price is that of a write.
+    /// Makes room when there is no slot for a span that starts: some of what has ended is brought on, by whoever brings it to other hooks, and by a
+    /// commit, which is waited for as long as the disk takes spans. A burst that nobody behind it keeps up with pays for itself; the price is that of
+    /// a write.
     #[cold]
     fn make_room<'a>(&'a self, mut slots: MutexGuard<'a, Slots>) -> MutexGuard<'a, Slots> {
         if !(slots.returned.is_empty() && slots.ungiven.is_empty())

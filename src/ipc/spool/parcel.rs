@@ -25,9 +25,9 @@ pub struct Parcel {
     pub hooks: u32,
     /// The mark of the hooks of the session that it is from.
     pub mark: u32,
-    /// How many spans it has.
+    /// Number of spans.
     pub spans: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

@@ -27,7 +27,7 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// How many a thread remembers; a power of two. Each takes the place of another one now and then.
+/// Number of prefixes that a thread remembers; a power of two. Each takes the place of another one now and then.
 const KNOWN: usize = 16;
 
 /// The entries of a prefix.

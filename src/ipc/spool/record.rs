@@ -15,7 +15,7 @@ const ENTRY_LINK: u8 = 5;
 const ENTRY_STATUS_DESCRIPTION: u8 = 6;
 const ENTRY_TRACE_STATE: u8 = 7;
 const ENTRY_SCOPE_VERSION: u8 = 8;
-/// What of a name is kept that does not fit, in bytes: the rest of the slot is for attributes.
+/// Bytes that are kept of a name that does not fit: the rest of the slot is for attributes.
 const CUT_NAME: usize = 512;
 /// Ends a name that was cut.
 const ELLIPSIS: &str = "…";
@@ -316,13 +316,13 @@ pub struct SpanRecord {
     pub trace_state: String,
     /// One of `tracer_abi::SPAN_KIND_*`.
     pub kind: u32,
-    /// When it started, in nanoseconds since the Unix epoch.
+    /// Time of its start, in nanoseconds since the Unix epoch.
     pub start_time_unix_nano: u64,
-    /// When it ended, in nanoseconds since the Unix epoch; 0 while it has not.
+    /// Time of its end, in nanoseconds since the Unix epoch; 0 while it has not ended.
     pub end_time_unix_nano: u64,
     /// One of `tracer_abi::SPAN_STATUS_*`.
     pub status: u32,
-    /// Why its status is ERROR; empty for any other status.
+    /// Description of its status when that is ERROR; empty for any other status.
     pub status_description: String,
     /// Its attributes in the order in which their keys were first set. A key is there once.
     pub attributes: Vec<(String, OwnedValue)>,
@@ -337,7 +337,7 @@ pub struct SpanRecord {
 pub struct EventRecord {
     /// Its name.
     pub name: String,
-    /// When it happened, in nanoseconds since the Unix epoch.
+    /// Time of the event, in nanoseconds since the Unix epoch.
     pub time_unix_nano: u64,
     /// Its attributes.
     pub attributes: Vec<(String, OwnedValue)>,
@@ -348,13 +348,13 @@ pub struct EventRecord {
 pub struct LinkRecord {
     /// The trace of the span that is linked to.
     pub trace_id: [u8; 16],
-    /// That span.
+    /// Span id of the linked span.
     pub span_id: [u8; 8],
-    /// That span's W3C trace flags.
+    /// W3C trace flags of the linked span.
     pub trace_flags: u8,
     /// True if that span is in another process.
     pub is_remote: bool,
-    /// That span's W3C `tracestate`; empty for none.
+    /// W3C `tracestate` of the linked span; empty for none.
     pub trace_state: String,
     /// The attributes of the link itself.
     pub attributes: Vec<(String, OwnedValue)>,

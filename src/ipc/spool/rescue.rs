@@ -21,7 +21,7 @@ struct MappingEntry {
 
 static MAPPINGS: [MappingEntry; PLACES] =
     [const { MappingEntry { base: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; PLACES];
-/// What the signal did before, for those that are of something else.
+/// Handler that the signal had before, for those that are of something else.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
 /// A mapping whose lost pages are replaced, for as long as this lives. It is dropped before the mapping goes.

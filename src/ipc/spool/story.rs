@@ -23,7 +23,7 @@ use crate::pages::FileExt;
 ///
 /// It is read as a file, and never mapped: whoever owns the file may cut it short at any time, which a mapping does not survive.
 pub struct Story {
-    /// What was read last.
+    /// Copy of the pages that were read last.
     copy: Mapping,
     grants: Option<Grants>,
     is_cut: bool,
@@ -32,7 +32,7 @@ pub struct Story {
 /// A span as its process left it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanStory {
-    /// What is known of it. Its end is 0 while it is open.
+    /// Record of the span, as far as it is known. Its end is 0 while it is open.
     pub record: SpanRecord,
     /// True if it had ended. Then it lacks nothing but the word that it is written.
     pub has_ended: bool,
@@ -44,7 +44,7 @@ pub struct SpanStory {
     pub cut: u32,
     /// The [hooks](super::hooks) that do not have it yet; of an open span, all.
     pub pending: u32,
-    /// Where it is, for [`Story::settle`].
+    /// Slot of the span, for [`Story::settle`].
     slot: usize,
 }
 

@@ -101,7 +101,7 @@ fn make_sure_of(bytes: &mut [u8]) -> bool {
     }
 }
 
-/// Which file it is, for as long as somebody has it.
+/// Identity of a file, for as long as somebody has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -202,7 +202,7 @@ fn remove_late() {
 #[cfg(target_arch = "x86_64")]
 fn copy_past_caches(to: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    /// What a cache loads and stores at once.
+    /// Size of a cache line: the bytes that a cache loads and stores at once.
     const LINE: usize = 64;
     /// A processor compares so much of the addresses of loads and stores, and has a load wait for a store of the same.
     const ALIAS: usize = 4096;

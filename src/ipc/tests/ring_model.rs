@@ -26,7 +26,7 @@ const RING_WORDS: usize = 6;
 struct OneRing {
     header: [AtomicU64; 5],
     words: [AtomicU64; RING_WORDS],
-    /// What goes through the socket, in its order.
+    /// Bytes that go through the socket, in their order.
     socket: Mutex<VecDeque<u8>>,
 }
 

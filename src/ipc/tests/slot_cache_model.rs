@@ -39,7 +39,7 @@ impl Spool {
         })
     }
 
-    /// What the owner does for a span: writes to a free slot, and puts it down as that of an ended span.
+    /// Makes a span as the owner does: writes to a free slot, and puts it down as that of an ended span.
     fn make_span(&self, number: u32) {
         let slot = self.cache.take_free().unwrap_or_else(|| {
             let mut behind = self.behind_lock.lock().unwrap();
@@ -60,7 +60,7 @@ impl Spool {
         }
     }
 
-    /// What whoever has the lock does: reads the spans in the slots, which are free then.
+    /// Commits as the holder of the lock does: reads the spans in the slots, which are free then.
     fn commit(&self, behind: &mut BehindLock) {
         self.cache.collect(|slot| {
             // SAFETY: loom says when somebody changes it meanwhile.
