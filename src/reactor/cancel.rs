@@ -99,8 +99,8 @@ pub(crate) fn end_actor(
     now: Now,
 ) -> bool {
     let Some(actor) = state.actors.all.get(&id).filter(|actor| !actor.is_dead()) else { return false };
-    let worker_id = actor.worker;
-    if actor.life == Life::Pending {
+    let worker_id = actor.worker();
+    if *actor.life() == Life::Pending {
         // It is still a task like any other.
         on_cancel(state, effects, id, grace_ns, now);
         return true;

@@ -105,7 +105,7 @@ impl State {
 pub(crate) fn waiting(state: &State) -> usize {
     let is_waiting =
         |id: &&TaskId| state.tasks.get(**id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
-    let calls = state.actors.all.values().flat_map(|actor| &actor.calls);
+    let calls = state.actors.all.values().flat_map(|actor| actor.calls());
     calls.filter(is_waiting).count() + state.actors.to_place.iter().filter(is_waiting).count()
 }
 
@@ -116,20 +116,23 @@ fn check_actors(state: &State) -> Result<(), String> {
         let creation = state.tasks.get(id);
         ensure(creation.is_some(), format!("actor {id} has no task"))?;
         let has_ended = creation.is_some_and(|task| matches!(task.progress(), Progress::Ended(_)));
-        let has_lived = matches!(actor.life, Life::Alive | Life::Restarting);
+        let has_lived = actor.has_lived();
         ensure(!has_lived || has_ended, format!("actor {id} lives before its creation has ended"))?;
-        ensure(actor.life != Life::Pending || !has_ended, format!("actor {id} waits for a creation that has ended"))?;
-        ensure(!actor.is_dead() || actor.calls.is_empty(), format!("actor {id} is dead and has calls"))?;
-        if let Some(worker) = actor.worker.filter(|_| !actor.is_dead()) {
+        ensure(
+            *actor.life() != Life::Pending || !has_ended,
+            format!("actor {id} waits for a creation that has ended"),
+        )?;
+        ensure(!actor.is_dead() || actor.calls().is_empty(), format!("actor {id} is dead and has calls"))?;
+        if let Some(worker) = actor.worker().filter(|_| !actor.is_dead()) {
             let knows = state.workers.get(&worker).is_some_and(|worker| worker.actor == Some(id));
             ensure(knows, format!("actor {id} has worker {worker}, which does not know"))?;
         }
-        let is_leased = actor.worker.is_some();
+        let is_leased = actor.worker().is_some();
         ensure(
             !(is_leased && state.actors.to_place.contains(&id)),
             format!("actor {id} has a worker and waits for one"),
         )?;
-        for call in &actor.calls {
+        for call in actor.calls() {
             let progress = state.tasks.get(*call).map(|task| task.progress());
             let waits = matches!(progress, Some(Progress::Waiting | Progress::Held));
             ensure(waits, format!("call {call} is in line and does not wait"))?;

@@ -1,9 +1,7 @@
-use std::collections::BTreeSet;
-
 use crate::{
     state::{
         State,
-        actor::{Life, Part},
+        actor::{Actor, Life, Part},
         follow_ups::FollowUp,
         progress::{Event, Progress},
     },
@@ -127,7 +125,7 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
     let has_priority = task.extra.priority != 0;
     match task.actor {
         Part::None => None,
-        Part::Creation => match state.actors.all.get(&id).map(|actor| &actor.life) {
+        Part::Creation => match state.actors.all.get(&id).map(Actor::life) {
             Some(Life::Dead(death)) => {
                 Some(Failure::Refused { code: RefusalCode::NameTaken, message: death.cause.clone() })
             }
@@ -141,10 +139,10 @@ pub(crate) fn line_up(state: &mut State, id: TaskId) -> Option<Failure> {
                 error_type: Box::default(),
                 has_begun: false,
             }),
-            Some(actor) => match &actor.life {
+            Some(actor) => match actor.life() {
                 Life::Dead(death) => Some(actor.died(actor_id, death, false)),
                 Life::Pending | Life::Alive | Life::Restarting => {
-                    actor.calls.insert(id);
+                    actor.add_call(id);
                     if has_priority {
                         state.queue.calls_with_priority.insert(actor_id, true);
                     }
@@ -180,8 +178,7 @@ pub(crate) fn enqueue_first(state: &mut State, id: TaskId) {
 
 /// Notes that an actor may be leased calls: some wait, or there is room for more. Once is enough for a turn.
 pub(crate) fn note_ready(state: &mut State, id: TaskId) {
-    if let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_noted_ready) {
-        actor.is_noted_ready = true;
+    if state.actors.all.get_mut(&id).is_some_and(Actor::note_ready) {
         state.follow_ups.push(FollowUp::ActorReady(id));
     }
 }
@@ -209,7 +206,7 @@ fn dequeue(state: &mut State, id: TaskId) {
         Part::Creation => drop(state.actors.to_place.remove(&id)),
         Part::Call(actor) => {
             if let Some(actor) = state.actors.all.get_mut(&actor) {
-                actor.calls.remove(&id);
+                actor.remove_call(id);
             }
         }
     }
@@ -217,14 +214,12 @@ fn dequeue(state: &mut State, id: TaskId) {
 
 /// Takes out every creation and every call that can be begun and that no worker has.
 pub(crate) fn take_all_of_actors(state: &mut State) -> Vec<TaskId> {
-    let is_pending = |id: &TaskId| state.actors.all.get(id).is_some_and(|actor| actor.life == Life::Pending);
+    let is_pending = |id: &TaskId| state.actors.all.get(id).is_some_and(|actor| *actor.life() == Life::Pending);
     let mut all: Vec<_> = state.actors.to_place.iter().copied().filter(is_pending).collect();
     state.actors.to_place.clear();
-    let waits = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
+    let waits = |id| state.tasks.get(id).is_some_and(|task| matches!(task.progress(), Progress::Waiting));
     for actor in state.actors.all.values_mut() {
-        let (waiting, held) = std::mem::take(&mut actor.calls).into_iter().partition(waits);
-        all.extend::<BTreeSet<_>>(waiting);
-        actor.calls = held;
+        all.extend(actor.take_calls(waits));
     }
     all
 }

@@ -33,26 +33,7 @@ pub(crate) fn on_task(state: &mut State, id: TaskId) {
     }
     let Ok(envelope) = Envelope::decode(task.envelope()) else { return };
     let Some((function, options)) = actor::options_of(&envelope) else { return };
-    let mut actor = Actor {
-        is_noted_ready: false,
-        module: function.module.into(),
-        type_name: actor::type_of(function.function).into(),
-        name: options.name.into(),
-        job,
-        submitted_unix_nano: task.submitted_unix_nano,
-        is_detached: options.is_detached,
-        max_restarts: options.max_restarts,
-        max_call_retries: options.max_call_retries,
-        restarts: 0,
-        envelope: task.envelope().into(),
-        attempt: 0,
-        span: None,
-        calls: BTreeSet::new(),
-        life: Life::Pending,
-        worker: None,
-        concurrent: BTreeSet::new(),
-        max_concurrency: 1,
-    };
+    let mut actor = Actor::new((function, options), job, task.submitted_unix_nano, task.envelope());
     match state.actors.names.get(options.name) {
         Some(&first) => {
             let other =
@@ -62,7 +43,7 @@ pub(crate) fn on_task(state: &mut State, id: TaskId) {
             let other = other.unwrap_or_default();
             // It never had the name.
             actor.name = Box::default();
-            actor.life = Life::Dead(Death::of(format!("actor {first} ({other}) has the name `{}`", options.name)));
+            actor.die(Death::of(format!("actor {first} ({other}) has the name `{}`", options.name)));
         }
         None if options.name.is_empty() => {}
         None => drop(state.actors.names.insert(options.name.into(), id)),
@@ -85,7 +66,7 @@ pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
         Part::None => None,
         Part::Creation => state.actors.all.get(&id).filter(|actor| actor.is_dead()).map(|_| 0),
         Part::Call(actor) => Some(match state.actors.all.get(&actor) {
-            Some(actor) if actor.life == Life::Alive && !may_restart(state, actor) => 0,
+            Some(actor) if *actor.life() == Life::Alive && !may_restart(state, actor) => 0,
             Some(actor) if !actor.is_dead() => actor.max_call_retries,
             Some(_) | None => 0,
         }),
@@ -93,17 +74,16 @@ pub(crate) fn crash_limit(state: &State, id: TaskId) -> Option<u32> {
 }
 
 fn may_restart(state: &State, actor: &Actor) -> bool {
-    let has_lived = matches!(actor.life, Life::Alive | Life::Restarting);
-    has_lived && actor.restarts < actor.max_restarts && !state.is_stopping
+    actor.may_restart() && !state.is_stopping
 }
 
 /// The worker of an actor has made it, and says which of its methods run beside each other.
 pub fn on_methods(state: &mut State, worker: WorkerId, methods: &ActorMethods) {
-    let Some(actor) = state.actors.all.get_mut(&methods.actor).filter(|actor| actor.worker == Some(worker)) else {
+    let Some(actor) = state.actors.all.get_mut(&methods.actor).filter(|actor| actor.worker() == Some(worker)) else {
         return;
     };
-    actor.concurrent = methods.concurrent.iter().map(|method| state.targets.index(method)).collect();
-    actor.max_concurrency = methods.max_concurrency as usize;
+    let concurrent = methods.concurrent.iter().map(|method| state.targets.index(method)).collect();
+    actor.set_methods(concurrent, methods.max_concurrency as usize);
 }
 
 /// A task has ended, and nobody was told yet.
@@ -147,8 +127,7 @@ fn failed_to_begin(failure: &Failure) -> String {
 }
 
 fn begin_life(state: &mut State, id: TaskId) {
-    if let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_dead()) {
-        actor.life = Life::Alive;
+    if state.actors.all.get_mut(&id).is_some_and(Actor::live) {
         waiting::note_ready(state, id);
     }
 }
@@ -156,13 +135,13 @@ fn begin_life(state: &mut State, id: TaskId) {
 /// The span of the attempt that has made an actor is known.
 pub(crate) fn on_span(state: &mut State, id: TaskId, span: SpanLink) {
     if let Some(actor) = state.actors.all.get_mut(&id) {
-        actor.span = Some(span);
+        actor.set_span(span);
     }
 }
 
 /// The worker that an actor had is none any more; it goes back to the others if it lives.
 fn set_free(state: &mut State, id: TaskId) {
-    let Some(worker_id) = state.actors.all.get_mut(&id).and_then(|actor| actor.worker.take()) else { return };
+    let Some(worker_id) = state.actors.all.get_mut(&id).and_then(Actor::take_worker) else { return };
     if let Some(mut worker) = state.workers.get_mut(&worker_id).filter(|worker| worker.actor == Some(id)) {
         worker.actor = None;
     }
@@ -172,8 +151,8 @@ fn set_free(state: &mut State, id: TaskId) {
 pub(crate) fn put_back(state: &mut State, id: TaskId) {
     set_free(state, id);
     let Some(actor) = state.actors.all.get_mut(&id) else { return };
-    actor.attempt = actor.attempt.saturating_sub(1);
-    if actor.life == Life::Restarting {
+    actor.give_back_attempt();
+    if *actor.life() == Life::Restarting {
         state.actors.to_place.insert(id);
     }
 }
@@ -195,11 +174,11 @@ pub(crate) fn lost_restart(state: &State, grant: &Grant) -> Option<LostAttempt> 
     let actor = state.actors.all.get(&grant.task)?;
     Some(LostAttempt {
         task: grant.task,
-        attempt: actor.attempt,
+        attempt: actor.attempt(),
         job: actor.job,
         submitted_unix_nano: actor.submitted_unix_nano,
         granted_unix_nano: grant.granted.unix_nano,
-        previous: actor.span,
+        previous: actor.span(),
         envelope: actor.envelope.clone(),
     })
 }
@@ -209,7 +188,7 @@ pub(crate) fn why_lost(state: &State, call: TaskId, cause: &str, error_type: &st
     let Part::Call(id) = state.tasks.get(call)?.actor else { return None };
     let death = Death { cause: cause.into(), error_type: error_type.into() };
     let actor = state.actors.all.get(&id)?;
-    Some(match &actor.life {
+    Some(match actor.life() {
         Life::Dead(death) => actor.died(id, death, true),
         Life::Pending | Life::Alive | Life::Restarting => actor.died(id, &death, true),
     })
@@ -224,8 +203,8 @@ pub(crate) fn on_worker_lost(
     had_begun: bool,
 ) {
     let Some(actor) = state.actors.all.get_mut(&id) else { return };
-    actor.worker = None;
-    match actor.life {
+    actor.take_worker();
+    match actor.life() {
         // The creation has gone back or is charged like any task.
         Life::Pending | Life::Dead(_) => return,
         Life::Restarting if !had_begun => return,
@@ -240,10 +219,8 @@ pub(crate) fn on_worker_lost(
 
 fn begin_again(state: &mut State, effects: &mut impl Effects, id: TaskId, death: &Death) {
     let Some(actor) = state.actors.all.get_mut(&id) else { return };
-    actor.restarts += 1;
-    actor.life = Life::Restarting;
-    effects.journal_actor(id, actor.attempt, actor.restarts, None);
-    let left = actor.max_restarts - actor.restarts;
+    let left = actor.begin_again();
+    effects.journal_actor(id, actor.attempt(), actor.restarts(), None);
     effects.log(format!("actor {id} ({}) is made again, {left} more times at most: {}", actor.target(), death.cause));
     state.actors.to_place.insert(id);
 }
@@ -251,10 +228,10 @@ fn begin_again(state: &mut State, effects: &mut impl Effects, id: TaskId, death:
 /// An actor is dead from now on: its name is free, and what waits for it fails with the next turn.
 pub(crate) fn die(state: &mut State, effects: &mut impl Effects, id: TaskId, death: Death) {
     let Some(actor) = state.actors.all.get_mut(&id).filter(|actor| !actor.is_dead()) else { return };
-    let kept_inputs = matches!(actor.life, Life::Alive | Life::Restarting);
+    let kept_inputs = actor.has_lived();
     effects.log(format!("actor {id} ({}) is dead: {}", actor.target(), death.cause));
     if kept_inputs {
-        effects.journal_actor(id, actor.attempt, actor.restarts, Some(&death));
+        effects.journal_actor(id, actor.attempt(), actor.restarts(), Some(&death));
     }
     let calls = end_life(state, id, death);
     for call in calls {
@@ -277,8 +254,7 @@ fn end_life(state: &mut State, id: TaskId, death: Death) -> BTreeSet<TaskId> {
     if state.actors.names.get(&actor.name) == Some(&id) {
         state.actors.names.remove(&actor.name);
     }
-    actor.life = Life::Dead(death);
-    let calls = std::mem::take(&mut actor.calls);
+    let calls = actor.die(death);
     let job = actor.job;
     state.actors.to_place.remove(&id);
     state.history.keep_no_longer(id);
@@ -325,7 +301,7 @@ pub(crate) fn on_stop(state: &mut State, effects: &mut impl Effects) {
 /// What the journal says of an actor is read back.
 pub fn on_restored_actor(state: &mut State, id: TaskId, attempt: u32, restarts: u32, death: Option<Death>) {
     let Some(actor) = state.actors.all.get_mut(&id) else { return };
-    (actor.attempt, actor.restarts) = (attempt, restarts);
+    actor.restore(attempt, restarts);
     if let Some(death) = death {
         end_life(state, id, death);
     }
@@ -339,11 +315,11 @@ pub(crate) fn on_restored_end(state: &mut State, id: TaskId, attempt: u32, ended
             let death = Death::of(failed_to_begin(failure));
             end_life(state, id, death);
         }
-        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed if !actor.is_dead() => {
-            actor.life = Life::Alive;
-            actor.attempt = actor.attempt.max(attempt);
+        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => {
+            if actor.live() {
+                actor.count_attempt(attempt);
+            }
         }
-        Outcome::Returned(_) | Outcome::Stored(_) | Outcome::Completed => {}
     }
 }
 
@@ -355,10 +331,10 @@ pub(crate) fn on_restored(state: &mut State, effects: &mut impl Effects, claimed
     for id in state.actors.all.keys().copied().collect::<Vec<_>>() {
         let Some(actor) = state.actors.all.get_mut(&id) else { continue };
         // What the dead head's workers had claimed of further creations counts.
-        actor.attempt = actor.attempt.max(claimed(id).unwrap_or(0));
+        actor.count_attempt(claimed(id).unwrap_or(0));
         let death = Death::of("the head died, and its worker with it");
-        let may_restart = actor.restarts < actor.max_restarts;
-        match (&actor.life, actor.is_detached) {
+        let may_restart = actor.may_restart();
+        match (actor.life(), actor.is_detached) {
             (Life::Dead(_), _) | (Life::Pending, true) => {}
             // It fails with the next turn.
             (Life::Pending, false) => drop(end_life(state, id, Death::of(JOB_GONE))),

@@ -14,7 +14,7 @@ pub(crate) fn may_block(state: &State) -> bool {
 
 /// The worker in which an actor, whose creation had ended, is being made again.
 pub(crate) fn worker_that_makes_again(state: &State, id: TaskId) -> Option<WorkerId> {
-    state.actors.all.get(&id).filter(|actor| actor.life == Life::Restarting)?.worker
+    state.actors.all.get(&id).filter(|actor| *actor.life() == Life::Restarting)?.worker()
 }
 
 /// What the calls of an actor wait for that have not begun.
@@ -43,10 +43,9 @@ enum LinePlace {
 /// The line of an actor; none if it is dead.
 pub(crate) fn line(state: &State, effects: &impl Effects, id: TaskId) -> Option<Line> {
     let actor = state.actors.all.get(&id).filter(|actor| !actor.is_dead())?;
-    let runs_alone = |id: &TaskId| {
-        state.tasks.get(*id).is_some_and(|task| task.must_be_alone || !actor.concurrent.contains(&task.target))
-    };
-    let worker = actor.worker.and_then(|worker_id| Some((worker_id, state.workers.get(&worker_id)?)));
+    let runs_alone =
+        |id: &TaskId| state.tasks.get(*id).is_some_and(|task| task.must_be_alone || !actor.is_concurrent(task.target));
+    let worker = actor.worker().and_then(|worker_id| Some((worker_id, state.workers.get(&worker_id)?)));
     let leases =
         worker.into_iter().flat_map(|(worker_id, worker)| worker.leases.iter().map(move |grant| (worker_id, grant)));
     let (running, leased): (Vec<_>, Vec<_>) =
@@ -56,19 +55,19 @@ pub(crate) fn line(state: &State, effects: &impl Effects, id: TaskId) -> Option<
     let first_leased = first_leased.map(|(_, grant)| LinePlace::Leased(grant.number));
     let is_held = |id: &TaskId| state.tasks.get(*id).is_some_and(|task| matches!(task.progress(), Progress::Held));
     let first_in_line = || {
-        let first = actor.calls.iter().copied().find(|id| !is_held(id) && runs_alone(id));
+        let first = actor.calls().iter().copied().find(|id| !is_held(id) && runs_alone(id));
         first.map(LinePlace::InLine)
     };
-    let held = actor.calls.iter().filter(|id| is_held(id)).filter_map(|&id| {
+    let held = actor.calls().iter().filter(|id| is_held(id)).filter_map(|&id| {
         let task = state.tasks.get(id)?;
         Some((id, (task.submitter, task.job)))
     });
     Some(Line {
-        creation: (actor.life == Life::Pending).then(|| Rc::from([id])),
+        creation: (*actor.life() == Life::Pending).then(|| Rc::from([id])),
         runs_alone: running.iter().any(runs_alone),
         running,
         first_alone: first_leased.or_else(first_in_line),
-        max_concurrency: actor.max_concurrency,
+        max_concurrency: actor.max_concurrency(),
         held: held.collect(),
     })
 }

@@ -40,20 +40,20 @@ pub(crate) fn versions(state: &State) -> impl Iterator<Item = ModuleVersion> {
 
 pub(crate) fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
     let version = actor.version();
-    let worker = actor.worker.and_then(|worker| Some((worker, state.workers.get(&worker)?)));
+    let worker = actor.worker().and_then(|worker| Some((worker, state.workers.get(&worker)?)));
     let is_call = |grant: &&Grant| grant.task != id;
     ActorReport {
         id,
         name: (!actor.name.is_empty()).then(|| actor.name.to_string()),
         module: actor.module.to_string(),
         type_name: actor.type_name.to_string(),
-        state: match actor.life {
+        state: match actor.life() {
             Life::Pending => ActorState::Pending,
             Life::Alive => ActorState::Alive,
             Life::Restarting => ActorState::Restarting,
             Life::Dead(_) => ActorState::Dead,
         },
-        reason: match &actor.life {
+        reason: match actor.life() {
             Life::Dead(death) => Some(death.cause.clone()),
             Life::Pending | Life::Alive | Life::Restarting => None,
         },
@@ -61,10 +61,10 @@ pub(crate) fn report(state: &State, id: TaskId, actor: &Actor) -> ActorReport {
         is_detached: actor.is_detached,
         worker_id: worker.map(|(id, _)| id),
         worker_pid: worker.map(|(_, worker)| worker.pid),
-        restarts: actor.restarts,
+        restarts: actor.restarts(),
         max_restarts: actor.max_restarts,
         max_call_retries: actor.max_call_retries,
-        calls_waiting: actor.calls.len(),
+        calls_waiting: actor.calls().len(),
         calls_leased: worker.map_or(0, |(_, worker)| worker.leases.iter().filter(is_call).count()),
         created_unix_nano: actor.submitted_unix_nano,
         module_version: version.map(|version| version.to_string()),
@@ -88,7 +88,7 @@ pub(crate) fn why_it_waits(state: &State, id: TaskId) -> Option<tracer_ipc::prot
         }
         Part::Call(actor_id) => {
             let actor = state.actors.all.get(&actor_id)?;
-            let before = actor.calls.iter().take_while(|&&other| other != id).count();
+            let before = actor.calls().iter().take_while(|&&other| other != id).count();
             let row = report(state, actor_id, actor);
             Some(Reason::AwaitsActor { actor: actor_id, state: row.state, calls_before: before + row.calls_leased })
         }

@@ -65,9 +65,8 @@ fn turn(state: &State, id: TaskId) -> (Reverse<Option<Rank>>, TaskId) {
 fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: WorkerId, now: Now) -> bool {
     let Some(actor) = state.actors.all.get_mut(&id) else { return true };
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return false };
-    let way = if actor.life == Life::Restarting { Way::Again } else { Way::Ring };
-    actor.attempt += 1;
-    actor.worker = Some(worker_id);
+    let way = if *actor.life() == Life::Restarting { Way::Again } else { Way::Ring };
+    actor.begin_attempt(worker_id);
     worker.actor = Some(id);
     drop(worker);
     let has_begun = attempt::begin_attempt(state, effects, worker_id, id, way, now);
@@ -80,7 +79,7 @@ fn make(state: &mut State, effects: &mut impl Effects, id: TaskId, worker_id: Wo
 /// Leases calls to the worker of an actor, as many as it has room for. False when it is to be tried again with the next turn.
 pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, actor: TaskId, now: Now) -> bool {
     if let Some(actor) = state.actors.all.get_mut(&actor) {
-        actor.is_noted_ready = false;
+        actor.note_served();
     }
     take_back_overtaken(state, effects, actor);
     while let Some(worker) = may_be_served(state, actor) {
@@ -94,7 +93,7 @@ pub(crate) fn serve(state: &mut State, effects: &mut impl Effects, actor: TaskId
             worker.load.is_exclusive = true;
         }
         if let Some(actor) = state.actors.all.get_mut(&actor) {
-            actor.calls.remove(&call);
+            actor.remove_call(call);
         }
     }
     true
@@ -105,8 +104,8 @@ fn take_back_overtaken(state: &mut State, effects: &mut impl Effects, id: TaskId
     if !state.queue.calls_with_priority.contains_key(&id) {
         return;
     }
-    let actor = state.actors.all.get(&id).filter(|actor| actor.life == Life::Alive && !actor.calls.is_empty());
-    let Some(worker) = actor.and_then(|actor| actor.worker) else {
+    let actor = state.actors.all.get(&id).filter(|actor| *actor.life() == Life::Alive && !actor.calls().is_empty());
+    let Some(worker) = actor.and_then(|actor| actor.worker()) else {
         state.queue.calls_with_priority.remove(&id);
         return;
     };
@@ -126,7 +125,7 @@ fn take_back_overtaken(state: &mut State, effects: &mut impl Effects, id: TaskId
 fn may_be_leased(state: &State, actor: TaskId, worker: WorkerId, call: TaskId) -> Option<bool> {
     let (actor, task) = (state.actors.all.get(&actor)?, state.tasks.get(call)?);
     let worker = state.workers.get(&worker)?;
-    let is_concurrent = |task: &Task| actor.concurrent.contains(&task.target);
+    let is_concurrent = |task: &Task| actor.is_concurrent(task.target);
     let is_alone = task.must_be_alone || (task.wants_output && !is_concurrent(task));
     let must_wait = if is_alone {
         !worker.leases.is_empty()
@@ -140,8 +139,8 @@ fn may_be_leased(state: &State, actor: TaskId, worker: WorkerId, call: TaskId) -
 
 /// The worker of an actor, if it may be leased a call.
 fn may_be_served(state: &State, id: TaskId) -> Option<WorkerId> {
-    let actor = state.actors.all.get(&id).filter(|actor| actor.life == Life::Alive && !actor.calls.is_empty())?;
-    let worker_id = actor.worker?;
+    let actor = state.actors.all.get(&id).filter(|actor| *actor.life() == Life::Alive && !actor.calls().is_empty())?;
+    let worker_id = actor.worker()?;
     let worker = state.workers.get(&worker_id)?;
     let is_open = worker.phase() == WorkerPhase::Ready && !worker.ends_attempt() && worker.ending().is_none();
     // The ring has room for this many numbers from the oldest lease on.
@@ -157,7 +156,7 @@ fn next_call(state: &State, id: TaskId) -> Option<TaskId> {
     let mut held = HashSet::new();
     // The first of each priority.
     let mut firsts: BTreeMap<i8, (Rank, TaskId)> = BTreeMap::new();
-    for &id in &state.actors.all.get(&id)?.calls {
+    for &id in state.actors.all.get(&id)?.calls() {
         let Some(task) = state.tasks.get(id) else { continue };
         let submitter = (task.submitter, task.job);
         match task.progress() {

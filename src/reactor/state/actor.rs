@@ -57,23 +57,23 @@ pub(crate) struct Actor {
     pub(crate) is_detached: bool,
     pub(crate) max_restarts: u32,
     pub(crate) max_call_retries: u32,
-    pub(crate) restarts: u32,
+    restarts: u32,
     /// The creation's, for the next time.
     pub(crate) envelope: Box<[u8]>,
     /// The attempt at its creation that it is at.
-    pub(crate) attempt: u32,
+    attempt: u32,
     /// The span of that attempt, or of the one before.
-    pub(crate) span: Option<SpanLink>,
+    span: Option<SpanLink>,
     /// Calls that wait or are held, in the order of their turn.
-    pub(crate) calls: BTreeSet<TaskId>,
+    calls: BTreeSet<TaskId>,
     /// True if a follow-up is noted that leases its calls.
-    pub(crate) is_noted_ready: bool,
-    pub(crate) life: Life,
-    pub(crate) worker: Option<WorkerId>,
+    is_noted_ready: bool,
+    life: Life,
+    worker: Option<WorkerId>,
     /// The methods whose calls may run beside each other. None are known before it has been made once.
-    pub(crate) concurrent: BTreeSet<TargetIndex>,
+    concurrent: BTreeSet<TargetIndex>,
     /// Number of those calls that run at a time.
-    pub(crate) max_concurrency: usize,
+    max_concurrency: usize,
 }
 
 /// Where an actor is in its life.
@@ -105,6 +105,169 @@ impl Death {
 }
 
 impl Actor {
+    /// Describes an actor whose creation was taken in.
+    pub(crate) fn new(
+        (function, options): (FunctionSpec<'_>, ActorOptions<'_>),
+        job: JobId,
+        submitted_unix_nano: u64,
+        envelope: &[u8],
+    ) -> Actor {
+        Actor {
+            module: function.module.into(),
+            type_name: type_of(function.function).into(),
+            name: options.name.into(),
+            job,
+            submitted_unix_nano,
+            is_detached: options.is_detached,
+            max_restarts: options.max_restarts,
+            max_call_retries: options.max_call_retries,
+            restarts: 0,
+            envelope: envelope.into(),
+            attempt: 0,
+            span: None,
+            calls: BTreeSet::new(),
+            is_noted_ready: false,
+            life: Life::Pending,
+            worker: None,
+            concurrent: BTreeSet::new(),
+            max_concurrency: 1,
+        }
+    }
+
+    /// Returns the stage of its life.
+    pub(crate) fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// Returns the worker that it has, or is to have.
+    pub(crate) fn worker(&self) -> Option<WorkerId> {
+        self.worker
+    }
+
+    /// Returns the attempt at its creation that it is at.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Returns the number of times that it was made again.
+    pub(crate) fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Returns the span of the attempt that it is at, or of the one before.
+    pub(crate) fn span(&self) -> Option<SpanLink> {
+        self.span
+    }
+
+    /// Returns the calls that wait or are held, in the order of their turn.
+    pub(crate) fn calls(&self) -> &BTreeSet<TaskId> {
+        &self.calls
+    }
+
+    /// Returns whether calls of a method may run beside each other.
+    pub(crate) fn is_concurrent(&self, method: TargetIndex) -> bool {
+        self.concurrent.contains(&method)
+    }
+
+    /// Returns the number of those calls that run at a time.
+    pub(crate) fn max_concurrency(&self) -> usize {
+        self.max_concurrency
+    }
+
+    /// Returns whether it has lived, and is not dead.
+    pub(crate) fn has_lived(&self) -> bool {
+        matches!(self.life, Life::Alive | Life::Restarting)
+    }
+
+    /// Returns whether it may be made again once more.
+    pub(crate) fn may_restart(&self) -> bool {
+        self.has_lived() && self.restarts < self.max_restarts
+    }
+
+    /// Begins an attempt at its creation in a worker.
+    pub(crate) fn begin_attempt(&mut self, worker: WorkerId) {
+        self.attempt += 1;
+        self.worker = Some(worker);
+    }
+
+    /// Notes that the attempt had not begun.
+    pub(crate) fn give_back_attempt(&mut self) {
+        self.attempt = self.attempt.saturating_sub(1);
+    }
+
+    /// Notes that there was such an attempt.
+    pub(crate) fn count_attempt(&mut self, attempt: u32) {
+        self.attempt = self.attempt.max(attempt);
+    }
+
+    /// Enters what another head has noted of it.
+    pub(crate) fn restore(&mut self, attempt: u32, restarts: u32) {
+        (self.attempt, self.restarts) = (attempt, restarts);
+    }
+
+    /// Enters the span of an attempt.
+    pub(crate) fn set_span(&mut self, span: SpanLink) {
+        self.span = Some(span);
+    }
+
+    /// Enters which calls run beside each other, and how many.
+    pub(crate) fn set_methods(&mut self, concurrent: BTreeSet<TargetIndex>, max_concurrency: usize) {
+        (self.concurrent, self.max_concurrency) = (concurrent, max_concurrency);
+    }
+
+    /// Takes its worker from it.
+    pub(crate) fn take_worker(&mut self) -> Option<WorkerId> {
+        self.worker.take()
+    }
+
+    /// Notes that it has been made, unless it is dead. True if it takes calls from now on.
+    pub(crate) fn live(&mut self) -> bool {
+        if !self.is_dead() {
+            self.life = Life::Alive;
+        }
+        !self.is_dead()
+    }
+
+    /// Notes that it is to be made again. Returns how often it may be after that.
+    pub(crate) fn begin_again(&mut self) -> u32 {
+        self.restarts += 1;
+        self.life = Life::Restarting;
+        self.max_restarts.saturating_sub(self.restarts)
+    }
+
+    /// Notes that it is dead. Returns the calls that waited for it.
+    pub(crate) fn die(&mut self, death: Death) -> BTreeSet<TaskId> {
+        self.life = Life::Dead(death);
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Adds a call that waits or is held.
+    pub(crate) fn add_call(&mut self, call: TaskId) {
+        self.calls.insert(call);
+    }
+
+    /// Takes out a call.
+    pub(crate) fn remove_call(&mut self, call: TaskId) {
+        self.calls.remove(&call);
+    }
+
+    /// Takes out the calls that wait, and leaves those that are held.
+    pub(crate) fn take_calls(&mut self, mut waits: impl FnMut(TaskId) -> bool) -> BTreeSet<TaskId> {
+        let (waiting, held) = std::mem::take(&mut self.calls).into_iter().partition(|&call| waits(call));
+        self.calls = held;
+        waiting
+    }
+
+    /// Notes that a follow-up leases its calls. True if none was noted.
+    pub(crate) fn note_ready(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_noted_ready, true)
+    }
+
+    /// Notes that the follow-up is done.
+    pub(crate) fn note_served(&mut self) {
+        self.is_noted_ready = false;
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.life, Life::Dead(_))
     }
@@ -160,7 +323,7 @@ impl Actors {
 
     /// Returns whether what a creation was given is needed again.
     pub(crate) fn keeps_inputs(&self, id: TaskId) -> bool {
-        self.all.get(&id).is_some_and(|actor| matches!(actor.life, Life::Alive | Life::Restarting))
+        self.all.get(&id).is_some_and(Actor::has_lived)
     }
 
     /// Returns whether a task must be remembered because its actor lives.
