@@ -137,6 +137,9 @@ pub struct Deployment {
     pub threads: u32,
     /// Argument of `reconfigure`.
     pub user_config: Option<serde_json::Value>,
+    /// Time that a replica may take until its handler is made and says that it is well.
+    #[serde(default = "start_timeout")]
+    pub start_timeout: Duration,
     /// Time between two questions to a replica whether it is well.
     pub health_check_period: Duration,
     /// Time that a replica may take to end what it has.
@@ -175,6 +178,7 @@ impl Deployment {
             retry: Retry::Never,
             threads: 1,
             user_config: None,
+            start_timeout: start_timeout(),
             health_check_period: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             resources: Vec::new(),
@@ -187,6 +191,11 @@ impl Deployment {
     pub fn ongoing_limit(&self) -> u32 {
         self.max_ongoing_requests.or(self.authors_max_ongoing_requests).unwrap_or(ONGOING_LIMIT)
     }
+}
+
+/// Time that a replica may take to start, if nobody says.
+fn start_timeout() -> Duration {
+    Duration::from_secs(300)
 }
 
 /// Number of requests that one replica has at a time, if nobody says.

@@ -74,6 +74,7 @@ fn render_deployment(text: &mut String, deployment: &Deployment) {
     if deployment.threads != unless.threads {
         line(text, "threads", &deployment.threads.to_string());
     }
+    time(text, "start_timeout", Some(deployment.start_timeout));
     time(text, "health_check_period", Some(deployment.health_check_period));
     time(text, "drain_timeout", Some(deployment.drain_timeout));
     if let Some(config) = &deployment.user_config {
@@ -180,6 +181,7 @@ queue_full = 429
 retry = "idempotent"
 threads = 3
 user_config = { temperature = 0.2, "odd key" = ["z"] }
+start_timeout = "90s"
 health_check_period = "3s"
 drain_timeout = "7s"
 resources = { gpu = 1 }

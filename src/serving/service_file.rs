@@ -32,6 +32,7 @@ const DEPLOYMENT_KEYS: &[&str] = &[
     "retry",
     "threads",
     "user_config",
+    "start_timeout",
     "health_check_period",
     "drain_timeout",
     "resources",
@@ -332,6 +333,7 @@ fn deployment(reader: &Reader<'_>, value: &Value<'_>) -> Result<Deployment, File
             }
             "threads" => deployment.threads = reader.number(key.0, value, check_threads)?,
             "user_config" => deployment.user_config = Some(to_json(reader, key.0, value)?),
+            "start_timeout" => deployment.start_timeout = time(reader, key.0, value)?,
             "health_check_period" => deployment.health_check_period = time(reader, key.0, value)?,
             "drain_timeout" => deployment.drain_timeout = time(reader, key.0, value)?,
             "resources" => deployment.resources = reader.resources(key.0, value)?,

@@ -32,6 +32,7 @@ queue_full = 429
 retry = "idempotent"
 threads = 4
 user_config = { temperature = 0.2 }
+start_timeout = "20m"
 health_check_period = "5s"
 drain_timeout = 60
 resources = { gpu = 1 }
@@ -86,6 +87,7 @@ fn all_that_a_file_can_say_is_read() {
         retry: Retry::Idempotent,
         threads: 4,
         user_config: Some(json!({"temperature": 0.2})),
+        start_timeout: Duration::from_secs(1200),
         health_check_period: Duration::from_secs(5),
         drain_timeout: Duration::from_secs(60),
         resources: vec![("gpu".into(), 1)],

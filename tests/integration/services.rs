@@ -195,6 +195,51 @@ fn a_version_whose_replica_fails_is_not_served_and_the_one_before_it_is() {
 }
 
 #[test]
+fn a_version_that_panics_is_ill_or_hangs_is_not_served_and_the_one_before_it_is() {
+    let cluster = Cluster::untraced();
+    deploy(&cluster, "num_replicas = 2").success();
+    let (url, before) = (url(&cluster), pids(&status(&cluster), "replicas"));
+    let (_, others) = while_asked(&url, || {
+        for (how, said) in [
+            ("panic", "replica Broken#1: "),
+            ("panic", "it broke"),
+            ("ill", "it feels ill"),
+            ("hang", " is not ready after 2 s"),
+        ] {
+            let broken = format!(
+                "[[applications.deployments]]\nimport_path = \"handlers:Broken\"\narguments = [\"{how}\"]\nstart_timeout = \"2s\""
+            );
+            deploy(&cluster, &broken)
+                .status(1)
+                .stderr_contains("could not be rolled out, and version 1 is served on: replica Broken#")
+                .stderr_contains(said);
+            let report = status(&cluster);
+            assert_eq!((pids(&report, "replicas"), &report["version"]), (before.clone(), &1.into()), "{how}");
+        }
+    });
+    assert_eq!(others, Vec::<String>::new());
+}
+
+#[test]
+fn a_replica_whose_loop_hangs_is_found_by_its_health_check_and_replaced() {
+    let cluster = Cluster::untraced();
+    let text = "name = \"shop\"\n[http]\naddress = \"127.0.0.1:0\"\n[[applications]]\nimport_path = \"handlers:misbehaving\"\n\
+                [[applications.deployments]]\nimport_path = \"handlers:misbehaving\"\nhealth_check_period = \"1s\"\n";
+    let file = cluster.file("service.toml");
+    fs::write(&file, text).expect("the folder is ours");
+    cluster.tracer(&["serve", "deploy", file.to_str().expect("it is text")]).success();
+    let (url, before) = (url(&cluster), pids(&status(&cluster), "replicas"));
+    let mut client = Client::connect(&url).expect("it is served");
+    assert_eq!(client.get("/hang").expect("it is answered").status, 502, "its replica is killed");
+    let report = wait_until_running(&cluster);
+    assert_ne!(pids(&report, "replicas"), before);
+    assert_eq!(report["deployments"][0]["lost"], 1);
+    assert_eq!(client.get("/503").expect("it is answered").text(), "well\n");
+    let log = fs::read_to_string(cluster.session_dir().join("logs/head.log")).expect("there is a log");
+    assert!(log.contains("it did not say within 5 s whether it is well"), "{log}");
+}
+
+#[test]
 fn replicas_and_proxies_that_are_killed_are_replaced() {
     let cluster = Cluster::untraced();
     deploy(&cluster, "num_replicas = 2").success();

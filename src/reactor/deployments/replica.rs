@@ -197,6 +197,12 @@ impl Replica {
         matches!(self.stage, Stage::Ready | Stage::Serving)
     }
 
+    /// Returns when its handler is to be made, by the clock that never jumps.
+    pub(super) fn ready_until_ns(&self) -> u64 {
+        let limit = u64::try_from(self.deployment.start_timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.started_ns.saturating_add(limit)
+    }
+
     /// Something happens to it. Returns whether it can; what cannot, changes nothing.
     pub(super) fn advance(&mut self, event: Event) -> bool {
         let next = check(self.stage, event);

@@ -1,19 +1,20 @@
 //! A version on its way: its new replicas are ready before one of the old ones goes, and when that fails nothing has changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::effects::ServiceEffects;
 use super::plan::{kept, missing};
 use super::processes::{configure_proxies, drain_proxy, drain_replica, publish, refresh, start_proxy, start_replica};
-use super::replica::{Event, Stage};
-use super::service::{Phase, ProxyStage, Rollout, Served, Services, Version, find};
+use super::replica::{Event, Replica, Stage};
+use super::service::{Phase, ProxyStage, Rollout, Served, Services, Version, deployments, find};
+use super::turn::after;
 use crate::state::Now;
 use tracer_core::task::WorkerId;
 use tracer_ipc::protocol::ServiceNews;
 use tracer_ipc::serving::Service;
 
-/// Limit of time of each phase, in nanoseconds; also of a replica's making of its handler.
-pub(super) const READY_LIMIT_NS: u64 = 300_000_000_000;
+/// Limit of time of each phase, in nanoseconds, beside that of the replicas which start in it.
+const READY_LIMIT_NS: u64 = 300_000_000_000;
 
 /// Begins to roll a version out.
 pub(super) fn begin(services: &mut Services, effects: &mut impl ServiceEffects, version: Version, now: Now) {
@@ -35,7 +36,9 @@ pub(super) fn begin(services: &mut Services, effects: &mut impl ServiceEffects, 
         }
     }
     let Some(served) = services.all.get_mut(&name) else { return };
-    let until_ns = now.monotonic_ns.saturating_add(READY_LIMIT_NS);
+    // A replica that takes too long is found by itself, so what is late after all of them is the proxy.
+    let start = deployments(&version.service).map(|(_, deployment)| deployment.start_timeout).max();
+    let until_ns = after(now, start.unwrap_or_default()).saturating_add(READY_LIMIT_NS);
     served.rollout = Some(Rollout { version, phase: Phase::Starting, replicas, until_ns, revision: 0, failure });
 }
 
@@ -53,13 +56,10 @@ pub(super) fn go_on(services: &mut Services, effects: &mut impl ServiceEffects, 
     loop {
         let Some(served) = services.all.get_mut(name) else { return };
         let Some(rollout) = &mut served.rollout else { return };
-        if rollout.failure.is_none() && rollout.until_ns <= now.monotonic_ns {
-            let late = what_is_late(served);
-            let seconds = READY_LIMIT_NS / 1_000_000_000;
-            if let Some(rollout) = &mut served.rollout {
-                rollout.failure = Some(format!("{late} is not ready after {seconds} s"));
-            }
-            continue;
+        if rollout.failure.is_none()
+            && let Some(late) = what_is_late(&served.replicas, rollout, now)
+        {
+            rollout.failure = Some(late);
         }
         let service = rollout.version.service.clone();
         if rollout.failure.is_some() {
@@ -109,11 +109,20 @@ fn ensure_proxy(services: &mut Services, effects: &mut impl ServiceEffects, name
     }
 }
 
-/// Returns what a rollout waits for, for people.
-fn what_is_late(served: &Served) -> String {
-    let new = served.rollout.iter().flat_map(|rollout| &rollout.replicas);
-    let mut late = new.filter_map(|id| served.replicas.get(id)).filter(|replica| !replica.has_handler());
-    late.next().map_or_else(|| "the proxy".into(), |replica| format!("replica {}", replica.name))
+/// Returns what a rollout has waited for too long, for people.
+fn what_is_late(replicas: &BTreeMap<WorkerId, Replica>, rollout: &Rollout, now: Now) -> Option<String> {
+    let new = rollout.replicas.iter().filter_map(|id| replicas.get(id));
+    let is_late =
+        |replica: &&Replica| replica.stage() == Stage::Starting && replica.ready_until_ns() <= now.monotonic_ns;
+    if let Some(replica) = new.clone().find(is_late) {
+        let limit = replica.deployment.start_timeout;
+        return Some(format!("replica {} is not ready after {} s", replica.name, limit.as_secs_f64()));
+    }
+    (rollout.until_ns <= now.monotonic_ns).then(|| {
+        let mut without_lanes = new.filter(|replica| replica.lanes.is_empty());
+        let late = without_lanes.next().map_or("the proxy".into(), |replica| format!("replica {}", replica.name));
+        format!("{late} is not ready in time")
+    })
 }
 
 /// Returns whether every new replica has its handler, and every proxy lanes to all that are to serve.

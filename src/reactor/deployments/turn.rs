@@ -6,7 +6,7 @@ use super::processes::{
     configure_proxies, drain_proxy, drain_replica, give_up_replica, publish, refresh, start_proxy, start_replica,
 };
 use super::replica::Stage;
-use super::rollout::{self, READY_LIMIT_NS, longest_drain};
+use super::rollout::{self, longest_drain};
 use super::service::{Deaths, ProxyStage, Served, Services, Unheard, Version};
 use crate::state::Now;
 use std::collections::BTreeSet;
@@ -153,9 +153,8 @@ fn kill_overdue(services: &mut Services, effects: &mut impl ServiceEffects, name
         if is_overdue(&mut replica.kill_at_ns) {
             effects.kill(*id);
         }
-        let until_ns = replica.started_ns.saturating_add(READY_LIMIT_NS);
-        if replica.stage() == Stage::Starting && until_ns <= now.monotonic_ns && !new.contains(id) {
-            late.push(*id);
+        if replica.stage() == Stage::Starting && replica.ready_until_ns() <= now.monotonic_ns && !new.contains(id) {
+            late.push((*id, replica.deployment.start_timeout));
         }
     }
     for (id, proxy) in &mut served.proxies {
@@ -163,8 +162,8 @@ fn kill_overdue(services: &mut Services, effects: &mut impl ServiceEffects, name
             effects.kill(*id);
         }
     }
-    for id in late {
-        let reason = format!("it was not ready after {} s", READY_LIMIT_NS / 1_000_000_000);
+    for (id, limit) in late {
+        let reason = format!("it was not ready after {} s", limit.as_secs_f64());
         give_up_replica(served, effects, (name, id), reason);
         if let Some(replica) = served.replicas.get_mut(&id) {
             replica.started_ns = now.monotonic_ns;
@@ -204,7 +203,8 @@ fn ask_for_health(services: &mut Services, effects: &mut impl ServiceEffects, na
     }
 }
 
-fn after(now: Now, time: Duration) -> u64 {
+/// Returns the time that is so long from now, by the clock that never jumps.
+pub(super) fn after(now: Now, time: Duration) -> u64 {
     now.monotonic_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -291,7 +291,7 @@ fn next_of(served: &Served, now: Now) -> Option<u64> {
             None => Some(replica.health.next_ns),
         };
         let is_starting = replica.stage() == Stage::Starting;
-        let ready = is_starting.then(|| replica.started_ns.saturating_add(READY_LIMIT_NS));
+        let ready = is_starting.then(|| replica.ready_until_ns());
         health.into_iter().chain(ready).chain(replica.kill_at_ns)
     };
     let replicas = served.replicas.values().flat_map(of_replica);
