@@ -594,6 +594,26 @@ fn other_exporters_take_other_processes_and_another_ratio_another_proxy() {
 }
 
 #[test]
+fn services_that_have_ended_do_not_add_up() {
+    let mut fixture = Fixture::default();
+    fixture.deploy(service(&[("app", "shop:app", 1)]));
+    fixture.settle(|_| true);
+    for number in 0..turn::ENDED_LIMIT + 20 {
+        fixture.world.now += 1;
+        let now = fixture.now();
+        let ended = fixture.services.all.entry(format!("shop{number}")).or_default();
+        ended.tell(ServiceNews::ShutDown, now);
+        fixture.services.has_news = true;
+        fixture.turn();
+    }
+    assert_eq!(fixture.state(), ServiceState::Running);
+    assert_eq!(fixture.services.all.len(), 1 + turn::ENDED_LIMIT);
+    let last = &fixture.services.all[&format!("shop{}", turn::ENDED_LIMIT + 19)];
+    assert_eq!(last.events.back().map(|event| &event.what), Some(&ServiceNews::ShutDown), "its follower hears of it");
+    assert!(!fixture.services.all.contains_key("shop19"), "the oldest goes first");
+}
+
+#[test]
 fn a_service_that_is_shut_down_ends_its_proxies_first_and_is_forgotten() {
     let mut fixture = Fixture::default();
     fixture.deploy(service(&[("app", "shop:app", 2)]));

@@ -300,6 +300,11 @@ impl Served {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }
 
+    /// Returns the time of its last event, in nanoseconds since the Unix epoch.
+    pub(super) fn last_told(&self) -> u64 {
+        self.events.back().map_or(0, |event| event.time_unix_nano)
+    }
+
     /// Returns whether a replica is one of the version on its way.
     pub(super) fn is_new(&self, replica: WorkerId) -> bool {
         self.rollout.as_ref().is_some_and(|rollout| rollout.replicas.contains(&replica))

@@ -1,6 +1,7 @@
 //! Once a turn: what there is of each service is compared with what there should be.
 
 use super::effects::ServiceEffects;
+use super::inputs::is_there;
 use super::plan::{kept, missing};
 use super::processes::{
     configure_proxies, drain_proxy, drain_replica, give_up_replica, publish, refresh, start_proxy, start_replica,
@@ -20,6 +21,9 @@ const HEALTH_LEAST: Duration = Duration::from_secs(5);
 /// Pause before what was killed and is still there is killed again, in nanoseconds.
 const KILL_AGAIN_NS: u64 = 5_000_000_000;
 
+/// Number of services that have ended whose events are kept for those who follow them.
+pub(super) const ENDED_LIMIT: usize = 100;
+
 /// Pause before an address is tried again on which the service of an earlier head cannot listen, in nanoseconds.
 const LISTEN_AGAIN_NS: u64 = 1_000_000_000;
 
@@ -33,6 +37,7 @@ pub fn turn(services: &mut Services, effects: &mut impl ServiceEffects, now: Now
     for name in &names {
         look_at(services, effects, name, now);
     }
+    forget_ended(services);
     let next = services.all.values().filter_map(|served| next_of(served, now)).min();
     services.next_ns = if std::mem::take(&mut services.has_news) { Some(now.monotonic_ns) } else { next };
     services.next_ns
@@ -55,6 +60,17 @@ fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &st
     let Some(serving) = services.all.get(name).and_then(|served| served.serving.clone()) else { return };
     follow(services, effects, name, &serving, now);
     forget_unused(services, name);
+}
+
+/// Forgets the services that ended first, so that those with names of their own do not add up.
+fn forget_ended(services: &mut Services) {
+    let has_ended = |(_, served): &(&String, &Served)| !is_there(served) && served.replicas.is_empty();
+    let mut ended: Vec<_> =
+        services.all.iter().filter(has_ended).map(|(name, served)| (served.last_told(), name)).collect();
+    let Some(surplus) = ended.len().checked_sub(ENDED_LIMIT).filter(|surplus| *surplus > 0) else { return };
+    ended.sort_unstable();
+    let names: Vec<_> = ended.into_iter().take(surplus).map(|(_, name)| name.clone()).collect();
+    names.iter().for_each(|name| drop(services.all.remove(name)));
 }
 
 /// Listens for a service that was served before, or says why it cannot and when it is tried again.
