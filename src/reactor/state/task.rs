@@ -181,7 +181,7 @@ impl Task {
         }
     }
 
-    /// Returns what it counts for in [`State::open_bytes`] while it has not ended.
+    /// Returns what it counts for in `State::open_bytes` while it has not ended.
     pub fn open_bytes(&self) -> u64 {
         match &self.description {
             Description::Envelope(envelope) => envelope.len() as u64 + TASK_BYTES,
