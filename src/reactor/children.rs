@@ -5,12 +5,13 @@ use tracer_core::task::{Failure, Outcome, TaskId, WorkerId};
 
 /// A task has ended: whoever waits for it may go on.
 pub(crate) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<TaskId>) {
-    let Some(Progress::Leased { worker: worker_id }) =
-        submitter.and_then(|submitter| state.tasks.get(submitter)).map(|submitter| submitter.progress())
-    else {
-        return;
+    let of_submitter = match submitter.and_then(|submitter| state.tasks.get(submitter)).map(|task| task.progress()) {
+        Some(Progress::Leased { worker }) => Some(*worker),
+        _ => None,
     };
-    let Some(mut worker) = state.workers.get_mut(worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
+    let awaited_in = if state.awaited_in.is_empty() { None } else { state.awaited_in.remove(&id) };
+    let Some(worker_id) = awaited_in.or(of_submitter) else { return };
+    let Some(mut worker) = state.workers.get_mut(&worker_id).filter(|worker| !worker.waits.is_empty()) else { return };
     for wait in &mut worker.waits {
         if wait.open.remove(&id) {
             wait.left -= 1;
@@ -19,14 +20,31 @@ pub(crate) fn on_task_ended(state: &mut State, id: TaskId, submitter: Option<Tas
     worker.waits.retain(|wait| wait.left > 0);
 }
 
-/// An attempt of this worker has ended, and with it what it waited for.
+/// An attempt of this worker has ended, and with it what it waited for. A thread that still waits while tasks run beside it is one of theirs:
+/// it was taken for one of this attempt's, because it belongs to none for certain.
 pub(crate) fn on_attempt_ended(state: &mut State, worker_id: WorkerId, task: TaskId) {
     let waits = |worker: &Worker| !worker.waits.is_empty();
-    if state.workers.get(&worker_id).is_some_and(waits)
-        && let Some(mut worker) = state.workers.get_mut(&worker_id)
-    {
-        worker.waits.retain(|wait| wait.task != task && wait.blocked != Some(task));
+    if !state.workers.get(&worker_id).is_some_and(waits) {
+        return;
     }
+    let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
+    // The calls of an actor run beside each other, and none inside of another.
+    let outer = worker.innermost().filter(|_| !worker.is_of_actor());
+    let mut moved = Vec::new();
+    worker.waits.retain_mut(|wait| {
+        if wait.blocked == Some(task) {
+            return false;
+        }
+        if wait.task != task {
+            return true;
+        }
+        let Some(outer) = outer.filter(|_| wait.blocked.is_none()) else { return false };
+        wait.task = outer;
+        moved.extend(wait.open.iter().map(|&id| (id, worker_id)));
+        true
+    });
+    drop(worker);
+    state.awaited_in.extend(moved);
 }
 
 /// A task was submitted, perhaps by another.

@@ -69,10 +69,16 @@ pub fn on_wait(state: &mut State, effects: &mut impl Effects, worker_id: WorkerI
     let open: BTreeSet<_> = message.tasks.iter().copied().filter(|&id| !has_ended(id)).collect();
     let ended = message.tasks.len() - open.len();
     let left = (message.wanted as usize).saturating_sub(ended);
+    let submitter_of = |id: TaskId| state.tasks.get(id).and_then(|task| task.submitter);
     // What has ended is on its way to the worker.
-    let Some(submitter) = open.first().and_then(|&id| state.tasks.get(id)?.submitter).filter(|_| left > 0) else {
+    let Some(submitter) = open.first().copied().and_then(submitter_of).filter(|_| left > 0) else {
         return;
     };
+    // A thread may wait that belongs to no task for certain; the one that was taken for its own may have ended since.
+    let Some(worker) = state.workers.get(&worker_id) else { return };
+    let Some(submitter) = worker.lease_of(submitter).map(|_| submitter).or(worker.innermost()) else { return };
+    let of_others: Vec<_> = open.iter().copied().filter(|&id| submitter_of(id) != Some(submitter)).collect();
+    state.awaited_in.extend(of_others.into_iter().map(|id| (id, worker_id)));
     let Some(mut worker) = state.workers.get_mut(&worker_id) else { return };
     let took_leases = worker.takes_leases();
     worker.waits.push(Wait { number: message.number, task: submitter, open, left, blocked: message.blocked });

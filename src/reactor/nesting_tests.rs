@@ -64,6 +64,50 @@ fn where_no_further_worker_may_be_what_is_waited_for_runs_in_the_worker_that_wai
 }
 
 #[test]
+fn what_a_thread_waits_for_that_was_taken_for_one_of_another_task_runs_and_wakes_it() {
+    let inline = |task: TaskId| INLINE_LEASE | task.0;
+    let begun = |waits_before_the_end: bool| {
+        let mut story = Story::with_workers(1);
+        story.submit(2);
+        story.schedule();
+        story.claim(1, 0);
+        let beside = story.submit_nested(TaskId(1));
+        story.wait(1, 1, 1, &[beside]);
+        assert_eq!(story.schedule(), [(1, inline(beside), beside.0, 1)]);
+        // A thread of task 1, for which nothing says that it is not one of the task that runs beside it.
+        let awaited = story.submit_nested(beside);
+        if waits_before_the_end {
+            story.wait(1, 2, 1, &[awaited]);
+            assert_eq!(story.schedule(), [(1, inline(awaited), awaited.0, 1)]);
+            story.result(1, inline(beside), 1_000);
+        } else {
+            story.result(1, inline(beside), 1_000);
+            story.wait(1, 2, 1, &[awaited]);
+            assert_eq!(story.schedule(), [(1, inline(awaited), awaited.0, 1)]);
+        }
+        story.result(1, inline(awaited), 1_000);
+        story
+    };
+    for waits_before_the_end in [false, true] {
+        let mut story = begun(waits_before_the_end);
+        assert!(!story.state.workers[&WorkerId(1)].is_waiting(), "the thread goes on");
+        story.result(1, 0, 1_000);
+        assert_eq!(story.schedule().len(), 1, "the worker takes the next task");
+        assert!(story.state.awaited_in.is_empty());
+    }
+    // The task ends while the thread of nobody waits: its slot is free all the same.
+    let mut story = Story::with_workers(1);
+    story.submit(2);
+    story.schedule();
+    story.claim(1, 0);
+    let child = story.submit_nested(TaskId(1));
+    story.wait(1, 1, 1, &[child]);
+    story.result(1, 0, 1_000);
+    assert!(!story.state.workers[&WorkerId(1)].is_waiting());
+    assert_eq!(story.schedule().len(), 2, "the second task and the child");
+}
+
+#[test]
 fn a_task_with_a_bound_on_its_memory_has_a_process_of_its_own_or_fails_and_names_the_limit() {
     let bounded = Demand { memory_bytes: Some(64 << 20), ..Demand::default() };
     let mut story = Story::with_workers(1);

@@ -55,6 +55,9 @@ pub struct State {
     pub(crate) replicas: usize,
     /// The tasks that tasks have submitted, of those that have not ended, by the one that has.
     pub(crate) children: HashMap<TaskId, BTreeSet<TaskId>>,
+    /// Workers in which something waits for tasks that another task has submitted, by the task that is awaited: a thread that belongs to no
+    /// task for certain submitted it.
+    pub(crate) awaited_in: HashMap<TaskId, WorkerId>,
     /// What tasks take that have not ended: their descriptions, and [`TASK_BYTES`] each.
     pub(crate) open_bytes: u64,
     /// What follows from ends and is done with the next turn.
@@ -139,6 +142,7 @@ impl State {
             occupied: BTreeMap::new(),
             replicas: 0,
             children: HashMap::new(),
+            awaited_in: HashMap::new(),
             open_bytes: 0,
             follow_ups: FollowUps::default(),
             queue_limits: BTreeSet::new(),

@@ -438,6 +438,7 @@ impl Attempts {
         self.nested.begin(Submitter {
             task: lease.task,
             attempt: lease.attempt,
+            thread: rustix::thread::gettid().as_raw_nonzero().get(),
             is_beside: beside.is_some(),
             job: lease.job,
             module: loaded.module.1.map(|version| (loaded.module.0, version.number)),

@@ -41,6 +41,8 @@ pub(super) struct Nested {
 pub(super) struct Submitter {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
+    /// The thread on which it began, as the system numbers it.
+    pub(super) thread: i32,
     /// True if others run beside it that have nothing to do with it.
     pub(super) is_beside: bool,
     pub(super) job: JobId,
@@ -53,6 +55,8 @@ pub(super) struct Submitter {
 thread_local! {
     /// The task whose attempt this thread runs.
     static OWN_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
+    /// The task that this thread was taken for one of, when it first submitted another.
+    static ASSUMED_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
 }
 
 impl Nested {
@@ -140,7 +144,7 @@ impl Nested {
                               (hint: submit on the thread of the call, or in its future)";
                 return Err(reason.into());
             }
-            None => running.last(),
+            None => assumed(&running),
         };
         match (found, task) {
             (Some(found), _) => Ok(found.clone()),
@@ -148,6 +152,19 @@ impl Nested {
             (None, None) => Err("no task runs in this process, so none can be submitted".into()),
         }
     }
+}
+
+/// The task that a thread belongs to of which nobody knows: the one that it was taken for before, while that runs, or the innermost one that
+/// began before the thread did. The system numbers threads as they are made, so one with a lower number than the thread on which a task
+/// began is none of that task's.
+fn assumed(running: &[Submitter]) -> Option<&Submitter> {
+    let before = ASSUMED_TASK.get();
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    let known = running.iter().find(|submitter| Some(submitter.task) == before);
+    let older = || running.iter().rev().find(|submitter| submitter.thread <= own);
+    let found = known.or_else(older).or(running.first());
+    ASSUMED_TASK.set(found.map(|submitter| submitter.task));
+    found
 }
 
 impl Nested {

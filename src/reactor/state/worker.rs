@@ -425,6 +425,11 @@ impl Worker {
         self.terms.iter().filter_map(|terms| terms.needs.as_ref())
     }
 
+    /// Returns the task that runs inside of all others, or the only one; none while it has nothing to do.
+    pub(crate) fn innermost(&self) -> Option<TaskId> {
+        self.inline.last().or(self.leases.front()).map(|grant| grant.task)
+    }
+
     /// The number of the lease that a task has here.
     pub fn lease_of(&self, task: TaskId) -> Option<u64> {
         self.leases.iter().chain(&self.inline).find(|grant| grant.task == task).map(|grant| grant.number)
