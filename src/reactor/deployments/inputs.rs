@@ -189,8 +189,8 @@ fn check_resources(services: &Services, service: &Service) -> Result<(), Service
 
 /// Finds a service that is there, by name.
 pub fn find_service<'s>(services: &'s Services, name: &str) -> Result<&'s Served, ServiceRefusal> {
-    let known = || services.all.iter().filter(|(_, served)| is_there(served)).map(|(name, _)| name.as_str());
-    match services.all.get(name).filter(|served| is_there(served)) {
+    let known = || services.all.iter().filter(|(_, served)| served.is_there()).map(|(name, _)| name.as_str());
+    match services.all.get(name).filter(|served| served.is_there()) {
         Some(served) => Ok(served),
         None => {
             let hint = suggestion::hint(name, known());
@@ -201,12 +201,6 @@ pub fn find_service<'s>(services: &'s Services, name: &str) -> Result<&'s Served
             refusal(ServiceRefusalCode::UnknownService, text)
         }
     }
-}
-
-/// Returns whether a service is more than a memory: also if all that there is of it is the failure of its last version.
-pub(super) fn is_there(served: &Served) -> bool {
-    let has_failed = || served.versions.back().is_some_and(|version| version.failure.is_some());
-    served.serving.is_some() || served.rollout.is_some() || served.ending.is_some() || has_failed()
 }
 
 /// A service is to be again what it was in an earlier version; in the one before that which is served, if none is said.
@@ -279,7 +273,7 @@ pub fn on_owner_gone(services: &mut Services, effects: &mut impl ServiceEffects,
 pub fn on_stop(services: &mut Services, effects: &mut impl ServiceEffects, grace: Duration, now: Now) {
     services.is_stopping = true;
     services.has_news = true;
-    for served in services.all.values_mut().filter(|served| is_there(served)) {
+    for served in services.all.values_mut().filter(|served| served.is_there()) {
         begin_end(served, effects, (grace, false), now);
     }
 }

@@ -1,7 +1,6 @@
 //! Rows for people and programs.
 
 use super::effects::ServiceEffects;
-use super::inputs::is_there;
 use super::replica::{Replica, Stage};
 use super::service::{Proxy, ProxyStage, Served, Services, Version, deployments};
 use crate::state::Now;
@@ -13,7 +12,7 @@ use tracer_ipc::protocol::{
 
 /// Every service, by name.
 pub fn list_services(services: &Services, effects: &impl ServiceEffects, now: Now) -> Vec<ServiceReport> {
-    let there = services.all.iter().filter(|(_, served)| is_there(served));
+    let there = services.all.iter().filter(|(_, served)| served.is_there());
     there.map(|(name, served)| report(name, served, effects, now)).collect()
 }
 

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::replica::{Replica, Said};
 use crate::state::{Now, task::DriverId};
@@ -286,6 +287,12 @@ impl Deaths {
 }
 
 impl Served {
+    /// Returns whether it is more than a memory: also if all that there is of it is the failure of its last version.
+    pub(super) fn is_there(&self) -> bool {
+        let has_failed = || self.versions.back().is_some_and(|version| version.failure.is_some());
+        self.serving.is_some() || self.rollout.is_some() || self.ending.is_some() || has_failed()
+    }
+
     /// Notes that something has happened.
     pub(super) fn tell(&mut self, what: ServiceNews, now: Now) {
         self.last_event += 1;
@@ -374,6 +381,11 @@ pub(super) fn deployments(service: &Service) -> impl Iterator<Item = (&Applicati
         .applications
         .iter()
         .flat_map(|application| application.deployments.iter().map(move |deployment| (application, deployment)))
+}
+
+/// Returns the time that is so long from now, by the clock that never jumps.
+pub(super) fn after(now: Now, time: Duration) -> u64 {
+    now.monotonic_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A deployment of a service, by application and name.

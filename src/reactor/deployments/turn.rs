@@ -1,14 +1,13 @@
 //! Once a turn: what there is of each service is compared with what there should be.
 
 use super::effects::ServiceEffects;
-use super::inputs::is_there;
 use super::plan::{kept, missing};
 use super::processes::{
     configure_proxies, drain_proxy, drain_replica, give_up_replica, publish, refresh, start_proxy, start_replica,
 };
 use super::replica::Stage;
 use super::rollout::{self, longest_drain};
-use super::service::{Deaths, ProxyStage, Served, Services, Unheard, Version};
+use super::service::{Deaths, ProxyStage, Served, Services, Unheard, Version, after};
 use crate::state::Now;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -64,7 +63,7 @@ fn look_at(services: &mut Services, effects: &mut impl ServiceEffects, name: &st
 
 /// Forgets the services that ended first, so that those with names of their own do not add up.
 fn forget_ended(services: &mut Services) {
-    let has_ended = |(_, served): &(&String, &Served)| !is_there(served) && served.replicas.is_empty();
+    let has_ended = |(_, served): &(&String, &Served)| !served.is_there() && served.replicas.is_empty();
     let mut ended: Vec<_> =
         services.all.iter().filter(has_ended).map(|(name, served)| (served.last_told(), name)).collect();
     let Some(surplus) = ended.len().checked_sub(ENDED_LIMIT).filter(|surplus| *surplus > 0) else { return };
@@ -217,11 +216,6 @@ fn ask_for_health(services: &mut Services, effects: &mut impl ServiceEffects, na
             format!("it did not say within {} s whether it is well", limit.as_secs_f64()),
         );
     }
-}
-
-/// Returns the time that is so long from now, by the clock that never jumps.
-pub(super) fn after(now: Now, time: Duration) -> u64 {
-    now.monotonic_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Begins to end a service: its proxies end what they have first, then its replicas.
