@@ -24,6 +24,7 @@ mod start;
 mod status;
 mod stop;
 mod submit;
+mod top;
 mod trace;
 mod view;
 mod wait;
@@ -99,6 +100,7 @@ enum Command {
     Cancel(cancel::Args),
     Trace(trace::Args),
     View(view::Args),
+    Top(top::Args),
     Serve(serve::Args),
     Logs(logs::Args),
     Modules(modules::Args),
@@ -307,6 +309,7 @@ pub fn main() -> ExitCode {
         Command::Cancel(args) => cancel::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::View(args) => view::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Hooks(args) => hooks::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Logs(args) => logs::run(&args),

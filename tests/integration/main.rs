@@ -65,6 +65,7 @@ mod spans;
 mod start_stop;
 mod storms;
 mod submit;
+mod top;
 mod trace_questions;
 mod trace_reading;
 mod view;

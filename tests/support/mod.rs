@@ -35,7 +35,7 @@ pub use receiver::{Certificates, Receiver};
 pub use run::{Background, Run};
 pub use skip::skip;
 pub use spans::{Span, Spans};
-pub use terminal::{in_a_terminal, run_in_a_terminal};
+pub use terminal::{in_a_terminal, run_in_a_terminal, type_in_a_terminal};
 pub use wait::{wait_until, wait_until_within};
 
 /// The hook that comes with tracer.
