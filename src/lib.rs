@@ -164,7 +164,7 @@ pub use tracer_reactor::scheduler;
 #[cfg(feature = "program")]
 use {
     tracer_client::connection,
-    tracer_core::{causes, escape, pattern, request_names},
+    tracer_core::{causes, escape, grpc, pattern, request_names},
     tracer_host::{attempt_span, module_store, recorded_arguments, runtime_spans},
     tracer_ipc::{channel, fault, fork, identity, spin},
 };

@@ -12,6 +12,7 @@
 //! | [`codec`] | the fixed layout of hot messages and journal records |
 //! | [`value`] | arguments and results: MessagePack on the wire, JSON for people |
 //! | [`names`], [`request_names`] | names of spans and attributes: of tasks, and of requests to services |
+//! | [`grpc`] | which requests are of gRPC, and its statuses |
 //! | [`hook_contract`], [`sampling_ratio`], [`module_name`] | words of the tracing settings that travel in messages |
 //! | [`clock`], [`duration`], [`size`], [`count`] | time and quantities, as numbers and as text |
 //! | [`pattern`], [`suggestion`] | names as people type them |
@@ -30,6 +31,7 @@ pub mod count;
 pub mod duration;
 pub mod escape;
 pub mod exit;
+pub mod grpc;
 pub mod hex;
 pub mod hook_contract;
 pub mod http_field;

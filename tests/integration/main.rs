@@ -18,6 +18,7 @@ mod explain;
 mod fairness;
 mod full_disk;
 mod fuzzing;
+mod grpc;
 mod hooks;
 mod hostile;
 mod http_api;

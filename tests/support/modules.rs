@@ -31,6 +31,7 @@ const PACKAGES: &[&str] = &[
     "exporters",
     "handlers",
     "hook_forms",
+    "interop",
     "own_provider",
     "own_subscriber",
     "traced_tasks",

@@ -15,8 +15,9 @@ use tokio::time::Sleep;
 
 use super::connection::Serving;
 use super::exchange::{End, Exchange, Piece};
-use super::grpc::Status;
+use super::grpc;
 use super::progress::Progress;
+use super::refusals::Refused;
 use crate::lane::Reset;
 use crate::request_names as names;
 
@@ -67,11 +68,22 @@ impl Stream {
         Stream { exchange, progress, left, deadline, is_over: false, _serving: serving }
     }
 
-    fn abort(&mut self, outcome: &'static str, reason: Reset) -> Cut {
+    /// Ends an answer that cannot be whole. A call of gRPC has trailers to say why; of anything else the rest is missing, which clients see.
+    fn abort(&mut self, outcome: &'static str, reason: Reset) -> Result<Frame<Bytes>, Cut> {
         self.is_over = true;
         self.progress.abandon(reason);
+        let trailers = self.progress.is_grpc.then(|| {
+            let refused = match outcome {
+                names::OUTCOME_TIMEOUT => Refused::timeout(),
+                names::OUTCOME_REPLICA_LOST => Refused::lost(),
+                _ => Refused::failed(self.progress.request_id()),
+            };
+            let status = refused.grpc_status();
+            self.progress.grpc_status = Some(status);
+            grpc::trailers(status, refused.problem.detail())
+        });
         self.progress.finish_as(outcome, None);
-        Cut
+        trailers.map(Frame::trailers).ok_or(Cut)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
@@ -79,7 +91,7 @@ impl Stream {
             return Poll::Ready(None);
         }
         if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(Some(Err(self.abort(names::OUTCOME_TIMEOUT, Reset::Timeout))));
+            return Poll::Ready(Some(self.abort(names::OUTCOME_TIMEOUT, Reset::Timeout)));
         }
         let left = self.left;
         let is_before_the_end = |piece: &Bytes| left.is_none_or(|left| (piece.len() as u64) < left);
@@ -87,7 +99,7 @@ impl Stream {
             Piece::Data(piece) => {
                 let length = piece.len() as u64;
                 if self.left.is_some_and(|left| length > left) {
-                    return Poll::Ready(Some(Err(self.abort(names::OUTCOME_STREAM_ABORTED, Reset::ClientGone))));
+                    return Poll::Ready(Some(self.abort(names::OUTCOME_STREAM_ABORTED, Reset::ClientGone)));
                 }
                 self.left = self.left.map(|left| left - length);
                 self.progress.sent_bytes += length;
@@ -99,7 +111,7 @@ impl Stream {
             }
             Piece::Trailers(trailers) => {
                 if self.progress.is_grpc {
-                    self.progress.grpc_status = Status::of(&trailers);
+                    self.progress.grpc_status = grpc::status(&trailers);
                 }
                 self.is_over = true;
                 self.progress.finish();
@@ -116,7 +128,7 @@ impl Stream {
                     End::Reset(Reset::Timeout) => names::OUTCOME_TIMEOUT,
                     End::Complete | End::Reset(_) => names::OUTCOME_STREAM_ABORTED,
                 };
-                Poll::Ready(Some(Err(self.abort(outcome, Reset::ClientGone))))
+                Poll::Ready(Some(self.abort(outcome, Reset::ClientGone)))
             }
         }
     }

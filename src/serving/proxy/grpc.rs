@@ -2,51 +2,22 @@
 
 use std::time::Duration;
 
+use http::Version;
 use http::header::{self, HeaderMap, HeaderValue};
-use tracer_core::request_names::RPC_STATUSES;
 
-/// Outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Status(u32);
+use crate::grpc::{Status, is_content_type};
 
-impl Status {
-    /// Returns what an answer says, in its trailers, or in its head when it has nothing else. None when it says nothing.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Status> {
-        let text = headers.get("grpc-status")?.to_str().ok()?;
-        Some(Status(text.parse().ok().filter(|number| *number < RPC_STATUSES.len() as u32).unwrap_or(2)))
-    }
+const STATUS: &str = "grpc-status";
 
-    /// Returns what a client is told in the place of a status of HTTP.
-    pub(super) fn for_http(status: u16) -> Status {
-        Status(match status {
-            400 | 408 | 431 => 3,
-            404 | 405 | 421 | 501 => 12,
-            413 | 429 => 8,
-            500 => 13,
-            504 => 4,
-            _ => 14,
-        })
-    }
-
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        RPC_STATUSES.get(self.0 as usize).copied().unwrap_or("UNKNOWN")
-    }
-
-    /// Returns whether it is the server's error, and not the caller's.
-    pub(super) fn is_error(self) -> bool {
-        matches!(self.0, 2 | 4 | 12 | 13 | 14 | 15)
-    }
+/// Returns what an answer says of its outcome, in its trailers, or in its head when it has nothing else. None when it says nothing.
+pub(super) fn status(headers: &HeaderMap) -> Option<Status> {
+    headers.get(STATUS).map(|value| Status::parse(value.as_bytes()))
 }
 
-/// Returns whether a request or an answer is of gRPC.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let rest = kind.strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
+/// Returns whether a request is of gRPC, which is spoken over HTTP/2 alone.
+pub(super) fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
+    version == Version::HTTP_2
+        && headers.get(header::CONTENT_TYPE).is_some_and(|value| is_content_type(value.as_bytes()))
 }
 
 /// Parses the limit of time in `grpc-timeout`: up to eight digits and a unit.
@@ -66,10 +37,21 @@ pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// The head of an answer that has nothing else: status and message in its headers.
+/// Writes the head of an answer that has nothing else: status and message in its headers.
 pub(super) fn refuse(headers: &mut HeaderMap, status: Status, message: &str) {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert("grpc-status", HeaderValue::from(status.number()));
+    end(headers, status, message);
+}
+
+/// The trailers of an answer that the proxy ends in the place of the handler.
+pub(super) fn trailers(status: Status, message: &str) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    end(&mut trailers, status, message);
+    trailers
+}
+
+fn end(headers: &mut HeaderMap, status: Status, message: &str) {
+    headers.insert(STATUS, HeaderValue::from(status.number()));
     // What is no visible character is written as in a URL.
     let mut text = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -89,35 +71,6 @@ mod tests {
 
     fn map(name: &'static str, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(http::HeaderName::from_static(name), HeaderValue::from_static(value))])
-    }
-
-    #[test]
-    fn requests_of_grpc_are_told_by_their_type() {
-        for (kind, expected) in [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("application/grpc;x=y", true),
-            ("application/grpc-web", false),
-            ("application/json", false),
-            ("", false),
-        ] {
-            assert_eq!(is_grpc(&map("content-type", kind)), expected, "{kind}");
-        }
-        assert!(!is_grpc(&HeaderMap::new()));
-    }
-
-    #[test]
-    fn a_status_has_its_name_and_some_are_the_servers_errors() {
-        let of = |text| Status::of(&map("grpc-status", text)).unwrap();
-        assert_eq!(
-            (of("0").name(), of("14").name(), of("99").name(), of("x").name()),
-            ("OK", "UNAVAILABLE", "UNKNOWN", "UNKNOWN")
-        );
-        let errors: Vec<_> =
-            (0..17).filter(|number| Status(*number).is_error()).map(|number| Status(number).name()).collect();
-        let expected = ["UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"];
-        assert_eq!(errors, expected);
-        assert_eq!(Status::of(&HeaderMap::new()), None);
     }
 
     #[test]

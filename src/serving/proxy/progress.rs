@@ -9,10 +9,10 @@ use tracer_abi as abi;
 use super::access_log::Line;
 use super::connection::Peer;
 use super::exchange::Exchange;
-use super::grpc;
 use super::settings::{Route, Settings, SpanName};
 use super::thread::ProxyThread;
 use crate::clock::now_unix_nano;
+use crate::grpc::Status;
 use crate::hook::{ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, SpanRequest, client_text};
 use crate::lane::Reset;
 use crate::propagation::{Carrier, FLAG_RANDOM, FLAG_SAMPLED, TraceContext};
@@ -49,7 +49,7 @@ pub(super) struct Progress {
     /// True for a request of gRPC.
     pub(super) is_grpc: bool,
     /// How one has ended, if its answer says so.
-    pub(super) grpc_status: Option<grpc::Status>,
+    pub(super) grpc_status: Option<Status>,
     is_finished: bool,
 }
 
@@ -208,13 +208,16 @@ impl Progress {
 
     /// Ends the request after its answer, whole.
     pub(super) fn finish(&mut self) {
-        self.end("", self.status >= 500 || self.grpc_status.is_some_and(grpc::Status::is_error));
+        self.end("", self.status >= 500 || self.grpc_status.is_some_and(Status::is_error));
     }
 
     /// Ends the request in another way than by its answer. `status` is what the client is told, if it is told anything.
     pub(super) fn finish_as(&mut self, outcome: &'static str, status: Option<StatusCode>) {
         if let Some(status) = status {
             self.status = status.as_u16();
+        }
+        if self.is_grpc && outcome == names::OUTCOME_CLIENT_GONE {
+            self.grpc_status = Some(Status::CANCELLED);
         }
         let is_error = match outcome {
             names::OUTCOME_CLIENT_GONE => false,
@@ -257,9 +260,9 @@ impl Progress {
             attributes.put(names::RESPONSE_BODY_BYTES, self.sent_bytes);
             attributes.put_some(names::OUTCOME, (!outcome.is_empty()).then_some(outcome));
             attributes.put_some(names::ERROR_TYPE, is_error.then_some(error_type));
-            attributes.put_some(names::RPC_RESPONSE_STATUS_CODE, self.grpc_status.map(grpc::Status::name));
+            attributes.put_some(names::RPC_RESPONSE_STATUS_CODE, self.grpc_status.map(Status::name));
             attributes.put_some(names::OLD_HTTP_STATUS_CODE, status.filter(|_| old.http));
-            let old_grpc_status = self.grpc_status.filter(|_| old.rpc).map(grpc::Status::number);
+            let old_grpc_status = self.grpc_status.filter(|_| old.rpc).map(Status::number);
             attributes.put_some(names::OLD_RPC_GRPC_STATUS_CODE, old_grpc_status);
             if is_error {
                 span.set_error("");

@@ -2,6 +2,7 @@
 
 use http::{StatusCode, header};
 
+use crate::grpc::Status;
 use crate::http_api::problem::{Kind, Problem};
 use crate::request_names as names;
 use crate::serving::request_head;
@@ -75,6 +76,14 @@ impl Refused {
     pub(super) fn failed(request_id: &str) -> Refused {
         let text = format!("the handler has failed; the request is `{request_id}`");
         Refused::new(FAILED, "", text)
+    }
+
+    /// What a call of gRPC is told in the place of the status of HTTP.
+    pub(super) fn grpc_status(&self) -> Status {
+        match self.outcome {
+            names::OUTCOME_CLIENT_GONE => Status::CANCELLED,
+            _ => Status::for_http(self.problem.kind.status.as_u16()),
+        }
     }
 
     pub(super) fn client_gone() -> Refused {

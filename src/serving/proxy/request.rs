@@ -80,7 +80,7 @@ fn begin(thread: &Rc<ProxyThread>, connection: &Connection, settings: &Rc<Settin
     let route = settings.routes.find(parts.uri.path()).map(|(_, route)| Rc::clone(route));
     let request_id = headers::request_id(&parts.headers).cloned().unwrap_or_else(|| thread.new_request_id());
     let client = connection.client(&parts.headers, settings);
-    let is_grpc = grpc::is_grpc(&parts.headers);
+    let is_grpc = grpc::is_grpc(parts.version, &parts.headers);
     let arrived = Arrived {
         settings,
         route,
@@ -182,7 +182,7 @@ async fn answer(
             Ok((status, headers)) => {
                 progress.answered(status);
                 if progress.is_grpc {
-                    progress.grpc_status = grpc::Status::of(&headers);
+                    progress.grpc_status = grpc::status(&headers);
                 }
                 go_on_sending(progress, upload, &exchange);
                 return take_head(progress, parts, status, headers, exchange).await;
@@ -402,7 +402,7 @@ fn refuse(mut progress: Progress, refused: Refused, connection: &Connection, ser
     let mut response = match progress.is_grpc {
         false => refused.problem.into_response(|json| Answer::Whole { bytes: json.into(), _serving: serving }),
         true => {
-            let grpc_status = grpc::Status::for_http(status.as_u16());
+            let grpc_status = refused.grpc_status();
             progress.grpc_status = Some(grpc_status);
             let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), _serving: serving });
             grpc::refuse(response.headers_mut(), grpc_status, refused.problem.detail());

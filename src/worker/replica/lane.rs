@@ -17,7 +17,6 @@ use super::request::{End, Gone, Request};
 use super::span::{self, Ending, Facts};
 use crate::hook::{ActiveSpan, Answered, ModuleHeaders, ModulePiece, ModuleResponse};
 use crate::lane::{self, HEADER_LIMIT, LANE_FRAME_LIMIT, Reset};
-use crate::request_names;
 use crate::task::Failure;
 use tracer_core::http_field;
 use tracer_ipc::claims::SharedClaims;
@@ -106,6 +105,7 @@ impl Lane {
         match sendable(response, request.has_head) {
             Ok((status, headers)) => {
                 let headers = headers.iter().map(|(name, value)| (&**name, *value));
+                request.facts.grpc_status(headers.clone());
                 request.last_frame = Some(outbox.frame(|out| lane::put_head(out, id, false, status, headers)));
                 request.has_head = true;
                 request.facts.head(status);
@@ -191,7 +191,7 @@ impl Lane {
         }
         drop(state);
         if let Some(span) = span {
-            facts.grpc_status = trailers.as_ref().and_then(|trailers| grpc_status(trailers));
+            facts.grpc_status(trailers.iter().flatten().map(|(name, value)| (&**name, &**value)));
             span::end(span, &facts, &Ending::Whole);
         }
         let mut state = self.state();
@@ -337,12 +337,4 @@ fn checked_trailers(trailers: ModuleHeaders<'_>) -> Vec<(String, Vec<u8>)> {
         })
         .take(HEADER_LIMIT)
         .collect()
-}
-
-/// The status of gRPC by its name.
-fn grpc_status(trailers: &[(String, Vec<u8>)]) -> Option<String> {
-    let (_, value) = trailers.iter().find(|(name, _)| name == "grpc-status")?;
-    let text = std::str::from_utf8(value).ok()?;
-    let number: usize = text.parse().ok()?;
-    Some((*request_names::RPC_STATUSES.get(number)?).to_owned())
 }

@@ -6,6 +6,7 @@ use tracer_abi as abi;
 use tracer_core::clock::now_unix_nano;
 
 use super::request::Gone;
+use crate::grpc;
 use crate::hook::{
     ActiveSpan, Attribute, AttributeList, AttributePrefix, PutAttribute, Recorder, SpanRequest, client_text,
 };
@@ -90,7 +91,7 @@ impl<'a> Context<'a> {
                     context.baggage = std::str::from_utf8(value).unwrap_or_default().into();
                 }
                 "baggage" => join(context.baggage.to_mut(), value),
-                "content-type" => context.is_grpc = value.starts_with(b"application/grpc"),
+                "content-type" => context.is_grpc = opening.version == 20 && grpc::is_content_type(value),
                 "content-length" => context.has_length = true,
                 _ => {}
             }
@@ -199,13 +200,23 @@ pub(super) struct Facts {
     pub(super) response_bytes: u64,
     /// Pieces of it.
     pub(super) pieces: u32,
-    /// The status of gRPC, if it was in the trailers.
-    pub(super) grpc_status: Option<String>,
+    /// True for a call of gRPC.
+    pub(super) is_grpc: bool,
+    /// Its status, from the trailers, or from the head when the answer has nothing else.
+    pub(super) grpc_status: Option<grpc::Status>,
 }
 
 impl Facts {
-    pub(super) fn new(began_unix_nano: u64) -> Facts {
-        Facts { began_unix_nano, ..Facts::default() }
+    pub(super) fn new(began_unix_nano: u64, is_grpc: bool) -> Facts {
+        Facts { began_unix_nano, is_grpc, ..Facts::default() }
+    }
+
+    /// Notes the status of gRPC, if these headers or trailers have it.
+    pub(super) fn grpc_status<'a>(&mut self, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
+        if self.is_grpc {
+            let found = headers.into_iter().find(|(name, _)| *name == "grpc-status");
+            self.grpc_status = found.map(|(_, value)| grpc::Status::parse(value)).or(self.grpc_status);
+        }
     }
 
     /// Notes the head of a response.
@@ -247,11 +258,24 @@ pub(super) fn end(span: ActiveSpan, facts: &Facts, ending: &Ending<'_>) {
     attributes.put(request_names::REQUEST_BODY_BYTES, facts.request_bytes);
     attributes.put(request_names::RESPONSE_BODY_BYTES, facts.response_bytes);
     attributes.put(request_names::IS_STREAMING, Attribute::Bool(facts.pieces > 1));
-    attributes.put_some(request_names::RPC_RESPONSE_STATUS_CODE, facts.grpc_status.as_deref());
+    let grpc_status = match ending {
+        _ if !facts.is_grpc => None,
+        Ending::Whole => facts.grpc_status,
+        Ending::Failed(_) => Some(grpc::Status::INTERNAL),
+        Ending::Gone(Gone::Client) => Some(grpc::Status::CANCELLED),
+        Ending::Gone(Gone::Timeout) => Some(grpc::Status::DEADLINE_EXCEEDED),
+        Ending::NotBegun => None,
+    };
+    attributes.put_some(request_names::RPC_RESPONSE_STATUS_CODE, grpc_status.map(grpc::Status::name));
+    let grpc_error = grpc_status.filter(|status| status.is_error());
     match ending {
         Ending::Whole if status >= 500 => {
             status_text = status.to_string();
             attributes.put(request_names::ERROR_TYPE, &*status_text);
+            span.set_error("");
+        }
+        Ending::Whole if grpc_error.is_some() => {
+            attributes.put_some(request_names::ERROR_TYPE, grpc_error.map(grpc::Status::name));
             span.set_error("");
         }
         Ending::Whole => {}

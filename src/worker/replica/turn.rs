@@ -413,10 +413,10 @@ impl Replica {
         if lane.claims.state(id.into()) != Some(ClaimState::Granted) {
             return Ok(());
         }
-        let facts = Facts::new(now_unix_nano());
+        let began_unix_nano = now_unix_nano();
         let context = Context::of(opening, headers);
-        let span =
-            self.recorder.map(|recorder| span::start(recorder, &self.names, opening, &context, facts.began_unix_nano));
+        let facts = Facts::new(began_unix_nano, context.is_grpc);
+        let span = self.recorder.map(|recorder| span::start(recorder, &self.names, opening, &context, began_unix_nano));
         if !lane.claims.claim(id.into()) {
             if let Some(span) = span {
                 span::end(span, &facts, &Ending::NotBegun);

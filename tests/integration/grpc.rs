@@ -1,0 +1,187 @@
+//! gRPC through the proxy: the cases of its interoperability tests, with its own client in Python, and their spans.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Cluster, HOOK, Span, Spans, python_with, wait_until};
+
+const IMPORT_PATH: &str = "interop:test_service";
+
+/// The deployment on a port of its own, and gRPC's client.
+struct Service {
+    cluster: Cluster,
+    address: SocketAddr,
+    python: std::path::PathBuf,
+}
+
+impl Service {
+    /// None, which skips the test, without a Python that has gRPC.
+    fn deploy(http: &str, application: &str, deployment: &str) -> Option<Service> {
+        let python = python_with("grpc, google.protobuf")?;
+        let cluster = Cluster::builder().workers(1).hook(HOOK).start();
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let address = port.expect("there is a free port");
+        let text = format!(
+            "name = \"interop\"\n[http]\naddress = \"{address}\"\n{http}\n\
+             [[applications]]\nimport_path = \"{IMPORT_PATH}\"\n{application}\n\
+             [[applications.deployments]]\nimport_path = \"{IMPORT_PATH}\"\n{deployment}\n"
+        );
+        let file = cluster.file("service.toml");
+        std::fs::write(&file, text).expect("the folder is ours");
+        cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
+        Some(Service { cluster, address, python })
+    }
+
+    /// Runs cases one after the other. Returns what the client says of each.
+    #[track_caller]
+    fn run(&self, cases: &[&str]) -> Vec<Value> {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let mut client = self.cluster.program(&self.python);
+        client.arg(fixtures.join("python/grpc_client.py")).arg(self.address.to_string());
+        client.arg(fixtures.join("interop/test.proto")).args(cases);
+        let text = self.cluster.run(client).success().stdout_text();
+        let said: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect();
+        assert_eq!(said.len(), cases.len(), "{text}");
+        said
+    }
+
+    /// The spans, once those of the case have ended: the proxy's, the router's and the replica's.
+    fn spans_of(&self, case: &Value, count: usize) -> Spans {
+        let trace = format!("0x{}", case["trace"].as_str().expect("a case has a trace"));
+        wait_until(&format!("{count} spans of {case} have ended"), || {
+            let mut spans = self.cluster.spans();
+            spans.spans.retain(|span| span.trace_id() == trace);
+            (spans.len() >= count).then_some(spans)
+        })
+    }
+}
+
+/// Expects the span of the proxy that a call of gRPC has.
+#[track_caller]
+fn proxy_span<'a>(spans: &'a Spans, case: &Value, deployment: &str) -> &'a Span {
+    let method = case["method"].as_str().expect("a case has a method");
+    let span = spans.named(&format!("proxy_grpc_request {deployment} /{method}"));
+    assert_eq!(span.kind(), "SpanKind.SERVER");
+    for (key, expected) in [
+        ("rpc.system.name", "grpc"),
+        ("rpc.method", method),
+        ("rpc.response.status_code", case["status"].as_str().expect("a case has a status")),
+        ("request_type", "grpc"),
+    ] {
+        assert_eq!(*span.attribute(key), expected, "{key} of {case}: {}", span.value);
+    }
+    assert_eq!((span.attribute("is_grpc_request"), span.attribute("is_http_request")), (&true.into(), &false.into()));
+    span
+}
+
+/// The statuses that are the server's errors, by the conventions.
+fn is_error(status: &Value) -> bool {
+    let errors = ["UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"];
+    errors.iter().any(|error| status == error)
+}
+
+#[test]
+fn a_tonic_server_is_a_deployment_and_calls_of_all_kinds_have_their_spans() {
+    let Some(service) = Service::deploy("", "", "") else { return };
+    let cases = [
+        "empty_unary",
+        "large_unary",
+        "client_streaming",
+        "server_streaming",
+        "ping_pong",
+        "empty_stream",
+        "custom_metadata",
+        "status_code_and_message",
+        "special_status_message",
+        "unimplemented_method",
+        "unimplemented_service",
+        "deadline_and_context",
+    ];
+    for case in service.run(&cases) {
+        let spans = service.spans_of(&case, 3);
+        let proxy = proxy_span(&spans, &case, "test_service");
+        let expected = if is_error(&case["status"]) { "ERROR" } else { "UNSET" };
+        assert_eq!(proxy.status_code(), expected, "{case}: {}", proxy.value);
+        let route = spans.named("route_to_replica test_service handle");
+        let replica = spans.named("replica_handle_request test_service handle");
+        assert_eq!(route.parent_id(), Some(proxy.span_id()));
+        assert_eq!(replica.parent_id(), Some(route.span_id()));
+        assert_eq!(replica.attribute("rpc.method"), &case["method"]);
+        assert_eq!(spans.len(), 3, "{case}");
+    }
+}
+
+#[test]
+fn calls_that_are_given_up_are_cancelled_in_the_handler_and_in_their_spans() {
+    let Some(service) = Service::deploy("", "", "") else { return };
+    for case in service.run(&["cancel_after_first_response", "timeout_on_sleeping_server"]) {
+        let spans = service.spans_of(&case, 3);
+        let replica = spans.named("replica_handle_request test_service handle");
+        let proxy = spans.named("proxy_grpc_request test_service /grpc.testing.TestService/FullDuplexCall");
+        let found = replica.attribute("rpc.response.status_code");
+        // At its deadline a client may take the call back before the proxy has seen that the time is up.
+        let is_expected = *found == case["status"] || *found == "CANCELLED";
+        assert!(is_expected, "{case}: {}", replica.value);
+        let outcome = if *found == "CANCELLED" { "client_gone" } else { "timeout" };
+        assert_eq!(*replica.attribute("tracer.outcome"), outcome, "{}", replica.value);
+        let outcome = proxy.attribute("tracer.outcome");
+        assert!(*outcome == "client_gone" || *outcome == "timeout", "{}", proxy.value);
+        assert_eq!(proxy.status_code() == "ERROR", *outcome == "timeout", "{}", proxy.value);
+    }
+    // Nothing of the call may have reached the proxy; what has, has ended.
+    service.run(&["cancel_after_begin", "empty_unary"]);
+}
+
+#[test]
+fn a_call_whose_time_is_up_by_the_service_gets_a_status_before_and_after_its_head() {
+    let Some(service) = Service::deploy("request_timeout = \"500ms\"", "", "") else { return };
+    let case = &service.run(&["time_is_up"])[0];
+    let spans = service.spans_of(case, 3);
+    let proxy = proxy_span(&spans, case, "test_service");
+    assert_eq!((proxy.status_code(), proxy.attribute("error.type")), ("ERROR", &"timeout".into()));
+    let replica = spans.named("replica_handle_request test_service handle");
+    assert_eq!(*replica.attribute("rpc.response.status_code"), "DEADLINE_EXCEEDED", "{}", replica.value);
+}
+
+#[test]
+fn what_no_replica_handles_gets_a_status() {
+    let full = "max_ongoing_requests = 1\nmax_queued_requests = 1\nqueue_full = 429";
+    for (application, deployment, case, outcome) in [
+        ("route_prefix = \"/elsewhere\"", "", "no_route", "refused"),
+        ("", full, "queue_full", "shed"),
+        ("", "max_ongoing_requests = 1\nqueue_timeout = \"200ms\"", "no_place", "unavailable"),
+    ] {
+        let Some(service) = Service::deploy("", application, deployment) else { return };
+        let case = &service.run(&[case])[0];
+        if outcome == "shed" {
+            // The trace of the last call is of one of several that were tried.
+            continue;
+        }
+        let deployment = if outcome == "refused" { "" } else { "test_service" };
+        let spans = service.spans_of(case, 1);
+        let proxy = proxy_span(&spans, case, deployment);
+        assert_eq!(*proxy.attribute("tracer.outcome"), outcome, "{}", proxy.value);
+        assert_eq!(proxy.status_code(), "ERROR", "{}", proxy.value);
+    }
+}
+
+#[test]
+fn a_call_whose_replica_is_killed_ends_with_a_status_and_all_its_spans() {
+    let Some(service) = Service::deploy("", "", "") else { return };
+    for case in ["lost_before_the_head", "lost_after_the_head"] {
+        let is_replica = |command: &str| command.split(' ').nth(1) == Some("replica");
+        let replica = wait_until("there is a replica", || {
+            service.cluster.processes().into_iter().find(|process| is_replica(&process.command))
+        });
+        let case = &service.run(&[&format!("{case}:{}", replica.pid)])[0];
+        let spans = service.spans_of(case, 3);
+        let proxy = proxy_span(&spans, case, "test_service");
+        assert_eq!((proxy.status_code(), proxy.attribute("error.type")), ("ERROR", &"replica_lost".into()));
+        let killed = spans.named("replica_handle_request test_service handle");
+        assert_eq!(*killed.attribute("error.type"), "signal:9", "{}", killed.value);
+        service.run(&["empty_unary"]);
+    }
+}
