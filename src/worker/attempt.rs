@@ -13,7 +13,7 @@ use tracer_abi as abi;
 
 use super::actor::Living;
 use super::command::{self, CommandRun, Inherited};
-use super::nested::{Nested, Submitter};
+use super::nested::{Nested, Submitter, thread_number};
 use super::usage::SharedMeter;
 use crate::attempt_span::{AttemptSpan, actor_of, code_attributes};
 use crate::hook::{
@@ -438,7 +438,7 @@ impl Attempts {
         self.nested.begin(Submitter {
             task: lease.task,
             attempt: lease.attempt,
-            thread: rustix::thread::gettid().as_raw_nonzero().get(),
+            thread: thread_number(),
             is_beside: beside.is_some(),
             job: lease.job,
             module: loaded.module.1.map(|version| (loaded.module.0, version.number)),

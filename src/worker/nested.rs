@@ -57,6 +57,13 @@ thread_local! {
     static OWN_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
     /// The task that this thread was taken for one of, when it first submitted another.
     static ASSUMED_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
+    /// Number of this thread. Asked for once: it costs a system call, and a thread runs many tasks.
+    static THREAD_NUMBER: i32 = rustix::thread::gettid().as_raw_nonzero().get();
+}
+
+/// Returns the number that the system has given to this thread.
+pub(super) fn thread_number() -> i32 {
+    THREAD_NUMBER.with(|number| *number)
 }
 
 impl Nested {
@@ -159,7 +166,7 @@ impl Nested {
 /// began is none of that task's.
 fn assumed(running: &[Submitter]) -> Option<&Submitter> {
     let before = ASSUMED_TASK.get();
-    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    let own = thread_number();
     let known = running.iter().find(|submitter| Some(submitter.task) == before);
     let older = || running.iter().rev().find(|submitter| submitter.thread <= own);
     let found = known.or_else(older).or(running.first());
