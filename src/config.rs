@@ -57,6 +57,8 @@ pub const RECORD_ARGUMENTS_VARIABLE: &str = "TRACER_RECORD_ARGUMENTS";
 pub const HTTP_VARIABLE: &str = "TRACER_HTTP";
 /// The environment variable for [`Settings::http_commands`].
 pub const HTTP_COMMANDS_VARIABLE: &str = "TRACER_HTTP_COMMANDS";
+/// The environment variable for [`Settings::metrics`].
+pub const METRICS_VARIABLE: &str = "TRACER_METRICS";
 /// The environment variable for [`Settings::module_path`]: folders separated by colons.
 pub const MODULE_PATH_VARIABLE: &str = "TRACER_MODULE_PATH";
 
@@ -121,6 +123,8 @@ pub struct Overrides {
     pub http: Option<LoopbackAddress>,
     /// See [`Settings::http_commands`].
     pub http_commands: Option<bool>,
+    /// See [`Settings::metrics`].
+    pub metrics: Option<LoopbackAddress>,
     /// See [`Settings::module_path`].
     pub module_path: Option<Vec<PathBuf>>,
     /// What the `OTEL_*` variables say. Tracer's own variables and flags are stronger, the file is weaker.
@@ -177,6 +181,8 @@ pub struct Settings {
     pub http: Option<LoopbackAddress>,
     /// True if commands are taken over HTTP, and not only functions of modules.
     pub http_commands: bool,
+    /// Where `GET /metrics` is answered; none for where the HTTP API is.
+    pub metrics: Option<LoopbackAddress>,
     /// Folders in which modules are looked for before all others, in order.
     pub module_path: Vec<PathBuf>,
     /// Why nothing is traced, if something says that nothing shall be; fits after "off: ".
@@ -338,12 +344,23 @@ fn merge(stronger: Overrides, weaker: Overrides) -> Result<Settings, Error> {
         trace_runtime: stronger.trace_runtime.or(weaker.trace_runtime).unwrap_or(false),
         record_arguments: stronger.record_arguments.or(weaker.record_arguments).unwrap_or(false),
         http: stronger.http.or(weaker.http),
+        metrics: stronger.metrics.or(weaker.metrics),
         http_commands: stronger.http_commands.or(weaker.http_commands).unwrap_or(false),
         module_path: folders(stronger.module_path).or(folders(weaker.module_path)).unwrap_or_default(),
         tracing_off,
         hook_reason,
         warnings,
     };
+    if let (Some(http), Some(metrics)) = (settings.http, settings.metrics)
+        && http != metrics
+    {
+        let reason = format!(
+            "expected the address of the HTTP API, {http}, found {metrics}: `GET /metrics` is answered there\n(hint: leave --metrics out, or --http)",
+            http = http.get(),
+            metrics = metrics.get()
+        );
+        return Err(Error::Invalid { flag: "--metrics", reason });
+    }
     // What the file says was checked where its line number was at hand.
     check_num_workers(settings.num_workers.into())
         .map_err(|reason| Error::Invalid { flag: "--num-workers", reason })?;
@@ -475,6 +492,7 @@ mod tests {
                 record_arguments: false,
                 http: None,
                 http_commands: false,
+                metrics: None,
                 module_path: Vec::new(),
                 tracing_off: None,
                 hook_reason: None,
@@ -540,6 +558,7 @@ commands = true
                 record_arguments: true,
                 http: Some("127.0.0.1:8265".parse().expect("an address")),
                 http_commands: true,
+                metrics: None,
                 module_path: vec!["/opt/modules".into(), "/etc/tracer/modules".into()],
                 tracing_off: Some("--tracing-enabled is false".into()),
                 hook_reason: None,
@@ -573,6 +592,7 @@ commands = true
             record_arguments: Some(false),
             http: Some("[::1]:1".parse().expect("an address")),
             http_commands: Some(false),
+            metrics: Some("[::1]:1".parse().expect("an address")),
             module_path: Some(vec!["here".into()]),
             otel: OtelSettings {
                 is_disabled: true,
@@ -606,6 +626,7 @@ commands = true
                 record_arguments: false,
                 http: Some("[::1]:1".parse().expect("an address")),
                 http_commands: false,
+                metrics: Some("[::1]:1".parse().expect("an address")),
                 module_path: vec!["here".into()],
                 tracing_off: None,
                 hook_reason: None,
@@ -717,7 +738,7 @@ commands = true
             (
                 "port = 1",
                 "/etc/tracer/tracer.toml:1: unknown key `port`; \
-                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`",
+                 known are `block`, `num_workers`, `max_processes`, `queue_memory`, `max_log_size`, `journal_sync`, `worker_memory`, `resources`, `temp_dir`, `module_path`, `tracing`, `http`, `metrics`",
             ),
             (
                 "startup_hook = 'a:b'",

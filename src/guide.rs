@@ -10,6 +10,7 @@
 //! | [`hooks`] | tracing hooks and exporters, those that are shipped, several at once |
 //! | [`serving`] | functions and types of libraries behind HTTP |
 //! | [`http`] | the HTTP API |
+//! | [`metrics`] | `GET /metrics` for Prometheus: names, tokens, what survives, exemplars |
 //! | [`configuration`] | flags, variables and `tracer.toml`; OpenTelemetry's variables |
 //! | [`running`] | systemd, containers, logs, upgrades, memory, cleaning up |
 //! | [`spans`] | every span and attribute that tracer makes |
@@ -33,6 +34,8 @@ pub mod how_it_works {}
 pub mod http {}
 #[doc = include_str!("guide/json.md")]
 pub mod json {}
+#[doc = include_str!("guide/metrics.md")]
+pub mod metrics {}
 #[doc = include_str!("guide/programs.md")]
 pub mod programs {}
 pub mod promises;

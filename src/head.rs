@@ -17,6 +17,7 @@
 pub use tracer_reactor::{self as reactor, state};
 
 mod connection;
+pub(crate) mod figures;
 mod front;
 pub(crate) mod guard;
 mod handover;

@@ -48,6 +48,7 @@ mod handlers;
 pub(crate) mod limits;
 mod link;
 pub(crate) mod log;
+mod metrics;
 mod openapi;
 mod output;
 pub(crate) mod parameters;
@@ -77,6 +78,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
+use tracer_ipc::metrics::SeriesFile;
 
 pub use address::{AddressError, LoopbackAddress};
 
@@ -97,6 +99,9 @@ pub struct HttpSettings {
     pub address: LoopbackAddress,
     /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
+    /// True if `GET /metrics` is answered and nothing else.
+    #[serde(default)]
+    pub is_metrics_only: bool,
 }
 
 /// How long requests that are being answered may take to end when the process is asked to.
@@ -156,6 +161,10 @@ fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> ServeError {
 struct App {
     settings: HttpSettings,
     token: String,
+    /// Token that is enough for `GET /metrics`.
+    metrics_token: String,
+    /// Counts of requests; none when the file cannot be used.
+    requests: Option<Mutex<SeriesFile>>,
     session_dir: PathBuf,
     welcome: Welcome,
     recorder: Option<&'static Recorder>,
@@ -197,6 +206,8 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
     let app = Arc::new(App {
         settings,
         token,
+        metrics_token: place::read_metrics_token(session_dir).map_err(io_error("read the token of scrapers"))?,
+        requests: open_request_metrics(session_dir),
         session_dir: session_dir.into(),
         welcome,
         recorder,
@@ -223,6 +234,18 @@ pub(crate) fn run(session_dir: &Path, head_pid: u32, log_limit: u64) -> Result<(
         eprintln!("tracer: the spans of the HTTP API could not be delivered: {reason}");
     }
     Ok(())
+}
+
+/// Opens the file in which requests are counted. Without it, requests are answered all the same.
+fn open_request_metrics(session_dir: &Path) -> Option<Mutex<SeriesFile>> {
+    let path = place::request_metrics_path(session_dir);
+    match SeriesFile::open(&path) {
+        Ok(file) => Some(Mutex::new(file)),
+        Err(error) => {
+            eprintln!("tracer: requests are not counted, `{}` cannot be used: {error}", path.display());
+            None
+        }
+    }
 }
 
 /// The socket that is standard input. What else wants to read that finds nothing.

@@ -121,6 +121,12 @@ pub(super) struct Args {
     /// Take commands over HTTP too, and not only functions of modules that are found by name [default: false]
     #[arg(long, env = config::HTTP_COMMANDS_VARIABLE, value_name = "BOOL", hide_possible_values = true, value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     http_commands: Option<bool>,
+    /// Answer `GET /metrics` for Prometheus on this address of this machine; without ADDRESS on 127.0.0.1:9464 [default: where the HTTP API is]
+    ///
+    /// OpenMetrics with exemplars, or the text format. Scrapers need the token in the file `metrics.token` of the temporary folder, which stays
+    /// the same, so it can be a `credentials_file` of Prometheus.
+    #[arg(long, value_name = "ADDRESS", env = config::METRICS_VARIABLE, num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:9464")]
+    metrics: Option<LoopbackAddress>,
     /// The folder that span files are written to [default: /tmp/spans]
     #[arg(long, value_name = "DIR", env = config::SPANS_DIR_VARIABLE, value_parser = super::path_parser())]
     spans_dir: Option<PathBuf>,
@@ -206,6 +212,7 @@ fn settings(args: Args) -> Result<Settings, CommandError> {
         record_arguments: args.record_arguments,
         http: args.http,
         http_commands: args.http_commands,
+        metrics: args.metrics,
         module_path: split_paths(args.module_path.as_ref()),
         otel: OtelSettings::of_this_process(),
     })
@@ -265,7 +272,11 @@ fn head_settings(settings: Settings) -> Result<HeadSettings, CommandError> {
         module_path: settings.module_path.into_iter().map(absolute).collect(),
         tracing_off: settings.tracing_off,
         warnings: settings.warnings,
-        http: settings.http.map(|address| HttpSettings { address, allows_commands: settings.http_commands }),
+        http: settings.http.or(settings.metrics).map(|address| HttpSettings {
+            address,
+            allows_commands: settings.http_commands,
+            is_metrics_only: settings.http.is_none(),
+        }),
         tracing: TracingSettings {
             hook: first.map(|import_string| HookChoice {
                 import_string,
@@ -662,7 +673,10 @@ fn banner(started: &Started, settings: &HeadSettings, is_foreground: bool) -> St
         }
         None => fields.push(("  tracing", off(settings.tracing_off.as_deref()))),
     }
-    if let Some(http) = &started.http {
+    if let Some(http) = started.http.as_ref().filter(|http| http.is_metrics_only) {
+        let text = format!("{}/metrics, token in {}", http.url, http.metrics_token_path.display());
+        fields.push(("  metrics", text));
+    } else if let Some(http) = &started.http {
         let taken = if http.allows_commands { "functions and commands" } else { "functions, no commands" };
         let text = format!("{}, token in {}\ntakes {taken}", http.url, http.token_path.display());
         fields.push(("  http", text));

@@ -121,7 +121,10 @@ fn render(status: &StatusReport) -> String {
         fields.push(("services", status.services.iter().map(service_line).collect::<Vec<_>>().join("\n")));
     }
     if let Some(http) = &status.http {
-        fields.push(("http", format!("{}, token in {}", http.url, http.token_path.display())));
+        if !http.is_metrics_only {
+            fields.push(("http", format!("{}, token in {}", http.url, http.token_path.display())));
+        }
+        fields.push(("metrics", format!("{}/metrics, token in {}", http.url, http.metrics_token_path.display())));
     }
     if let Some(memory) = &status.worker_memory {
         let how = if memory.is_held_by_kernel { "held by a control group" } else { "watched by the head" };

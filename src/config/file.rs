@@ -13,7 +13,7 @@ use super::{
     Error, Overrides, SamplingRatio, SamplingRatioError, check_hook_timeout, check_log_size, check_max_processes,
     check_memory, check_num_workers, hooks_of, parse_duration, parse_size,
 };
-use crate::http_api::AddressError;
+use crate::http_api::{AddressError, LoopbackAddress};
 use crate::propagation::Propagators;
 use crate::suggestion;
 use crate::task::check_resource;
@@ -31,6 +31,7 @@ const TOP_KEYS: &[&str] = &[
     "module_path",
     "tracing",
     "http",
+    "metrics",
 ];
 const TRACING_KEYS: &[&str] = &[
     "enabled",
@@ -45,6 +46,7 @@ const TRACING_KEYS: &[&str] = &[
     "record_arguments",
 ];
 const HTTP_KEYS: &[&str] = &["address", "commands"];
+const METRICS_KEYS: &[&str] = &["address"];
 /// The tables of a file with their keys, and with where to put a key that is in another one.
 pub(crate) type Tables = &'static [(&'static str, &'static [&'static str], &'static str)];
 
@@ -52,6 +54,7 @@ const TABLES: Tables = &[
     ("", TOP_KEYS, "at the top of the file, above every table"),
     ("tracing.", TRACING_KEYS, "in the table `[tracing]`"),
     ("http.", HTTP_KEYS, "in the table `[http]`"),
+    ("metrics.", METRICS_KEYS, "in the table `[metrics]`"),
 ];
 
 /// What is wrong in a configuration file, and in which line. The message begins with the line's number.
@@ -88,6 +91,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Overrides, FileError> {
             "module_path" => file.module_path = Some(reader.paths("module_path", value)?),
             "tracing" => reader.tracing(value, &mut file)?,
             "http" => reader.http(value, &mut file)?,
+            "metrics" => reader.metrics(value, &mut file)?,
             unknown => return Err(reader.unknown_key("", unknown, key.span().start)),
         }
     }
@@ -144,18 +148,32 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads an address; an empty text says nothing, as everywhere.
+    fn address(&self, key: &str, value: &Value<'_>) -> Result<Option<LoopbackAddress>, FileError> {
+        let address = self.string(key, value)?;
+        if address.is_empty() {
+            return Ok(None);
+        }
+        let parsed = address.parse().map_err(|error: AddressError| error.to_string());
+        Ok(Some(parsed.map_err(|reason| self.invalid(key, &reason, value))?))
+    }
+
+    fn metrics(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("metrics", "a table", value))?;
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "address" => file.metrics = self.address("metrics.address", value)?,
+                unknown => return Err(self.unknown_key("metrics.", unknown, key.span().start)),
+            }
+        }
+        Ok(())
+    }
+
     fn http(&self, value: &Value<'_>, file: &mut Overrides) -> Result<(), FileError> {
         let table = value.get_ref().as_table().ok_or_else(|| self.wrong_type("http", "a table", value))?;
         for (key, value) in table {
             match key.get_ref().as_ref() {
-                "address" => {
-                    let address = self.string("http.address", value)?;
-                    // An empty text says nothing, as everywhere.
-                    if !address.is_empty() {
-                        let parsed = address.parse().map_err(|error: AddressError| error.to_string());
-                        file.http = Some(parsed.map_err(|reason| self.invalid("http.address", &reason, value))?);
-                    }
-                }
+                "address" => file.http = self.address("http.address", value)?,
                 "commands" => file.http_commands = Some(self.boolean("http.commands", value)?),
                 unknown => return Err(self.unknown_key("http.", unknown, key.span().start)),
             }

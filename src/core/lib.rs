@@ -36,6 +36,7 @@ pub mod hex;
 pub mod hook_contract;
 pub mod http_field;
 pub mod lock;
+pub mod metric_names;
 pub mod module_name;
 pub mod names;
 pub mod pattern;

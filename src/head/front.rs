@@ -66,6 +66,7 @@ pub(super) struct Front {
     listener: Option<TcpListener>,
     address: LoopbackAddress,
     allows_commands: bool,
+    is_metrics_only: bool,
     session_dir: PathBuf,
     process: Option<FrontProcess>,
     /// When to start it, if it does not run.
@@ -93,6 +94,7 @@ impl Front {
             listener: Some(listener),
             address,
             allows_commands: settings.allows_commands,
+            is_metrics_only: settings.is_metrics_only,
             session_dir: session_dir.into(),
             process: None,
             start_at: Some(Instant::now()),
@@ -112,6 +114,8 @@ impl Front {
         HttpReport {
             url: self.address.url(),
             token_path: http_api::place::token_path(&self.session_dir),
+            is_metrics_only: self.is_metrics_only,
+            metrics_token_path: http_api::place::metrics_token_path(&self.session_dir),
             allows_commands: self.allows_commands,
             pid: self.pid(),
             restarts: self.restarts,

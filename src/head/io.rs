@@ -11,6 +11,7 @@ use rustix::event::epoll;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::connection::{Connection, Peer, drain};
+use super::figures::Figures;
 use super::front::Front;
 use super::guard;
 use super::handover::Handover;
@@ -18,7 +19,7 @@ use super::journal::{Journal, Submitted};
 use super::logs::{HeadLog, Logs};
 use super::memory::Bound;
 use super::process::{WorkerCommand, WorkerProcess, kill_command_left_behind};
-use super::reactor::{Effects, Loss, Submission, Watchers, Why, watchers};
+use super::reactor::{Effects, EndedAttempt, Loss, Submission, Watchers, Why, watchers};
 use super::recovery::{DeadOrigin, Finisher, Folders, finish_opened, finish_story};
 use super::server::HeadSettings;
 use super::services::ServicesIo;
@@ -177,6 +178,8 @@ pub(super) struct HeadIo {
     pub(super) front: Option<Front>,
     /// Processes, tables and listeners of services.
     pub(super) services: ServicesIo,
+    /// Metrics that outlive the head.
+    pub(super) figures: Figures,
     /// What workers write.
     pub(super) logs: Logs,
     pub(super) log: HeadLog,
@@ -797,7 +800,12 @@ impl Effects for HeadIo {
         Ok(start.map(|start_unix_nano| Period { start_unix_nano, end_unix_nano: now_unix_nano().max(start_unix_nano) }))
     }
 
+    fn count_attempt(&mut self, attempt: &EndedAttempt<'_>) {
+        self.figures.count_attempt(attempt);
+    }
+
     fn journal_end(&mut self, task: TaskId, attempt: u32, ended: &TaskEnd) {
+        self.figures.count_end(&ended.outcome);
         self.journal.ended(task, attempt, ended);
     }
 

@@ -16,6 +16,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::connection::{Connection, Peer, ReadState};
+use super::figures::{self, Figures};
 use super::front::{self, Front};
 use super::handover::Handover;
 use super::heap::{self, Heap};
@@ -348,10 +349,15 @@ impl Server {
             warnings: settings.warnings.clone(),
             front,
             services: ServicesIo::default(),
+            figures: Figures::open(&figures::path(session.temp_dir())),
             logs,
             log,
             settings,
         };
+        if let Some(failure) = io.figures.failure.clone() {
+            io.log(failure.clone());
+            io.warnings.push(failure);
+        }
         if torn > 0 {
             let bytes = Count(torn, "byte");
             io.log(format!("the journal ended in {bytes} that were no whole record; they were cut off"));

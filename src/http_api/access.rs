@@ -31,13 +31,8 @@ pub(crate) struct Claims<'a> {
     pub(crate) authorizations: &'a [&'a [u8]],
 }
 
-/// Checks names and origin first: who is not meant here learns nothing about tokens.
-pub(super) fn check(claims: &Claims<'_>, listening: SocketAddr, token: &str) -> Result<(), Denied> {
-    check_names(claims, listening)?;
-    check_token(claims, |shown| is_same(shown, token.as_bytes()))
-}
-
-/// Checks that a request names this server, and comes from no page of another one.
+/// Checks that a request names this server, and comes from no page of another one. Called before the token is looked at: who is not meant here
+/// learns nothing about tokens.
 pub(crate) fn check_names(claims: &Claims<'_>, listening: SocketAddr) -> Result<(), Denied> {
     let [host] = claims.hosts else { return Err(Denied::HostMissing) };
     for name in [Some(*host), claims.authority.map(str::as_bytes)].into_iter().flatten() {
@@ -113,6 +108,12 @@ mod tests {
     use super::*;
 
     const TOKEN: &str = "0123abcd";
+
+    /// Checks names and origin first, as a server does: who is not meant here learns nothing about tokens.
+    fn check(claims: &Claims<'_>, listening: SocketAddr, token: &str) -> Result<(), Denied> {
+        check_names(claims, listening)?;
+        check_token(claims, |shown| is_same(shown, token.as_bytes()))
+    }
 
     fn ask(port: u16, hosts: &[&str], origins: &[&str], authorizations: &[&str]) -> Result<(), Denied> {
         let bytes = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();

@@ -1,6 +1,7 @@
 //! What each operation does, once a request is let in.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use super::problem::{self, Problem};
 use super::routes::{self, Found, Operation, Route};
 use super::submission::{Submission, idempotency_key};
 use super::trace::{self, Asked, ServerSpan};
-use super::{App, access, openapi, parameters, place};
+use super::{App, access, metrics, openapi, parameters, place};
 use crate::json;
 use crate::pattern;
 use crate::propagation::Carrier;
@@ -31,9 +32,12 @@ use crate::stored;
 use crate::task::TaskId;
 use crate::value::JsonText;
 use tracer_core::lock::lock;
+use tracer_core::metric_names::HTTP_DURATION;
 
 /// The trace of a task, in answers about it.
 const X_TRACE_ID: &str = "x-trace-id";
+/// The path for scrapers.
+const METRICS_PATH: &str = "/metrics";
 /// How often a client that follows is told that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The highest number of a line that is taken; there are never so many.
@@ -52,6 +56,8 @@ struct Parent {
 impl App {
     /// Answers a request. `let_in` is called when it has shown the token.
     pub(super) async fn answer(&self, request: Request<Incoming>, let_in: impl FnOnce()) -> Response<Body> {
+        let begun = Instant::now();
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let answer = match self.check_access(&request) {
             // Those who are not let in take nothing from those who are.
             Err(problem) => Err(self.take(&self.strangers, 1).await.err().unwrap_or(problem)),
@@ -65,10 +71,45 @@ impl App {
         };
         let mut response = answer.unwrap_or_else(|problem| problem.into_response(Body::whole));
         self.log.look();
+        self.count(&method, &path, response.status(), begun);
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
+    }
+
+    /// Counts a request that is answered; a stream up to its head.
+    fn count(&self, method: &Method, path: &str, status: StatusCode, begun: Instant) {
+        let Some(requests) = &self.requests else { return };
+        let known =
+            [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::PATCH];
+        let method_name = if known.contains(method) { method.as_str() } else { "_OTHER" };
+        let mut attributes = vec![("http.request.method", method_name)];
+        if let Found::Route(route, _) = routes::find(method, path) {
+            attributes.push(("http.route", route.path));
+        }
+        attributes.push(("http.response.status_code", status.as_str()));
+        let mut file = lock(requests);
+        let series = file.series(HTTP_DURATION, &attributes);
+        file.observe(series, begun.elapsed().as_secs_f64());
+    }
+
+    /// Every metric, in the format that the request accepts.
+    async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let Reply::Status(status) = self.query(Query::Status).await? else { return Err(unexpected()) };
+        let Reply::Workers(workers) = self.query(Query::Workers).await? else { return Err(unexpected()) };
+        let place = place::of_place(&self.session_dir);
+        let paths = [crate::head::figures::path(place), place::request_metrics_path(&self.session_dir)];
+        let read = |path: &PathBuf| {
+            let unreadable = |error| Problem::new(problem::UNREADABLE, format!("`{}`: {error}", path.display()));
+            tracer_ipc::metrics::read(path).map_err(unreadable)
+        };
+        let kept: Vec<_> = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?.concat();
+        let format = metrics::Format::asked(headers);
+        let text = metrics::render(format, &kept, &status, &metrics::processes(status.head_pid, &workers));
+        let mut response = Response::new(Body::whole(Bytes::from(text)));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        Ok(response)
     }
 
     fn check_access<B>(&self, request: &Request<B>) -> Result<(), Problem> {
@@ -81,7 +122,13 @@ impl App {
             authorizations: &authorizations,
         };
         let address = self.settings.address;
-        let Err(denied) = access::check(&claims, address.get(), &self.token) else { return Ok(()) };
+        let is_scrape = request.uri().path() == METRICS_PATH;
+        let is_known = |shown: &[u8]| {
+            let is_token = access::is_same(shown, self.token.as_bytes());
+            is_token || (is_scrape && access::is_same(shown, self.metrics_token.as_bytes()))
+        };
+        let checked = access::check_names(&claims, address.get()).and_then(|()| access::check_token(&claims, is_known));
+        let Err(denied) = checked else { return Ok(()) };
         let hint = format!(
             "this server is {} and http://localhost:{}; behind `ssh -L` use the same port on both sides",
             address.url(),
@@ -129,6 +176,12 @@ impl App {
     async fn serve(&self, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         let (route, id) = match routes::find(&parts.method, parts.uri.path()) {
+            Found::Route(route, _) if self.settings.is_metrics_only && route.operation != Operation::Metrics => {
+                let text = format!("`{}` is not served here, only {METRICS_PATH} is", parts.uri.path());
+                return Err(
+                    Problem::new(problem::NO_ROUTE, text).hint("start the head with --http ADDRESS for the HTTP API")
+                );
+            }
             Found::Route(route, id) => (route, id.map(str::to_owned)),
             Found::Nothing => {
                 let text = format!("there is nothing at `{}`", parts.uri.path().escape_debug());
@@ -204,6 +257,10 @@ impl App {
                     Reply::Status(status) => Ok(json_answer(StatusCode::OK, &*status)),
                     _ => Err(unexpected()),
                 }
+            }
+            (Operation::Metrics, _) => {
+                parameters::parse(query, &[])?;
+                self.metrics(&parts.headers).await
             }
             (Operation::Describe, _) => {
                 parameters::parse(query, &[])?;

@@ -84,7 +84,8 @@ mod tests {
     }
 
     fn served(allows_commands: bool) -> Value {
-        let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), allows_commands };
+        let settings =
+            HttpSettings { address: "127.0.0.1:0".parse().unwrap(), allows_commands, is_metrics_only: false };
         serde_json::from_slice(&description(&settings)).unwrap()
     }
 

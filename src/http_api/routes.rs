@@ -18,6 +18,7 @@ pub(super) enum Operation {
     ListDeployments,
     ListReplicas,
     Status,
+    Metrics,
 }
 
 /// A path with a method.
@@ -66,6 +67,7 @@ pub(super) const ROUTES: &[Route] = &[
     get("/api/v1/deployments", Operation::ListDeployments),
     get("/api/v1/replicas", Operation::ListReplicas),
     get("/api/v1/status", Operation::Status),
+    get("/metrics", Operation::Metrics),
 ];
 
 /// What a path and a method lead to.

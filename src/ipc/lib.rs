@@ -34,6 +34,7 @@ pub mod fault;
 pub mod fork;
 pub mod identity;
 pub mod lane;
+pub mod metrics;
 pub mod page;
 mod pages;
 pub mod private_file;

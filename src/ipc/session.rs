@@ -219,7 +219,16 @@ impl Session {
 
     /// Sets the times of what the head needs to now, for those who remove what is old and know nothing of locks.
     pub fn touch(&self) {
-        let files = ["head.lock", "tasks.journal", "sessions", "values", stored::SPARE_FOLDER];
+        let files = [
+            "head.lock",
+            "tasks.journal",
+            "metrics",
+            "metrics.http",
+            "metrics.token",
+            "sessions",
+            "values",
+            stored::SPARE_FOLDER,
+        ];
         let mut paths: Vec<_> = files.iter().map(|name| self.temp_dir.join(name)).collect();
         paths.extend([self.temp_dir.clone(), self.dir.clone()]);
         for folder in [self.dir.clone(), self.dir.join("spool"), self.dir.join("logs"), self.temp_dir.join("values")] {

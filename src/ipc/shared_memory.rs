@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::Errno;
 
 use crate::pages::Pages;
+use crate::spool::rescue::Rescue;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -50,6 +51,31 @@ impl SharedMemory {
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped with this size, page-aligned, and all bytes are atomics for whoever has them.
         unsafe { std::slice::from_raw_parts(self.0.base().as_ptr().cast(), self.0.bytes() / size_of::<AtomicU64>()) }
+    }
+}
+
+/// Words of a file that others may cut short: a page that is lost reads as zeroes from then on, and what is written there stays in this process.
+#[derive(Debug)]
+pub struct RescuedMemory {
+    /// Dropped before the mapping.
+    _rescue: Option<Rescue>,
+    pages: Pages,
+}
+
+impl RescuedMemory {
+    /// Maps so many words at the beginning of a file.
+    pub fn of_file(file: impl AsFd, words: usize) -> io::Result<RescuedMemory> {
+        let pages = Pages::shared(file, words * size_of::<AtomicU64>())?;
+        Ok(RescuedMemory { _rescue: Rescue::new(pages.base(), pages.bytes()), pages })
+    }
+
+    /// The words.
+    #[inline]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped with this size, page-aligned, and all bytes are atomics for whoever has them.
+        unsafe {
+            std::slice::from_raw_parts(self.pages.base().as_ptr().cast(), self.pages.bytes() / size_of::<AtomicU64>())
+        }
     }
 }
 

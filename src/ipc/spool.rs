@@ -31,7 +31,7 @@ mod parcel;
 mod pause;
 mod prefixes;
 pub mod record;
-mod rescue;
+pub(crate) mod rescue;
 mod slot_cache;
 mod slot_caches;
 mod story;

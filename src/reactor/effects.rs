@@ -5,7 +5,7 @@ use crate::state::{
     progress::{Progress, TaskEnd},
     task::DriverId,
 };
-use tracer_core::task::{AttemptReport, Envelope, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
+use tracer_core::task::{AttemptReport, Envelope, Failure, JobId, Outcome, SpanLink, StopReason, TaskId, WorkerId};
 use tracer_ipc::protocol::{Lease, Period};
 use tracer_ipc::spool::ClaimState;
 
@@ -34,6 +34,8 @@ pub trait Effects {
     fn journal_pruned(&mut self, tasks: &[TaskId]);
     /// Notes in the journal that an attempt failed after which the task is tried again.
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, span: Option<SpanLink>);
+    /// Counts an attempt that has ended.
+    fn count_attempt(&mut self, attempt: &EndedAttempt<'_>);
     /// Tells a driver how its task ended, by the driver's own number for it, and when, if the task traces the runtime.
     fn finished(
         &mut self,
@@ -73,6 +75,27 @@ pub trait Effects {
     fn give_up_value(&mut self, name: String);
     /// Writes a line to the head's log.
     fn log(&mut self, line: String);
+}
+
+/// An attempt that has ended, as metrics count it.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedAttempt<'a> {
+    /// Number of the target, which it keeps as long as the head lives.
+    pub target: usize,
+    /// The target as people call it.
+    pub name: &'a str,
+    /// Reason why it failed; none when it succeeded.
+    pub failure: Option<&'a Failure>,
+    /// Time that it ran, in nanoseconds; none when nobody knows when it began.
+    pub run_ns: Option<u64>,
+    /// Time that its task waited from its submission on, in nanoseconds, if this was the first attempt.
+    pub queued_ns: Option<u64>,
+    /// Its span, when it failed and was traced.
+    pub span: Option<SpanLink>,
+    /// The encoded envelope of its task, which has the span of the submission; empty when that is not kept.
+    pub envelope: &'a [u8],
+    /// Time of its end, in nanoseconds since the Unix epoch.
+    pub ended_unix_nano: u64,
 }
 
 /// Who is shown what a worker writes at a time.

@@ -1,7 +1,7 @@
 use crate::{
     actors::life,
     children,
-    effects::Effects,
+    effects::{Effects, EndedAttempt},
     history,
     state::{
         State,
@@ -98,6 +98,22 @@ pub(crate) fn end_attempt(
     now: Now,
 ) {
     let Some(task) = state.tasks.get_mut(id) else { return };
+    effects.count_attempt(&EndedAttempt {
+        target: task.target.number(),
+        name: state.targets.name(task.target),
+        failure: match &ended.outcome {
+            Outcome::Failed(failure) => Some(failure),
+            _ => None,
+        },
+        run_ns: ended.started_unix_nano.map(|started| ended.ended_unix_nano.saturating_sub(started)),
+        queued_ns: ended
+            .started_unix_nano
+            .filter(|_| task.attempt == 1)
+            .map(|started| started.saturating_sub(task.submitted_unix_nano)),
+        span,
+        envelope: task.envelope(),
+        ended_unix_nano: ended.ended_unix_nano,
+    });
     let Outcome::Failed(failure) = &ended.outcome else { return end_task(state, effects, id, ended) };
     let Some(charge) = charge(failure).filter(|_| !state.is_stopping) else {
         return end_task(state, effects, id, ended);

@@ -35,6 +35,20 @@ fn an_error_is_tried_again_after_a_while_and_charged() {
 }
 
 #[test]
+fn every_attempt_is_counted_and_the_time_in_the_queue_once() {
+    let mut story = Story::with_workers(1);
+    story.submit_policy(Policy { retry_backoff: Duration::ZERO, ..TWICE });
+    for lease in 0..2 {
+        assert_eq!(story.schedule().len(), 1);
+        story.claim(1, lease);
+        if lease == 0 { story.fail(1, lease) } else { story.result(1, lease, 2_000) }
+    }
+    let counted: Vec<_> =
+        story.effects.counted.iter().map(|(_, error, ran, queued)| (error.as_str(), *ran, queued.is_some())).collect();
+    assert_eq!(counted, [("E", Some(1_000), true), ("", Some(2_000), false)]);
+}
+
+#[test]
 fn crashes_and_errors_have_budgets_of_their_own() {
     let mut story = Story::with_workers(1);
     story.submit_policy(Policy { retry_backoff: Duration::ZERO, ..TWICE });

@@ -34,6 +34,8 @@ pub(crate) struct Remember {
     pub(crate) submitted: Vec<(u64, usize)>,
     /// Task, number and failure of attempts that were journaled.
     pub(crate) attempts: Vec<(u64, u32, String)>,
+    /// Name, error type, run time and time in the queue of attempts that were counted.
+    pub(crate) counted: Vec<(String, String, Option<u64>, Option<u64>)>,
     /// What was journaled of actors.
     pub(crate) actors: Vec<String>,
     /// Tasks whose end is in the journal.
@@ -107,6 +109,11 @@ impl Effects for Remember {
 
     fn journal_pruned(&mut self, tasks: &[TaskId]) {
         self.pruned.extend(tasks);
+    }
+
+    fn count_attempt(&mut self, attempt: &EndedAttempt<'_>) {
+        let error_type = attempt.failure.map_or_else(String::new, tracer_core::task::Failure::error_type);
+        self.counted.push((attempt.name.to_owned(), error_type, attempt.run_ns, attempt.queued_ns));
     }
 
     fn journal_attempt(&mut self, task: TaskId, attempt: &AttemptReport, _span: Option<SpanLink>) {

@@ -35,6 +35,7 @@ mod live_line;
 mod load;
 mod manual;
 mod map;
+mod metrics;
 mod mistakes;
 mod module_versions;
 mod modules;

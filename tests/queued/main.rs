@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tracer::head::reactor::{self, Effects, Submission, Watchers};
+use tracer::head::reactor::{self, Effects, EndedAttempt, Submission, Watchers};
 use tracer::head::state::{DriverId, Now, Settings, State, TaskEnd};
 use tracer::protocol::{AttemptResult, Lease, Period, TaskFilter, WorkerReady};
 use tracer::spool::ClaimState;
@@ -47,6 +47,8 @@ struct World {
 }
 
 impl Effects for World {
+    fn count_attempt(&mut self, _attempt: &EndedAttempt<'_>) {}
+
     fn drain_output(&mut self, _worker: WorkerId, _watchers: &Watchers) {}
     fn lease(&mut self, worker: WorkerId, lease: Lease<'_>) {
         self.leases.push_back((worker, lease.number));

@@ -376,6 +376,12 @@ pub struct HttpReport {
     pub url: String,
     /// The file with the token that clients have to show.
     pub token_path: PathBuf,
+    /// True if it answers `GET /metrics` and nothing else.
+    #[serde(default)]
+    pub is_metrics_only: bool,
+    /// The file with the token that is enough for `GET /metrics`; the same under every head of the place.
+    #[serde(default)]
+    pub metrics_token_path: PathBuf,
     /// True if commands are taken, and not only functions.
     pub allows_commands: bool,
     /// The process that serves it; none while it is started again.

@@ -26,13 +26,13 @@ static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
 /// A mapping whose lost pages are replaced, for as long as this lives. It is dropped before the mapping goes.
 #[derive(Debug)]
-pub(super) struct Rescue {
+pub(crate) struct Rescue {
     place: usize,
 }
 
 impl Rescue {
     /// Replaces lost pages of a mapping from now on. None when too many are rescued already.
-    pub(super) fn new(base: NonNull<u8>, length: usize) -> Option<Rescue> {
+    pub(crate) fn new(base: NonNull<u8>, length: usize) -> Option<Rescue> {
         if cfg!(miri) {
             return None;
         }

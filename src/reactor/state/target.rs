@@ -16,6 +16,13 @@ pub(crate) struct Targets {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TargetIndex(u32);
 
+impl TargetIndex {
+    /// Returns its number, from 0.
+    pub(crate) fn number(self) -> usize {
+        self.0 as usize
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Target {
     name: Box<str>,

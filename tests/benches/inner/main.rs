@@ -25,7 +25,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
-use tracer::head::reactor::{self, Effects, Submission, Watchers, WorkerExit};
+use tracer::head::reactor::{self, Effects, EndedAttempt, Submission, Watchers, WorkerExit};
 use tracer::head::state::{Death, DriverId, Now, Settings, State, TaskEnd};
 use tracer::hook::{Attribute, AttributePrefix, Recorder, SpanRequest};
 use tracer::propagation::{TraceContext, TraceParent};
@@ -460,6 +460,8 @@ impl Effects for Remembered {
     }
 
     fn journal_end(&mut self, _task: TaskId, _attempt: u32, _ended: &TaskEnd) {}
+
+    fn count_attempt(&mut self, _attempt: &EndedAttempt<'_>) {}
 
     fn journal_start(&mut self, _task: TaskId, _attempt: u32) -> bool {
         true

@@ -1,0 +1,179 @@
+//! Names of tracer's metrics, their units and what they count: the one place that has them.
+//!
+//! Names and units of the `http.server.*` and `process.*` families are those of OpenTelemetry's semantic conventions; the others begin with
+//! `tracer.`, as those of its spans' attributes do.
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Name as OpenTelemetry has it, in parts with dots.
+    pub name: &'static str,
+    /// Unit by UCUM: `s`, `By`, or a thing in braces.
+    pub unit: &'static str,
+    /// Kind of its values.
+    pub kind: MetricKind,
+    /// Description for people.
+    pub help: &'static str,
+}
+
+/// Kind of a metric's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A sum that only grows.
+    Counter,
+    /// A value that goes up and down.
+    Gauge,
+    /// Counts of values by size, with their sum.
+    Histogram,
+}
+
+const fn metric(name: &'static str, unit: &'static str, kind: MetricKind, help: &'static str) -> Metric {
+    Metric { name, unit, kind, help }
+}
+
+/// Metrics of which a series is kept in a file for each combination of attributes, so that it outlives the process. The position in this
+/// list is what the file says, so new ones go to the end.
+pub const KEPT: &[Metric] = &[
+    metric("tracer.task.duration", "s", MetricKind::Histogram, "Run time of attempts that have ended."),
+    metric(
+        "tracer.task.queue.duration",
+        "s",
+        MetricKind::Histogram,
+        "Time from submission to the first attempt's begin.",
+    ),
+    metric("tracer.task.ended", "{task}", MetricKind::Counter, "Tasks that have ended, by outcome."),
+    metric("http.server.request.duration", "s", MetricKind::Histogram, "Time that requests to the HTTP API took."),
+];
+
+/// Position of the run time of attempts in [`KEPT`].
+pub const TASK_DURATION: usize = 0;
+/// Position of the time in the queue in [`KEPT`].
+pub const QUEUE_DURATION: usize = 1;
+/// Position of the counter of ended tasks in [`KEPT`].
+pub const TASKS_ENDED: usize = 2;
+/// Position of the duration of requests in [`KEPT`].
+pub const HTTP_DURATION: usize = 3;
+
+/// Tasks by state.
+pub const TASKS: Metric = metric("tracer.tasks", "{task}", MetricKind::Gauge, "Tasks that have not ended, by state.");
+/// Workers by state.
+pub const WORKERS: Metric = metric("tracer.workers", "{worker}", MetricKind::Gauge, "Worker processes, by state.");
+/// Workers that died.
+pub const WORKERS_LOST: Metric = metric(
+    "tracer.workers.lost",
+    "{worker}",
+    MetricKind::Counter,
+    "Worker processes that ended without being told to, since the head's start.",
+);
+/// Slots of tasks.
+pub const SLOTS: Metric = metric("tracer.slots", "{slot}", MetricKind::Gauge, "Slots of tasks, used and in all.");
+/// Named resources.
+pub const RESOURCES: Metric =
+    metric("tracer.resources", "{unit}", MetricKind::Gauge, "Named resources, used and in all.");
+/// Spans that needed tracer's help, or were lost.
+pub const SPANS: Metric = metric(
+    "tracer.spans",
+    "{span}",
+    MetricKind::Counter,
+    "Spans that needed help or were lost, by fate, since the head's start.",
+);
+/// Spans that wait for a receiver.
+pub const SPANS_WAITING: Metric = metric(
+    "tracer.spans.waiting",
+    "{span}",
+    MetricKind::Gauge,
+    "Spans that the head holds for hooks that could not deliver them.",
+);
+/// Bytes of the journal.
+pub const JOURNAL_WRITTEN: Metric = metric(
+    "tracer.journal.written",
+    "By",
+    MetricKind::Counter,
+    "Bytes appended to the journal since the head's start.",
+);
+/// State of the journal.
+pub const JOURNAL_FAILING: Metric = metric(
+    "tracer.journal.failing",
+    "1",
+    MetricKind::Gauge,
+    "1 while the journal cannot be written or synced, else 0.",
+);
+/// Output that was dropped.
+pub const LOGS_DROPPED: Metric = metric(
+    "tracer.logs.dropped",
+    "By",
+    MetricKind::Counter,
+    "Bytes of output dropped from the session's logs since the head's start.",
+);
+/// Connections.
+pub const CONNECTIONS: Metric = metric(
+    "tracer.connections",
+    "{connection}",
+    MetricKind::Gauge,
+    "Drivers and workers that are connected to the head.",
+);
+/// Age of the head.
+pub const UPTIME: Metric = metric("tracer.uptime", "s", MetricKind::Gauge, "Time since the head's start.");
+/// Memory of processes.
+pub const MEMORY: Metric =
+    metric("process.memory.usage", "By", MetricKind::Gauge, "Resident memory of tracer's processes, by role.");
+/// CPU time of processes.
+pub const CPU_TIME: Metric = metric(
+    "process.cpu.time",
+    "s",
+    MetricKind::Counter,
+    "CPU time of tracer's own processes since their start, by role.",
+);
+
+/// Attribute of a function or command.
+pub const FUNCTION: &str = "tracer.function";
+/// Attribute of the error that an attempt ended with; missing when it succeeded.
+pub const ERROR_TYPE: &str = "error.type";
+/// Attribute of a state.
+pub const STATE: &str = "tracer.state";
+/// Attribute of what became of spans.
+pub const FATE: &str = "tracer.span.fate";
+/// Attribute of a named resource.
+pub const RESOURCE: &str = "tracer.resource";
+/// Attribute of what a process is for.
+pub const ROLE: &str = "tracer.process.role";
+/// Attribute of the series that takes what no other series has room for, as OpenTelemetry's specification has it.
+pub const OVERFLOW: &str = "otel.metric.overflow";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_of_lower_case_parts() {
+        let single = [
+            TASKS,
+            WORKERS,
+            WORKERS_LOST,
+            SLOTS,
+            RESOURCES,
+            SPANS,
+            SPANS_WAITING,
+            JOURNAL_WRITTEN,
+            JOURNAL_FAILING,
+            LOGS_DROPPED,
+            CONNECTIONS,
+            UPTIME,
+            MEMORY,
+            CPU_TIME,
+        ];
+        let names: Vec<_> = KEPT.iter().chain(&single).map(|metric| metric.name).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        let is_part =
+            |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        for name in names {
+            assert!(name.split('.').all(is_part), "{name}");
+        }
+        assert_eq!(KEPT[TASK_DURATION].name, "tracer.task.duration");
+        assert_eq!(KEPT[QUEUE_DURATION].name, "tracer.task.queue.duration");
+        assert_eq!(KEPT[TASKS_ENDED].name, "tracer.task.ended");
+        assert_eq!(KEPT[HTTP_DURATION].name, "http.server.request.duration");
+    }
+}

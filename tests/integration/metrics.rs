@@ -1,0 +1,268 @@
+//! `GET /metrics`: what is counted, by whom it can be read, and what it survives.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Answer, Api, Cluster, HOOK, python_with, skip, wait_until};
+
+const OPENMETRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+
+/// The token of scrapers, as the status says where it is.
+fn scrape_token(cluster: &Cluster) -> String {
+    let path = cluster.status()["http"]["metrics_token_path"].as_str().expect("a path").to_owned();
+    std::fs::read_to_string(path).expect("there is a token").trim_end().to_owned()
+}
+
+fn scrape(cluster: &Cluster, accept: &str) -> Answer {
+    let api = Api { token: scrape_token(cluster), ..Api::of(cluster) };
+    api.ask("GET", "/metrics").header("Accept", accept).send().status(200)
+}
+
+/// Samples by name with labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let sample = |line: &str| {
+        let line = line.split(" # ").next().unwrap_or_default();
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("`{line}` is a sample"));
+        (name.to_owned(), value.parse().unwrap_or_else(|error| panic!("`{line}`: {error}")))
+    };
+    lines.map(sample).collect()
+}
+
+fn text(answer: &Answer) -> String {
+    String::from_utf8(answer.body.clone()).expect("it is text")
+}
+
+/// Runs tasks of which this many succeed and fail.
+fn run_tasks(cluster: &Cluster, succeed: usize, fail: usize) {
+    for _ in 0..succeed {
+        cluster.submit("demo:my_function", &[]).success();
+    }
+    for _ in 0..fail {
+        cluster.submit("misbehaving_tasks:panics", &["\"boom\""]).status(1);
+    }
+}
+
+#[test]
+fn counts_are_what_happened_and_none_goes_back_when_the_head_is_killed() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    run_tasks(&cluster, 3, 2);
+    let token = scrape_token(&cluster);
+    let before = samples(&text(&scrape(&cluster, OPENMETRICS)));
+    let of = |samples: &BTreeMap<String, f64>, name: &str| {
+        *samples.get(name).unwrap_or_else(|| panic!("`{name}` in {samples:#?}"))
+    };
+    let succeeded = r#"tracer_task_ended_total{tracer_state="succeeded"}"#;
+    let failed = r#"tracer_task_ended_total{tracer_state="failed"}"#;
+    let ran = r#"tracer_task_duration_seconds_count{tracer_function="demo.my_function"}"#;
+    let panicked =
+        r#"tracer_task_duration_seconds_count{tracer_function="misbehaving_tasks.panics",error_type="panic"}"#;
+    let queued = r#"tracer_task_queue_duration_seconds_count{tracer_function="demo.my_function"}"#;
+    assert_eq!([succeeded, failed, ran, panicked, queued].map(|name| of(&before, name)), [3.0, 2.0, 3.0, 2.0, 3.0]);
+    let requests = r#"http_server_request_duration_seconds_count{http_request_method="GET",http_route="/metrics",http_response_status_code="200"}"#;
+    let asked = of(&before, r#"tracer_workers{tracer_state="idle"}"#);
+    assert!(asked >= 1.0, "{before:#?}");
+
+    cluster.kill_head();
+    cluster.start_head(&[]).success();
+    assert_eq!(scrape_token(&cluster), token, "a scraper is let in as before");
+    let after = samples(&text(&scrape(&cluster, OPENMETRICS)));
+    assert_eq!([succeeded, failed, ran, panicked, queued].map(|name| of(&after, name)), [3.0, 2.0, 3.0, 2.0, 3.0]);
+    assert!(of(&after, requests) >= 1.0, "the request before is counted");
+    run_tasks(&cluster, 1, 1);
+    let after = samples(&text(&scrape(&cluster, OPENMETRICS)));
+    assert_eq!([succeeded, failed, ran, panicked, queued].map(|name| of(&after, name)), [4.0, 3.0, 4.0, 3.0, 4.0]);
+}
+
+#[test]
+fn the_exemplar_of_a_bucket_names_a_trace_that_can_be_shown() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    run_tasks(&cluster, 1, 1);
+    let text = text(&scrape(&cluster, OPENMETRICS));
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let with_exemplar = |part: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.contains(part) && line.contains(" # {"))
+            .unwrap_or_else(|| panic!("{part}: {text}"));
+        line.split("trace_id=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("an id").to_owned()
+    };
+    for function in ["demo.my_function", "misbehaving_tasks.panics"] {
+        let trace = with_exemplar(&format!("tracer_task_duration_seconds_bucket{{tracer_function=\"{function}\""));
+        cluster.tracer(&["trace", "show", &trace]).success().stdout_contains(function);
+    }
+}
+
+#[test]
+fn scrapers_are_let_in_with_their_own_token_and_see_nothing_else() {
+    let cluster = Cluster::builder().arg("--http=127.0.0.1:0").start();
+    let api = Api::of(&cluster);
+    let scraper = Api { token: scrape_token(&cluster), ..api.clone() };
+    assert_ne!(api.token, scraper.token);
+    let plain = scraper.get("/metrics").status(200);
+    assert_eq!(plain.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    assert!(!text(&plain).contains("# EOF"));
+    let open = scrape(&cluster, OPENMETRICS);
+    assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    api.get("/metrics").status(200);
+    for target in ["/", "/api/v1/tasks", "/api/v1/status", "/metrics/", "/metrics/x"] {
+        scraper.get(target).problem(401, "unauthorized");
+    }
+    api.ask("GET", "/metrics").without("Authorization").send().problem(401, "unauthorized");
+    api.ask("POST", "/metrics").send().problem(405, "method-not-allowed");
+    api.get("/metrics?x=1").problem(400, "invalid-request");
+}
+
+#[test]
+fn metrics_are_served_alone_and_with_the_api_at_one_address_only() {
+    let cluster = Cluster::builder().arg("--metrics=127.0.0.1:0").start();
+    let api = Api::of(&cluster);
+    scrape(&cluster, OPENMETRICS);
+    let problem = api.get("/api/v1/tasks").problem(404, "no-such-path");
+    assert_eq!(problem["detail"], "`/api/v1/tasks` is not served here, only /metrics is");
+    let status = cluster.tracer(&["status"]).success().stdout_text();
+    assert!(status.contains("/metrics, token in ") && !status.contains("http.token"), "{status}");
+    cluster.stop().success();
+    let refused = cluster.start_head(&["--http=127.0.0.1:1"]).status(2);
+    refused.stderr_contains("expected the address of the HTTP API, 127.0.0.1:1, found 127.0.0.1:0");
+}
+
+#[test]
+fn promtool_and_the_parser_of_prometheus_client_find_nothing_wrong() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").arg("--resources=gpu=2").start();
+    run_tasks(&cluster, 2, 1);
+    let plain = scrape(&cluster, "text/plain").body;
+    match Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    {
+        Ok(mut promtool) => {
+            promtool.stdin.take().expect("it is a pipe").write_all(&plain).expect("it reads");
+            let said = promtool.wait_with_output().expect("it ends");
+            let text = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+            assert!(said.status.success() && text.trim().is_empty(), "{text}");
+        }
+        Err(error) => skip("promtool", error),
+    }
+    let Some(python) = python_with("prometheus_client") else { return };
+    let program = "import sys\n\
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
+        families = list(read(sys.stdin.read()))\n\
+        print(len(families), sum(1 for f in families for s in f.samples if s.exemplar))";
+    let mut parser = Command::new(python)
+        .args(["-c", program])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let open = scrape(&cluster, OPENMETRICS).body;
+    parser.stdin.take().expect("it is a pipe").write_all(&open).expect("it reads");
+    let said = parser.wait_with_output().expect("it ends");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&open));
+    let counts: Vec<u64> = String::from_utf8_lossy(&said.stdout)
+        .split_whitespace()
+        .map(|count| count.parse().expect("a number"))
+        .collect();
+    assert!(counts[0] >= 15 && counts[1] >= 3, "{counts:?} families and exemplars");
+}
+
+/// A process that is killed with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_prometheus_server_finds_the_trace_of_a_slow_task_by_its_exemplar() {
+    let cluster = Cluster::builder().hook(HOOK).arg("--http=127.0.0.1:0").start();
+    run_tasks(&cluster, 1, 0);
+    let slow = cluster.tracer(&["submit", "command", "--format", "json", "--", "sleep", "0.6"]).success().json();
+    let api = Api::of(&cluster);
+    let status = cluster.status();
+    let mut settings = String::new();
+    writeln!(settings, "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: tracer").expect("text");
+    writeln!(settings, "  authorization: {{credentials_file: {}}}", status["http"]["metrics_token_path"])
+        .expect("text");
+    writeln!(settings, "  static_configs: [{{targets: ['{}']}}]", api.address).expect("text");
+    let path = cluster.file("prometheus.yml");
+    std::fs::write(&path, settings).expect("it can be written");
+    // It says nowhere which port it got.
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a port is free").port();
+    let mut command = Command::new("prometheus");
+    command
+        .arg(format!("--config.file={}", path.display()))
+        .arg(format!("--storage.tsdb.path={}", cluster.file("prometheus").display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .arg("--enable-feature=exemplar-storage")
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(cluster.file("prometheus.log")).expect("it can be made"));
+    let _server = match command.spawn() {
+        Ok(server) => Killed(server),
+        Err(error) => return skip("prometheus", error),
+    };
+    let prometheus = Api { address: ([127, 0, 0, 1], port).into(), token: String::new() };
+    let query = "/api/v1/query_exemplars?query=tracer_task_duration_seconds_bucket&start=1&end=99999999999";
+    let found = wait_until("Prometheus has an exemplar of the slow task", || {
+        let connected = std::net::TcpStream::connect(prometheus.address).is_ok();
+        let answer: Value = connected.then(|| prometheus.get(query)).filter(|answer| answer.status == 200)?.json();
+        let all = answer["data"].as_array()?.clone();
+        let exemplars = all.iter().flat_map(|series| series["exemplars"].as_array().cloned().unwrap_or_default());
+        exemplars
+            .filter(|exemplar| exemplar["value"].as_str().and_then(|value| value.parse::<f64>().ok()) > Some(0.5))
+            .find_map(|exemplar| exemplar["labels"]["trace_id"].as_str().map(str::to_owned))
+    });
+    assert_eq!(slow["trace_id"], found.as_str());
+    cluster.tracer(&["trace", "show", &found]).success().stdout_contains("sleep");
+
+    // Every query of the dashboard has data.
+    run_tasks(&cluster, 1, 1);
+    let dashboard = std::fs::read_to_string(example("dashboard.json")).expect("it is there");
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("it is JSON");
+    let targets = dashboard["panels"]
+        .as_array()
+        .expect("panels")
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    for query in targets.map(|target| target["expr"].as_str().expect("a query")) {
+        wait_until(&format!("`{query}` has data"), || {
+            let answer = prometheus.get(&format!("/api/v1/query?query={}", encoded(query))).status(200).json();
+            answer["data"]["result"].as_array().filter(|found| !found.is_empty()).map(drop)
+        });
+    }
+}
+
+/// A file of the example.
+fn example(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/prometheus").join(name)
+}
+
+/// A text as a part of a query of a URL.
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => out.push(byte.into()),
+            byte => write!(out, "%{byte:02X}").expect("text"),
+        }
+        out
+    })
+}
+
+#[test]
+fn the_alert_rules_of_the_example_are_valid() {
+    match Command::new("promtool").args(["check", "rules"]).arg(example("alerts.yml")).output() {
+        Ok(said) => assert!(said.status.success(), "{said:?}"),
+        Err(error) => skip("promtool", error),
+    }
+}
