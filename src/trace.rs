@@ -48,6 +48,7 @@ pub use region::{Cell, HeatMap, Region};
 pub use report::Report;
 pub use select::FindError;
 pub use span::{Attributes, Kind, ParseIdError, Span, SpanEvent, SpanId, SpanLink, Status, TraceId};
+pub(crate) use stats::nearest_rank;
 pub use stats::{Stats, StatsRow};
 pub(crate) use time::format as rfc3339;
 pub use tree::{Item, Node, Tree};

@@ -1,9 +1,12 @@
 //! `tracer list`.
 
+mod summary;
+
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 
+use self::summary::Summary;
 use super::connect::{ask, unexpected_reply};
 use super::modules::{Found, SearchArgs, SearchedAs};
 use super::{CommandResult, FormatArgs, PlaceArgs, report, serve};
@@ -28,12 +31,15 @@ pub(super) struct Args {
 enum What {
     /// List tasks, newest first
     #[command(
-        after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h"
+        after_help = "Example:\n  tracer list tasks --limit 20\n  tracer list tasks --state failed --state cancelled --since 1h\n  tracer list tasks --summary"
     )]
     Tasks {
         /// Maximum number of tasks to show, of those that were asked for
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
+        /// Show functions instead: their tasks by state, how long those ran, how long the oldest waits
+        #[arg(long, conflicts_with = "limit")]
+        summary: bool,
         #[command(flatten)]
         filter: FilterArgs,
         #[command(flatten)]
@@ -148,10 +154,16 @@ impl FilterArgs {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.what {
-        What::Tasks { limit, filter, place, format } => {
-            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit: *limit, which: filter.filter() })? else {
+        What::Tasks { limit, summary, filter, place, format } => {
+            let limit = if *summary { summary::LOOKED_AT } else { *limit };
+            let Reply::Tasks(tasks) = ask(place, &Query::Tasks { limit, which: filter.filter() })? else {
                 return Err(unexpected_reply());
             };
+            if *summary {
+                let summary = Summary::of(&tasks);
+                report::value(format.format, &crate::json::with_times(&summary), |_| summary.render(now_unix_nano()));
+                return Ok(exit::OK);
+            }
             report::value(format.format, &crate::json::with_times(&tasks), |_| render_tasks(&tasks));
         }
         What::Actors { place, format } => {

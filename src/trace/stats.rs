@@ -93,14 +93,16 @@ impl Stats {
     }
 }
 
+/// Returns the nearest-rank percentile of sorted values, one that there is; none of no values.
+pub(crate) fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
+}
+
 impl StatsRow {
     fn new(name: &str, mut gathered: Gathered) -> StatsRow {
         gathered.durations.sort_unstable();
         // There is a row only for a name that was met.
-        let at_rank = |percent: usize| {
-            let rank = (gathered.durations.len() * percent).div_ceil(100);
-            gathered.durations[rank.saturating_sub(1)]
-        };
+        let at_rank = |percent| nearest_rank(&gathered.durations, percent).unwrap_or_default();
         StatsRow {
             name: name.into(),
             count: gathered.durations.len(),

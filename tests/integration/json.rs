@@ -61,6 +61,7 @@ fn every_report_is_an_object_of_the_documented_schema() {
         ("get 1.5", 2, &["error"]),
         ("explain 999", 1, &["error"]),
         ("list tasks", 0, &["tasks", "left_out", "forgotten"]),
+        ("list tasks --summary", 0, &["functions", "left_out", "filtered_out", "forgotten"]),
         ("list actors", 0, &["actors"]),
         ("list workers", 0, &["workers"]),
         ("list modules", 0, &["modules"]),
