@@ -1,13 +1,18 @@
 //! gRPC through the proxy: the cases of its interoperability tests, with its own client in Python, and their spans.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Cluster, HOOK, Span, Spans, python_with, wait_until};
+use crate::support::{Background, Cluster, HOOK, Random, Span, Spans, kill, python_with, wait_until};
 
 const IMPORT_PATH: &str = "interop:test_service";
+/// Calls that a storm has under way at a time, as the client has them.
+const STORM_CALLS: usize = 6;
 
 /// The deployment on a port of its own, and gRPC's client.
 struct Service {
@@ -22,30 +27,51 @@ impl Service {
         let python = python_with("grpc, google.protobuf")?;
         let cluster = Cluster::builder().workers(1).hook(HOOK).start();
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-        let address = port.expect("there is a free port");
+        let service = Service { cluster, address: port.expect("there is a free port"), python };
+        service.deploy_again(http, application, deployment);
+        Some(service)
+    }
+
+    fn deploy_again(&self, http: &str, application: &str, deployment: &str) {
         let text = format!(
-            "name = \"interop\"\n[http]\naddress = \"{address}\"\n{http}\n\
+            "name = \"interop\"\n[http]\naddress = \"{}\"\n{http}\n\
              [[applications]]\nimport_path = \"{IMPORT_PATH}\"\n{application}\n\
-             [[applications.deployments]]\nimport_path = \"{IMPORT_PATH}\"\n{deployment}\n"
+             [[applications.deployments]]\nimport_path = \"{IMPORT_PATH}\"\n{deployment}\n",
+            self.address
         );
-        let file = cluster.file("service.toml");
+        let file = self.cluster.file("service.toml");
         std::fs::write(&file, text).expect("the folder is ours");
-        cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
-        Some(Service { cluster, address, python })
+        self.cluster.tracer(&["serve", "deploy", file.to_str().expect("a plain name")]).success();
+    }
+
+    fn client(&self, cases: &[&str]) -> Command {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let mut client = self.cluster.program(&self.python);
+        client.arg(fixtures.join("python/grpc_client.py")).arg(self.address.to_string());
+        client.arg(fixtures.join("interop/test.proto")).args(cases);
+        client
     }
 
     /// Runs cases one after the other. Returns what the client says of each.
     #[track_caller]
     fn run(&self, cases: &[&str]) -> Vec<Value> {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-        let mut client = self.cluster.program(&self.python);
-        client.arg(fixtures.join("python/grpc_client.py")).arg(self.address.to_string());
-        client.arg(fixtures.join("interop/test.proto")).args(cases);
-        let text = self.cluster.run(client).success().stdout_text();
-        let said: Vec<Value> =
-            text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect();
+        let text = self.cluster.run(self.client(cases)).success().stdout_text();
+        let said = lines(&text);
         assert_eq!(said.len(), cases.len(), "{text}");
         said
+    }
+
+    /// Starts calls of all kinds, several at a time, again and again.
+    fn storm(&self) -> Storm {
+        let mut client = self.client(&["storm"]);
+        client.stdin(Stdio::piped());
+        Storm { client: self.cluster.spawn(client) }
+    }
+
+    fn replicas(&self) -> Vec<u32> {
+        let is_replica = |command: &str| command.split(' ').nth(1) == Some("replica");
+        let processes = self.cluster.processes();
+        processes.iter().filter(|process| is_replica(&process.command)).map(|process| process.pid).collect()
     }
 
     /// The spans, once those of the case have ended: the proxy's, the router's and the replica's.
@@ -56,6 +82,48 @@ impl Service {
             spans.spans.retain(|span| span.trace_id() == trace);
             (spans.len() >= count).then_some(spans)
         })
+    }
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+}
+
+/// A client that calls until it is stopped.
+struct Storm {
+    client: Background,
+}
+
+impl Storm {
+    /// Waits until so many more calls have ended.
+    fn wait_for(&self, further: usize) {
+        let ended = || self.client.stdout_text().lines().count();
+        let enough = ended() + further;
+        wait_until(&format!("{further} more calls have ended"), || (ended() >= enough).then_some(()));
+    }
+
+    /// Lets what has begun end. Returns what the client says of each call.
+    #[track_caller]
+    fn stop(mut self) -> Vec<Value> {
+        drop(self.client.take_stdin());
+        lines(&self.client.wait().success().stdout_text())
+    }
+}
+
+/// Expects that each call of a storm has its spans, and the proxy's the status that the client has seen.
+#[track_caller]
+fn assert_recorded(cluster: &Cluster, calls: &[Value]) {
+    cluster.stop().success();
+    let mut traces: HashMap<String, Vec<Span>> = HashMap::new();
+    for span in cluster.spans().spans {
+        traces.entry(span.trace_id().to_owned()).or_default().push(span);
+    }
+    for call in calls {
+        let trace = format!("0x{}", call["trace"].as_str().expect("a call has a trace"));
+        let spans = traces.remove(&trace).unwrap_or_else(|| panic!("no spans of {call}"));
+        let spans = Spans { spans, torn_lines: Vec::new() };
+        proxy_span(&spans, call, "test_service");
+        assert!(!spans.all_named("replica_handle_request test_service handle").is_empty(), "{call}");
     }
 }
 
@@ -172,11 +240,8 @@ fn what_no_replica_handles_gets_a_status() {
 fn a_call_whose_replica_is_killed_ends_with_a_status_and_all_its_spans() {
     let Some(service) = Service::deploy("", "", "") else { return };
     for case in ["lost_before_the_head", "lost_after_the_head"] {
-        let is_replica = |command: &str| command.split(' ').nth(1) == Some("replica");
-        let replica = wait_until("there is a replica", || {
-            service.cluster.processes().into_iter().find(|process| is_replica(&process.command))
-        });
-        let case = &service.run(&[&format!("{case}:{}", replica.pid)])[0];
+        let replica = wait_until("there is a replica", || service.replicas().first().copied());
+        let case = &service.run(&[&format!("{case}:{replica}")])[0];
         let spans = service.spans_of(case, 3);
         let proxy = proxy_span(&spans, case, "test_service");
         assert_eq!((proxy.status_code(), proxy.attribute("error.type")), ("ERROR", &"replica_lost".into()));
@@ -184,4 +249,51 @@ fn a_call_whose_replica_is_killed_ends_with_a_status_and_all_its_spans() {
         assert_eq!(*killed.attribute("error.type"), "signal:9", "{}", killed.value);
         service.run(&["empty_unary"]);
     }
+}
+
+#[test]
+fn calls_of_all_kinds_succeed_while_replicas_are_rolled() {
+    let Some(service) = Service::deploy("", "", "num_replicas = 2") else { return };
+    let storm = service.storm();
+    for version in 1..=4 {
+        storm.wait_for(40);
+        let before = service.replicas();
+        service.deploy_again("", "", &format!("num_replicas = 2\nenv = {{ VERSION = \"{version}\" }}"));
+        wait_until("the replicas of the version before have ended", || {
+            let now = service.replicas();
+            before.iter().all(|pid| !now.contains(pid)).then_some(())
+        });
+    }
+    storm.wait_for(40);
+    let calls = storm.stop();
+    if let Some(call) = calls.iter().find(|call| call["status"] != "OK") {
+        panic!("{call} failed: {}", service.spans_of(call, 2).describe());
+    }
+    assert_recorded(&service.cluster, &calls);
+}
+
+#[test]
+fn calls_of_all_kinds_succeed_or_are_unavailable_while_replicas_are_killed() {
+    let Some(service) = Service::deploy("", "", "num_replicas = 2") else { return };
+    let mut random = Random::of_test(&service.cluster);
+    let storm = service.storm();
+    for _ in 0..4 {
+        storm.wait_for(40);
+        let before = service.replicas();
+        let victim = *random.choose(&before).expect("there is one");
+        kill(victim, Signal::KILL);
+        wait_until(&format!("another replica is in place of {victim}"), || {
+            let now = service.replicas();
+            (now.len() == before.len() && !now.contains(&victim)).then_some(())
+        });
+    }
+    storm.wait_for(40);
+    let calls = storm.stop();
+    for call in calls.iter().filter(|call| call["status"] != "OK") {
+        let said = "the replica has died, or has broken off, after it had begun the request";
+        assert_eq!((&call["status"], &call["message"]), (&"UNAVAILABLE".into(), &said.into()), "{call}");
+    }
+    let lost = calls.iter().filter(|call| call["status"] != "OK").count();
+    assert!(lost <= 4 * STORM_CALLS, "{lost} of {} calls were lost", calls.len());
+    assert_recorded(&service.cluster, &calls);
 }

@@ -4,7 +4,9 @@
 //! read is taken in at once, however many frames of however many requests it is.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -36,6 +38,8 @@ pub(super) struct Lane {
     numbers: RefCell<Numbers>,
     /// By the entry of their claims.
     exchanges: RefCell<Vec<Option<Rc<Exchange>>>>,
+    /// Bytes that were read and are no whole frame yet.
+    inbox: RefCell<BytesMut>,
     outbox: RefCell<Outbox>,
     /// Those who wait for room in the outbox, or for a number.
     waiting: RefCell<Vec<Waker>>,
@@ -79,6 +83,7 @@ impl Lane {
             claims,
             numbers: RefCell::default(),
             exchanges: RefCell::new(vec![None; CLAIM_COUNT]),
+            inbox: RefCell::default(),
             outbox: RefCell::default(),
             waiting: RefCell::default(),
             is_dirty: Cell::new(false),
@@ -229,12 +234,15 @@ impl Lane {
         on_read: impl Fn(),
         mut on_over: impl FnMut(&Rc<Exchange>),
     ) -> LaneEnd {
-        let mut inbox = BytesMut::new();
         loop {
-            if inbox.capacity() - inbox.len() < READ / 2 {
-                inbox.reserve(READ);
-            }
-            match reader.read_buf(&mut inbox).await {
+            let read = poll_fn(|context| {
+                let mut inbox = self.inbox.borrow_mut();
+                if inbox.capacity() - inbox.len() < READ / 2 {
+                    inbox.reserve(READ);
+                }
+                pin!(reader.read_buf(&mut *inbox)).poll(context)
+            });
+            match read.await {
                 Ok(0) => return LaneEnd::Closed,
                 Ok(_) => {}
                 // The replica was killed with something unread.
@@ -242,22 +250,33 @@ impl Lane {
                 Err(error) => return LaneEnd::Broken(error.to_string()),
             }
             on_read();
-            if let Err(error) = self.take_frames(&mut inbox, &mut on_over) {
+            if let Err(error) = self.take_frames(&mut on_over) {
                 return LaneEnd::Broken(error.to_string());
             }
         }
     }
 
-    fn take_frames(
-        self: &Rc<Lane>,
-        inbox: &mut BytesMut,
-        on_over: &mut impl FnMut(&Rc<Exchange>),
-    ) -> Result<(), LaneError> {
-        let whole = whole_frames(inbox)?;
+    /// Takes frames in that a replica had written before its end and that nobody has read yet: an answer may be whole with them.
+    pub(super) fn read_rest(self: &Rc<Lane>, mut on_over: impl FnMut(&Rc<Exchange>)) {
+        let mut bytes = vec![0; READ];
+        loop {
+            match rustix::io::read(self.socket.as_ref(), &mut bytes) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.inbox.borrow_mut().extend_from_slice(&bytes[..count]),
+            }
+            if self.take_frames(&mut on_over).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take_frames(self: &Rc<Lane>, on_over: &mut impl FnMut(&Rc<Exchange>)) -> Result<(), LaneError> {
+        let whole = whole_frames(&self.inbox.borrow())?;
         if whole == 0 {
             return Ok(());
         }
-        let bytes = inbox.split_to(whole).freeze();
+        let bytes = self.inbox.borrow_mut().split_to(whole).freeze();
         let mut rest = &bytes[..];
         while let Some((length, after)) = rest.split_first_chunk::<4>() {
             let (body, after) = after.split_at(u32::from_le_bytes(*length) as usize);
@@ -320,7 +339,7 @@ impl Flush {
     /// Writes lanes for as long as the thread runs.
     pub(super) async fn run(&self) {
         let mut lanes = Vec::new();
-        std::future::poll_fn::<(), _>(|context| {
+        poll_fn::<(), _>(|context| {
             std::mem::swap(&mut lanes, &mut self.dirty.borrow_mut());
             lanes.drain(..).for_each(|lane: Rc<Lane>| lane.write());
             *self.waker.borrow_mut() = Some(context.waker().clone());

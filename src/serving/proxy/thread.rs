@@ -375,7 +375,9 @@ async fn follow(begin: Begin, mut orders: UnboundedReceiver<Order>) -> std::io::
             Order::Caller(caller, wake) => thread.admission.add_caller(caller, wake),
             Order::Refresh => thread.refresh(),
             Order::Gone(replica) => {
-                if let Some(lane) = thread.lanes.borrow_mut()[replica.get()].take() {
+                let lane = thread.lanes.borrow_mut()[replica.get()].take();
+                if let Some(lane) = lane {
+                    lane.read_rest(|exchange| thread.over(exchange));
                     thread.close_lane(&lane);
                 }
                 thread.gone(replica);
