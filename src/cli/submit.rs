@@ -538,7 +538,7 @@ impl FinishedTask {
                 None => String::new(),
             };
             let elsewhere = match failure {
-                Failure::Module { .. } => library_of_this_shell(&self.target).unwrap_or_default(),
+                Failure::Module { message } => library_of_this_shell(&self.target, message).unwrap_or_default(),
                 _ => String::new(),
             };
             let past = PastAttempts(&self.past);
@@ -551,12 +551,17 @@ impl FinishedTask {
     }
 }
 
-/// A hint for a module that was not found by the head's workers and is in `TRACER_MODULE_PATH` of this command. `target` is `module.function`.
-fn library_of_this_shell(target: &str) -> Option<String> {
+/// A hint for a module that was not found by the head's workers and is in `TRACER_MODULE_PATH` of this command. `target` is `module.function`,
+/// and `message` names the folders that they have looked in, or the library that they have found there.
+fn library_of_this_shell(target: &str, message: &str) -> Option<String> {
     let (module, _) = target.split_once('.')?;
     let path = std::env::var_os(crate::config::MODULE_PATH_VARIABLE)?;
     let library = std::env::split_paths(&path).map(|folder| folder.join(format!("lib{module}.so")));
     let library = library.into_iter().find(|library| library.is_file())?;
+    let folder = std::path::absolute(library.parent()?).ok()?;
+    if message.contains(&*folder.to_string_lossy()) {
+        return None;
+    }
     let library = library.display();
     Some(format!(
         "\n(hint: `{library}` is in TRACER_MODULE_PATH here, and the head was started without that folder: submit it as \

@@ -505,4 +505,14 @@ fn a_module_that_only_the_shell_knows_is_told_from_one_that_is_nowhere() {
     );
     let run = cluster.submit(&format!("{}:nothing", library.display()), &[]).status(1);
     assert_eq!(run.stderr_text().matches("libnewer.so").count(), 1, "{run:?}");
+    // One that the head finds too, though both name its folder from where they are.
+    let cluster = Cluster::builder().env("TRACER_MODULE_PATH", "mine").build();
+    std::fs::create_dir(cluster.file("mine")).expect("the folder is ours");
+    std::fs::copy(&library, cluster.file("mine/libnewer.so")).expect("it was built");
+    cluster.start_head(&[]).success();
+    let run = cluster.submit("newer:nothing", &[]).status(1);
+    assert!(
+        run.stderr_text().contains("has no task `nothing`") && !run.stderr_text().contains("submit it as"),
+        "{run:?}"
+    );
 }

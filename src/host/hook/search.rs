@@ -1,5 +1,6 @@
 //! Where a module name is looked for.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use tracer_core::module_name::is_path;
@@ -39,8 +40,15 @@ impl SearchPath {
         Err(ModuleError::NotFound { module: module.into(), searched: folders, known })
     }
 
-    /// Every place that is looked at.
+    /// Every place that is looked at, each once.
     pub fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = self.all_folders();
+        let mut seen = HashSet::new();
+        folders.retain(|folder| seen.insert(folder.clone()));
+        folders
+    }
+
+    fn all_folders(&self) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> =
             self.module_path.iter().filter(|folder| !folder.as_os_str().is_empty()).cloned().collect();
         if self.is_complete {
@@ -84,4 +92,16 @@ pub fn locate_in(folders: &[PathBuf], module: &str) -> Option<Located> {
         return Some(Located::Library(path.canonicalize().unwrap_or(path)));
     }
     builtin::find(module).is_some().then(|| Located::BuiltIn(module.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_named_twice_is_looked_at_once() {
+        let module_path = ["/a", "", "/b", "/a"].map(PathBuf::from).to_vec();
+        let search = SearchPath { module_path, is_complete: true };
+        assert_eq!(search.folders(), ["/a", "/b"].map(PathBuf::from));
+    }
 }
