@@ -17,10 +17,10 @@ use super::run::{Background, Run};
 use super::spans::Spans;
 use super::wait::{try_wait_until, wait_until};
 
-/// How long processes may take to be gone after they were told to end at once.
+/// Limit of time for processes to be gone after they were told to end at once.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a cluster is started with.
+/// Settings that a cluster is started with.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     workers: Option<usize>,

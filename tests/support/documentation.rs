@@ -1,4 +1,4 @@
-/// Has the examples in the documentation use the `tracer` of this workspace, wherever they are run, and no head that runs already.
+/// Makes the examples in the documentation use the `tracer` of this workspace, wherever they are run, and no head that runs already.
 fn use_built_executable() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

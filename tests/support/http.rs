@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::Cluster;
 
-/// How long an answer may take. Generous: it is reached only by a test that fails.
+/// Limit of time for an answer. Generous: it is reached only by a test that fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where a cluster's HTTP API is, and its token.
+/// Address of a cluster's HTTP API, and its token.
 #[derive(Clone, Debug)]
 pub struct Api {
     pub address: SocketAddr,

@@ -13,7 +13,7 @@ use super::wait::wait_until;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/otlp.py");
 
-/// What Python needs for a receiver.
+/// Python module that a receiver needs.
 const PROTOCOL: &str = "opentelemetry.proto.collector.trace.v1.trace_service_pb2";
 const PROTOCOL_GRPC: &str = "opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc";
 

@@ -14,11 +14,11 @@ use serde_json::Value;
 use super::processes;
 use super::wait::{DEADLINE, wait_until, wait_until_within};
 
-/// What a command left: its exit status and outputs, with verbs to check them.
+/// Result of a command: its exit status and outputs, with verbs to check them.
 #[derive(Clone)]
 pub struct Run {
     pub(super) command: String,
-    /// What stands for the folder of the test and of the executable when outputs are compared.
+    /// Placeholders of the folder of the test and of the executable when outputs are compared.
     pub(super) places: Vec<(PathBuf, &'static str)>,
     pub output: Output,
 }

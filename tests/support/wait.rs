@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a fact may take. Generous: it is reached only by a test that fails.
+/// Limit of time for a fact. Generous: it is reached only by a test that fails.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_millis(5);
 

@@ -142,16 +142,16 @@
 // The default: a step inside a process.
 #define TRACER_SPAN_KIND_INTERNAL 0
 
-// Answers a remote call.
+// Span that answers a remote call.
 #define TRACER_SPAN_KIND_SERVER 1
 
-// Makes a remote call.
+// Span that makes a remote call.
 #define TRACER_SPAN_KIND_CLIENT 2
 
-// Sends work that is done later.
+// Span that sends work that is done later.
 #define TRACER_SPAN_KIND_PRODUCER 3
 
-// Does work that was sent.
+// Span that does work that was sent.
 #define TRACER_SPAN_KIND_CONSUMER 4
 
 // Nothing was said.
@@ -327,7 +327,7 @@ typedef struct TracerEvent {
     size_t size;
     // The event's name.
     struct TracerStr name;
-    // When it happened; 0 for now.
+    // Time of the event, in nanoseconds since the Unix epoch; 0 for now.
     uint64_t time_unix_nano;
     // `attribute_count` attributes.
     const struct TracerKeyValue *attributes;
@@ -347,7 +347,7 @@ typedef struct TracerRuntime {
     uint64_t worker_id;
     // The machine, as spans name it.
     struct TracerStr node_id;
-    // Which attempt at the task this is, from 1.
+    // Number of the attempt at the task, from 1.
     uint32_t attempt;
     // The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
     uint64_t actor_id;
@@ -381,7 +381,7 @@ typedef struct TracerSpanStart {
     struct TracerStr name;
     // One of the `SPAN_KIND_` constants; an unknown one is taken as `TRACER_SPAN_KIND_INTERNAL`.
     uint32_t kind;
-    // When it started; 0 for now.
+    // Time of its start, in nanoseconds since the Unix epoch; 0 for now.
     uint64_t start_time_unix_nano;
     // The parent, or null for a new trace.
     const struct TracerSpanContext *parent;
@@ -406,12 +406,12 @@ typedef struct TracerSpanStart {
     uint64_t prefix_id;
     // Number of these attributes. Since ABI 1.4.
     size_t prefix_count;
-    // Where a hook says what its sampler and its span processors put on the span while it starts, so that whoever completes the span has
-    // it too. Null when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
+    // Receiver of what a hook's sampler and its span processors put on the span while it starts, so that whoever completes the span has it too. Null
+    // when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
     const struct TracerSpanAdditions *additions;
 } TracerSpanStart;
 
-// What the maker of a span says about it.
+// Answer of the maker of a span about it.
 typedef struct TracerSpanStarted {
     // The size of this struct, as the caller compiled it.
     size_t size;
@@ -437,7 +437,7 @@ typedef struct TracerTextBuffer {
     size_t len;
 } TracerTextBuffer;
 
-// Which span.
+// Trace id and span id of a span.
 typedef struct TracerSpanIdentity {
     // Most significant byte first.
     uint8_t trace_id[16];
@@ -445,7 +445,7 @@ typedef struct TracerSpanIdentity {
     uint8_t span_id[8];
 } TracerSpanIdentity;
 
-// What a hook tells the host about the spans that its exporters have dealt with.
+// Listener of the host, which a hook tells about the spans that its exporters have dealt with.
 typedef struct TracerDeliveryListener {
     // The size of this struct, as the host compiled it.
     size_t size;
@@ -558,7 +558,7 @@ typedef struct TracerTracing {
     const struct TracerKeyValue *resource;
     // Number of attributes of the resource; 0 when the maker does not say.
     size_t resource_count;
-    // What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
+    // Description of what the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
     struct TracerStr description;
     // Takes the listener that is to hear which ended spans were delivered. Null for a table that sends nothing over a
     // network, or cannot tell: the host then takes a span as delivered once `commit` has covered it.
@@ -600,7 +600,7 @@ typedef struct TracerHook {
     size_t size;
     // The attribute in `module:attribute`.
     struct TracerStr name;
-    // What it does, for people to read; its first line is a summary.
+    // Description of the hook, for people to read; its first line is a summary.
     struct TracerStr doc;
     // Sets up tracing and returns the table to use.
     //
@@ -611,7 +611,7 @@ typedef struct TracerHook {
     uint32_t (*on_setup)(const struct TracerHook *hook,
                          const struct TracerTracing **tracing,
                          struct TracerTextBuffer *error);
-    // What the function promises: one of the `HOOK_` constants; an unknown one is taken as `TRACER_HOOK_STARTUP`.
+    // Contract of the function: one of the `HOOK_` constants; an unknown one is taken as `TRACER_HOOK_STARTUP`.
     uint32_t contract;
 } TracerHook;
 
@@ -627,7 +627,7 @@ typedef struct TracerParameter {
     uint32_t is_optional;
 } TracerParameter;
 
-// Why a task failed.
+// Error for which a task failed.
 typedef struct TracerTaskError {
     // The size of this struct, as the module compiled it.
     size_t size;
@@ -635,9 +635,9 @@ typedef struct TracerTaskError {
     uint32_t kind;
     // The type of the error in its language (`exception.type`); low cardinality.
     struct TracerStr type_name;
-    // What went wrong, for people to read (`exception.message`).
+    // Message of the error, for people to read (`exception.message`).
     struct TracerStr message;
-    // Where a panic happened, as `file:line:column`; empty when unknown.
+    // Location of a panic, as `file:line:column`; empty when unknown.
     struct TracerStr location;
     // The stack at that time (`exception.stacktrace`); empty when it was not captured.
     struct TracerStr stacktrace;
@@ -658,7 +658,7 @@ typedef struct TracerTaskCall {
     struct TracerStr baggage;
     // The task's id.
     uint64_t task_id;
-    // Which attempt at the task this is, from 1.
+    // Number of the attempt at the task, from 1.
     uint32_t attempt;
     // The id of the job that the task belongs to.
     uint64_t job_id;
@@ -677,7 +677,7 @@ typedef struct TracerTaskCall {
     void (*host_phase)(void *data, uint32_t phase);
     // The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
     uint64_t actor_id;
-    // Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
+    // Place of the actor's state: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
     void **state;
     // The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
     // to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
@@ -695,7 +695,7 @@ typedef struct TracerTask {
     size_t size;
     // The function's name, as in `module:function`.
     struct TracerStr name;
-    // What it does, for people to read; its first line is a summary.
+    // Description of the task, for people to read; its first line is a summary.
     struct TracerStr doc;
     // The fully qualified name of the function in its language (`code.function.name`).
     struct TracerStr code_function_name;
@@ -724,37 +724,37 @@ typedef struct TracerTask {
 
 // An argument whose value is the result of another task.
 typedef struct TracerReference {
-    // Which argument, from 0.
+    // Index of the argument, from 0.
     size_t argument;
     // The ticket of the task.
     uint64_t ticket;
 } TracerReference;
 
-// How an actor is to be treated.
+// Options of an actor.
 typedef struct TracerActorOptions {
     // The size of this struct, as the module compiled it.
     size_t size;
     // A name of its own, by which others find it; empty for none.
     struct TracerStr name;
-    // How often it is made again after its worker was lost.
+    // Limit of how often it is made again after its worker was lost.
     uint32_t max_restarts;
-    // How often a call is run again that was going on when its worker was lost.
+    // Limit of how often a call is run again that was going on when its worker was lost.
     uint32_t max_call_retries;
     // The `ACTOR_` constants, added up.
     uint32_t flags;
 } TracerActorOptions;
 
-// What is done when an attempt at a task fails. Since ABI 1.2.
+// Policy for an attempt at a task that fails. Since ABI 1.2.
 typedef struct TracerPolicy {
     // The size of this struct, as the module compiled it.
     size_t size;
-    // How often it is tried again after failures of its own.
+    // Limit of how often it is tried again after failures of its own.
     uint32_t retries;
-    // How often it is started again after its worker was lost.
+    // Limit of how often it is started again after its worker was lost.
     uint32_t crash_limit;
     // The wait before the first retry, in milliseconds. It doubles with each further one, up to a minute.
     uint64_t retry_backoff_ms;
-    // Which failures of its own are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
+    // Failures of its own that are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
     struct TracerStr retry_on;
     // Submissions with the same key are one task; empty for none.
     struct TracerStr idempotency_key;
@@ -768,11 +768,11 @@ typedef struct TracerPolicy {
 typedef struct TracerResource {
     // The resource's name. Since ABI 1.3.
     struct TracerStr name;
-    // How much of it; at least 1. Since ABI 1.3.
+    // Amount of it; at least 1. Since ABI 1.3.
     uint64_t amount;
 } TracerResource;
 
-// What a task needs while it runs. Since ABI 1.3.
+// Slots and resources that a task needs while it runs. Since ABI 1.3.
 typedef struct TracerDemand {
     // The size of this struct, as the module compiled it. Since ABI 1.3.
     size_t size;
@@ -815,10 +815,10 @@ typedef struct TracerSubmission {
     uint64_t actor_id;
     // Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
     const struct TracerActorOptions *actor_options;
-    // What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
+    // Policy for an attempt that fails, or null for the default one. Since ABI 1.2.
     const struct TracerPolicy *policy;
-    // What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
-    // else looks at `TracerHost.abi_minor`. Not for actors. Since ABI 1.3.
+    // Slots and resources that it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says
+    // something else looks at `TracerHost.abi_minor`. Not for actors. Since ABI 1.3.
     const struct TracerDemand *demand;
     // Options of the task that have no field here or in `TracerPolicy` and `TracerDemand`: a MessagePack map from their names to their values, which are
     // those of the HTTP API, such as `grace_ms`; empty for none. What the host does not know is refused. A host that is older ignores
@@ -836,11 +836,11 @@ typedef struct TracerActorIdentity {
     struct TracerStr module;
     // The name of its type in it.
     struct TracerStr type_name;
-    // Why it is dead; empty while it is not.
+    // Reason why it is dead; empty while it is not.
     struct TracerStr death;
 } TracerActorIdentity;
 
-// What the host lends to a module for as long as the process lives.
+// Functions and values that the host lends to a module for as long as the process lives.
 typedef struct TracerHost {
     // The size of this struct, as the host compiled it.
     size_t size;
@@ -848,7 +848,7 @@ typedef struct TracerHost {
     uint32_t abi_major;
     // `TRACER_ABI_MINOR` of the host.
     uint32_t abi_minor;
-    // Where the module's spans go, or null when this process is not traced.
+    // Tracing table that the module's spans go to, or null when this process is not traced.
     // Owner: the host. Lives as long as the process.
     const struct TracerTracing *tracing;
     // Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as `TRACER_LOG_INFO`.
@@ -897,8 +897,8 @@ typedef struct TracerHost {
     //
     // Called from: any thread.
     void (*host_forget)(uint64_t ticket);
-    // Whether the attempt at that task is to end: because it was cancelled, or has run for too long. 0 for no, also for one that
-    // does not run. An attempt that was told yes, and ends, is cancelled, whatever it returns.
+    // Returns 1 if the attempt at that task is to end: because it was cancelled, or has run for too long; else 0, also for one that does not run. An
+    // attempt that was told 1, and ends, is cancelled, whatever it returns.
     //
     // Called from: any thread.
     uint8_t (*host_is_cancelled)(uint64_t task_id, uint32_t attempt);
@@ -922,7 +922,7 @@ typedef struct TracerActor {
     size_t size;
     // The type's name.
     struct TracerStr name;
-    // What it is, for people to read; its first line is a summary.
+    // Description of the actor, for people to read; its first line is a summary.
     struct TracerStr doc;
     // Makes the state and leaves it in `TracerTaskCall.state`; the result is nil. Its name is `Type.new`.
     const struct TracerTask *creation;
@@ -1094,7 +1094,7 @@ typedef struct TracerDeployment {
     size_t size;
     // The name in `module:name`.
     struct TracerStr name;
-    // What it does, for people to read; its first line is a summary.
+    // Description of the deployment, for people to read; its first line is a summary.
     struct TracerStr doc;
     // The fully qualified name of the function or type in its language (`code.function.name`).
     struct TracerStr code_function_name;
@@ -1120,7 +1120,7 @@ typedef struct TracerDeployment {
                          struct TracerTextBuffer *error);
 } TracerDeployment;
 
-// What a module says about itself and exports.
+// Record of a module: its description, and the functions that it exports.
 typedef struct TracerModule {
     // `TRACER_MODULE_MAGIC`.
     uint64_t magic;
@@ -1130,7 +1130,7 @@ typedef struct TracerModule {
     uint32_t abi_major;
     // `TRACER_ABI_MINOR`, as the module compiled it.
     uint32_t abi_minor;
-    // Who built it: SDK, compiler and OpenTelemetry with their versions, for people to read.
+    // Builder of the module: SDK, compiler and OpenTelemetry with their versions, for people to read.
     struct TracerStr producer;
     // The version of the module itself.
     struct TracerStr version;
@@ -1159,8 +1159,8 @@ typedef struct TracerModule {
     size_t deployment_count;
 } TracerModule;
 
-// What a module exports under the name `tracer_module`. Returns the module's record, which lives as long as
-// the process, or null when it cannot be made.
+// Entry function of a module, which it exports under the name `tracer_module`. Returns the module's record, which lives as long as the process, or
+// null when it cannot be made.
 //
 // Called from: the host's loading thread, any number of times; every call returns the same record.
 typedef const struct TracerModule *(*TracerModuleEntry)(void);

@@ -101,13 +101,13 @@ pub struct TextBuffer {
     pub len: usize,
 }
 
-/// What a module exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as
-/// the process, or null when it cannot be made.
+/// Entry function of a module, which it exports under the name [`ENTRY_SYMBOL`]. Returns the module's record, which lives as long as the process, or
+/// null when it cannot be made.
 ///
 /// Called from: the host's loading thread, any number of times; every call returns the same record.
 pub type ModuleEntry = unsafe extern "C" fn() -> *const Module;
 
-/// What a module says about itself and exports.
+/// Record of a module: its description, and the functions that it exports.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Module {
@@ -119,7 +119,7 @@ pub struct Module {
     pub abi_major: u32,
     /// [`ABI_MINOR`], as the module compiled it.
     pub abi_minor: u32,
-    /// Who built it: SDK, compiler and OpenTelemetry with their versions, for people to read.
+    /// Builder of the module: SDK, compiler and OpenTelemetry with their versions, for people to read.
     pub producer: Str,
     // The fields above never change.
     /// The version of the module itself.
@@ -149,7 +149,7 @@ pub struct Module {
     pub deployment_count: usize,
 }
 
-/// What the host lends to a module for as long as the process lives.
+/// Functions and values that the host lends to a module for as long as the process lives.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Host {
@@ -159,7 +159,7 @@ pub struct Host {
     pub abi_major: u32,
     /// [`ABI_MINOR`] of the host.
     pub abi_minor: u32,
-    /// Where the module's spans go, or null when this process is not traced.
+    /// Tracing table that the module's spans go to, or null when this process is not traced.
     /// Owner: the host. Lives as long as the process.
     pub tracing: *const Tracing,
     /// Writes a line to the host's log. `level` is one of the `LOG_` constants; unknown ones are taken as [`LOG_INFO`].
@@ -227,8 +227,8 @@ pub struct Host {
     ///
     /// Called from: any thread.
     pub host_forget: Option<unsafe extern "C" fn(ticket: u64)>,
-    /// Whether the attempt at that task is to end: because it was cancelled, or has run for too long. 0 for no, also for one that
-    /// does not run. An attempt that was told yes, and ends, is cancelled, whatever it returns.
+    /// Returns 1 if the attempt at that task is to end: because it was cancelled, or has run for too long; else 0, also for one that does not run. An
+    /// attempt that was told 1, and ends, is cancelled, whatever it returns.
     ///
     /// Called from: any thread.
     pub host_is_cancelled: Option<unsafe extern "C" fn(task_id: u64, attempt: u32) -> u8>,
@@ -265,7 +265,7 @@ pub struct ActorIdentity {
     pub module: Str,
     /// The name of its type in it.
     pub type_name: Str,
-    /// Why it is dead; empty while it is not.
+    /// Reason why it is dead; empty while it is not.
     pub death: Str,
 }
 
@@ -299,10 +299,10 @@ pub struct Submission {
     pub actor_id: u64,
     /// Not null if the task makes an actor, with `function` as `Type.new`. Since ABI 1.2.
     pub actor_options: *const ActorOptions,
-    /// What is done when an attempt fails, or null for what is done unless it is said. Since ABI 1.2.
+    /// Policy for an attempt that fails, or null for the default one. Since ABI 1.2.
     pub policy: *const Policy,
-    /// What it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says something
-    /// else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
+    /// Slots and resources that it needs while it runs, or null for a slot and nothing else. A host that is older gives it a slot, so whoever says
+    /// something else looks at [`Host::abi_minor`]. Not for actors. Since ABI 1.3.
     pub demand: *const Demand,
     /// Options of the task that have no field here or in [`Policy`] and [`Demand`]: a MessagePack map from their names to their values, which are
     /// those of the HTTP API, such as `grace_ms`; empty for none. What the host does not know is refused. A host that is older ignores
@@ -310,7 +310,7 @@ pub struct Submission {
     pub options: Bytes,
 }
 
-/// What a task needs while it runs. Since ABI 1.3.
+/// Slots and resources that a task needs while it runs. Since ABI 1.3.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
@@ -333,23 +333,23 @@ pub struct Demand {
 pub struct Resource {
     /// The resource's name. Since ABI 1.3.
     pub name: Str,
-    /// How much of it; at least 1. Since ABI 1.3.
+    /// Amount of it; at least 1. Since ABI 1.3.
     pub amount: u64,
 }
 
-/// What is done when an attempt at a task fails. Since ABI 1.2.
+/// Policy for an attempt at a task that fails. Since ABI 1.2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// The size of this struct, as the module compiled it.
     pub size: usize,
-    /// How often it is tried again after failures of its own.
+    /// Limit of how often it is tried again after failures of its own.
     pub retries: u32,
-    /// How often it is started again after its worker was lost.
+    /// Limit of how often it is started again after its worker was lost.
     pub crash_limit: u32,
     /// The wait before the first retry, in milliseconds. It doubles with each further one, up to a minute.
     pub retry_backoff_ms: u64,
-    /// Which failures of its own are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
+    /// Failures of its own that are tried again: kinds as `tracer submit task --retry-on` takes them; empty for the usual ones.
     pub retry_on: Str,
     /// Submissions with the same key are one task; empty for none.
     pub idempotency_key: Str,
@@ -359,7 +359,7 @@ pub struct Policy {
     pub at_most_once: u8,
 }
 
-/// How an actor is to be treated.
+/// Options of an actor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ActorOptions {
@@ -367,9 +367,9 @@ pub struct ActorOptions {
     pub size: usize,
     /// A name of its own, by which others find it; empty for none.
     pub name: Str,
-    /// How often it is made again after its worker was lost.
+    /// Limit of how often it is made again after its worker was lost.
     pub max_restarts: u32,
-    /// How often a call is run again that was going on when its worker was lost.
+    /// Limit of how often a call is run again that was going on when its worker was lost.
     pub max_call_retries: u32,
     /// The `ACTOR_` constants, added up.
     pub flags: u32,
@@ -384,7 +384,7 @@ pub const ACTOR_OR_EXISTING: u32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
-    /// Which argument, from 0.
+    /// Index of the argument, from 0.
     pub argument: usize,
     /// The ticket of the task.
     pub ticket: u64,
@@ -405,7 +405,7 @@ pub struct Hook {
     pub size: usize,
     /// The attribute in `module:attribute`.
     pub name: Str,
-    /// What it does, for people to read; its first line is a summary.
+    /// Description of the hook, for people to read; its first line is a summary.
     pub doc: Str,
     /// Sets up tracing and returns the table to use.
     ///
@@ -415,7 +415,7 @@ pub struct Hook {
     /// Owner of the table: the module. It lives as long as the process.
     pub on_setup:
         Option<unsafe extern "C" fn(hook: *const Hook, tracing: *mut *const Tracing, error: *mut TextBuffer) -> u32>,
-    /// What the function promises: one of the `HOOK_` constants; an unknown one is taken as [`HOOK_STARTUP`].
+    /// Contract of the function: one of the `HOOK_` constants; an unknown one is taken as [`HOOK_STARTUP`].
     pub contract: u32,
 }
 
@@ -485,7 +485,7 @@ pub struct Tracing {
     pub resource: *const KeyValue,
     /// Number of attributes of the resource; 0 when the maker does not say.
     pub resource_count: usize,
-    /// What the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
+    /// Description of what the table does with spans, in a few words for people to read, such as `/tmp/spans/<pid>.json`.
     pub description: Str,
 
     /// Takes the listener that is to hear which ended spans were delivered. Null for a table that sends nothing over a
@@ -532,7 +532,7 @@ pub const SPAN_FILE_CONSOLE: u32 = 1;
 /// OTLP in JSON, one `TracesData` with one span a line.
 pub const SPAN_FILE_OTLP: u32 = 2;
 
-/// What a hook tells the host about the spans that its exporters have dealt with.
+/// Listener of the host, which a hook tells about the spans that its exporters have dealt with.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DeliveryListener {
@@ -565,7 +565,7 @@ pub struct DeliveryListener {
     pub host_pause_left: Option<unsafe extern "C" fn(data: *mut c_void, failures: *mut u32) -> u64>,
 }
 
-/// Which span.
+/// Trace id and span id of a span.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanIdentity {
@@ -650,7 +650,7 @@ pub struct SpanStart {
     pub name: Str,
     /// One of the `SPAN_KIND_` constants; an unknown one is taken as [`SPAN_KIND_INTERNAL`].
     pub kind: u32,
-    /// When it started; 0 for now.
+    /// Time of its start, in nanoseconds since the Unix epoch; 0 for now.
     pub start_time_unix_nano: u64,
     /// The parent, or null for a new trace.
     pub parent: *const SpanContext,
@@ -675,8 +675,8 @@ pub struct SpanStart {
     pub prefix_id: u64,
     /// Number of these attributes. Since ABI 1.4.
     pub prefix_count: usize,
-    /// Where a hook says what its sampler and its span processors put on the span while it starts, so that whoever completes the span has
-    /// it too. Null when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
+    /// Receiver of what a hook's sampler and its span processors put on the span while it starts, so that whoever completes the span has it too. Null
+    /// when nobody wants to know. Only the host fills it in, for hooks. Since ABI 1.6.
     pub additions: *const SpanAdditions,
 }
 
@@ -716,13 +716,13 @@ pub struct Runtime {
     pub worker_id: u64,
     /// The machine, as spans name it.
     pub node_id: Str,
-    /// Which attempt at the task this is, from 1.
+    /// Number of the attempt at the task, from 1.
     pub attempt: u32,
     /// The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
     pub actor_id: u64,
 }
 
-/// What the maker of a span says about it.
+/// Answer of the maker of a span about it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SpanStarted {
@@ -817,7 +817,7 @@ pub struct Event {
     pub size: usize,
     /// The event's name.
     pub name: Str,
-    /// When it happened; 0 for now.
+    /// Time of the event, in nanoseconds since the Unix epoch; 0 for now.
     pub time_unix_nano: u64,
     /// `attribute_count` attributes.
     pub attributes: *const KeyValue,
@@ -841,13 +841,13 @@ pub struct Link {
 
 /// The default: a step inside a process.
 pub const SPAN_KIND_INTERNAL: u32 = 0;
-/// Answers a remote call.
+/// Span that answers a remote call.
 pub const SPAN_KIND_SERVER: u32 = 1;
-/// Makes a remote call.
+/// Span that makes a remote call.
 pub const SPAN_KIND_CLIENT: u32 = 2;
-/// Sends work that is done later.
+/// Span that sends work that is done later.
 pub const SPAN_KIND_PRODUCER: u32 = 3;
-/// Does work that was sent.
+/// Span that does work that was sent.
 pub const SPAN_KIND_CONSUMER: u32 = 4;
 
 /// Nothing was said.
@@ -865,7 +865,7 @@ pub struct Task {
     pub size: usize,
     /// The function's name, as in `module:function`.
     pub name: Str,
-    /// What it does, for people to read; its first line is a summary.
+    /// Description of the task, for people to read; its first line is a summary.
     pub doc: Str,
     /// The fully qualified name of the function in its language (`code.function.name`).
     pub code_function_name: Str,
@@ -904,7 +904,7 @@ pub struct Actor {
     pub size: usize,
     /// The type's name.
     pub name: Str,
-    /// What it is, for people to read; its first line is a summary.
+    /// Description of the actor, for people to read; its first line is a summary.
     pub doc: Str,
     /// Makes the state and leaves it in [`TaskCall::state`]; the result is nil. Its name is `Type.new`.
     pub creation: *const Task,
@@ -952,7 +952,7 @@ pub struct TaskCall {
     pub baggage: Str,
     /// The task's id.
     pub task_id: u64,
-    /// Which attempt at the task this is, from 1.
+    /// Number of the attempt at the task, from 1.
     pub attempt: u32,
     /// The id of the job that the task belongs to.
     pub job_id: u64,
@@ -971,7 +971,7 @@ pub struct TaskCall {
     pub host_phase: Option<unsafe extern "C" fn(data: *mut c_void, phase: u32)>,
     /// The actor that is made, or whose method this is; 0 for other tasks. Since ABI 1.2.
     pub actor_id: u64,
-    /// Where the actor's state is: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
+    /// Place of the actor's state: a creation that goes well puts it there, methods find it. Null for other tasks. Since ABI 1.2.
     pub state: *mut *mut c_void,
     /// The arguments, each a MessagePack value, in order; null when they are in `arguments`, which is empty otherwise. A host gives them in this way
     /// to modules of ABI 1.3 and later, when some are large. Since ABI 1.3.
@@ -995,7 +995,7 @@ pub const TASK_PHASE_END: u32 = 4;
 /// function that never waits need not say so. Since ABI 1.2.
 pub const TASK_PHASE_WAIT: u32 = 5;
 
-/// Why a task failed.
+/// Error for which a task failed.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TaskError {
@@ -1005,9 +1005,9 @@ pub struct TaskError {
     pub kind: u32,
     /// The type of the error in its language (`exception.type`); low cardinality.
     pub type_name: Str,
-    /// What went wrong, for people to read (`exception.message`).
+    /// Message of the error, for people to read (`exception.message`).
     pub message: Str,
-    /// Where a panic happened, as `file:line:column`; empty when unknown.
+    /// Location of a panic, as `file:line:column`; empty when unknown.
     pub location: Str,
     /// The stack at that time (`exception.stacktrace`); empty when it was not captured.
     pub stacktrace: Str,
@@ -1034,7 +1034,7 @@ pub struct Deployment {
     pub size: usize,
     /// The name in `module:name`.
     pub name: Str,
-    /// What it does, for people to read; its first line is a summary.
+    /// Description of the deployment, for people to read; its first line is a summary.
     pub doc: Str,
     /// The fully qualified name of the function or type in its language (`code.function.name`).
     pub code_function_name: Str,

@@ -8,7 +8,7 @@ use std::process::Command;
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
 
-/// Where the header and the settings are.
+/// Returns the folder of the header and the settings.
 fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

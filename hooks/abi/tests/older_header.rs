@@ -30,7 +30,7 @@ fn names(header: &str) -> BTreeSet<String> {
     names
 }
 
-/// Where each of the names is, or what it is, as the C compiler lays it out.
+/// Returns the offset and size of each of the fields, and the value of each constant, as the C compiler lays them out.
 fn layout(dir: &Path, header: &Path, names: &BTreeSet<String>) -> BTreeMap<String, String> {
     let lines = names.iter().map(|name| match name.split_once('.') {
         Some((record, field)) => format!(

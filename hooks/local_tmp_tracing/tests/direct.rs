@@ -66,7 +66,7 @@ fn array<T>(key: &'static str, tag: u32, values: &'static [T]) -> abi::KeyValue 
     attribute(key.as_bytes(), tag, abi::ValueUnion { array })
 }
 
-/// What is said of a span after its start.
+/// Changes of a span after its start.
 type Say = dyn Fn(&abi::Tracing, *mut c_void);
 
 fn set(table: &abi::Tracing, span: *mut c_void, attributes: &[abi::KeyValue]) {

@@ -12,12 +12,12 @@ use syn::{Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Receiver, ReceiverKind, 
 use crate::items;
 use crate::signature::{self, Mistakes, conditions, doc, is_named};
 
-/// How many calls of concurrent methods run at a time, unless it is said.
+/// Default number of calls of concurrent methods that run at a time.
 const MAX_CONCURRENCY: u32 = 64;
 /// The most that may be said: each has a thread.
 const MAX_CONCURRENCY_LIMIT: u32 = 4096;
 
-/// What a public function of the block is.
+/// Role of a public function of the block.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
     /// `new`.

@@ -129,7 +129,7 @@ pub(crate) struct Parameter {
     /// As written.
     pub(crate) type_text: String,
     pub(crate) is_optional: bool,
-    /// What the argument is decoded to.
+    /// Type that the argument is decoded to.
     pub(crate) owned: TokenStream,
     /// True if the function takes a reference to that.
     pub(crate) is_reference: bool,

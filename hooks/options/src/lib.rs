@@ -253,7 +253,7 @@ pub trait HasOptions {
     /// Of a task or of an actor.
     type Options;
 
-    /// What is said so far.
+    /// Returns the options that were set so far.
     fn options(&mut self) -> &mut Self::Options;
 }
 

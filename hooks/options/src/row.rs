@@ -19,7 +19,7 @@ pub struct Row<T: 'static> {
     pub name: &'static str,
     /// Its documentation, a line each.
     pub doc: &'static str,
-    /// How it looks from outside.
+    /// Interface of the option: its kind, names and scope.
     pub face: Face,
     /// Its value.
     pub get: fn(&T) -> Option<Value>,
@@ -27,18 +27,18 @@ pub struct Row<T: 'static> {
     pub set: fn(&mut T, Value),
 }
 
-/// How an option looks from outside.
+/// Interface of an option: its kind, names and scope.
 #[derive(Clone, Copy, Debug)]
 pub struct Face {
-    /// What it takes.
+    /// Kind of its value.
     pub kind: Kind,
     /// Its name as a JSON field and in the encoded options of the ABI; empty where it is none.
     pub json: &'static str,
-    /// What the value of its flag is called; empty for the name of its kind.
+    /// Name of the value of its flag; empty for the name of its kind.
     pub value_name: &'static str,
     /// Under which heading the help has its flag; empty for none.
     pub heading: &'static str,
-    /// What has it.
+    /// Submissions that have it.
     pub scope: Scope,
     /// Options that contradict it.
     pub excludes: &'static [&'static str],
@@ -62,7 +62,7 @@ impl Face {
     };
 }
 
-/// What has an option.
+/// Submissions that have an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Functions and commands.
@@ -71,11 +71,11 @@ pub enum Scope {
     Any,
     /// Commands.
     Commands,
-    /// What programs and tasks submit; there is no flag.
+    /// Submissions of programs and tasks; there is no flag.
     Libraries,
 }
 
-/// What an option takes.
+/// Kind of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Yes or no.
@@ -230,7 +230,7 @@ impl<T: Default> Row<T> {
         lines.split(|line| line.is_empty()).filter(|lines| !lines.is_empty()).map(|lines| lines.join(" ")).collect()
     }
 
-    /// What it is where nothing is said; none for nothing.
+    /// Returns its default value; none for nothing.
     pub fn default_value(&self) -> Option<Value> {
         (self.get)(&T::default())
     }
@@ -364,7 +364,7 @@ impl TaskOptions {
         TaskOptions::ROWS.iter().filter(move |row| is_encodable(&row.face))
     }
 
-    /// What is said of them; none for nothing.
+    /// Returns the encoded options; none if all have their defaults.
     pub fn encoded(&self) -> Option<Encoded<'_>> {
         TaskOptions::encodable().any(|row| row.is_set(self)).then_some(Encoded(self))
     }

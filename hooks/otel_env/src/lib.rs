@@ -19,9 +19,9 @@ pub use sampler::{Root, Sampler};
 
 /// Switches the SDK off: no spans are made. What came in is passed on all the same.
 pub const SDK_DISABLED: &str = "OTEL_SDK_DISABLED";
-/// Where spans go, as names separated by commas.
+/// Variable of the trace exporters, as names separated by commas.
 pub const TRACES_EXPORTER: &str = "OTEL_TRACES_EXPORTER";
-/// What is propagated, as names separated by commas.
+/// Variable of the propagators, as names separated by commas.
 pub const PROPAGATORS: &str = "OTEL_PROPAGATORS";
 /// The name of the service; stronger than a `service.name` in [`RESOURCE_ATTRIBUTES`].
 pub const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
@@ -66,11 +66,11 @@ impl fmt::Display for Problem {
 pub enum LogLevel {
     /// Nothing.
     None,
-    /// What went wrong.
+    /// Errors.
     Error,
-    /// What was ignored, too.
+    /// Warnings about what was ignored, too.
     Warn,
-    /// What is going on, too.
+    /// Notes about what is going on, too.
     #[default]
     Info,
     /// Everything.

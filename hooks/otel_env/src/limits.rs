@@ -2,7 +2,7 @@
 
 use super::Reader;
 
-/// How many attributes, span events and links are kept where nothing is said.
+/// Default limit of the attributes, span events and links that are kept.
 pub const DEFAULT_COUNT_LIMIT: usize = 128;
 
 /// Limits of a span, as far as the environment says.

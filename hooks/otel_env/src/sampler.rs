@@ -7,7 +7,7 @@ use super::{Reader, TRACES_SAMPLER, TRACES_SAMPLER_ARG};
 pub struct Sampler {
     /// True if a span with a parent is sampled as that is.
     pub follows_parent: bool,
-    /// How a span is sampled that has none, or whose parent does not matter.
+    /// Sampling of a span that has no parent, or whose parent does not matter.
     pub root: Root,
 }
 

@@ -42,21 +42,21 @@ pub enum Answer {
     Accepted,
     /// The receiver has it, but for some spans that it never will take.
     Partly {
-        /// How many those are.
+        /// Number of those spans.
         rejected: u64,
-        /// Why, in the receiver's words.
+        /// Reason of the rejection, in the receiver's words.
         reason: String,
     },
     /// It may help to try again.
     Later {
         /// The pause that the receiver asks for.
         pause: Option<Duration>,
-        /// Why, for people to read.
+        /// Reason why it was not delivered, for people to read.
         reason: String,
     },
     /// It does not help to try again.
     Refused {
-        /// Why, for people to read.
+        /// Reason of the refusal, for people to read.
         reason: String,
     },
 }
@@ -83,13 +83,13 @@ pub struct Exporter<T> {
     first_pause: Duration,
     resource: ResourceAttributesWithSchema,
     closing: Arc<Closing>,
-    /// When the receiver may be asked again, by any process of the session.
+    /// Pause until the receiver may be asked again, by any process of the session.
     pause: SharedPause,
     has_complained: AtomicBool,
     random: RandomIdGenerator,
 }
 
-/// Why a batch was not delivered, for people to read.
+/// Error for which a batch was not delivered, for people to read.
 #[derive(Debug, PartialEq, Eq)]
 enum Undelivered {
     /// It may be, later.
@@ -225,7 +225,7 @@ impl<T: Transport> SpanExporter for Exporter<T> {
     }
 }
 
-/// Whether the process is about to end. Then nothing is waited for but answers, and each batch is sent once.
+/// Signal that the process is about to end. Then nothing is waited for but answers, and each batch is sent once.
 #[derive(Debug, Default)]
 struct Closing {
     is_closing: Mutex<bool>,

@@ -40,9 +40,9 @@ pub struct Settings {
     pub endpoint: String,
     /// Sent with each request; names in lower case.
     pub headers: Vec<(String, String)>,
-    /// How requests are compressed.
+    /// Compression of requests.
     pub compression: Compression,
-    /// What the delivery of one batch may take, with all its tries.
+    /// Limit of time for the delivery of one batch, with all its tries.
     pub timeout: Duration,
     /// A file with the certificates, in PEM, that are trusted instead of those of the public authorities.
     pub certificate: Option<PathBuf>,
@@ -73,7 +73,7 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-/// What the specification says when no variable does.
+/// Default limit of time, from the specification.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// For "no limit", which is what 0 means. Clocks can add it.

@@ -15,7 +15,7 @@ pub use tracer_local_tmp_tracing::SpanDirError;
 use tracer_local_tmp_tracing::{FileProcessor, LineFormat, Rotation, dir_from_env};
 use tracer_sdk::hook::{Tracing, decode_otlp};
 
-/// What the names of the files end in. The specification of the OTLP file exporter prefers `jsonl`.
+/// Extension of the names of the files. The specification of the OTLP file exporter prefers `jsonl`.
 pub const EXTENSION: &str = "otlp.jsonl";
 
 /// Spans to `<folder>/<pid>.otlp.jsonl`, where the folder is what `TRACER_SPANS_DIR` says, else `/tmp/spans`.

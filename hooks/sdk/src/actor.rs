@@ -218,7 +218,7 @@ fn find(host_find_actor: FindActor, wanted: &str) -> Result<Found, RemoteError> 
 /// that take `&mut self` run alone, so nobody ever waits for it.
 struct ActorCell<T>(RwLock<T>);
 
-/// What the pointer that the host keeps points to.
+/// Target of the pointer that the host keeps.
 type AnyState = Box<dyn Any>;
 
 impl Arguments<'_> {

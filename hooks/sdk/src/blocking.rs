@@ -14,7 +14,7 @@ use tracer_abi::TASK_PHASE_WAIT;
 use crate::task::{Failure, Phases};
 
 thread_local! {
-    /// Who is told when the call on this thread waits for the first time.
+    /// Phases of the call on this thread, which are told when it waits for the first time; none once they were.
     static FIRST_WAIT: Cell<Option<Phases>> = const { Cell::new(None) };
 }
 
@@ -71,7 +71,7 @@ mod tokio_runtime {
         }
     }
 
-    /// How often a task that waits looks whether it is to end.
+    /// Interval at which a task that waits looks whether it is to end.
     const LOOK_EVERY: Duration = Duration::from_millis(50);
 
     /// Runs `future` to its end on this thread. When the task is to end before, the future is dropped, as it would be by `select!`.

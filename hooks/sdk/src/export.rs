@@ -46,9 +46,9 @@ pub struct TaskItem {
     pub line: u32,
     /// True if it is an `async fn`.
     pub is_async: bool,
-    /// What it takes.
+    /// Parameters, in order.
     pub parameters: &'static [ParameterItem],
-    /// What it returns, as written.
+    /// Type of its result, as written.
     pub result_type: &'static str,
     /// Decodes the arguments, calls it and encodes the result.
     pub run: fn(&mut Arguments<'_>) -> Outcome,
@@ -71,11 +71,11 @@ pub struct ActorItem {
     pub file: &'static str,
     /// The line in it, from 1.
     pub line: u32,
-    /// How many calls of concurrent methods run at a time; at least 1.
+    /// Number of calls of concurrent methods that run at a time; at least 1.
     pub max_concurrency: u32,
-    /// What makes one.
+    /// Task that makes an actor of the type.
     pub creation: &'static TaskItem,
-    /// What can be called.
+    /// Methods that can be called.
     pub methods: &'static [MethodItem],
 }
 
@@ -144,7 +144,7 @@ inventory::collect!(TaskItem);
 inventory::collect!(HookItem);
 inventory::collect!(LoadItem);
 
-/// What all kinds of items have: where they are.
+/// Properties that all kinds of items share: the place in the source, the function's name, the package.
 trait Item: 'static {
     fn place(&self) -> (&'static str, u32);
     fn function_name(&self) -> &'static str;

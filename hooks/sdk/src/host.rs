@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use tracer_abi::{Host, Str, Tracing};
 
-/// What the host has lent. Never freed, because tracers and spans point into it.
+/// Table that the host has lent. Never freed, because tracers and spans point into it.
 struct Lent {
     host: *const Host,
     tracing: Option<Tracing>,

@@ -299,7 +299,7 @@ pub mod __private {
     pub trait SharedState {}
     impl<T: Send + Sync> SharedState for T {}
 
-    /// What a function with `on_load` may return.
+    /// Result that a function with `on_load` may return.
     #[diagnostic::on_unimplemented(
         message = "a function with `on_load` returns nothing or a `Result` of nothing, not `{Self}`",
         note = "the error of the `Result` implements `std::fmt::Display`"

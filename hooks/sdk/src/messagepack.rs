@@ -205,7 +205,7 @@ fn integer_range(type_name: &str) -> Option<String> {
     Some(format!(", a whole number from {first} to {last}"))
 }
 
-/// Why a value is not of the type it should be, and where in it.
+/// Error of a value that is not of the type it should be, with the place in it.
 #[derive(Debug)]
 pub(crate) struct DecodeError {
     /// From the innermost outwards.
@@ -359,7 +359,7 @@ impl<'a> Decoder<'a> {
 enum WideInteger {
     Signed(i128),
     Unsigned(u128),
-    /// Whether it has a sign, its type knows.
+    /// Bytes of an integer whose type knows whether it has a sign.
     Bytes([u8; 16]),
 }
 

@@ -18,7 +18,7 @@ use std::{mem, thread};
 /// A panic that was caught.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Panic {
-    /// What it said.
+    /// Message of the panic.
     pub(crate) message: String,
     /// `file:line:column`; empty when unknown.
     pub(crate) location: String,
@@ -42,7 +42,7 @@ impl Panic {
     }
 }
 
-/// What has panicked on this thread since [`catch`] was entered.
+/// Panics on this thread since [`catch`] was entered.
 #[derive(Default)]
 struct Watch {
     last: Option<Panic>,

@@ -51,7 +51,7 @@ pub(crate) fn install() {
     otel_0_33::install();
 }
 
-/// What is current while a task runs. Ends the loan of the task's span when it is dropped.
+/// Context that is current while a task runs. Ends the loan of the task's span when it is dropped.
 pub(crate) struct Attached {
     #[cfg(feature = "otel-0-31")]
     _otel_0_31: otel_0_31::Guard,
@@ -131,7 +131,7 @@ pub(crate) struct Held {
     otel_0_33: otel_0_33::Held,
 }
 
-/// What makes a [`Held`] current until it is dropped.
+/// Guard that makes a [`Held`] current until it is dropped.
 #[cfg(feature = "async")]
 pub(crate) struct HeldGuard {
     #[cfg(feature = "otel-0-31")]

@@ -53,7 +53,7 @@ pub fn remote(target: impl Into<String>) -> Remote {
 #[must_use = "nothing is submitted before `submit`"]
 pub struct Remote(Parts);
 
-/// What all submissions have: of a task, of an actor and of a call.
+/// Parts that all submissions have: of a task, of an actor and of a call.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) target: String,
@@ -155,7 +155,7 @@ pub enum Encoded {
     Result(u64),
 }
 
-/// What can be an argument of a task: a value that can be serialized, or a `&TaskHandle`, for the result of that task.
+/// Argument of a task: a value that can be serialized, or a `&TaskHandle`, for the result of that task.
 pub trait Argument {
     /// The argument as it travels.
     #[doc(hidden)]
@@ -412,7 +412,7 @@ impl TaskHandle {
     }
 }
 
-/// Where the host puts an outcome.
+/// Outcome as the host puts it down; none before.
 type Taken<T> = Option<Result<Result<T, String>, RemoteError>>;
 
 unsafe extern "C" fn on_value<T: DeserializeOwned>(data: *mut c_void, value: Bytes) {
@@ -551,7 +551,7 @@ unsafe extern "C" fn on_ended(data: *mut c_void) {
     let _ = crate::panics::catch(|| waker.map(Waker::wake));
 }
 
-/// Why a task that was submitted here has no result.
+/// Error of a task that was submitted here and has no result.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteError {
     task_id: Option<u64>,

@@ -17,7 +17,7 @@ pub struct RuntimeContext {
     pub actor_id: Option<u64>,
     /// The id of the job that the task belongs to.
     pub job_id: u64,
-    /// Which attempt at the task this is, from 1.
+    /// Number of the attempt at the task, from 1.
     pub attempt: u32,
     /// The id of the worker that runs it.
     pub worker_id: u64,

@@ -24,7 +24,7 @@ use crate::wide::Wide;
 /// The encoded result of a task, or what is left of it when its beginning went to the host already; or why there is none.
 pub type Outcome = Result<Vec<u8>, Failure>;
 
-/// Why a task has no result.
+/// Failure of a task, which has no result then.
 #[derive(Debug)]
 pub struct Failure {
     pub(crate) kind: u32,
@@ -70,7 +70,7 @@ pub struct Arguments<'a> {
     values: Vec<&'a [u8]>,
     phases: Phases,
     part_taker: Option<PartTaker>,
-    /// Where the actor's state is; null for a task that has to do with none.
+    /// Place of the actor's state; null for a task that has to do with none.
     pub(crate) state: *mut *mut c_void,
 }
 
@@ -219,7 +219,7 @@ struct PartTaker {
 }
 
 thread_local! {
-    /// That of the call whose result is about to be encoded on this thread.
+    /// Taker of the parts of the call whose result is about to be encoded on this thread.
     static PART_TAKER: Cell<Option<PartTaker>> = const { Cell::new(None) };
 }
 
@@ -235,7 +235,7 @@ const PART: usize = 256 << 10;
 /// unless so many come at once.
 const WHOLE_PART: usize = 64 << 10;
 
-/// Where a result is encoded to. What is large goes on to the host as it comes, if that takes it.
+/// Buffer that a result is encoded to. A large result goes on to the host as it comes, if that takes it.
 struct Encoded {
     rest: Vec<u8>,
     taker: Option<PartTaker>,

@@ -43,7 +43,7 @@ fn drain(ring: &Ring, seen: &UnsafeCell<Vec<u32>>) {
     });
 }
 
-/// What an owner does with each span: into the ring, into a box that came back if there is one, and drained by itself when there is no room.
+/// Puts each span where an owner does: into the ring, into a box that came back if there is one, and drained by itself when there is no room.
 fn put(ring: &Ring, seen: &UnsafeCell<Vec<u32>>, number: u32) {
     let fresh = || Box::new(UnsafeCell::new(0));
     let item = ring.take_back().unwrap_or_else(fresh);

@@ -139,8 +139,8 @@ impl std::error::Error for SpanDirError {}
 pub struct Rotation {
     /// A file is rotated before it would grow beyond this many bytes. Only a single line that is longer makes a longer file.
     pub max_bytes: u64,
-    /// How many rotated files are kept beside the current one, the newest as `<pid>.1.json`. What is older is removed, and
-    /// counted in [`Counts::files_removed`].
+    /// Number of rotated files that are kept beside the current one, the newest as `<pid>.1.json`. Older ones are removed, and counted in
+    /// [`Counts::files_removed`].
     pub keep: u32,
 }
 
@@ -186,7 +186,7 @@ pub struct Counts {
 pub struct SpanFile {
     dir: PathBuf,
     pid: u32,
-    /// What the names end in, without the dot.
+    /// Extension of the names, without the dot.
     extension: Cow<'static, str>,
     rotation: Rotation,
     folder: OwnedFd,

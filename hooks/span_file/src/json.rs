@@ -182,7 +182,7 @@ pub fn write_hex<const N: usize>(buffer: &mut Vec<u8>, id: &[u8; N]) {
 
 /// A time in quotes.
 type TimeText = [u8; "\"2026-11-20T19:34:35.000000Z\"".len()];
-/// Where its microseconds are.
+/// Offset of its microseconds.
 const MICROS: usize = "\"2026-11-20T19:34:35.".len();
 
 thread_local! {

@@ -70,13 +70,13 @@ pub enum SpanKind {
     /// A step inside a process.
     #[default]
     Internal,
-    /// Answers a remote call.
+    /// Span that answers a remote call.
     Server,
-    /// Makes a remote call.
+    /// Span that makes a remote call.
     Client,
-    /// Sends work that is done later.
+    /// Span that sends work that is done later.
     Producer,
-    /// Does work that was sent.
+    /// Span that does work that was sent.
     Consumer,
 }
 
@@ -114,7 +114,7 @@ pub enum Status<'a> {
     Ok,
     /// It failed. An empty description is left out of the line.
     Error {
-        /// What went wrong, for people to read.
+        /// Description of the error, for people to read.
         description: &'a str,
     },
 }

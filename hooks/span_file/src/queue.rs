@@ -25,11 +25,11 @@ use crate::file::{Counts, SpanFile};
 
 /// The buffer is written when it holds this much, whether or not somebody asks. Half of it would cost the kernel a third more for each span.
 const WRITE_AT: usize = 128 << 10;
-/// How many bytes may wait in memory.
+/// Limit of the bytes that wait in memory.
 const CAPACITY: usize = 8 << 20;
-/// How long a line waits for room.
+/// Time that a line waits for room.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is written at once at most, so that a slow disk makes room bit by bit for those who wait.
+/// Limit of the bytes that are written at once, so that a slow disk makes room bit by bit for those who wait.
 const PIECE: usize = 1 << 20;
 /// While lines are dropped, every so many of them another attempt is made: perhaps nobody commits.
 const RETRY_EVERY: u64 = 1_024;
@@ -43,9 +43,9 @@ pub trait LineSink {
 /// Lines that were not taken.
 #[derive(Debug)]
 pub struct Refusal {
-    /// How many bytes were taken nevertheless: whole lines, from the first.
+    /// Number of bytes that were taken nevertheless: whole lines, from the first.
     pub consumed: usize,
-    /// What went wrong, for people.
+    /// Error, for people.
     pub reason: String,
 }
 
@@ -73,7 +73,7 @@ pub struct LineQueue<S, W = SpanFile> {
 struct Buffer<S> {
     /// Lines that nobody has tried to write yet.
     lines: Vec<u8>,
-    /// How many they are.
+    /// Number of these lines.
     count: u64,
     state: S,
     /// Bytes that the writer has, or that are left of a write that failed.
@@ -90,7 +90,7 @@ struct Buffer<S> {
     is_stuck: bool,
     /// Lines dropped since the queue was made.
     dropped: u64,
-    /// How many of them [`LineQueue::take_dropped`] has told of.
+    /// Number of them that [`LineQueue::take_dropped`] has told of.
     told: u64,
 }
 
@@ -99,14 +99,14 @@ struct Output<W> {
     sink: W,
     /// Lines that come before those in the buffer: an earlier attempt to write them failed, or they are being written.
     lines: Vec<u8>,
-    /// How many they are.
+    /// Number of these lines.
     count: u64,
 }
 
-/// Why a commit failed.
+/// Error of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CommitError {
-    /// What went wrong, for people.
+    /// Error in words, for people.
     pub reason: String,
     /// Lines that wait in memory for the next attempt.
     pub waiting: u64,

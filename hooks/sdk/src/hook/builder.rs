@@ -26,7 +26,7 @@ pub const SAMPLING_RATIO_VARIABLE: &str = "TRACER_TRACING_SAMPLING_RATIO";
 /// `service.name` when neither the hook nor the environment names one.
 pub const SERVICE_VARIABLE: &str = "TRACER_SERVICE";
 
-/// How a process is traced: what a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
+/// Tracing of a process, which a hook returns. Made by [`Tracing::builder`], or from a finished [`SdkTracerProvider`].
 ///
 /// It is a value; nothing happens with it before the host uses it. Dropping it ends the provider in it.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Tracing {
     pub(super) provider: SdkTracerProvider,
     /// The provider's processors; empty for a provider that the hook finished.
     pub(super) processors: Vec<Arc<GuardedProcessor>>,
-    /// Who is told what was delivered.
+    /// Delivery, which tells the host's listener about spans.
     pub(super) delivery: Arc<Delivery>,
     /// Called when the shutdown begins.
     pub(super) notices: Vec<Notice>,
@@ -45,7 +45,7 @@ pub struct Tracing {
     pub(super) follows_parent: bool,
     /// True if trace ids are the SDK's random ones, and not a generator's of the hook.
     pub(super) has_random_ids: bool,
-    /// How spans are made without the provider, if nobody could tell.
+    /// Direct rendering of spans without the provider, if nobody could tell.
     pub(super) direct: Option<Direct>,
     /// True if the sampler or a processor may add something to a span that starts.
     pub(super) may_add: bool,

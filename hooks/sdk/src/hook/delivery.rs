@@ -25,10 +25,10 @@ use tracer_abi as abi;
 use super::guard::{GuardedExporter, GuardedProcessor, keep_last_values, say_random};
 use super::pause::Pause;
 
-/// How many spans the SDK's batch processor holds, unless its variable says otherwise.
+/// Default size of the queue of the SDK's batch processor, in spans.
 const QUEUE_SIZE: usize = 2048;
 const QUEUE_SIZE_VARIABLE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
-/// How long a span processor of the hook's own has before it is flushed.
+/// Delay after which a span processor of the hook's own is flushed.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
 
 /// Upper bound of the time in which a process begins no delivery.
@@ -70,11 +70,11 @@ pub(super) fn status(result: &OTelSdkResult) -> u32 {
     }
 }
 
-/// Where deliveries are told. Without a listener nobody is told, and nothing is kept count of.
+/// Delivery reports to the host's listener. Without a listener nobody is told, and nothing is kept count of.
 #[derive(Debug)]
 pub(super) struct Delivery {
     listener: OnceLock<Listener>,
-    /// How many exporters and processors each span goes to.
+    /// Number of exporters and processors that each span goes to.
     routes: usize,
     /// Spans that are under way.
     in_flight: AtomicUsize,
@@ -273,7 +273,7 @@ impl Listener {
     }
 }
 
-/// Where a span sink delivers to.
+/// Target that a span sink delivers to.
 pub(super) trait SinkTarget: Send + Sync + fmt::Debug {
     /// Delivers spans with a resource of their own, and waits for it.
     fn deliver(&self, resource: &Resource, spans: Vec<SpanData>) -> OTelSdkResult;
@@ -285,14 +285,14 @@ pub(super) trait SinkTarget: Send + Sync + fmt::Debug {
     fn wait_until_idle(&self, deadline: Instant) -> bool;
 }
 
-/// How an exporter's receiver answers, so that nobody waits long for one that does not.
+/// Response times of an exporter's receiver, so that nobody waits long for one that does not answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pulse {
-    /// When the export that is under way began.
+    /// Start of the export that is under way.
     pub(super) busy_since: Option<Instant>,
-    /// When the last export ended.
+    /// End of the last export.
     pub(super) last_answer: Option<Instant>,
-    /// How long the slowest export took.
+    /// Duration of the slowest export.
     pub(super) slowest: Duration,
 }
 
@@ -499,7 +499,7 @@ impl SpanProcessor for FanOut {
 }
 
 impl FanOut {
-    /// Does something with every processor, and returns the first error.
+    /// Calls `work` with every processor, and returns the first error.
     fn each(&self, work: impl Fn(&GuardedProcessor) -> OTelSdkResult) -> OTelSdkResult {
         let errors: Vec<_> = self.processors.iter().filter_map(|processor| work(processor).err()).collect();
         errors.into_iter().next().map_or(Ok(()), Err)
@@ -511,7 +511,7 @@ pub(super) struct Flusher {
     /// Those that do not tell.
     processors: Vec<Arc<GuardedProcessor>>,
     delivery: Arc<Delivery>,
-    /// What they have got since the last flush.
+    /// Spans that they have got since the last flush.
     spans: Mutex<Vec<Identity>>,
     has_spans: Condvar,
     has_thread: OnceLock<bool>,

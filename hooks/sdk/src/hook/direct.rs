@@ -68,7 +68,7 @@ pub enum AttributeValue<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RenderedSpan<'a> {
-    /// What was pushed for its name.
+    /// Name, as the writer pushed it.
     pub name: &'a [u8],
     /// Its trace. The first byte is the most significant one.
     pub trace_id: [u8; 16],
@@ -84,15 +84,15 @@ pub struct RenderedSpan<'a> {
     pub end_time_unix_nano: u64,
     /// Its status.
     pub status: &'a Status,
-    /// What was pushed for its attributes, each key once.
+    /// Attributes, as the writer pushed them; each key once.
     pub attributes: &'a [u8],
-    /// What was pushed for its events.
+    /// Events, as the writer pushed them.
     pub events: &'a [u8],
-    /// What was pushed for its links.
+    /// Links, as the writer pushed them.
     pub links: &'a [u8],
 }
 
-/// How a process makes such spans.
+/// Direct rendering of spans in a process: the writer, and the decisions that the provider would make.
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) writer: Arc<dyn SpanWriter>,
@@ -104,7 +104,7 @@ pub(super) struct Direct {
     pub(super) samples_roots: bool,
 }
 
-/// What a span handle points to.
+/// Target of a span handle.
 pub(super) enum Handle {
     Sdk(Span),
     Direct(DirectSpan),
@@ -125,8 +125,7 @@ pub(super) struct DirectSpan {
     attributes: Vec<Attribute>,
     /// A bit for each of their keys; several may have the same.
     keys: u64,
-    /// What the text and the attributes begin with, also when the span has been forgotten: the next one in its memory mostly begins with the
-    /// same.
+    /// Beginning of the text and the attributes, also when the span has been forgotten: the next one in its memory mostly begins with the same.
     beginning: Beginning,
     events: Vec<u8>,
     event_count: u32,
@@ -142,9 +141,9 @@ struct Beginning {
     /// The number of the prefix; 0 for none.
     id: u64,
     count: usize,
-    /// Where it ends in the text.
+    /// End of it in the text.
     text_len: usize,
-    /// How many attributes that are, of which one may have replaced another.
+    /// Number of those attributes, of which one may have replaced another.
     attributes: usize,
     keys: u64,
 }
@@ -158,31 +157,31 @@ impl Beginning {
 struct Attribute {
     /// Of its key. Two keys may have the same.
     hash: u32,
-    /// Where it ends, from the beginning of the first on.
+    /// End of it, from the beginning of the first attribute on.
     end: u32,
 }
 
-/// How many spans a thread keeps the memory of: as many as a driver waits for to be accepted.
+/// Number of spans that a thread keeps the memory of: as many as a driver waits for to be accepted.
 const KEPT: usize = 1024;
-/// What has grown larger is not kept.
+/// Limit of the memory of a span that is kept, in bytes.
 const KEPT_BYTES: usize = 8 << 10;
 /// Enough for the spans that tracer makes.
 const TEXT_ROOM: usize = 640;
 const ATTRIBUTE_ROOM: usize = 20;
-/// How many attributes a thread remembers; a power of two.
+/// Number of attributes that a thread remembers; a power of two.
 const KNOWN: usize = 128;
-/// How many names; a power of two. Each takes the place of another one now and then.
+/// Number of names that a thread remembers; a power of two. Each takes the place of another one now and then.
 const NAMES: usize = 16;
 /// In how many places an attribute may be.
 const PLACES: usize = 4;
-/// Which bits of a hash tell keys apart at first: those in which the keys that tracer sets differ most.
+/// Bits of a hash that tell keys apart at first: those in which the keys that tracer sets differ most.
 const KEY_BITS: u32 = 9;
-/// What is longer is not remembered.
+/// Limit of an attribute that is remembered, in bytes.
 const KNOWN_BYTES: usize = 256;
 /// Neither is a prefix with more.
 const PREFIX_BYTES: usize = 2 << 10;
 
-/// What a thread keeps from one span to the next.
+/// State that a thread keeps from one span to the next.
 struct Local {
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spares: Vec<Box<Handle>>,
@@ -191,11 +190,11 @@ struct Local {
     known: Vec<Known>,
     /// Names as they were rendered last, by the addresses that they came from. None before the first span.
     names: Vec<Name>,
-    /// What spans with the same prefix begin with, by its number.
+    /// Beginnings of spans with the same prefix, by its number.
     prefixes: [Prefix; PREFIXES],
-    /// Where ended spans are put down; none before the first.
+    /// Ring in which ended spans are put down; none before the first.
     ring: Option<Arc<EndedRing>>,
-    /// Whose all these are.
+    /// Owner of all these.
     owner: Option<&'static Direct>,
 }
 
@@ -315,10 +314,10 @@ fn keep(spares: &mut Vec<Box<Handle>>, mut spare: Box<Handle>) {
     }
 }
 
-/// How many prefixes a thread remembers; a power of two. Each takes the place of another one now and then.
+/// Number of prefixes that a thread remembers; a power of two. Each takes the place of another one now and then.
 const PREFIXES: usize = 16;
 
-/// What a span is after it began with a name and the attributes of a prefix.
+/// State of a span after it began with a name and the attributes of a prefix.
 #[derive(Debug)]
 struct Prefix {
     /// 0 for none.
@@ -352,13 +351,13 @@ struct Known {
     key: Vec<u8>,
     hash: u32,
     rendered: Vec<u8>,
-    /// How much of that is the key.
+    /// Length of the key in it.
     key_len: usize,
-    /// Which kind of value it has, one of the two below.
+    /// Kind of its value, one of the two below.
     tag: u32,
     number: i64,
     text: Vec<u8>,
-    /// How often in a row it came with another value.
+    /// Number of times in a row that it came with another value.
     misses: u8,
 }
 

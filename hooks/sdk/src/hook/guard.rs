@@ -86,9 +86,9 @@ pub trait DurableProcessor: SpanProcessor {
 /// Spans that a processor has given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostSpans {
-    /// How many.
+    /// Number of spans.
     pub spans: u64,
-    /// Why, for people to read, as in "span file `x` could not be written".
+    /// Reason why, for people to read, as in "span file `x` could not be written".
     pub reason: String,
 }
 
@@ -179,7 +179,7 @@ pub(super) fn panic_text(payload: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// What the keys of a resource begin with where they are on a span of another process.
+/// Prefix of the keys of a resource where they are on a span of another process.
 const ORIGIN_PREFIX: &str = "tracer.resource.";
 
 /// One processor of a hook, as the provider and the table share it.
@@ -188,13 +188,13 @@ pub(super) struct GuardedProcessor {
     processor: Kind,
     /// The exporter behind it, when that was given to a builder.
     target: Option<Arc<dyn SinkTarget>>,
-    /// What its spans are of.
+    /// Resource of its spans.
     resource: Resource,
     /// Spans that it is to write and does not have yet.
     pub(super) ended: EndedRings,
     /// Panics that nobody has been told of yet.
     panics: AtomicU64,
-    /// How the shutdown went: the provider, which runs it, puts all of its processors' errors into one text.
+    /// Outcome of the shutdown: the provider, which runs it, puts all of its processors' errors into one text.
     shutdown_timed_out: AtomicU8,
 }
 
@@ -378,8 +378,7 @@ impl GuardedProcessor {
     }
 }
 
-/// What the provider of a hook is given that keeps its spans on the disk: it wants to own its processors, and the table needs them
-/// too.
+/// Processor for the provider of a hook that keeps its spans on the disk: the provider wants to own its processors, and the table needs them too.
 #[derive(Debug)]
 pub(super) struct SharedProcessor {
     pub(super) processor: Arc<GuardedProcessor>,

@@ -15,13 +15,13 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Longer strings are not looked up: they are hardly keys or names.
 const LEN_LIMIT: usize = 128;
-/// How many strings are leaked at most, in the whole process.
+/// Limit of the strings that are leaked, in the whole process.
 const COUNT_LIMIT: usize = 4_096;
-/// How many bytes are leaked at most, in the whole process.
+/// Limit of the bytes that are leaked, in the whole process.
 const BYTES_LIMIT: usize = 128 << 10;
 /// Per thread; a power of two. A string is in the set that its hash names.
 const SETS: usize = 128;
-/// How many strings a set holds. Enough that the few dozen strings of a busy thread do not drive each other out.
+/// Number of strings in a set. Enough that the few dozen strings of a busy thread do not drive each other out.
 const WAYS: usize = 4;
 
 /// A string that lives for ever, with its hash; an empty one for none.
@@ -35,7 +35,7 @@ struct Set {
     kept: [Cell<Entry>; WAYS],
     /// The hashes of the strings seen last that are not kept. Several, because strings mostly come in turns.
     seen: [Cell<u64>; WAYS],
-    /// Which of those that are kept gives way next, and which of those that were seen.
+    /// Indices of the entries that give way next: of those that are kept, and of those that were seen.
     next: Cell<(usize, usize)>,
 }
 
@@ -49,12 +49,12 @@ impl Set {
     }
 }
 
-/// How many strings are found by their address. A power of two.
+/// Number of strings that are found by their address. A power of two.
 const ADDRESSES: usize = 128;
 
 /// The strings that one thread has seen repeat.
 pub(super) struct Interner {
-    /// Where a string was last seen, and its twin.
+    /// Address at which a string was last seen, and its twin.
     by_address: [Cell<(usize, &'static str)>; ADDRESSES],
     by_hash: [Set; SETS],
 }

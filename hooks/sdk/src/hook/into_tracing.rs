@@ -6,8 +6,8 @@ use opentelemetry_sdk::trace::{SdkTracerProvider, SpanProcessor};
 
 use super::Tracing;
 
-/// What a hook may return: a [`Tracing`], a finished [`SdkTracerProvider`], a list of span processors, or a `Result` with one
-/// of them whose error can be displayed.
+/// Return value of a hook: a [`Tracing`], a finished [`SdkTracerProvider`], a list of span processors, or a `Result` with one of them whose error can
+/// be displayed.
 ///
 /// The three are told apart by their types, so that handing one where another is meant does not compile:
 ///
@@ -67,7 +67,7 @@ impl<T: IntoTracing, E: fmt::Display> IntoTracing for Result<T, E> {
     }
 }
 
-/// What an exporter may return: a list of span processors, or a `Result` with one whose error can be displayed.
+/// Return value of an exporter: a list of span processors, or a `Result` with one whose error can be displayed.
 #[diagnostic::on_unimplemented(
     message = "a tracing exporter cannot return `{Self}`",
     label = "is no list of span processors",
@@ -96,7 +96,7 @@ impl<T: IntoProcessors, E: fmt::Display> IntoProcessors for Result<T, E> {
     }
 }
 
-/// Why a hook could not set up tracing: a text for whoever started `tracer`.
+/// Error of a hook that could not set up tracing: a text for whoever started `tracer`.
 ///
 /// `?` makes one of any error; the text then holds the whole chain of sources. For that reason the type is not itself a
 /// [`std::error::Error`].

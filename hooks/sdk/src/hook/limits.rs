@@ -46,7 +46,7 @@ impl SaidLimits {
     }
 }
 
-/// How long texts may be, in characters.
+/// Limits of the length of texts, in characters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     span: Option<usize>,

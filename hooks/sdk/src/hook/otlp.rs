@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// What the OpenTelemetry project's own conversion makes of a span is taken back whole.
+    /// Spans are taken back whole from the OpenTelemetry project's own conversion of them.
     #[test]
     fn a_span_survives_the_way_through_otlp() {
         let link =

@@ -15,7 +15,7 @@ pub struct SharedPause {
     own: Arc<Mutex<Option<(Instant, u32)>>>,
 }
 
-/// How long a receiver is not to be asked.
+/// Pause for which a receiver is not to be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
     /// From now on.

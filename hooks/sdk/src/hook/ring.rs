@@ -11,7 +11,7 @@ use super::box_ring::BoxRing;
 use super::delivery::lock;
 use super::direct::{Handle, write};
 
-/// How many a thread puts down: enough that the lock is not felt, and few enough that their memory, which comes back in turn, stays in
+/// Number of spans that a thread puts down: enough that the lock is not felt, and few enough that their memory, which comes back in turn, stays in
 /// the nearest cache.
 const ROOM: usize = 16;
 
@@ -19,7 +19,7 @@ const ROOM: usize = 16;
 pub(super) type EndedRing = BoxRing<Handle, ROOM>;
 
 thread_local! {
-    /// Whether this thread gives spans to a writer.
+    /// True while this thread gives spans to a writer.
     static IS_WRITING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -93,7 +93,7 @@ mod tests {
     #[derive(Default)]
     struct Written {
         ends: Mutex<Vec<u64>>,
-        /// What else is done with each.
+        /// Function that is called with the end of each.
         then: Option<fn(&'static Direct, u64)>,
         direct: OnceLock<&'static Direct>,
     }

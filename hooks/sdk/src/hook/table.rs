@@ -35,17 +35,17 @@ pub(super) const FLAG_RANDOM: u8 = 0x02;
 const FLAGS_KNOWN: u8 = 0x03;
 /// Room for attributes that are set after the start. Without it the first one moves all that the span was started with.
 const SPARE_ATTRIBUTES: usize = 8;
-/// How long a shutdown waits at the least, so that exporters hear that they need not pause any more.
+/// Least time that a shutdown waits, so that exporters hear that they need not pause any more.
 const NOTICE_TIME: Duration = Duration::from_millis(50);
-/// How long a processor that keeps spans on the disk may take to end.
+/// Limit of time for the end of a processor that keeps spans on the disk.
 const DURABLE_TIME: Duration = Duration::from_secs(5);
 /// No caller waits longer, and the standard library's clocks can add it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a shutdown waits for an answer of a receiver that has never answered; for others, twice their slowest answer.
+/// Time that a shutdown waits for an answer of a receiver that has never answered; for others, twice their slowest answer.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
-/// What `data` points to.
+/// Target of `data`.
 struct Live {
     provider: SdkTracerProvider,
     processors: Vec<Arc<GuardedProcessor>>,
@@ -62,7 +62,7 @@ struct Live {
     is_shut_down: AtomicBool,
 }
 
-/// What a tracer handle points to.
+/// Target of a tracer handle.
 struct LiveTracer {
     tracer: SdkTracer,
     live: &'static Live,
@@ -274,7 +274,7 @@ unsafe fn parent_of<'a>(
     (parent.trace_id != [0; 16] && parent.span_id != [0; 8]).then_some(parent)
 }
 
-/// What is said of a span that was just started.
+/// Description of a span that was just started.
 struct Started {
     trace_id: [u8; 16],
     span_id: [u8; 8],
@@ -316,7 +316,7 @@ impl Started {
     }
 }
 
-/// Has the SDK start a span. Returns it when the host needs a handle: it records, or it has a tracestate of its own.
+/// Starts a span through the SDK. Returns it when the host needs a handle: it records, or it has a tracestate of its own.
 ///
 /// # Safety
 ///

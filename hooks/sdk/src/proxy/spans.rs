@@ -25,9 +25,9 @@ use super::builder_status;
 use crate::baggage;
 use crate::trace_state::{escape, unescape};
 
-/// How many attributes are handed over without an allocation.
+/// Number of attributes that are handed over without an allocation.
 const INLINE_ATTRIBUTES: usize = 16;
-/// How many tracers a thread remembers. A program has few scopes; libraries ask for them again at every span.
+/// Number of tracers that a thread remembers. A program has few scopes; libraries ask for them again at every span.
 const REMEMBERED_TRACERS: usize = 16;
 
 /// The provider. All of its tracers and spans are the host's.
@@ -431,7 +431,7 @@ impl Drop for Span {
     }
 }
 
-/// What is current while a task runs.
+/// Guard of the context that is current while a task runs.
 pub(crate) type Guard = ContextGuard;
 
 /// Makes the task's span current on this thread: the lent span, or what is known of its context.
@@ -485,7 +485,7 @@ fn trace_state(header: &str) -> TraceState {
 #[derive(Default)]
 struct Attributes<'a> {
     pairs: SmallVec<[abi::KeyValue; INLINE_ATTRIBUTES]>,
-    /// What arrays of strings point to.
+    /// Strings that the arrays of strings point to.
     strings: Vec<Vec<Str>>,
     _borrowed: std::marker::PhantomData<&'a KeyValue>,
 }
@@ -528,7 +528,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// What a value is before it is one.
+/// Placeholder of a value before it is one.
 const NO_VALUE: abi::Value = abi::Value { tag: abi::VALUE_BOOL, as_: abi::ValueUnion { bool_: 0 } };
 
 /// An array for the host; none for a kind that is newer than the contract.

@@ -24,7 +24,7 @@ pub struct Body(Kind);
 
 enum Kind {
     Full(Bytes),
-    /// That of a request.
+    /// Body of a request, which arrives in pieces.
     Incoming(Arc<Mailbox>),
     Channel(mpsc::Receiver<Result<Frame<Bytes>, BodyError>>),
     Any(AnyBody),
@@ -214,7 +214,7 @@ impl Sender {
     }
 }
 
-/// Why a body is not whole.
+/// Error of a body that is not whole.
 #[derive(Debug)]
 pub struct BodyError(pub(super) AnyError);
 

@@ -112,7 +112,7 @@ impl HostTable {
         self.unsent.is_asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Has the loop flush, which sleeps perhaps.
+    /// Wakes the loop, which sleeps perhaps, to flush.
     fn note_answer(&self) {
         if !self.unsent.is_there.swap(true, Ordering::SeqCst) && self.unsent.is_asleep.swap(false, Ordering::SeqCst) {
             self.unsent.noted.notify_one();

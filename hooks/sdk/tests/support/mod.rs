@@ -27,7 +27,7 @@ pub(crate) struct Context {
     pub(crate) trace_state: String,
 }
 
-/// What the table was told about a span.
+/// Record of what the table was told about a span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Span {
     /// Name, version, schema URL and attributes of the instrumentation scope.
@@ -48,7 +48,7 @@ pub(crate) struct Span {
     pub(crate) context: Context,
 }
 
-/// How the table makes spans; set by a test for its thread.
+/// Kind of span that the table makes; set by a test for its thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Making {
     Recorded,
@@ -345,14 +345,14 @@ pub(crate) struct Failed {
     pub(crate) stacktrace: String,
 }
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Called {
     pub(crate) status: u32,
     pub(crate) result: Result<Json, Failed>,
-    /// What was done to the task's own span.
+    /// Record of the task's own span.
     pub(crate) task_span: Span,
-    /// That span, to look at again later.
+    /// Handle of that span, to look at again later.
     pub(crate) task_handle: Arc<Shared>,
     /// The spans that the task started on its thread.
     pub(crate) spans: Vec<Span>,
