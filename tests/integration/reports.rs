@@ -23,6 +23,18 @@ fn assert_keys(value: &Value, expected: &[&str]) {
     }
 }
 
+/// A trace is named by twelve of its digits, so that a line fits into a terminal; any command takes the beginning of an id.
+#[test]
+fn the_lines_of_list_tasks_fit_into_80_columns() {
+    let cluster = Cluster::traced();
+    cluster.submit("wordcount:count", &["\"a b\""]).success();
+    let text = cluster.tracer(&["list", "tasks"]).success().stdout_text();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let id = text.lines().nth(1).and_then(|line| line.split_whitespace().last()).expect("a row ends with its trace");
+    assert_eq!(id.len(), 12, "{text}");
+    cluster.tracer(&["trace", "show", id]).success();
+}
+
 /// The first words of the lines.
 fn first_words(run: &Run) -> Vec<String> {
     let text = run.stdout_text();

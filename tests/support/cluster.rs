@@ -342,7 +342,9 @@ impl Cluster {
         }
         let sessions = fs::read_dir(self.temp_dir().join("sessions")).into_iter().flatten().flatten();
         for session in sessions {
-            for log in fs::read_dir(session.path().join("logs")).into_iter().flatten().flatten() {
+            let folders = ["logs", "logs/serve"].map(|folder| fs::read_dir(session.path().join(folder)));
+            let logs = folders.into_iter().flatten().flatten().flatten();
+            for log in logs.filter(|log| log.path().is_file()) {
                 let text = fs::read(log.path()).unwrap_or_default();
                 let start = text.len().saturating_sub(8192);
                 eprintln!("--- {}\n{}", log.path().display(), String::from_utf8_lossy(&text[start..]));
