@@ -22,6 +22,9 @@ pub(super) enum Order {
 pub(super) struct Control {
     socket: OwnedFd,
     waiting: VecDeque<(Order, Vec<OwnedFd>)>,
+    /// True once nobody takes orders any more. Reports may be left all the same: a proxy hands its last connections over and ends.
+    is_deaf: bool,
+    /// True once every report was taken and there will be none.
     is_closed: bool,
 }
 
@@ -30,7 +33,7 @@ impl Control {
     pub(super) fn pair() -> io::Result<(Control, OwnedFd)> {
         let (socket, other) = control::pair()?;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok((Control { socket, waiting: VecDeque::new(), is_closed: false }, other))
+        Ok((Control { socket, waiting: VecDeque::new(), is_deaf: false, is_closed: false }, other))
     }
 
     /// Sends an order when there is room. Files go along and are the head's no longer.
@@ -41,14 +44,14 @@ impl Control {
 
     /// Sends what there is room for.
     pub(super) fn send(&mut self) -> io::Result<()> {
-        while let Some((order, files)) = self.waiting.front().filter(|_| !self.is_closed) {
+        while let Some((order, files)) = self.waiting.front().filter(|_| !self.is_deaf) {
             let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
             match control::send(&self.socket, order, &files) {
                 Ok(()) => drop(self.waiting.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 // Its process is gone or going, and is heard of by its end.
                 Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                    self.is_closed = true;
+                    self.is_deaf = true;
                     self.waiting.clear();
                 }
                 Err(error) => return Err(error),
@@ -62,24 +65,24 @@ impl Control {
         !self.waiting.is_empty()
     }
 
-    /// Takes a report with its files. None when there is no further one; the flag says whether the other end is closed.
+    /// Takes a report with its files. None when there is no further one; the flag says whether there will be any.
     pub(super) fn report<R: DeserializeOwned>(&mut self) -> io::Result<Option<(R, Vec<OwnedFd>)>> {
-        match control::receive(&self.socket) {
-            Ok(Some(report)) => Ok(Some(report)),
-            Ok(None) => {
-                self.is_closed = true;
-                Ok(None)
+        loop {
+            match control::receive(&self.socket) {
+                Ok(Some(report)) => return Ok(Some(report)),
+                Ok(None) => {
+                    (self.is_deaf, self.is_closed) = (true, true);
+                    return Ok(None);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // Said once, before the reports that are left, when the process has ended with an order that it had not read.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.is_deaf = true,
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                self.is_closed = true;
-                Ok(None)
-            }
-            Err(error) => Err(error),
         }
     }
 
-    /// Returns whether the other end is closed.
+    /// Returns whether there will be no further report.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -88,5 +91,35 @@ impl Control {
 impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_ipc::serving::ProxyReport;
+
+    use super::*;
+
+    #[test]
+    fn reports_of_a_process_that_has_ended_are_taken_though_it_left_orders_unread() {
+        for is_ordered_again in [false, true] {
+            let (mut control, process) = Control::pair().unwrap();
+            control.order(Order::Proxy(ProxyOrder::Refresh), Vec::new()).unwrap();
+            let connection = std::fs::File::open("/dev/null").unwrap();
+            for _ in 0..3 {
+                control::send(&process, &ProxyReport::Connection, &[connection.as_fd()]).unwrap();
+            }
+            control::send(&process, &ProxyReport::Drained, &[]).unwrap();
+            drop(process);
+            if is_ordered_again {
+                control.order(Order::Proxy(ProxyOrder::Refresh), Vec::new()).unwrap();
+            }
+            let mut files = 0;
+            while let Some((_, with)) = control.report::<ProxyReport>().unwrap() {
+                files += with.len();
+            }
+            assert_eq!(files, 3);
+            assert!(control.is_closed() && !control.has_waiting());
+        }
     }
 }
