@@ -282,10 +282,11 @@ fn a_link_of_text_is_for_people() {
     let cluster = with_two_traces();
     let process = cluster.tracer_in_background(&["view", "last"]);
     process.wait_for_stderr("Ctrl-C ends");
-    let text = process.stdout_text();
     let list = cluster.tracer(&["trace", "list", "--format", "json"]).success().json();
     let id = list["traces"][0]["trace_id"].as_str().expect("an id").to_owned();
-    assert!(text.starts_with("traces of ") && text.contains(&format!("&to=/trace/{id}\n")), "{text}");
+    process.wait_for_stdout(&format!("&to=/trace/{id}\n"));
+    let text = process.stdout_text();
+    assert!(text.starts_with("traces of "), "{text}");
     process.signal(Signal::TERM);
     process.wait().success();
 }
